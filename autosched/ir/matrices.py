@@ -27,7 +27,7 @@ from autosched.ir.stmt import Reducer
 ACROSS, DOWN = 4, 8  # threads of a warp along the columns of D, and along its rows
 HALVES, NEIGHBOURS = 2, 2  # rows of a thread, which lie `DOWN` apart, and columns, which lie next to each other
 LINE = 16  # bytes that a lane names at a time of an operand's row
-SLOWEST = "sm_86"  # whose rate a device has that is not known
+MOST_COLUMNS = 256  # of a product by a warpgroup
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class MatrixIntrinsic:
     """D of `accumulator` += A of `left` times B of `right`, of m by n by k elements. `instruction`: its PTX name.
 
     `rates`: multiply-adds that a multiprocessor does in a cycle, by compute capability, from `since` on. `rows`: those
-    of A that an instruction takes; where they are fewer than m it is done as often as needed.
+    of A that an instruction takes; where they are fewer than m it is done as often as needed. `warps` do it together:
+    each has 16 of the rows, and four of them all columns of a tile, so that `n` is a unit of these, {n} in the name.
     """
 
     name: str
@@ -49,6 +50,7 @@ class MatrixIntrinsic:
     rows: int = HALVES * DOWN
     m: int = HALVES * DOWN
     n: int = NEIGHBOURS * ACROSS
+    warps: int = 1
 
     @property
     def can_lie_across(self) -> bool:
@@ -71,7 +73,7 @@ class MatrixIntrinsic:
         return self.m // self.rows
 
     def rate(self, arch: str) -> int:
-        return self.rates.get(arch, self.rates[SLOWEST])
+        return self.rates.get(arch, min(self.rates.values()))
 
 
 def _integers(name: str, left: str, right: str) -> tuple[MatrixIntrinsic, ...]:
@@ -82,6 +84,12 @@ def _integers(name: str, left: str, right: str) -> tuple[MatrixIntrinsic, ...]:
         MatrixIntrinsic(f"mma.{name}.k16", left, right, "int32", 16, f"mma.sync.aligned.m8n8k16.{kinds}", _OF_8_BITS,
                         since=75, rows=8),
     )  # fmt: skip
+
+
+def _by_warpgroups(operand: str, word: str) -> MatrixIntrinsic:
+    instruction = f"wgmma.mma_async.sync.aligned.m64n{{n}}k16.f32.{word}.{word}"
+    return MatrixIntrinsic(f"wgmma.{operand}", operand, operand, "float32", 16, instruction, {"sm_90": 2048},
+                           since=90, rows=64, m=64, warps=4)  # fmt: skip
 
 
 # Recalled from the papers, not measured; sm_100 as sm_80. sm_90 and sm_100 have faster instructions than these.
@@ -105,6 +113,7 @@ MATRICES: dict[str, MatrixIntrinsic] = {
         *_integers("uint8", "uint8", "uint8"),
         *_integers("uint8.int8", "uint8", "int8"),
         *_integers("int8.uint8", "int8", "uint8"),
+        *(_by_warpgroups(*names) for names in (("float16", "f16"), ("bfloat16", "bf16"))),
     )
 }  # fmt: skip
 
@@ -116,8 +125,9 @@ def matrix_operands(body: tuple[Expr, ...], reducer: Reducer | None) -> tuple[Lo
     return factors(body[0], body[0].dtype)
 
 
-def matrix_row(left: Load, right: Load, accumulator: str, capability: int) -> MatrixIntrinsic | None:
-    """The row for products of such operands on a device of a compute capability, 90 for sm_90, if there is one."""
+def matrix_row(left: Load, right: Load, accumulator: str, capability: int, warps: int = 1) -> MatrixIntrinsic | None:
+    """The row for products of such operands by so many warps, on a device of a compute capability, 90 for sm_90, if
+    there is one."""
     wanted = (left.dtype, right.dtype, accumulator)
     rows = (r for r in MATRICES.values() if (r.left, r.right, r.accumulator) == wanted and r.since <= capability)
-    return next(rows, None)
+    return next((r for r in rows if r.warps == warps), None)

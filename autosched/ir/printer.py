@@ -35,6 +35,7 @@ from autosched.ir.stmt import (
     Shuffle,
     Stmt,
     Store,
+    TileLoad,
     Wait,
 )
 
@@ -240,6 +241,9 @@ def _lines(s: Stmt) -> Iterator[str]:
             yield "commit"
         case Wait(pending):
             yield f"wait {pending}"
+        case TileLoad(name, place, source, origin, shape):
+            corner = _list((*place, *(Const(0) for _ in shape)))
+            yield f"load tile {name}[{corner}] = {source}[{_list(origin)}]  # {' x '.join(map(expr_text, shape))}"
         case _:
             raise TypeError(f"{type(s).__name__} is not a statement")
 
@@ -268,7 +272,8 @@ def _for_line(s: For) -> str:
     if s.raster is not None:
         notes.append(f"{expr_text(s.raster)} rows together")
     if s.overlap is not None:
-        notes.append(f"{expr_text(s.overlap.stages)} stages{', asynchronous' * s.overlap.asynchronous}")
+        words = ", asynchronous" * s.overlap.asynchronous + ", by tiles" * s.overlap.by_tiles
+        notes.append(f"{expr_text(s.overlap.stages)} stages{words}")
     if s.bound is not s.extent:
         notes.append(f"at most {expr_text(s.bound)}")
     line = f"for {s.var.name} in 0..{_text(s.extent, PRODUCT_PRECEDENCE, True)}"

@@ -3,6 +3,7 @@
     Stmt = For(var, extent, bound, kind, body, reduce) | Seq(stmts) | If(cond, then, otherwise)
          | Allocate(buffer, body) | Store(buffers, indices, values, reducer) | Prefetch(buffer, indices)
          | Barrier() | Shuffle(buffers, indices, values, lane, warp) | Commit() | Wait(pending)
+         | TileLoad(buffer, place, source, origin, shape)
 
 A `Func` is a body with its parameter buffers. Loops run from 0 to `extent` (exclusive). `extent` may
 depend on outer loop variables (tails are loops that stop early, never guards); `bound` is its
@@ -139,11 +140,13 @@ class Overlap:
 
     Loops directly inside one another with the same overlap count as one. `lower/passes/overlap_iterations.py` makes it
     so; until then the loop runs as written. `asynchronous`: copies are left to the memory system, if they only move
-    elements.
+    elements. `by_tiles`: they are loads of whole tiles by a warp that does nothing else, see `tiles.py`; such a loop
+    stays as written, its code has the rings.
     """
 
     stages: Expr
     asynchronous: bool
+    by_tiles: bool = False
 
 
 @dataclass(frozen=True)
@@ -267,6 +270,22 @@ class Wait(Stmt):
     """The thread waits until at most `pending` of its latest groups are under way."""
 
     pending: int
+
+
+@dataclass(frozen=True)
+class TileLoad(Stmt):
+    """buffer[(*place, *p)] = source[origin + p] for all p in `shape`, and zero where that is outside of the source.
+
+    One instruction of the thread that comes by, from global to shared memory; `tiles.py` says how it is stored there,
+    and `as_loops` what it means element by element.
+    """
+
+    buffer: str
+    place: tuple[Expr, ...]
+    source: str
+    origin: tuple[Expr, ...]
+    shape: tuple[Expr, ...]
+    dtype: str
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from autosched.ir.stmt import (
     Shuffle,
     Stmt,
     Store,
+    TileLoad,
     Wait,
 )
 from autosched.ir.types import type_problem
@@ -134,6 +135,8 @@ class _Checker:
                 self.shuffle(s, place)
             case Commit() | Wait():
                 self.waiting(s, place)
+            case TileLoad():
+                self.tile(s, place)
             case _:
                 self.problems.append(f"{type(s).__name__} is not a statement")
 
@@ -243,6 +246,21 @@ class _Checker:
             self.report(s, place, "an asynchronous store is not a copy of global memory")
         elif source.itemsize > 8 or source.itemsize * _neighbours(place) < LEAST_COPIED:
             self.report(s, place, f"an element of {source.itemsize} bytes cannot be copied asynchronously")
+
+    def tile(self, s: TileLoad, place: _Place) -> None:
+        """From global to shared memory, into a place that is as large."""
+        self.stored.add(s.buffer)
+        self.access(s.buffer, (*s.place, *s.shape), s.dtype, s, place)
+        self.access(s.source, s.origin, s.dtype, s, place)
+        for e in (*s.place, *s.origin, *s.shape):
+            self.expr(e, s, place)
+        scopes = {name: place.buffers[name].scope for name in (s.buffer, s.source) if name in place.buffers}
+        if scopes.get(s.buffer, Scope.SHARED) is not Scope.SHARED:
+            self.report(s, place, f"a tile is loaded into {s.buffer}, which is not in shared memory")
+        if scopes.get(s.source, Scope.GLOBAL) not in (Scope.PARAM, Scope.GLOBAL):
+            self.report(s, place, f"a tile of {s.source} is loaded, which is not in global memory")
+        if len(s.shape) != len(s.origin):
+            self.report(s, place, f"a tile of {len(s.shape)} dimensions begins at {len(s.origin)} indices")
 
     def allocation(self, s: Allocate, place: _Place) -> None:
         buffer = s.buffer

@@ -6,6 +6,7 @@ GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds  Raster
          Atomic                                                             (steps/atomic.py)
          Mma                                                                (steps/matrices.py)
          Average  Spread  Online                                            (steps/online.py)
+         WarpgroupMma                                                       (steps/warpgroups.py)
 places   NarrowPlaces                                                       (steps/places.py)
 axes     Flatten                                                            (steps/flatten.py)
 windows  Separate                                                           (steps/separate.py)
@@ -39,6 +40,7 @@ from autosched.schedule.steps.places import NarrowPlaces
 from autosched.schedule.steps.separate import Separate, window_axes
 from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.steps.tensorize import Tensorize
+from autosched.schedule.steps.warpgroups import WarpgroupMma
 from autosched.schedule.steps.widen import Factor, Once, Widen, factors, repeated_parts, widened
 from autosched.schedule.steps.winograd import Winograd
 
@@ -87,6 +89,7 @@ __all__ = [
     "Tensorize",
     "Unroll",
     "Vectorize",
+    "WarpgroupMma",
     "Widen",
     "Winograd",
     "can_flatten",

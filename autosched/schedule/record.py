@@ -35,6 +35,7 @@ from autosched.schedule.steps.places import NarrowPlaces
 from autosched.schedule.steps.separate import Separate
 from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.steps.tensorize import Tensorize
+from autosched.schedule.steps.warpgroups import WarpgroupMma
 from autosched.schedule.steps.widen import Factor, Once, Widen
 from autosched.schedule.steps.winograd import Winograd
 from autosched.te.dag import ComputeDAG
@@ -46,7 +47,7 @@ STEPS: dict[str, type[Any]] = {
         ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
         Flatten, Widen, Separate, Factor, Once, Raster,
-        Mma, Matricize, Average, Spread, Online,
+        Mma, Matricize, Average, Spread, Online, WarpgroupMma,
     )
 }  # fmt: skip
 
@@ -59,7 +60,9 @@ _FACTORS = {
 }  # fmt: skip
 
 # Steps that mean something on one kind of device only.
-_FOR_GPUS = (Bind, Cooperate, CrossThread, Pad, Pipeline, Team, Atomic, LaunchBounds, Raster, Mma, Spread, Online)
+_FOR_GPUS = (
+    Bind, Cooperate, CrossThread, Pad, Pipeline, Team, Atomic, LaunchBounds, Raster, Mma, Spread, Online, WarpgroupMma,
+)  # fmt: skip
 _FOR_PROCESSORS = (Parallel, FetchAhead, Stream, Winograd)
 
 

@@ -121,6 +121,7 @@ class Pipelined:
     loop: str
     stages: Num
     asynchronous: bool
+    by_tiles: bool = False
 
 
 @dataclass(frozen=True)

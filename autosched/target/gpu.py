@@ -42,6 +42,11 @@ class GpuFacts:
         return self.capability >= 80
 
     @property
+    def has_warpgroups(self) -> bool:
+        """Products of matrices by four warps, and a copy engine: wgmma and TMA of compute capability 9.0 alone."""
+        return self.capability == 90
+
+    @property
     def capability(self) -> int:
         """The compute capability, 80 for 8.0; 0 where the device has none."""
         digits = re.sub(r"\D", "", self.arch)

@@ -9,8 +9,8 @@ Working sets. The body of a loop touches, in one iteration, all buffers of all s
 added up, with those that they make useless (`Access.resident`; `Access.settled` in a cache of more
 sets than the first level's), the largest footprint counting where several statements touch one buffer.
 
-Sketches are combinations of ways to compute each stage, so most of their nests are nests of others: each is looked at
-once. All that it has to do with other nests is what the whole function touches.
+Sketches are combinations of ways to compute each stage: most of their nests are nests of others, each looked at once.
+All that it has to do with other nests is what the whole function touches.
 
 On a GPU the threads of a block run in step: each executes the loops that it has for itself, and every step touches
 what all threads touch together. So the loops of a statement stand in the order of time, blocks (x fastest, as they
@@ -57,9 +57,11 @@ from autosched.ir.stmt import (
     Shuffle,
     Stmt,
     Store,
+    TileLoad,
     changed,
     walk,
 )
+from autosched.ir.tiles import as_loops
 from autosched.ir.visit import exprs_of, loads
 from autosched.target import Target
 from cost_model.analysis.access import (
@@ -249,15 +251,14 @@ def _used(stmt: Stmt, buffers: Mapping[str, Buffer]) -> tuple[Buffer, ...]:
     for s in walk(stmt):
         if isinstance(s, Store):
             names.update(dict.fromkeys(s.buffers))
-        elif isinstance(s, Prefetch):
-            names[s.buffer] = None
+        elif isinstance(s, (Prefetch, TileLoad)):
+            names[s.buffer if isinstance(s, Prefetch) else s.source] = None
     return tuple(buffers[name] for name in sorted(names) if name in buffers)
 
 
 @dataclass(frozen=True, eq=False)
 class _Nest:
-    """A nest at the root by itself. `touched`: of each buffer, what the whole nest takes up of a first level cache, and
-    of a larger one, once for each access; bytes."""
+    """A nest at the root. `touched`: bytes of each buffer in a first level cache, and in a larger one, by access."""
 
     statements: tuple[Statement, ...]
     touched: tuple[Mapping[str, list[Expr]], Mapping[str, list[Expr]]]
@@ -346,6 +347,8 @@ class _Walk:
                 self.shuffles.append(Synchronisation(loops, weight, values=len(values)))
             case Prefetch():
                 self.hints.append((loops, stmt))
+            case TileLoad():
+                self.visit(as_loops(stmt, self.buffers[stmt.source]), loops, weight, scopes)
             case Store():
                 self.found.append(self._store(stmt, loops, weight, scopes))
 

@@ -41,6 +41,7 @@ from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary, ceildiv, 
 from autosched.ir.linear import linear
 from autosched.ir.matrices import MATRICES
 from autosched.ir.stmt import BLOCKS, THREADS, Buffer, ForKind, Scope
+from autosched.ir.tiles import ALIGNMENT, BARRIER_BYTES, WARPGROUP
 from autosched.ir.visit import free_vars, is_copy
 from cost_model.analysis.access import Access, stored
 from cost_model.analysis.statements import Analysis, Statement, Synchronisation
@@ -98,6 +99,17 @@ class Work:
             return TRUE
         return binary("lt", self.fill.vector * self.statement.itemsize, Const(g.COPIED_BYTES, INDEX))
 
+    @property
+    def is_tile(self) -> bool:
+        """Whether the copy engine does it: what fills the shared buffers of a pipeline of tiles."""
+        by_tiles = any(x.overlap is not None and x.overlap.by_tiles for x in self.own)
+        return by_tiles and self.statement.write.buffer.scope is Scope.SHARED
+
+    @property
+    def is_fill(self) -> bool:
+        """Whether it brings into shared memory what the block reads."""
+        return self.fill is not None or self.is_tile
+
     @cached_property
     def executions(self) -> Expr:
         return multiply(product_of(loop.trips for loop in self.own), self.statement.weight)
@@ -142,6 +154,7 @@ class KernelWork:
     shared: Expr
     barriers: Expr  # that a thread passes, real
     shuffles: Expr = ZERO  # values that a thread gets from others, real
+    has_ring: bool = False  # one more warpgroup loads tiles
     resident: Expr = UNIT  # blocks that a multiprocessor should keep, integer
     raster: Expr = UNIT  # rows of blocks that are started together, integer
 
@@ -152,6 +165,11 @@ class KernelWork:
     @property
     def threads(self) -> Expr:
         return product(list(self.block))
+
+    @property
+    def launched(self) -> Expr:
+        """Threads of a block, with those that load tiles."""
+        return self.threads + WARPGROUP if self.has_ring else self.threads
 
     def warps(self, warp: int) -> Expr:
         return ceildiv(self.threads, warp)
@@ -185,12 +203,13 @@ def _kernel(analysis: Analysis, nest: int) -> KernelWork:
     bounds = {x.kind: x.bound for s in statements for x in s.loops}
     grid = [bounds.get(kind, UNIT) for kind in BLOCKS]
     block = [bounds.get(kind, UNIT) for kind in THREADS]
-    shared = [
-        _shared_bytes(a.buffer) for a in analysis.allocations if a.nest == nest and a.buffer.scope is Scope.SHARED
-    ]
+    works = tuple(_work(s) for s in statements)
+    arrays = [a.buffer for a in analysis.allocations if a.nest == nest and a.buffer.scope is Scope.SHARED]
+    rings = [w.pipeline.stages for w in works if w.is_tile and w.pipeline is not None][:1]
+    unit = ALIGNMENT if rings else g.VECTOR_BYTES
+    shared = [*(_shared_bytes(b, unit) for b in arrays), *(n * BARRIER_BYTES for n in rings)]
     passed = (_times_met(b) for b in analysis.barriers if b.nest == nest)
     shuffled = (multiply(_times_met(s), float(s.values)) for s in analysis.shuffles if s.nest == nest)
-    works = tuple(_work(s) for s in statements)
     return KernelWork(
         works,
         (grid[0], grid[1], grid[2]),
@@ -198,6 +217,7 @@ def _kernel(analysis: Analysis, nest: int) -> KernelWork:
         _sum(shared),
         sum_of(passed),
         sum_of(shuffled),
+        bool(rings),
         analysis.resident.get(nest, UNIT),
         analysis.raster.get(nest, UNIT),
     )
@@ -217,9 +237,9 @@ def _sum(terms: Sequence[Expr]) -> Expr:
     return result
 
 
-def _shared_bytes(buffer: Buffer) -> Expr:
+def _shared_bytes(buffer: Buffer, alignment: int) -> Expr:
     _, shape = stored(buffer, (NONE,) * len(buffer.shape))
-    return ceildiv(product(shape) * buffer.itemsize, g.VECTOR_BYTES) * g.VECTOR_BYTES  # arrays are aligned
+    return ceildiv(product(shape) * buffer.itemsize, alignment) * alignment
 
 
 def _work(statement: Statement) -> Work:
@@ -292,7 +312,7 @@ def elements(work: Work, access: Access) -> Expr:
 def transfers(work: Work, access: Access) -> Expr:
     """Load or store instructions of a thread, real."""
     if is_product(work):
-        return multiply(matrices.loads_of(access, work.own, work.first), work.executions)
+        return multiply(matrices.loads_of(work.statement, access, work.own, work.first), work.executions)
     return divide(elements(work, access), merged(work, access) if work.fill is None else work.fill.width)
 
 
@@ -319,7 +339,7 @@ def sectors(kernel: KernelWork, work: Work, access: Access, warp: int) -> Expr:
 def wavefronts(kernel: KernelWork, work: Work, access: Access, warp: int) -> Expr:
     """Cycles in which shared memory serves one such instruction of a warp, real."""
     if is_product(work):
-        return matrices.load_cycles(access, MATRICES[work.statement.store.matrix])
+        return matrices.load_cycles(work.statement, access, work.own, work.first)
     words = access.buffer.itemsize / g.BANK_BYTES
     if work.fill is None:
         return bank_cycles(work.strides(access), kernel.warp_shape(warp), words)

@@ -51,10 +51,11 @@ from autosched.ir.closed_forms.arithmetic import (
 )
 from autosched.ir.dots import Dot
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import INDEX, Cast, Const, Expr, Load, ceildiv, imax, imin, product
+from autosched.ir.expr import INDEX, Cast, Const, Expr, Load, binary, ceildiv, imax, imin, product, select
 from autosched.ir.matrices import MATRICES
 from autosched.ir.raster import side_by_side
 from autosched.ir.stmt import BLOCKS, Scope
+from autosched.ir.tiles import REGISTERS, WARPGROUP
 from autosched.ir.visit import subexpressions
 from cost_model.analysis.access import Access
 from cost_model.analysis.statements import Analysis
@@ -174,7 +175,7 @@ def kernel_cost(kernel: KernelWork, machine: GpuMachine) -> KernelCost:
 def _path(costs: tuple[WorkCost, ...], global_latency: Constant) -> Expr:
     """Cycles of a block alone: statements take turns, but the fills of a pipeline go on beside what is computed."""
     piped = [c for c in costs if c.work.pipeline is not None]
-    fills, computed = [c for c in piped if c.work.fill is not None], [c for c in piped if c.work.fill is None]
+    fills, computed = [c for c in piped if c.work.is_fill], [c for c in piped if not c.work.is_fill]
     in_turns = sum_of(c.cycles for c in costs)
     pipeline = fills[0].work.pipeline if fills else None
     if pipeline is None:
@@ -207,6 +208,12 @@ def register_estimate(kernel: KernelWork, machine: GpuMachine) -> Expr:
 def register_room(kernel: KernelWork, machine: GpuMachine) -> Expr:
     """Registers that a thread may have so that as many blocks fit into a multiprocessor as should, integer."""
     facts = machine.facts
+    if kernel.has_ring:
+        given = imin(kernel.threads // WARPGROUP, Const(max(REGISTERS), INDEX))
+        room: Expr = Const(0, INDEX)
+        for groups, (count, _) in REGISTERS.items():
+            room = select(binary("eq", given, Const(groups, INDEX)), Const(count, INDEX), room)
+        return room
     threads = kernel.warps(facts.warp) * facts.warp
     share = Const(facts.registers_per_multiprocessor, INDEX) // (threads * kernel.resident)
     return imin(share // g.REGISTER_UNIT * g.REGISTER_UNIT, Const(facts.max_registers_per_thread, INDEX))
@@ -215,17 +222,17 @@ def register_room(kernel: KernelWork, machine: GpuMachine) -> Expr:
 def occupancy(kernel: KernelWork, registers: Expr, machine: GpuMachine) -> Expr:
     """Blocks that a multiprocessor keeps at a time, at least one, integer."""
     facts = machine.facts
-    threads = kernel.warps(facts.warp) * facts.warp
+    warps = ceildiv(kernel.launched, facts.warp)
     given = ceildiv(imin(registers, register_room(kernel, machine)), g.REGISTER_UNIT) * g.REGISTER_UNIT
     limits = [
         Const(facts.max_blocks_per_multiprocessor, INDEX),
-        Const(facts.max_threads_per_multiprocessor, INDEX) // threads,
+        Const(facts.max_threads_per_multiprocessor, INDEX) // (warps * facts.warp),
         Const(facts.shared_per_multiprocessor, INDEX) // (kernel.shared + g.SHARED_RESERVED),
         # each scheduler has a part of the registers for the warps that it starts
         Const(facts.registers_per_multiprocessor // g.SCHEDULERS, INDEX)
         // (imax(given, Const(1, INDEX)) * facts.warp)
         * g.SCHEDULERS
-        // kernel.warps(facts.warp),
+        // warps,
     ]
     result = limits[0]
     for limit in limits[1:]:
@@ -234,6 +241,8 @@ def occupancy(kernel: KernelWork, registers: Expr, machine: GpuMachine) -> Expr:
 
 
 def _work_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachine) -> WorkCost:
+    if work.is_tile:
+        return _tile_cost(kernel, work, resident, machine)
     facts, k = machine.facts, machine.constants
     warps = real(kernel.warps(facts.warp))
     outside, shared = work.accesses(*OUTSIDE), work.accesses(Scope.SHARED)
@@ -281,6 +290,18 @@ def _work_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachi
         chains,
         latency,
     )
+
+
+def _tile_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachine) -> WorkCost:
+    """Of tiles that the copy engine loads: no thread's instructions, but shared memory and the way from L2."""
+    element = float(work.statement.itemsize)
+    moved = multiply(multiply(work.executions, real(kernel.threads)), element)  # one thread of the block executes it
+    l2 = multiply(moved, real(kernel.blocks))
+    [source] = work.accesses(*OUTSIDE)
+    dram = minimum(l2, _from_dram(kernel, work, source, resident, machine))
+    port = divide(moved, machine.constants.l2_port)
+    written = multiply(moved, 1.0 / g.WAVEFRONT)
+    return WorkCost(work, ZERO, ZERO, ZERO, ZERO, written, ZERO, l2, dram, port, ONE, ZERO)
 
 
 def _filling(kernel: KernelWork, work: Work, fill: Fill, constants: CardConstants) -> Expr:
@@ -335,7 +356,7 @@ def _arithmetic(kernel: KernelWork, work: Work, machine: GpuMachine) -> tuple[Ex
     row = MATRICES.get(work.statement.store.matrix)
     if row is not None:
         cycles = matrices.tensor_cycles(work.executions, real(kernel.threads), machine.matrix_rate(row))
-        return multiply(work.executions, row.times / row.updates), cycles
+        return multiply(work.executions, matrices.issued(work.statement, work.own)), cycles
     converted, every_time = _conversions(work)
     slots = add(multiply(work.executions, _slots(work, machine) - every_time), converted)
     lanes = facts.fma_per_cycle_per_multiprocessor / facts.warp
@@ -413,7 +434,8 @@ def _unique(access: Access) -> Expr:
 
 def _once(work: Work, access: Access) -> Expr:
     """Bytes moved if each is moved once."""
-    return multiply(multiply(_unique(access), _ways(access)), minimum(1.0, work.statement.weight))
+    share = ONE if work.is_tile else minimum(1.0, work.statement.weight)
+    return multiply(multiply(_unique(access), _ways(access)), share)
 
 
 def _from_dram(kernel: KernelWork, work: Work, access: Access, resident: Expr, machine: GpuMachine) -> Expr:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from autosched.ir.closed_forms.arithmetic import is_one
 from autosched.ir.expr import INDEX, Binary, Const, Expr, binary, imax, imin
 from autosched.ir.stmt import Scope
+from autosched.ir.tiles import MOST_BOX, SPANS
 from autosched.lower.limits import MAX_WORKSPACE_BYTES
 from cost_model.analysis.statements import Analysis
 from cost_model.cpu.legality import Rule, extents, summed
@@ -43,7 +44,7 @@ def _kernel_rules(kernel: KernelWork, machine: GpuMachine) -> list[Rule]:
     facts = machine.facts
     warp: Expr = Const(facts.warp, INDEX)
     rules = [
-        Rule("threads", kernel.threads <= facts.max_threads_per_block),
+        Rule("threads", kernel.launched <= facts.max_threads_per_block),
         Rule("threads along z", kernel.block[2] <= g.MAX_THREADS_Z),
         Rule("at least a warp", kernel.threads >= imin(warp, Const(_needed_threads(kernel), INDEX))),
         Rule("shared bytes", kernel.shared <= facts.shared_per_block),
@@ -68,11 +69,26 @@ def _kernel_rules(kernel: KernelWork, machine: GpuMachine) -> list[Rule]:
             rules.append(Rule(f"stages of {stage}", stages <= imax(work.pipeline.iterations, Const(1, INDEX))))
             few = (stages <= 1) | (work.fill.trips <= MOST_HELD)
             rules.append(Rule(f"copies of {stage} held", few | ~work.is_held))
+        if work.is_tile:
+            rules += _tile_rules(work)
         if work.fill is not None:
             one = binary("eq", work.fill.vector, Const(1, INDEX))
             rules.append(Rule(f"vectors of {stage}", one | work.fill.aligned))
             widest = g.VECTOR_BYTES // work.statement.itemsize
             rules.append(Rule(f"width of {stage}", work.fill.vector <= max(1, widest)))
+    return rules
+
+
+def _tile_rules(work: Work) -> list[Rule]:
+    """What the copy engine can load, into no more places than there is to load."""
+    stage, buffer = work.statement.stage, work.statement.write.buffer
+    shape = buffer.shape[1:]
+    whole = binary("eq", shape[-1] * buffer.itemsize % SPANS[-1], Const(0, INDEX))
+    rules = [Rule(f"panels of {stage}", whole)]
+    rules += [Rule(f"box of {stage}", extent <= MOST_BOX) for extent in shape[:-1]]
+    if work.pipeline is not None:
+        most = imax(work.pipeline.iterations, Const(2, INDEX))
+        rules.append(Rule(f"stages of {stage}", work.pipeline.stages <= most))
     return rules
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autosched.ir.closed_forms.arithmetic import ONE, divide, maximum, multiply, where
+from autosched.ir.closed_forms.arithmetic import ONE, divide, maximum, multiply, real, where
 from autosched.ir.expr import INDEX, Const, Expr, binary
 from autosched.ir.matrices import HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic
 from cost_model.analysis.access import Access, stored
@@ -24,17 +24,32 @@ LOADED = 2  # matrices by one ldmatrix, side by side where an instruction takes 
 ROWS = 8  # of such a matrix
 
 
-def loads_of(access: Access, own: Sequence[AnalysedLoop], first: int) -> Expr:
+def loads_of(statement: Statement, access: Access, own: Sequence[AnalysedLoop], first: int) -> Expr:
     """Instructions that load the operand for each update of a thread, real; `first`: the place of `own` among all
-    loops."""
+    loops. A warpgroup's product reads it itself."""
+    if MATRICES[statement.store.matrix].warps > 1:
+        return issued(statement, own)
     rows, columns, depth = own[-3:]
     is_left = access.moves(first + len(own) - 3)
     shared = multiply(columns.trips, float(HALVES)) if is_left else multiply(rows.trips, float(2 * NEIGHBOURS))
     return divide(1.0, multiply(shared, depth.trips))
 
 
-def load_cycles(access: Access, row: MatrixIntrinsic) -> Expr:
-    """Wavefronts of one of them, real."""
+def issued(statement: Statement, own: Sequence[AnalysedLoop]) -> Expr:
+    """Instructions for each update of a thread, real; a warpgroup's has all columns."""
+    row = MATRICES[statement.store.matrix]
+    if row.warps == 1:
+        return real(row.times / row.updates)
+    return divide(NEIGHBOURS / row.updates, own[-2].trips)
+
+
+def load_cycles(statement: Statement, access: Access, own: Sequence[AnalysedLoop], first: int) -> Expr:
+    """Wavefronts of one of them, real; a warp's share of what a warpgroup reads, whose tiles lie in all banks."""
+    row = MATRICES[statement.store.matrix]
+    if row.warps > 1:
+        is_left = access.moves(first + len(own) - 3)
+        across: Expr = real(float(row.m)) if is_left else multiply(own[-2].trips, float(row.n // NEIGHBOURS))
+        return multiply(across, row.k * access.buffer.itemsize / g.WAVEFRONT / row.warps)
     _, shape = stored(access.buffer, (NONE,) * len(access.buffer.shape))
     distance = shape[-1] * access.buffer.itemsize // g.VECTOR_BYTES
     again: Expr = ONE
@@ -58,10 +73,11 @@ def product_chains(
     statement: Statement, own: Sequence[AnalysedLoop], updates: Expr, machine: GpuMachine
 ) -> tuple[Expr, Expr]:
     """(independent instructions of a thread, cycles of a warp alone), real: one after the other, or one partition's
-    share of the tensor cores."""
+    share of the tensor cores; a warpgroup has all four, and its instructions follow one another without a gap."""
     row = MATRICES[statement.store.matrix]
     rows, columns, _ = own[-3:]
     tiles = multiply(multiply(rows.trips, columns.trips), 1.0 / (HALVES * NEIGHBOURS))
     dependent = multiply(divide(multiply(updates, 1.0 / row.updates), tiles), machine.constants.matrix_latency)
-    warp = float(row.m * row.n * row.k // row.updates)
-    return tiles, maximum(dependent, divide(multiply(updates, warp * g.SCHEDULERS), machine.matrix_rate(row)))
+    threads = float(row.m * row.n * row.k // row.updates)
+    alone = divide(multiply(updates, threads * g.SCHEDULERS / row.warps), machine.matrix_rate(row))
+    return (tiles, maximum(dependent, alone)) if row.warps == 1 else (tiles, alone)

@@ -10,7 +10,7 @@ from cost_model.analysis.access import Access
 from cost_model.gpu import machine as g
 from cost_model.gpu import matrices
 from cost_model.gpu.fills import NONE, OUTSIDE, UNIT
-from cost_model.gpu.kernels import PRIVATE, KernelWork, Work, is_product, unrolls
+from cost_model.gpu.kernels import PRIVATE, KernelWork, Work, unrolls
 
 
 def accumulators(work: Work) -> Expr:
@@ -23,8 +23,11 @@ def accumulators(work: Work) -> Expr:
 
 def operands(work: Work) -> Expr:
     """32-bit registers for what one step of the unrolled reduction reads, or a fill has on its way; integer."""
-    if is_product(work):
-        return matrices.fragments(work.own, MATRICES[work.statement.store.matrix])
+    row = MATRICES.get(work.statement.store.matrix)
+    if work.is_tile or (row is not None and row.warps > 1):
+        return NONE  # both operands are read where they lie
+    if row is not None:
+        return matrices.fragments(work.own, row)
     result = NONE
     for access in work.accesses(*OUTSIDE, Scope.SHARED):
         if access.kind == "write":

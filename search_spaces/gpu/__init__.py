@@ -21,6 +21,7 @@ from search_spaces.gpu.matrices import MatrixTiling
 from search_spaces.gpu.online import OnlineProducts
 from search_spaces.gpu.rows import PointReduction, RowReduction, RowValue, SplitTiledReduction, TeamReduction
 from search_spaces.gpu.tiling import MultiLevelTiling
+from search_spaces.gpu.warpgroups import WarpgroupTiling
 from search_spaces.partial_sketch import PartialSketch, SketchContext, SketchRule, grow, numbered
 from search_spaces.space import Sketch
 
@@ -31,6 +32,8 @@ RULES: tuple[SketchRule, ...] = (
     FusedConsumer(),
     # A sum of products whose weights are a softmax of another one, on tensor cores: all in one kernel, and apart.
     OnlineProducts(),
+    # A sum of products of matrices whose tiles a copy engine loads, by warpgroups; and as MatrixTiling.
+    WarpgroupTiling(),
     # A sum of products of matrices, on tensor cores: blocks, warps, tiles of instructions; and as MultiLevelTiling.
     MatrixTiling(),
     # A long reduction with reuse, few output tiles: as MultiLevelTiling; and tiles for parts, added up by a kernel.

@@ -19,6 +19,8 @@ MOST_VTHREADS = 4
 MOST_WARPS = 8  # along an axis
 MOST_MATRICES = 8  # of a warp along an axis
 MOST_STEPS = 4  # of products of matrices along a reduction, between two fills
+GROUP_COLUMNS = (2, 4, 8, 12, 16, 20, 24, 28, 32)  # units of 8 that a warpgroup multiplies at once
+RING_STEPS = (2, 4, 8)
 MOST_CHUNK = 32  # iterations of a reduction that a shared buffer holds
 SMALL_REDUCTION = 8  # up to this length a reduction is one chunk, or each iteration is one; it may be unrolled whole
 VECTORS = (1, 2, 4, 8, 16)
@@ -114,6 +116,33 @@ def matrix_tiles(name: str, tiles: int, group: str) -> SketchParam:
 def matrix_steps(name: str, steps: int) -> SketchParam:
     """Instructions along a reduction between two fills of the shared buffers."""
     return SketchParam(name, powers(min(MOST_STEPS, next_power_of_two(steps))), "tile")
+
+
+def warpgroups(name: str, tiles: int, group: str) -> SketchParam:
+    """Warpgroups of a block, of which each has 64 rows or several times that; another one loads their tiles."""
+    return SketchParam(name, (1, 2) if tiles > 1 else (1,), "thread", group, next_power_of_two(tiles))
+
+
+def group_tiles(name: str, tiles: int, group: str) -> SketchParam:
+    """Tiles of 64 rows that a warpgroup has next to each other."""
+    return SketchParam(name, (1, 2) if tiles > 1 else (1,), "tile", group, next_power_of_two(tiles))
+
+
+def group_columns(name: str, units: int, group: str) -> SketchParam:
+    """Units of 8 columns that a warpgroup multiplies at once, up to the first number that has all."""
+    enough = min((n for n in GROUP_COLUMNS if n >= units), default=GROUP_COLUMNS[-1])
+    return SketchParam(name, tuple(n for n in GROUP_COLUMNS if n <= enough), "tile", group)
+
+
+def ring_steps(name: str, steps: int) -> SketchParam:
+    """Instructions along a reduction for each place of a ring: rows of a tile have 32 bytes for each."""
+    enough = min((n for n in RING_STEPS if n >= steps), default=RING_STEPS[-1])
+    return SketchParam(name, tuple(n for n in RING_STEPS if n <= enough), "tile")
+
+
+def ring_places(name: str) -> SketchParam:
+    """Tiles of each operand that are on their way or being read."""
+    return SketchParam(name, (2, 3, 4, 5, 6, 7, 8), "stages")
 
 
 def raster(name: str) -> SketchParam:

@@ -63,17 +63,7 @@ class MatrixTiling:
         return _in_matrices(sketch, stage, context) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-        read = (r.load.buffer for r in reads_of(sketch.state, stage))
-        is_fed = any(private_producer(sketch, stage, b) is not None for b in read)
-        found = _in_matrices(sketch, stage, context)
-        assert found is not None
-        whole = [_by_warps(found, fold, context) for fold in ((True, False) if is_fed else (True,))]
-        turned = _turned(sketch, stage, found.row, context)
-        found = turned or found
-        whole += [] if turned is None else [_by_warps(turned, True, context)]
-        is_long = can_split_tiles(found.sketch.state, found.stage)
-        alone = split_tiled_alternatives if can_split_tiles(sketch.state, stage) else tiled_alternatives
-        return [*whole, *(_in_parts(found, context) if is_long else []), *alone(sketch, stage, context)]
+        return matrix_alternatives(sketch, stage, context)
 
 
 @dataclass(frozen=True)
@@ -102,6 +92,21 @@ class Matrices:
         first = [x for x in self.sketch.state.stages if x.name in self.gathers and load.buffer in x.op.buffers]
         reader, read = (first[0], first[0].op.loads[0].buffer) if first else (self.stage, load.buffer)
         return [*first, *(private_producers(self.sketch, reader, read) if fold else [])]
+
+
+def matrix_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+    """The product by warps, whole and in parts of k, and without."""
+    read = (r.load.buffer for r in reads_of(sketch.state, stage))
+    is_fed = any(private_producer(sketch, stage, b) is not None for b in read)
+    found = _in_matrices(sketch, stage, context)
+    assert found is not None
+    whole = [_by_warps(found, fold, context) for fold in ((True, False) if is_fed else (True,))]
+    turned = _turned(sketch, stage, found.row, context)
+    found = turned or found
+    whole += [] if turned is None else [_by_warps(turned, True, context)]
+    is_long = can_split_tiles(found.sketch.state, found.stage)
+    alone = split_tiled_alternatives if can_split_tiles(sketch.state, stage) else tiled_alternatives
+    return [*whole, *(_in_parts(found, context) if is_long else []), *alone(sketch, stage, context)]
 
 
 def _in_matrices(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Matrices | None:

@@ -88,6 +88,7 @@ def test_every_step_goes_out_and_comes_back():
         "Spread",
         "Team",
         "Tensorize",
+        "WarpgroupMma",
         "Widen",
         "Winograd",
     }  # test_gpu_steps.py, test_(winograd|places|flatten|widen|separate|online)_step.py, test_pipelining.py, ...

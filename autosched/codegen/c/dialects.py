@@ -19,7 +19,7 @@ class Dialect:
     resident: str  # {blocks} of a kernel that a multiprocessor should keep
     pointer: str  # a global pointer argument; {type}, {const}
     shared: str
-    all_shared: str  # before shared memory whose size the launch says, and each array's place in it; empty: not needed
+    all_shared: str  # before shared memory whose size the launch says, with its {alignment}; empty: not needed
     static_shared_bytes: int  # that arrays of known size may have
     private: str  # before an array of a thread's own
     barrier: str
@@ -91,7 +91,7 @@ CUDA = Dialect(
     resident=", {blocks}",
     pointer="{const}{type}* __restrict__",
     shared="__shared__ __align__(16) ",  # vector accesses move up to 16 bytes
-    all_shared="extern __shared__ __align__(16) ",
+    all_shared="extern __shared__ __align__({alignment}) ",
     static_shared_bytes=48 << 10,  # CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and later
     private="__align__(16) ",
     barrier="__syncthreads();",

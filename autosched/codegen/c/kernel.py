@@ -9,14 +9,16 @@ from autosched.codegen.c.bounds import Registers, is_unrolled, unrolling
 from autosched.codegen.c.dialects import DIALECTS, Dialect
 from autosched.codegen.c.expressions import COMPARED, INT_LIMIT, Expressions
 from autosched.codegen.c.lanes import Lanes, lanes_together
-from autosched.codegen.c.matrices import emit_product, warp_product
+from autosched.codegen.c.matrices import emit_product, product_loops, warp_product
 from autosched.codegen.c.names import Text
 from autosched.codegen.c.places import carried_places
+from autosched.codegen.c.rings import RingCode, ring_of
 from autosched.codegen.c.shared import SharedMemory
 from autosched.codegen.c.shuffle import source_lane
-from autosched.codegen.c.source import GpuSource, Launch
+from autosched.codegen.c.source import GpuSource, Launch, TensorMap
 from autosched.codegen.c.threads import Threads, triple
 from autosched.codegen.c.vectors import VectorLoad, Vectors, VectorStep
+from autosched.errors import ScheduleError
 from autosched.ir.atomics import atomic_operation
 from autosched.ir.dots import Dot, Word
 from autosched.ir.dtype import DTYPES
@@ -40,14 +42,17 @@ from autosched.ir.stmt import (
     Shuffle,
     Stmt,
     Store,
+    TileLoad,
     Wait,
     shared_and_nests,
     walk,
 )
 from autosched.ir.storage import element_count, flat_index, versions_of
+from autosched.ir.tiles import REGISTERS, WARPGROUP, WARPS
 from autosched.ir.visit import exprs_of, loads, moved, subexpressions, substitute
 from autosched.lower.passes.overlap_iterations import WORD_BYTES
 
+MAP = "const __grid_constant__ TensorMap {name}"
 WARP = 32  # threads that exchange values unless a shuffle says how many
 
 
@@ -73,7 +78,8 @@ def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSour
     outputs = tuple(b.name for b in func.params[len(func.params) - func.n_outputs :])
     scratch = tuple((b.name, element_count(b) * b.itemsize) for b in workspace)
     text = comment + dialect.prologue + "\n" + "\n\n".join([*helpers.values(), *parts]) + "\n"
-    return GpuSource(func.name, kind, text, tuple(launches), inputs, outputs, scratch)
+    is_specific = any(isinstance(a, TensorMap) for launch in launches for a in launch.arguments)
+    return GpuSource(func.name, kind, text, tuple(launches), inputs, outputs, scratch, is_specific)
 
 
 def _launch_text(launch: Launch) -> str:
@@ -95,6 +101,11 @@ class _Kernel:
     threads: Threads = field(default_factory=Threads)
     shared: SharedMemory = field(default_factory=SharedMemory)
     registers: Registers = field(default_factory=Registers)
+    ring: RingCode | None = None
+
+    def __post_init__(self) -> None:
+        found = ring_of(self.nest)
+        self.ring = None if found is None else RingCode(found, self.c, self.text)
 
     @property
     def dialect(self) -> Dialect:
@@ -106,15 +117,17 @@ class _Kernel:
 
     def build(self) -> tuple[str, Launch]:
         arguments = self._arguments()
+        maps: list[TensorMap] = [] if self.ring is None else self.ring.tensor_maps()
         self._emit(self.nest)
-        types = ", ".join(self._parameter(name, written) for name, written in arguments)
+        types = ", ".join([*(MAP.format(name=m.name) for m in maps), *(self._parameter(*x) for x in arguments)])
         count, block = self.threads.count, ", ".join(map(str, self.threads.block))
-        blocks = self.registers.blocks(count, ahead=any(isinstance(s, Commit) for s in walk(self.nest)))
+        ahead = any(isinstance(s, Commit) for s in walk(self.nest))
+        blocks = self.registers.blocks(count, ahead) if self.ring is None else 1
         resident = "" if blocks is None else self.dialect.resident.format(blocks=blocks)
         head = f"{self.dialect.kernel.format(threads=block, count=count, resident=resident)} {self.name}({types})"
         shared = self.shared.declarations(self.dialect, self.text.name("shared_memory"))
         text = "\n".join([head, "{", *(f"  {s}" for s in shared), *self.text.lines, "}"])
-        names = tuple(name for name, _ in arguments)
+        names: tuple[str | TensorMap, ...] = (*maps, *(name for name, _ in arguments))
         sizes = triple(self.threads.grid), triple(self.threads.block)
         return text, Launch(self.name, *sizes, names, self.shared.n_bytes)
 
@@ -122,10 +135,11 @@ class _Kernel:
         """The outside buffers that the nest touches, and whether it writes them."""
         written = {b for s in walk(self.nest) if isinstance(s, Store) for b in s.buffers}
         read = {x.buffer for s in walk(self.nest) for e in exprs_of(s) for x in loads(e)}
-        used = [name for name in self.outside if name in read | written]
-        for name in used:
-            self.c.buffers[name] = (self.outside[name], self.text.name(name))
-        return [(name, name in written) for name in used]
+        tiles = {s.source for s in walk(self.nest) if isinstance(s, TileLoad)}
+        for name in self.outside:
+            if name in read | written | tiles:
+                self.c.buffers[name] = (self.outside[name], self.text.name(name))
+        return [(name, name in written) for name in self.outside if name in read | written]
 
     def _parameter(self, name: str, written: bool) -> str:
         buffer, c_name = self.c.buffers[name]
@@ -182,7 +196,14 @@ class _Kernel:
             else:
                 rastered = self.threads.places.get(stmt.kind)
                 self.line(f"const {kind} {name} = {number if rastered is None else self.c.text(rastered)};")
-            self._emit(stmt.body)
+            is_last = not (isinstance(stmt.body, For) and (stmt.body.kind in BLOCKS or stmt.body.kind in THREADS))
+            if self.ring is not None and is_last:
+                self._roles(self.ring, stmt.body)
+            else:
+                self._emit(stmt.body)
+            return
+        if self.ring is not None and stmt is self.ring.ring.loop:
+            self.ring.multiply(self._emit)
             return
         carried = carried_places(stmt, self._shared_places, self.simplify)
         for place in carried:
@@ -201,8 +222,25 @@ class _Kernel:
                 variable = self.c.places.pop(place.expr)
                 self.line(f"{variable} = {variable} == {place.count - 1} ? 0 : {variable} + 1;")
 
+    def _roles(self, ring: RingCode, body: Stmt) -> None:
+        """What the threads do that multiply tiles, beside those that load them."""
+        x, y, z = self.threads.numbers
+        groups, rest = divmod(self.threads.count, WARPGROUP)
+        if x is None or y is None or z is None or rest or groups not in REGISTERS:
+            raise ScheduleError(f"{self.threads.block} threads are no warpgroups that multiply tiles")
+        self.threads.block[2] += WARPS
+        ring.start((x, y, z), groups, self.shared)
+        with ring.loads():
+            ring.load()
+        with ring.multiplies():
+            self._emit(body)
+
     def _product(self, stmt: For) -> bool:
         """A product of matrices becomes instructions of warps; whether the loop is the outermost of one."""
+        loops = None if self.ring is None else product_loops(stmt)
+        if self.ring is not None and loops is not None:
+            self.ring.product(loops)
+            return True
         across, down, _ = self.threads.numbers
         product = warp_product(stmt, (across, down), self.c)
         if product is not None:

@@ -110,11 +110,20 @@ class WarpProduct:
         return 4 * sum(tiles * each for tiles, each in zip(self.tiles, self.held, strict=True))
 
 
-def warp_product(loop: For, lanes: tuple[Var | None, Var | None], c: Expressions) -> WarpProduct | None:
-    """The product that the loop is the outermost of, if it is one. `lanes`: variables of threads along x and y.
+@dataclass(frozen=True)
+class ProductLoops:
+    """Unrolled loops over a thread's rows, its columns and k around one update; `left` moves with the rows."""
 
-    Raises ScheduleError where the loops, the lanes or the operands do not lie as the instructions want it.
-    """
+    rows: For
+    columns: For
+    depth: For
+    store: Store
+    left: Load
+    right: Load
+
+
+def product_loops(loop: For) -> ProductLoops | None:
+    """What the loop is the outermost of, if it is a product of matrices; ScheduleError for one with other loops."""
     loops: list[For] = []
     body: Stmt = loop
     while isinstance(body, For):
@@ -122,15 +131,27 @@ def warp_product(loop: For, lanes: tuple[Var | None, Var | None], c: Expressions
         body = body.body
     if not (isinstance(body, Store) and body.matrix) or len(loops) != 3:
         return None
-    rows, columns, depth = loops
-    x, y = lanes
     pair = factors(body.values[0], body.values[0].dtype)
-    where = f"the product {body.stage} by {body.matrix}"
-    if pair is None or x is None or y is None or any(s.kind is not ForKind.UNROLL for s in loops):
-        raise ScheduleError(f"{where} has no two operands, no lanes, or loops that are not unrolled")
-    left, right = pair if _moves(pair[0], rows.var) else pair[::-1]
-    operands = _operand(left, rows.var, depth.var, c), _operand(right, columns.var, depth.var, c)
-    product = WarpProduct(MATRICES[body.matrix], (rows, columns, depth), body, *operands, x, y)
+    if pair is None or any(s.kind is not ForKind.UNROLL for s in loops):
+        raise ScheduleError(f"the product {body.stage} by {body.matrix} has no two operands or loops not unrolled")
+    left, right = pair if _moves(pair[0], loops[0].var) else pair[::-1]
+    return ProductLoops(loops[0], loops[1], loops[2], body, left, right)
+
+
+def warp_product(loop: For, lanes: tuple[Var | None, Var | None], c: Expressions) -> WarpProduct | None:
+    """The product that the loop is the outermost of, if it is one. `lanes`: variables of threads along x and y.
+
+    Raises ScheduleError where the loops, the lanes or the operands do not lie as the instructions want it.
+    """
+    found, (x, y) = product_loops(loop), lanes
+    if found is None:
+        return None
+    rows, columns, depth, store = found.rows, found.columns, found.depth, found.store
+    where = f"the product {store.stage} by {store.matrix}"
+    if x is None or y is None:
+        raise ScheduleError(f"{where} has no lanes")
+    operands = _operand(found.left, rows.var, depth.var, c), _operand(found.right, columns.var, depth.var, c)
+    product = WarpProduct(MATRICES[store.matrix], (rows, columns, depth), store, *operands, x, y)
     problem = _problem(product, c)
     if problem:
         raise ScheduleError(f"{where} cannot be done by warps: {problem}")
@@ -214,11 +235,11 @@ def emit_product(product: WarpProduct, c: Expressions, text: Text) -> None:
         text.line(f"{name}({to}, &{c.element(operand.load.buffer, place)});")
 
     is_deep = product.row.deep > 1
-    with _unrolled(down, "tile", product, c, text) as tile:
+    with unrolled(down, "tile", product.store.stage, c, text) as tile:
         to = f"&{a}[{c.text(tile * in_a)}]"
         load(product.left, in_a, to, {rows: tile * HALVES}, lanes.lower, lanes.right if is_deep else ZERO)
     if across > 1:
-        with _unrolled(across // 2, "pair", product, c, text) as two:
+        with unrolled(across // 2, "pair", product.store.stage, c, text) as two:
             first: dict[Expr, Expr] = {columns: two * (2 * NEIGHBOURS)}
             to = f"&{b}[{c.text(two * (2 * in_b))}]"
             tile, beside = (lanes.right, lanes.lower) if is_deep else (lanes.lower, ZERO)
@@ -227,7 +248,8 @@ def emit_product(product: WarpProduct, c: Expressions, text: Text) -> None:
         last: dict[Expr, Expr] = {columns: Const((across - 1) * NEIGHBOURS, INDEX)}
         load(product.right, in_b, f"&{b}[{(across - 1) * in_b}]", last, ZERO, lanes.lower if is_deep else ZERO)
     multiply, halves = _multiply_helper(product.row, c), product.row.rows // DOWN
-    with _unrolled(down, "i", product, c, text) as i, _unrolled(across, "j", product, c, text) as j:
+    stage = product.store.stage
+    with unrolled(down, "i", stage, c, text) as i, unrolled(across, "j", stage, c, text) as j:
         places = [
             c.element(product.store.buffers[0], _moved(product.store, {rows: i * HALVES + n, columns: j * NEIGHBOURS}))
             for n in range(HALVES)
@@ -262,12 +284,12 @@ def _moved(store: Store, values: Mapping[Expr, Expr]) -> tuple[Expr, ...]:
 
 
 @contextmanager
-def _unrolled(count: int, name: str, product: WarpProduct, c: Expressions, text: Text) -> Iterator[Expr]:
+def unrolled(count: int, name: str, stage: str, c: Expressions, text: Text) -> Iterator[Expr]:
     """The lines that follow, `count` times; the number of the time."""
     if count == 1:
         yield ZERO
         return
-    var = Var(f"{product.store.stage}.{name}", INDEX)
+    var = Var(f"{stage}.{name}", INDEX)
     c.simplify.ranges[var] = (0, count - 1)
     number = c.variables[var] = text.name(name)
     text.line(c.dialect.unroll)

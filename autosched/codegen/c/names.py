@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 def identifier(name: str, taken: set[str]) -> str:
     """A C name like the given one that is not in use yet."""
     base = re.sub(r"\W", "_", name, flags=re.ASCII)
-    base = base if re.match(r"[A-Za-z]", base) else f"v{base}"
+    base = base if re.match(r"[A-Za-z]", base) and not base.startswith(RESERVED_BEGINNINGS) else f"v{base}"
     found, n = base, 1
     while found in taken:
         n += 1
@@ -48,8 +48,14 @@ RESERVED = frozenset(
     atomic_add_long atomic_min_long atomic_max_long
     load_rows_2 load_rows_4 load_columns_2 load_columns_4 multiply_matrices_float16 multiply_matrices_bfloat16
     multiply_matrices_int8 multiply_matrices_uint8
+    TensorMap matrix_descriptor start_barrier show_barriers expect_bytes arrive has_passed begin_products
+    commit_products wait_for_all_products_but_0 wait_for_all_products_but_1 load_tile_1 load_tile_2 load_tile_3
+    load_tile_4 load_tile_5
     """.split()  # noqa: SIM905
 )
+
+
+RESERVED_BEGINNINGS = ("multiply_tiles_", "take_registers_", "give_registers_")  # of functions with numbers in them
 
 
 @dataclass

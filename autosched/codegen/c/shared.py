@@ -25,10 +25,11 @@ class SharedArray:
     count: int
     before: int
     itemsize: int
+    alignment: int = VECTOR_BYTES
 
     @property
     def start(self) -> int:
-        return -(-self.before // VECTOR_BYTES) * VECTOR_BYTES
+        return -(-self.before // self.alignment) * self.alignment
 
     @property
     def end(self) -> int:
@@ -58,13 +59,17 @@ class SharedMemory:
     def n_bytes(self) -> int:
         return self.arrays[-1].end if self.arrays else 0
 
-    def declare(self, buffer: Buffer, kind: str, name: str) -> None:
+    def declare(self, buffer: Buffer, kind: str, name: str, alignment: int = VECTOR_BYTES) -> None:
         self.names[buffer.name] = name
         places, one = versions_of(buffer)
-        self.arrays.append(SharedArray(kind, name, places, max(1, element_count(one)), self.n_bytes, buffer.itemsize))
+        count = max(1, element_count(one))
+        self.arrays.append(SharedArray(kind, name, places, count, self.n_bytes, buffer.itemsize, alignment))
 
     def declarations(self, dialect: Dialect, memory: str) -> list[str]:
         """The arrays one by one, or as parts of all shared memory, called `memory`, where they are too large."""
-        if not dialect.all_shared or self.n_bytes <= dialect.static_shared_bytes:
+        alignment = max((x.alignment for x in self.arrays), default=VECTOR_BYTES)
+        is_small = self.n_bytes <= dialect.static_shared_bytes and alignment == VECTOR_BYTES
+        if not dialect.all_shared or is_small:
             return [dialect.shared + x.declaration for x in self.arrays]
-        return [f"{dialect.all_shared}unsigned char {memory}[];", *(x.part_of(memory) for x in self.arrays)]
+        whole = f"{dialect.all_shared.format(alignment=alignment)}unsigned char {memory}[];"
+        return [whole, *(x.part_of(memory) for x in self.arrays)]

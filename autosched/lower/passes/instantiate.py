@@ -70,7 +70,9 @@ def _simplify_for(stmt: For, simplify: Simplifier, env: dict[Expr, Expr], extent
     if isinstance(extent, Const) and extent.value == 1:
         inner = simplify_stmt(stmt.body, simplify, {**env, stmt.var: Const(0, INDEX)})
         is_bound = stmt.kind in BLOCKS or stmt.kind in THREADS  # it says what is one kernel
-        return changed(stmt, extent=extent, bound=extent, body=inner) if is_bound and inner is not None else inner
+        is_ring = stmt.overlap is not None and stmt.overlap.by_tiles  # it says who loads
+        kept = (is_bound or is_ring) and inner is not None
+        return changed(stmt, extent=extent, bound=extent, body=inner) if kept else inner
     assert isinstance(bound, Const), f"the bound {bound} of loop {stmt.var} is not a number"
     if isinstance(extent, Const):
         bound = extent

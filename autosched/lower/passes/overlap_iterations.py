@@ -67,6 +67,8 @@ def overlap_iterations(stmt: Stmt, simplify: Simplifier, around: _Around | None 
         return overlap_iterations(s, simplify, inside)
 
     match stmt:
+        case For(overlap=Overlap(by_tiles=True)):
+            return stmt
         case For(overlap=Overlap()):
             nest = _nest(stmt, outside)
             return _plain(stmt) if nest is None else simplify_stmt(nest.rotated(), simplify) or Seq(())

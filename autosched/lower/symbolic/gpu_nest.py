@@ -15,7 +15,21 @@ from dataclasses import dataclass, replace
 
 from autosched.ir.expr import INDEX, Cast, Const, Expr, Load, Select, Var, binary, ceildiv, const, imax, product, select
 from autosched.ir.linear import ONE, ZERO
-from autosched.ir.stmt import BLOCKS, THREADS, Allocate, Barrier, Buffer, For, ForKind, If, Scope, Seq, Stmt, Store
+from autosched.ir.stmt import (
+    BLOCKS,
+    THREADS,
+    Allocate,
+    Barrier,
+    Buffer,
+    For,
+    ForKind,
+    If,
+    Scope,
+    Seq,
+    Stmt,
+    Store,
+    TileLoad,
+)
 from autosched.ir.visit import free_vars, loads, substitute
 from autosched.lower.symbolic.cross_thread import Crossing, ThreadTeam, across_threads
 from autosched.lower.symbolic.domains import part_bound
@@ -40,6 +54,8 @@ class GpuNest(NestBuilder):
     def _build(self) -> Stmt:
         if self.stage.running:
             return started(buffers_of_stage(self.domain)[0], self._locals(self.stage, "init"), self.stage.op.reducer)
+        if self._by_tiles(self.stage):
+            return self._tile()
         if self._is_copy():
             return self._fill()
         return self._cross(self.stage.cross) if self.stage.cross is not None else super().build()
@@ -50,9 +66,9 @@ class GpuNest(NestBuilder):
         for child in children:
             read = child.op.reads
             after = max((n + 1 for n, g in enumerate(groups) for x in g if read & set(x.op.buffers)), default=0)
-            beside = next((g for g in groups[after:] if _is_fill(g[0])), None) if _is_fill(child) else None
+            beside = next((g for g in groups[after:] if self._is_fill(g[0])), None) if self._is_fill(child) else None
             if beside is None:
-                groups.insert(after if _is_fill(child) else len(groups), [child])
+                groups.insert(after if self._is_fill(child) else len(groups), [child])
             else:
                 beside.append(child)
         return groups
@@ -271,6 +287,26 @@ class GpuNest(NestBuilder):
         plain = stage.op.reducer is None and stage.loops == default_stage(stage.op).loops
         return stage.scope is Scope.SHARED and plain and not self.state.attached(stage.name)
 
+    def _is_fill(self, stage: Stage) -> bool:
+        """Whether the stage's shared buffer is filled for all threads of a block."""
+        return stage.scope is Scope.SHARED and (stage.cooperate is not None or self._by_tiles(stage))
+
+    def _by_tiles(self, stage: Stage) -> bool:
+        """Whether one thread has the copy engine fill the stage's shared buffer."""
+        pipeline = None if stage.at is None else self.state.stage(stage.at.stage).pipeline
+        here = pipeline is not None and stage.at is not None and stage.at.loop == pipeline.loop
+        return here and pipeline is not None and pipeline.by_tiles and stage.scope is Scope.SHARED
+
+    def _tile(self) -> Stmt:
+        """The region, by one thread."""
+        op = self.stage.op
+        [load] = op.loads
+        regions = [self.domain.regions[a.name] for a in op.axes]
+        place = tuple(p.index for p in self.domain.places)
+        origin, shape = tuple(r.lo for r in regions), tuple(r.extent for r in regions)
+        tile = TileLoad(op.buffers[0], place, load.buffer, origin, shape, load.dtype)
+        return _guarded(binary("lt", self._thread()[1], Const(1, INDEX)), tile)
+
     def _fill(self) -> Stmt:
         """All threads of the block copy the region, each `vector` adjacent elements at a time."""
         stage, op = self.stage, self.stage.op
@@ -399,11 +435,6 @@ class GpuNest(NestBuilder):
                     number = number + domain.loop_var(loop) * count
                     count = count * domain.bounds[loop.name]
         return imax(count, 1), number
-
-
-def _is_fill(stage: Stage) -> bool:
-    """Whether the threads of a block fill the stage's shared buffer together."""
-    return stage.scope is Scope.SHARED and stage.cooperate is not None
 
 
 def _inside(value: Expr, extent: Expr) -> Expr:

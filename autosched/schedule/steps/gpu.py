@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Const, Load
 from autosched.ir.stmt import BLOCKS, THREADS, ForKind, Layout, Scope
-from autosched.schedule.stage import Loop, Num, Pipelined, closed
+from autosched.ir.tiles import ROW_BYTES, has_maps
+from autosched.schedule.stage import Loop, Num, Pipelined, Stage, closed
 from autosched.schedule.state import State
 from autosched.schedule.steps.loops import check, check_factor, check_order, check_parallel
 
 MOST_WARP = 32
 MOST_STAGES = 8  # of a pipeline
-COPIES = ("asynchronous", "registers")
+COPIES = ("asynchronous", "registers", "tiles")
 INDICES = {kind.value: kind for kind in (*BLOCKS, *THREADS)}
 
 
@@ -154,7 +157,8 @@ class Pipeline:
     `stages - 1` iterations ahead; 1 is no pipeline. Reduction loops directly around it are part of the pipeline.
 
     `copies`: "asynchronous" ones are left to the memory system and waited for (cp.async of CUDA, for 4, 8 or 16 bytes
-    and zeros); "registers" hold what an iteration needs while the one before it computes.
+    and zeros); "registers" hold what an iteration needs while the one before it computes; "tiles" are copies of tensors
+    as they are, loaded by the copy engine (TMA of CUDA, see `ir/tiles.py`) for a product of matrices.
     """
 
     stage: str
@@ -176,11 +180,30 @@ class Pipeline:
         fills = [x for x in inside if x.scope is Scope.SHARED and not x.is_spread]
         check(bool(fills), f"{where}: no shared buffer is filled there; compute a stage at the loop first")
         written = {b for x in fills for b in x.op.buffers}
+        by_tiles = self.copies == COPIES[2]
         for x in fills:
+            if by_tiles:
+                _check_tile(where, state, x)
+                continue
             check(x.cooperate is not None, f"{where}: the threads do not fill {x.name} together; cooperate on it first")
             check(not x.op.reads & written, f"{where}: {x.name} is filled from another buffer that is filled there")
-        pipeline = Pipelined(self.loop, self.stages, self.copies == COPIES[0])
+        pipeline = Pipelined(self.loop, self.stages, self.copies == COPIES[0], by_tiles)
         return state.with_stage(replace(stage, pipeline=pipeline))
+
+
+def _check_tile(where: str, state: State, copy: Stage) -> None:
+    """It is a copy of what the engine can read."""
+    value = copy.op.body[0]
+    point = tuple(a.var for a in copy.op.axes)
+    is_plain = copy.cooperate is None and copy.layout is None and not copy.splits and copy.op.reducer is None
+    is_copy = is_plain and len(copy.op.body) == 1 and isinstance(value, Load) and value.indices == point
+    check(is_copy, f"{where}: {copy.name} is no copy of a tensor with its loops and its layout as they are")
+    assert isinstance(value, Load)
+    source = state.producer(value.buffer)
+    is_outside = source is None or (source.at is None and source.layout is None)
+    shape = [int(a.extent.value) for a in copy.op.axes if isinstance(a.extent, Const)]
+    can = is_outside and len(shape) == len(point) and has_maps(shape, DTYPES[value.dtype].nbytes)
+    check(can, f"{where}: tiles of {value.buffer} cannot be loaded: its rows are no multiples of {ROW_BYTES} bytes")
 
 
 @dataclass(frozen=True)

@@ -56,17 +56,16 @@ class Mma:
     def apply(self, state: State) -> State:
         stage = state.stage(self.stage)
         where = f"mma({self.stage}, {self.intrinsic})"
-        check(self.intrinsic in MATRICES, f"{where}: known are {', '.join(MATRICES)}")
+        known = [name for name, row in MATRICES.items() if row.warps == 1]
+        check(self.intrinsic in known, f"{where}: known are {', '.join(known)}")
         row = MATRICES[self.intrinsic]
         check(matrix_operands(stage.op.body, stage.op.reducer) is not None, f"{where}: it is no sum of products")
         product = product_axes(stage)
         check(product is not None, f"{where}: its operands are not indexed by a row, a column and one reduction axis")
         assert product is not None
-        kinds = (product.left.dtype, product.right.dtype, stage.op.dtypes[0])
-        is_meant = kinds == (row.left, row.right, row.accumulator)
-        check(is_meant, f"{where}: it adds up products of {kinds[0]} and {kinds[1]} in {kinds[2]}")
-        _check_depth(where, state, stage, product, row)
-        _check_loops(where, stage, product, row)
+        check_product_types(where, stage, product, row)
+        check_product_depth(where, state, stage, product, row)
+        check_product_loops(where, stage, product, row)
         _check_lanes(where, state, stage, product)
         for load in (product.left, product.right):
             copy = state.producer(load.buffer)
@@ -134,7 +133,13 @@ def ends_with(state: State, product: ProductAxes) -> bool:
     return all(shape_of_buffer(state, x.buffer)[product.depth_dim(x)] is product.end for x in operands)
 
 
-def _check_depth(where: str, state: State, stage: Stage, product: ProductAxes, row: MatrixIntrinsic) -> None:
+def check_product_types(where: str, stage: Stage, product: ProductAxes, row: MatrixIntrinsic) -> None:
+    kinds = (product.left.dtype, product.right.dtype, stage.op.dtypes[0])
+    is_meant = kinds == (row.left, row.right, row.accumulator)
+    check(is_meant, f"{where}: it adds up products of {kinds[0]} and {kinds[1]} in {kinds[2]}")
+
+
+def check_product_depth(where: str, state: State, stage: Stage, product: ProductAxes, row: MatrixIntrinsic) -> None:
     """A part of k is whole steps: what comes after it is the next part, and not zero."""
     check(ends_with(state, product), f"{where}: its operands have more along {product.depth.name} than it adds up")
     if stage.op.guards:
@@ -144,7 +149,8 @@ def _check_depth(where: str, state: State, stage: Stage, product: ProductAxes, r
         check(is_whole, f"{where}: a part of {product.depth.name} is no multiple of {step}")
 
 
-def _check_loops(where: str, stage: Stage, product: ProductAxes, row: MatrixIntrinsic) -> None:
+def check_product_loops(where: str, stage: Stage, product: ProductAxes, row: MatrixIntrinsic) -> None:
+    """Its innermost loops are over its rows, its columns and as much of k as the row takes."""
     rows, columns, depth = product.rows.name, product.columns.name, product.depth.name
     splits = (*stage.factors(rows), *stage.factors(columns), *stage.factors(depth)[-1:])
     check(splits == (row.k,), f"{where}: split {depth} by {row.k} last, and neither {rows} nor {columns}")

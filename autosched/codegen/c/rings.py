@@ -1,0 +1,302 @@
+"""Rings of tiles in CUDA C: one warpgroup loads tiles ahead, the others multiply them.
+
+    for k: barrier; tiles; barrier; multiply       ->
+
+    loads:       for k: wait until the place is empty; say how many bytes will come; load the tiles; next place
+    multiplies:  for k: wait until the place is full; multiply, without waiting; wait for the products before;
+                        say that their place is empty; next place
+
+Each warpgroup that multiplies arrives once at a barrier of empty places. The registers that the warpgroup that loads
+does not need are given to the others.
+
+Sources: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "setmaxnreg".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from autosched.codegen.c.expressions import Expressions
+from autosched.codegen.c.matrices import CONSTRAINTS, ProductLoops
+from autosched.codegen.c.names import Text
+from autosched.codegen.c.shared import SharedMemory
+from autosched.codegen.c.source import TensorMap
+from autosched.codegen.c.warpgroups import DESCRIPTOR, emit_group_product, group_product
+from autosched.errors import ScheduleError
+from autosched.ir.expr import INDEX, Const, Var
+from autosched.ir.stmt import Allocate, Barrier, Buffer, For, If, Scope, Seq, Stmt, TileLoad, walk
+from autosched.ir.storage import element_count
+from autosched.ir.tiles import ALIGNMENT, MOST_REGISTERS, REGISTERS, WARPS, constant_shape, panels_of
+
+MEMORY = ': "memory"'
+FUNCTION = "static __device__ __forceinline__ "
+COORDINATES = ("x", "y", "z", "u", "v")
+BARRIER_TYPE = "unsigned long long"
+MAP_TYPE = "struct __align__(64) TensorMap { unsigned long long opaque[16]; };"
+BARRIER = '"r"((unsigned)__cvta_generic_to_shared(barrier))'
+# Functions of one PTX instruction each, by name: (parameters, instruction, operands).
+PLAIN: dict[str, tuple[str, str, str]] = {
+    "start_barrier": ("unsigned long long* barrier, unsigned count",
+                      "mbarrier.init.shared::cta.b64 [%0], %1;", f':: {BARRIER}, "r"(count) {MEMORY}'),
+    "show_barriers": ("", "fence.mbarrier_init.release.cluster;", f"::{MEMORY}"),
+    "expect_bytes": ("unsigned long long* barrier, unsigned bytes",
+                     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;", f':: {BARRIER}, "r"(bytes) {MEMORY}'),
+    "arrive": ("unsigned long long* barrier",
+               "mbarrier.arrive.shared::cta.b64 _, [%0];", f":: {BARRIER} {MEMORY}"),
+    "begin_products": ("", "wgmma.fence.sync.aligned;", f"::{MEMORY}"),
+    "commit_products": ("", "wgmma.commit_group.sync.aligned;", f"::{MEMORY}"),
+    "wait_for_all_products_but_0": ("", "wgmma.wait_group.sync.aligned 0;", f"::{MEMORY}"),
+    "wait_for_all_products_but_1": ("", "wgmma.wait_group.sync.aligned 1;", f"::{MEMORY}"),
+}  # fmt: skip
+HAS_PASSED = f"""\
+{FUNCTION}bool has_passed(unsigned long long* barrier, unsigned parity)
+{{
+  unsigned passed;
+  asm volatile("{{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }}"
+               : "=r"(passed) : {BARRIER}, "r"(parity) {MEMORY});
+  return passed;
+}}"""
+LOAD = f"""\
+{FUNCTION}void load_tile_{{rank}}(void* to, const TensorMap* map, {{parameters}}, unsigned long long* barrier)
+{{{{
+  asm volatile("cp.async.bulk.tensor.{{rank}}d.shared::cluster.global.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {{{{{{places}}}}}}], [%{{last}}];"
+               :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"((unsigned long long)map), {{operands}},
+                  {BARRIER} {MEMORY});
+}}}}"""
+# What was multiplied is in registers from here on, not before.
+KEEP = f"""\
+{FUNCTION}void keep_{{kind}}({{kind}}& value) {{{{ asm volatile("" : "+{{letter}}"(value) :{MEMORY}); }}}}"""
+SHARE = f"""\
+{FUNCTION}void {{name}}() {{{{ asm volatile("setmaxnreg.{{way}}.sync.aligned.u32 {{count}};"); }}}}"""
+
+
+@dataclass(frozen=True)
+class Ring:
+    """`loop` over places that `loads` fill, `buffers` with all places of each, and what is done with them."""
+
+    loop: For
+    buffers: tuple[Buffer, ...]
+    loads: tuple[TileLoad, ...]
+    compute: tuple[Stmt, ...]
+
+    @property
+    def places(self) -> int:
+        assert self.loop.overlap is not None
+        assert isinstance(self.loop.overlap.stages, Const)
+        return int(self.loop.overlap.stages.value)
+
+
+def ring_of(nest: Stmt) -> Ring | None:
+    """The ring of a kernel; None for one without. Raises ScheduleError for several, or where it is not as lowered."""
+    loops = [s for s in walk(nest) if isinstance(s, For) and s.overlap is not None and s.overlap.by_tiles]
+    if not loops:
+        return None
+    buffers: list[Buffer] = []
+    body = loops[0].body
+    while isinstance(body, Allocate):
+        buffers.append(body.buffer)
+        body = body.body
+    stmts = body.stmts if isinstance(body, Seq) else ()
+    ends = [n for n, s in enumerate(stmts) if isinstance(s, Barrier)]
+    loads = [s.then for s in stmts[1 : ends[1]] if isinstance(s, If)] if len(ends) == 2 else []
+    tiles = tuple(s for s in loads if isinstance(s, TileLoad))
+    if len(loops) > 1 or ends[:1] != [0] or len(tiles) != len(buffers) or len(tiles) + 1 != ends[1]:
+        raise ScheduleError("a kernel with tiles has one loop over them: barrier, loads, barrier, product")
+    return Ring(loops[0], tuple(buffers), tiles, stmts[ends[1] + 1 :])
+
+
+@dataclass
+class RingCode:
+    """Writes the parts of a kernel with a ring; names are those in C.
+
+    `threads`: variables along x, y and z of the threads that multiply, `groups` warpgroups of them; `maps`: by tile.
+    """
+
+    ring: Ring
+    c: Expressions
+    text: Text
+    maps: dict[str, str] = field(default_factory=dict)
+    threads: tuple[Var, Var, Var] | None = None
+    groups: int = 0
+    barriers: str = ""
+    place: str = ""
+    parity: str = ""
+    results: dict[str, None] = field(default_factory=dict)  # what products are added to, in order
+
+    def tensor_maps(self) -> list[TensorMap]:
+        """What the kernel takes first; the C names of its tensors are known."""
+        self.c.helpers["TensorMap"] = MAP_TYPE
+        return [self._tensor_map(load, buffer) for load, buffer in zip(self.ring.loads, self.ring.buffers, strict=True)]
+
+    def _tensor_map(self, load: TileLoad, buffer: Buffer) -> TensorMap:
+        source, panels = self.c.buffers[load.source][0], panels_of(buffer)
+        name = self.maps[load.buffer] = self.text.name(f"{load.source}_map")
+        shape, strides, distance = constant_shape(source), list[int](), source.itemsize
+        for extent in shape[:0:-1]:
+            distance *= extent
+            strides.append(distance)
+        return TensorMap(name, load.source, source.dtype, shape[::-1], tuple(strides), panels.box, panels.span)
+
+    # roles
+
+    def start(self, threads: tuple[Var, Var, Var], groups: int, shared: SharedMemory) -> None:
+        """The lines before the roles part: the ring's memory, and barriers that nobody has passed."""
+        self.threads, self.groups = threads, groups
+        for buffer in self.ring.buffers:
+            name = self.text.name(buffer.name)
+            self.c.buffers[buffer.name] = (buffer, name)
+            shared.declare(buffer, self.c.memory_type(buffer.dtype), name, ALIGNMENT)
+        self.barriers, self.place, self.parity = map(self.text.name, ("barriers", "place", "parity"))
+        count = Const(2 * self.ring.places, INDEX)
+        shared.declare(Buffer(self.barriers, (count,), "int64", Scope.SHARED), BARRIER_TYPE, self.barriers)
+        with self.text.block(f"if ({self._is_first(0)})"):
+            number = self.text.name("n")
+            with self.text.block(f"for (int {number} = 0; {number} < {self.ring.places}; ++{number})"):
+                self._call("start_barrier", f"&{self.barriers}[{number} * 2]", "1")
+                self._call("start_barrier", f"&{self.barriers}[{number} * 2 + 1]", str(groups))
+            self._call("show_barriers")
+        self.text.line(self.c.dialect.barrier)
+        self.text.line(f"int {self.place} = 0;")
+        self.text.line(f"unsigned {self.parity} = 0;")
+
+    def _is_first(self, group: int) -> str:
+        x, y, z = (self.c.dialect.thread.format(axis=a, number=n) for n, a in enumerate("xyz"))
+        return f"{x} == 0 && {y} == 0 && {z} == {group * WARPS}"
+
+    @contextmanager
+    def loads(self) -> Iterator[None]:
+        """Around what the thread does that loads."""
+        z = self.c.dialect.thread.format(axis="z", number=2)
+        self.text.line(f"if ({z} >= {self.groups * WARPS}) {{")
+        with self.text.indented():
+            self._share(1, "give", "dec")
+            with self.text.block(f"if ({self._is_first(self.groups)})"):
+                yield
+
+    @contextmanager
+    def multiplies(self) -> Iterator[None]:
+        """Around what the threads do that multiply."""
+        self.text.line("} else {")
+        with self.text.indented():
+            self._share(0, "take", "inc")
+            yield
+        self.text.line("}")
+
+    def _share(self, role: int, word: str, way: str) -> None:
+        count = REGISTERS[self.groups][role]
+        if count < MOST_REGISTERS:
+            name = f"{word}_registers_{count}"
+            self.c.helpers[name] = SHARE.format(name=name, way=way, count=count)
+            self.text.line(f"{name}();")
+
+    # loops
+
+    def load(self) -> None:
+        """The loop of the thread that loads."""
+        with self._loop():
+            self._wait(1, f"{self.parity} ^ 1")
+            panels = [panels_of(b) for b in self.ring.buffers]
+            full = f"&{self.barriers}[{self.place} * 2]"
+            self._call("expect_bytes", full, str(sum(p.count * p.nbytes for p in panels)))
+            for load, each in zip(self.ring.loads, panels, strict=True):
+                for n in range(each.count):
+                    corner = [*load.origin[:-1], load.origin[-1] + n * (each.span // each.itemsize)]
+                    at = ", ".join(self.c.text(self.c.simplify(e)) for e in reversed(corner))
+                    name, place = self._load_helper(len(corner)), self._tile(load, n * each.elements)
+                    self.text.line(f"{name}({place}, &{self.maps[load.buffer]}, {at}, {full});")
+            self._next()
+
+    def multiply(self, emit: Callable[[Stmt], None]) -> None:
+        """The loop of the threads that multiply; `emit` writes what they do with a place."""
+        before = self.text.name("before")
+        self.text.line(f"int {before} = 0;")
+        with self._loop() as number:
+            self._wait(0, self.parity)
+            self._call("begin_products")
+            for stmt in self.ring.compute:
+                emit(stmt)
+            self._call("commit_products")
+            self._call("wait_for_all_products_but_1")
+            self._release(before, f"{number} > 0 && ")
+            self.text.line(f"{before} = {self.place};")
+            self._next()
+        self._call("wait_for_all_products_but_0")
+        for name in self.results:
+            self._keep(name)
+        self._release(before, "")
+
+    def _keep(self, name: str) -> None:
+        """No use of the results comes before the wait."""
+        buffer, array = self.c.buffers[name]
+        kind, letter = self.c.type(buffer.dtype), CONSTRAINTS[buffer.dtype]
+        self.c.helpers[f"keep_{kind}"] = KEEP.format(kind=kind, letter=letter)
+        number = self.text.name("n")
+        self.text.line(self.c.dialect.unroll)
+        with self.text.block(f"for (int {number} = 0; {number} < {element_count(buffer)}; ++{number})"):
+            self.text.line(f"keep_{kind}({array}[{number}]);")
+
+    def product(self, loops: ProductLoops) -> None:
+        """A product of tiles in the place that is full."""
+        assert self.threads is not None
+        group = Var(f"{loops.store.stage}.group", INDEX)
+        self.c.simplify.ranges[group] = (0, self.groups - 1)
+        self.c.variables[group] = f"{self.c.variables[self.threads[2]]} / {WARPS}"
+        product = group_product(loops, self.threads, group, self.c)
+        self.results[loops.store.buffers[0]] = None
+        self.c.helpers["matrix_descriptor"] = DESCRIPTOR
+        tiles = {b.name: (load, b) for load, b in zip(self.ring.loads, self.ring.buffers, strict=True)}
+        begins = []
+        for operand in (product.left, product.right):
+            load, _ = tiles[operand.load.buffer]
+            begins.append(f"matrix_descriptor({self._tile(load, 0)}, {operand.form:#x}ull)")
+        emit_group_product(product, (begins[0], begins[1]), self.c, self.text)
+
+    @contextmanager
+    def _loop(self) -> Iterator[str]:
+        loop = self.ring.loop
+        name = self.c.variables[loop.var] = self.text.name(loop.var.name)
+        assert isinstance(loop.extent, Const)
+        self.text.line(self.c.dialect.unroll_by.format(times=1))
+        with self.text.block(f"for (int {name} = 0; {name} < {loop.extent.value}; ++{name})"):
+            yield name
+
+    def _wait(self, which: int, parity: str) -> None:
+        self.c.helpers["has_passed"] = HAS_PASSED
+        barrier = f"&{self.barriers}[{self.place} * 2{' + 1' * which}]"
+        self.text.line(f"while (!has_passed({barrier}, {parity})) {{ }}")
+
+    def _release(self, place: str, condition: str) -> None:
+        x, y, z = (self.c.dialect.thread.format(axis=a, number=n) for n, a in enumerate("xyz"))
+        self.text.line(f"if ({condition}{x} == 0 && {y} == 0 && {z} % {WARPS} == 0) {{")
+        with self.text.indented():
+            self._call("arrive", f"&{self.barriers}[{place} * 2 + 1]")
+        self.text.line("}")
+
+    def _next(self) -> None:
+        with self.text.block(f"if (++{self.place} == {self.ring.places})"):
+            self.text.line(f"{self.place} = 0;")
+            self.text.line(f"{self.parity} ^= 1;")
+
+    def _tile(self, load: TileLoad, element: int) -> str:
+        """A pointer into the tile of the place that is at hand."""
+        _, name = self.c.buffers[load.buffer]
+        return f"&{name}[{self.place}][{element}]" if self.ring.places > 1 else f"&{name}[{element}]"
+
+    def _call(self, name: str, *arguments: str) -> None:
+        parameters, instruction, operands = PLAIN[name]
+        self.c.helpers[name] = f'{FUNCTION}void {name}({parameters}) {{ asm volatile("{instruction}" {operands}); }}'
+        self.text.line(f"{name}({', '.join(arguments)});")
+
+    def _load_helper(self, rank: int) -> str:
+        name = f"load_tile_{rank}"
+        self.c.helpers[name] = LOAD.format(
+            rank=rank,
+            parameters=", ".join(f"int {x}" for x in COORDINATES[:rank]),
+            places=", ".join(f"%{n + 2}" for n in range(rank)),
+            last=rank + 2,
+            operands=", ".join(f'"r"({x})' for x in COORDINATES[:rank]),
+        )
+        return name

@@ -1,0 +1,111 @@
+"""Tiles that a GPU's copy engine brings into shared memory, and rings of places for them.
+
+A tile is stored in panels: `span` bytes of its last dimension, for all points of the others. In a panel 16 bytes change
+places with others of the row, so that 8 rows of a matrix lie in different banks; the engine that writes them and the
+tensor cores that read them know how, and nobody else reads them.
+
+The engine reads zeros outside of a tensor. It wants rows of a multiple of 16 bytes and boxes of at most 256 elements
+along a dimension.
+
+A ring has a place for each iteration that is under way, with two barriers: full, by which the engine says that its
+bytes have arrived, and empty, by which each warpgroup says that it has read them. One more warpgroup loads tiles.
+
+Source: CUDA driver API, "cuTensorMapEncodeTiled"; PTX ISA, "Asynchronous Warpgroup Level Matrix Operations".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autosched.errors import ScheduleError
+from autosched.ir.expr import INDEX, Const, Expr, Load, Var, binary, const, select
+from autosched.ir.stmt import Buffer, For, ForKind, Stmt, Store, TileLoad
+
+SPANS = (128, 64, 32)  # bytes of a row of a panel
+ROW_BYTES = 16  # that divide the distance of rows in global memory
+MOST_BOX = 256  # elements of a box along a dimension
+MOST_DIMENSIONS = 5
+ALIGNMENT = 1024  # bytes, of 8 rows of the widest panel
+BARRIER_BYTES = 16  # of a place's two barriers
+WARPGROUP = 128  # threads
+WARPS = 4  # of them
+# Warpgroups that multiply -> registers of their threads, and of those of the warpgroup that loads; what a block has is
+# given out evenly at first, in multiples of 8: 255, 168, 128.
+MOST_REGISTERS = 255
+REGISTERS = {1: (MOST_REGISTERS, MOST_REGISTERS), 2: (232, 40), 3: (160, 32)}
+SPARE_REGISTERS = 32  # of a thread that multiplies, beside its results
+ZERO = Const(0, INDEX)
+
+
+def span_of(row_bytes: int) -> int | None:
+    """Bytes of a panel's rows for a tile with so many along its last dimension; None where there are no such panels."""
+    return next((s for s in SPANS if row_bytes % s == 0), None)
+
+
+def has_maps(shape: Sequence[int], itemsize: int) -> bool:
+    """Whether the engine can read tiles of a tensor."""
+    return 1 <= len(shape) <= MOST_DIMENSIONS and shape[-1] * itemsize % ROW_BYTES == 0
+
+
+@dataclass(frozen=True)
+class Panels:
+    """How a tile lies in one place of a ring: panels of `span` bytes a row, one after another."""
+
+    shape: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def span(self) -> int:
+        span = span_of(self.shape[-1] * self.itemsize)
+        if span is None:
+            raise ScheduleError(
+                f"a tile of {self.shape} elements of {self.itemsize} bytes has rows of no multiple of {SPANS[-1]} bytes"
+            )
+        return span
+
+    @property
+    def count(self) -> int:
+        return self.shape[-1] * self.itemsize // self.span
+
+    @property
+    def box(self) -> tuple[int, ...]:
+        """Elements of a panel along each dimension, innermost first."""
+        box = (self.span // self.itemsize, *reversed(self.shape[:-1]))
+        if max(box) > MOST_BOX:
+            raise ScheduleError(f"a tile of {self.shape} elements takes more than {MOST_BOX} along a dimension at once")
+        return box
+
+    @property
+    def elements(self) -> int:
+        """Of a panel."""
+        return math.prod(self.box)
+
+    @property
+    def nbytes(self) -> int:
+        """Of a panel."""
+        return self.elements * self.itemsize
+
+
+def panels_of(buffer: Buffer) -> Panels:
+    """Those of a ring's buffer, whose first dimension are its places."""
+    return Panels(constant_shape(buffer)[1:], buffer.itemsize)
+
+
+def constant_shape(buffer: Buffer) -> tuple[int, ...]:
+    return tuple(int(e.value) for e in buffer.shape if isinstance(e, Const))
+
+
+def as_loops(load: TileLoad, source: Buffer) -> Stmt:
+    """What a load does, element by element."""
+    points = [Var(f"{load.buffer}.{n}", INDEX) for n in range(len(load.shape))]
+    inside: Expr = Const(True, "bool")
+    indices = [at + p for at, p in zip(load.origin, points, strict=True)]
+    for index, extent in zip(indices, source.shape, strict=True):
+        inside = inside & binary("lt", index, extent) & binary("ge", index, ZERO)
+    value = select(inside, Load(load.source, tuple(indices), load.dtype), const(0, load.dtype))
+    body: Stmt = Store((load.buffer,), (*load.place, *points), (value,), None, load.buffer)
+    for point, extent in reversed(list(zip(points, load.shape, strict=True))):
+        body = For(point, extent, extent, ForKind.SERIAL, body)
+    return body

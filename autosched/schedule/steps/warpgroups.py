@@ -1,0 +1,92 @@
+"""WarpgroupMma, matrix multiply-accumulate by warpgroups: four warps have the rows of a tile, all of its columns each.
+
+    C: .. threads: warpgroup and warp (z), lanes down (y), lanes across (x): unrolled tiles, halves, columns, neighbours
+      C.acc: k.0 { tiles of A and B }  k.1  | rows, columns, k.2 |
+
+What is between the bars is one operation of a warpgroup for each of its tiles of 64 rows (`ir/matrices.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autosched.ir.matrices import ACROSS, DOWN, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic
+from autosched.ir.stmt import ForKind, Scope
+from autosched.ir.tiles import WARPS
+from autosched.schedule.stage import Stage
+from autosched.schedule.state import State
+from autosched.schedule.steps.loops import check
+from autosched.schedule.steps.matrices import (
+    ProductAxes,
+    check_product_depth,
+    check_product_loops,
+    check_product_types,
+    product_axes,
+)
+
+
+@dataclass(frozen=True)
+class WarpgroupMma:
+    """The reduction `stage`, in registers of a thread, is done by the row `intrinsic` of MATRICES, of four warps.
+
+    Its innermost loops are over its rows, its columns (the last axis) and as much of k as the row takes, all unrolled.
+    The stage that reads it is split so that rows are warpgroups, tiles, 4, 2, 8 and columns end in 4, 2: warpgroups and
+    the first 4 are threadIdx.z, the 8 are threadIdx.y and the other 4 threadIdx.x. Operands are shared copies that a
+    pipeline of tiles fills. Refused for anything else.
+    """
+
+    stage: str
+    intrinsic: str
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"wgmma({self.stage}, {self.intrinsic})"
+        row = MATRICES.get(self.intrinsic)
+        check(row is not None and row.warps == WARPS, f"{where}: no row of MATRICES of {WARPS} warps is called so")
+        assert row is not None
+        product = product_axes(stage)
+        check(product is not None, f"{where}: its operands are not indexed by a row, a column and one reduction axis")
+        assert product is not None
+        check_product_types(where, stage, product, row)
+        check_product_depth(where, state, stage, product, row)
+        check_product_loops(where, stage, product, row)
+        _check_threads(where, state, stage, product)
+        _check_operands(where, state, stage, product, row)
+        reader = state.consumers(stage)[0]
+        rows, columns = (reader.op.axes[stage.op.axes.index(a)].name for a in (product.rows, product.columns))
+        state = state.with_stage(replace(reader, whole=((rows, 3), (columns, 2))))
+        return state.with_stage(replace(stage, matrix=self.intrinsic, whole=((product.depth.name, 1),)))
+
+
+def _check_operands(where: str, state: State, stage: Stage, product: ProductAxes, row: MatrixIntrinsic) -> None:
+    is_ring = stage.pipeline is not None and stage.pipeline.by_tiles
+    check(is_ring, f"{where}: fill the copies of its operands by a pipeline of 'tiles' first")
+    for load in (product.left, product.right):
+        copy = state.producer(load.buffer)
+        here = copy is not None and copy.at is not None and copy.at.stage == stage.name and copy.scope is Scope.SHARED
+        check(here, f"{where}: compute a copy of {load.buffer} in its loops with scope 'shared' first")
+        can = product.is_along_depth(load) or row.can_lie_across
+        check(can, f"{where}: {load.buffer} must lie along {product.depth.name}")
+
+
+def _check_threads(where: str, state: State, stage: Stage, product: ProductAxes) -> None:
+    """The stage is read where the threads of a warpgroup are."""
+    readers = state.consumers(stage)
+    is_alone = len(readers) == 1 and stage.at is not None and readers[0].name == stage.at.stage
+    check(is_alone and stage.scope is Scope.REGISTER, f"{where}: compute it in registers in its only reader first")
+    reader = readers[0]
+    point = tuple(a.var for a in reader.op.axes)
+    check(all(x.indices == point for x in reader.op.loads_from(*stage.op.buffers)), f"{where}: it is read elsewhere")
+    rows, columns = (reader.op.axes[stage.op.axes.index(a)].name for a in (product.rows, product.columns))
+    down, across = reader.factors(rows), reader.factors(columns)
+    check(len(down) == 5 and down[2:] == (WARPS, HALVES, DOWN), f"{where}: the last factors of {rows} must be 4, 2, 8")
+    check(len(across) == 3 and across[1:] == (ACROSS, NEIGHBOURS), f"{where}: those of {columns} must be 4, 2")
+    wanted = {
+        ForKind.THREAD_Z: ((rows, 1), (rows, 3)),
+        ForKind.THREAD_Y: ((rows, 5),),
+        ForKind.THREAD_X: ((columns, 2),),
+    }
+    for kind, parts in wanted.items():
+        bound = [x.parts for x in reader.loops if x.kind is kind]
+        names = "@".join(f"{axis}.{level}" for axis, level in parts)
+        check(bound == [parts], f"{where}: bind {names} of {reader.name} to {kind.value}")

@@ -1,0 +1,135 @@
+"""Products of matrices by warpgroups, on GPUs with wgmma and a copy engine (`ir/matrices.py`, `ir/tiles.py`).
+
+    blocks m.0, n.0:  warpgroups m.1 and their warps m.3 (z):  lanes, 8 along m (y) by 4 along n (x)
+      accumulators in registers: m.2 tiles of 64 rows by n.1 units of 8 columns; a thread has 2 by 2 points each
+        k.0                                            <- tiles of both operands are loaded ahead, into a ring
+          k.1 unrolled:  the warpgroup's tiles times 32 bytes of k, one operation each
+      the consumer (the fused one, or the copy out) writes the points
+
+What is asked is whether a reduction is a sum of products of two operands of 16 bits, with axes of their own and one in
+common, in tensors whose rows the copy engine can read. Either may lie along k or across it. What is beyond an axis is
+read as zero and not written.
+"""
+
+from __future__ import annotations
+
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Load
+from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic, matrix_operands, matrix_row
+from autosched.ir.stmt import Scope
+from autosched.ir.tiles import WARPS, has_maps
+from autosched.schedule import (
+    CacheRead,
+    ComputeAt,
+    Fuse,
+    Pipeline,
+    Raster,
+    Reorder,
+    Split,
+    Stage,
+    State,
+    Step,
+    Unroll,
+    WarpgroupMma,
+)
+from autosched.schedule.steps.matrices import ProductAxes, ends_with, product_axes
+from search_spaces.access import buffer_shape
+from search_spaces.gpu import domains
+from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
+from search_spaces.gpu.matrices import matrix_alternatives
+from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
+
+CAPABILITY = 90  # of the devices that have the instruction
+LEAST_SHARE = 4  # of the points of an instruction's rows and 8 columns, one in so many has to exist
+
+
+class WarpgroupTiling:
+    """Sums of products that warpgroups can do; the tiles of `MatrixTiling`, by single warps, come after."""
+
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
+        gpu = context.target.gpu
+        can = context.target.backend.has_matrices and gpu is not None and gpu.has_warpgroups
+        return can and _product(sketch.state, stage) is not None
+
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+        return [_by_warpgroups(sketch, stage), *matrix_alternatives(sketch, stage, context)]
+
+
+def _product(state: State, stage: Stage) -> tuple[MatrixIntrinsic, ProductAxes] | None:
+    pair, axes = matrix_operands(stage.op.body, stage.op.reducer), product_axes(stage)
+    if pair is None or axes is None or not ends_with(state, axes):
+        return None
+    row = matrix_row(axes.left, axes.right, stage.op.dtypes[0], CAPABILITY, WARPS)
+    if row is None or not all(_can_load(state, x) for x in (axes.left, axes.right)):
+        return None
+    m, n = size(axes.rows), size(axes.columns)
+    is_enough = min(m, row.m) * min(n, row.n) * LEAST_SHARE >= row.m * row.n and 2 * size(axes.depth) >= row.k
+    return (row, axes) if is_enough else None
+
+
+def _can_load(state: State, load: Load) -> bool:
+    source = state.producer(load.buffer)
+    is_outside = source is None or (source.at is None and source.layout is None)
+    return is_outside and has_maps(buffer_shape(state, load.buffer), DTYPES[load.dtype].nbytes)
+
+
+def _by_warpgroups(sketch: PartialSketch, stage: Stage) -> PartialSketch:
+    found = _product(sketch.state, stage)
+    assert found is not None
+    row, product = found
+    sketch, consumer, acc = fuse_consumer(sketch, stage)
+    sketch = _bind(sketch, consumer, stage, product)
+    sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))
+    depth = product.depth
+    group = f"{acc}.{depth.name}"
+    steps = domains.ring_steps(f"{group}.c", -(-size(depth) // row.k))
+    stages = domains.ring_places(f"{acc}.stages")
+    loops = [f"{depth.name}.{n}" for n in range(3)]
+    others = [a.name for a in stage.op.axes if a not in (product.rows, product.columns)]
+    inner = (loops[1], product.rows.name, product.columns.name, loops[2])
+    sketch = sketch.with_params([steps, stages]).apply(
+        Split(acc, depth.name, (steps.name, row.k)),
+        Reorder(acc, (loops[0], *others, *inner)),
+        *(Unroll(acc, name) for name in inner),
+    )
+    for load in (product.left, product.right):
+        tag = f"{acc}.tile" if sketch.state.taken(f"{load.buffer}.tile") else "tile"
+        copy = f"{load.buffer}.{tag}"
+        sketch = sketch.apply(CacheRead(load.buffer, acc, tag), ComputeAt(copy, acc, loops[0], Scope.SHARED.value))
+        sketch = sketch.finish(copy)
+    sketch = sketch.apply(Pipeline(acc, loops[0], stages.name, "tiles"), WarpgroupMma(acc, row.name))
+    return sketch.finish(consumer, acc, note=f"{stage.name}:{row.name}")
+
+
+def _bind(sketch: PartialSketch, consumer: str, stage: Stage, product: ProductAxes) -> PartialSketch:
+    """The consumer's loops as blocks, warpgroups, their threads, and tiles with the points of a thread."""
+    axes = sketch.state.stage(consumer).op.axes
+    rows, columns = (axes[stage.op.axes.index(a)] for a in (product.rows, product.columns))
+    down, across = f"{consumer}.{rows.name}", f"{consumer}.{columns.name}"
+    tiles = -(-size(rows) // (WARPS * HALVES * DOWN))
+    units = -(-size(columns) // (ACROSS * NEIGHBOURS))
+    params = [
+        domains.warpgroups(f"{down}.g", tiles, down),
+        domains.group_tiles(f"{down}.s", tiles, down),
+        domains.group_columns(f"{across}.s", units, across),
+    ]
+    groups, height, width = (p.name for p in params)
+    m, n = [f"{rows.name}.{level}" for level in range(6)], [f"{columns.name}.{level}" for level in range(4)]
+    others = [a for a in axes if a not in (rows, columns)]
+    blocks = [*(a.name for a in others), m[0], n[0]]
+    warps = f"{m[1]}@{m[3]}"
+    steps: list[Step] = [
+        Split(consumer, rows.name, (groups, height, WARPS, HALVES, DOWN)),
+        Split(consumer, columns.name, (width, ACROSS, NEIGHBOURS)),
+        Reorder(consumer, (*blocks, m[1], m[3], m[5], n[2], m[2], n[1], m[4], n[3])),
+        Fuse(consumer, (m[1], m[3])),
+        *bind_blocks(consumer, blocks, [size(a) for a in (*others, rows, columns)]),
+        *bind_threads(consumer, [warps, m[5], n[2]]),
+        *(Unroll(consumer, name) for name in (m[2], n[1], m[4], n[3])),
+    ]
+    sketch = sketch.with_params(params).apply(*steps)
+    raster = domains.raster(f"{consumer}.raster")
+    kinds = {x.kind.value for x in sketch.state.stage(consumer).loops}
+    if not {"blockIdx.x", "blockIdx.y"} <= kinds:
+        return sketch
+    return sketch.with_params([raster]).apply(Raster(consumer, raster.name))

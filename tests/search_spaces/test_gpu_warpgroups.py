@@ -1,0 +1,115 @@
+"""Sketches for warpgroups: where they are offered, and that what is drawn from them is right in the simulator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched import te
+from autosched.codegen import build_source
+from autosched.codegen.c.source import GpuSource
+from autosched.target import parse_target
+from autosched.te.reference.evaluate import evaluate, within
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
+from cost_model.model import CostModel
+from search_spaces.gpu import sketches
+from tests.codegen import cuda
+from tests.matrix_products import ORDERS, product
+from tests.search_spaces.gpu_candidates import Drawn, draw
+
+MARK = "wgmma."
+SM_90 = parse_target("cuda -arch=sm_90")
+
+
+def by_warpgroups(dag: te.ComputeDAG, target: str = "cuda -arch=sm_90") -> list[str]:
+    return [s.name for s in sketches(collapse(dag), parse_target(target)) if MARK in s.name]
+
+
+def drawn(dag: te.ComputeDAG) -> list[Drawn]:
+    return [d for d in draw(collapse(dag), SM_90) if MARK in d.sketch.name]
+
+
+def check(dag: te.ComputeDAG, runs: int = 2) -> None:
+    inputs = make_inputs(dag, 0, "normal")
+    references = evaluate(dag, inputs)
+    found = drawn(dag)
+    assert found
+    for one in found:
+        assert len(one.legal), f"{one.sketch.name}: no row is legal; the first breaks {', '.join(one.broken)}"
+        for values in one.candidates(runs):
+            source = build_source(one.func, values, SM_90)
+            assert isinstance(source, GpuSource)
+            assert "wgmma.mma_async" in source.text
+            assert source.is_arch_specific
+            outputs = cuda.run(source, one.func, inputs)
+            for tensor, reference in zip(dag.outputs, references, strict=True):
+                seen = outputs[tensor.name].reshape(tensor.public_shape)
+                assert within(reference, seen).all(), f"{values}\n{source.text}"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_orders_and_batches(order: str) -> None:
+    check(product(136, 104, 72, order, "bfloat16"), 1)
+    check(product(72, 40, 40, order, batch=3), 1)
+
+
+def test_rows_that_are_no_multiples() -> None:
+    """M is prime; what the copy engine reads has whole rows of 16 bytes."""
+    check(product(131, 24, 24, "nn", "bfloat16"), 1)
+    check(product(67, 37, 136, "nt"), 1)
+    check(product(64, 1024, 16, "nn"), 1)
+
+
+def biased(m: int, n: int, k: int, dtype: str = "float16") -> te.ComputeDAG:
+    """relu(A B + bias) as `dtype`: an epilogue."""
+    A, B = te.placeholder((m, k), dtype, name="A"), te.placeholder((k, n), dtype, name="B")
+    bias, axis = te.placeholder((n,), "float32", name="bias"), te.reduce_axis(k, name="k")
+    C = te.compute(
+        (m, n),
+        lambda i, j: te.sum(te.cast(A[i, axis], "float32") * te.cast(B[axis, j], "float32"), axis=axis),
+        name="C",
+    )
+    return te.ComputeDAG(te.compute((m, n), lambda i, j: te.cast(te.max(C[i, j] + bias[j], 0.0), dtype), name="D"))
+
+
+def test_epilogues() -> None:
+    check(biased(72, 72, 48), 1)
+    check(biased(67, 40, 40, "bfloat16"), 1)
+
+
+def test_a_prologue_has_a_kernel_of_its_own() -> None:
+    m, n, k = 72, 40, 64
+    A, B = te.placeholder((m, k), "float32", name="A"), te.placeholder((k, n), "float16", name="B")
+    axis = te.reduce_axis(k, name="k")
+    P = te.compute((m, k), lambda i, j: te.cast(te.max(A[i, j], 0.0), "float16"), name="P")
+    C = te.compute(
+        (m, n),
+        lambda i, j: te.sum(te.cast(P[i, axis], "float32") * te.cast(B[axis, j], "float32"), axis=axis),
+        name="C",
+    )
+    check(te.ComputeDAG(C), 1)
+
+
+def test_where_they_are_offered() -> None:
+    dag = product(64, 64, 64)
+    assert by_warpgroups(dag) == ["C:wgmma.float16"]
+    for target in ("cuda -arch=sm_80", "cuda -arch=sm_120", "opencl"):
+        assert not by_warpgroups(dag, target)
+    assert not by_warpgroups(product(64, 64, 64, dtype="float32"))
+    assert not by_warpgroups(product(8, 64, 64))
+    assert not by_warpgroups(product(64, 60, 64)), "rows of B are 120 bytes"
+    assert not by_warpgroups(product(64, 64, 60)), "rows of A are 120 bytes"
+    assert by_warpgroups(product(64, 60, 64, "nt"))
+
+
+def test_the_draft_prefers_them_where_there_is_much_to_do() -> None:
+    """The best of random rows by the analytic latency, against the best of other sketches; a block has 128 columns or
+    more, since each of its warpgroups reads all of them."""
+    best: dict[bool, float] = {}
+    for one in draw(product(4096, 4096, 4096), SM_90, 300):
+        model = CostModel([one.func], [tuple(p.name for p in one.sketch.params)], SM_90, 1)
+        if len(one.legal):
+            key = MARK in one.sketch.name
+            best[key] = min(best.get(key, np.inf), float(model.analytic_latency(0, one.legal).min()))
+    assert best[True] < best[False] / 1.5
