@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from autosched.errors import UsageError
 from autosched.network.tuned import Effort, check_tuning
 from autosched.session import records as recorded
-from autosched.session.device import find_device
+from autosched.session.device import find_device, peak_reader
 from autosched.session.estimate import estimate
 from autosched.session.records import export, stored_kernel
 from autosched.session.request import Request
@@ -460,7 +460,7 @@ def _search(
                     measurer,
                     start_run(database, request, task, sketches, settings.seed, resume),
                     callbacks,
-                    read_peak=lambda: device.hardware.peak(device, problem.dtype, measurer),
+                    read_peak=peak_reader(device, problem.dtype, task.source, measurer),
                 )
     if directory is not None:
         write_fastest(directory, task, result, request.problem.spec, db)

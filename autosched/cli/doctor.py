@@ -105,12 +105,17 @@ def _gpu_rates(kind: str) -> list[DoctorFinding]:
     from autosched.measure.host import device_lock
 
     with device_lock(lock_name(kind)):
-        rates = measure_rates(kind)
+        rates = measure_rates(kind, None)
     return [
         DoctorFinding("target", rates.device, rates.device),
-        DoctorFinding("fma gflops", rates.gflops, f"{rates.gflops:.0f} GFLOP/s measured"),
+        *(DoctorFinding(*_pipe(name, rate)) for name, rate in rates.gflops.items()),
         DoctorFinding("copy gbytes per s", rates.bandwidth / 1e9, f"{rates.bandwidth / 1e9:.1f} GB/s measured"),
     ]
+
+
+def _pipe(name: str, gflops: float) -> tuple[str, float, str]:
+    title = "fma gflops" if name == "float32" else f"{name} gflops"
+    return title, gflops, f"{gflops:.0f} GFLOP/s measured"
 
 
 def _machine(target: Target) -> list[DoctorFinding]:

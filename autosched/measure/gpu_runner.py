@@ -73,8 +73,8 @@ class GpuRunner(Slots[HeldGpuKernel]):
         match message:
             case Hold():
                 return self._hold(message)
-            case Peak():
-                return Rate(message.id, measure_gpu_peak(self._device))
+            case Peak(pipe=pipe):
+                return Rate(message.id, measure_gpu_peak(self._device, pipe))
         return super()._carry_out(message)
 
     @property

@@ -173,13 +173,14 @@ class Measurer:
             self._drop()
         return [failures[job.key] if job.key in failures else _final(job.key, tuple(samples[job.key])) for job in jobs]
 
-    def peak_gflops(self) -> float | None:
-        """What the GPU can do at most, measured now by its runner; None where that fails: it is only a yardstick."""
+    def peak_gflops(self, pipe: str) -> float | None:
+        """What a pipe of the GPU can do at most, measured now by its runner; None where that fails: it is only a
+        yardstick."""
         self._await_reference()
         with device_lock(self._workshop.lock):
             worker = self._runner()
             try:
-                reply = worker.ask(Peak(worker.next_id()), self._first_deadline_s)
+                reply = worker.ask(Peak(worker.next_id(), pipe), self._first_deadline_s)
             except WorkerError:
                 self._runners.discard()
                 return None

@@ -102,14 +102,15 @@ class Canary:
 
 @dataclass(frozen=True)
 class Peak:
-    """Measure what the device can do at most."""
+    """Measure what a pipe of the device can do at most: `runtime.gpu.peak.measure_gpu_peak`."""
 
     id: int
+    pipe: str
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Multiply-adds of single precision count as two operations."""
+    """A multiply-add counts as two operations."""
 
     id: int
     gflops: float

@@ -8,7 +8,7 @@ from pathlib import Path
 from autosched.measure import Measurer, Workshop, make_problem
 from autosched.network.task_search import TRIALS, Begun
 from autosched.network.tasks import NetworkTask
-from autosched.session.device import Device
+from autosched.session.device import Device, peak_reader
 from autosched.session.task import make_task, start_run
 from autosched.store import Database
 from autosched.tuner.progress import Stopwatch
@@ -36,15 +36,14 @@ class Place:
         directory = self.scratch / str(self.n_begun)
         self.n_begun += 1
         directory.mkdir(mode=0o700)
-        dag, dtype = request.problem.dag, request.problem.dtype
+        dag = request.problem.dag
         check_room(dag, directory)
         measurer = Measurer(make_problem(dag, directory, self.seed), self.workshop)
         made, sketches = make_task(request)
         recorder = start_run(self.database, request, made, sketches, self.seed, self.resume)
         settings = Settings(TRIALS, self.watch.budget_s, self.seed)
-        hardware = self.device.hardware
         session = begin(
             made, settings, measurer, recorder, self.watch,
-            read_peak=lambda: hardware.peak(self.device, dtype, measurer),
+            read_peak=peak_reader(self.device, request.problem.dtype, made.source, measurer),
         )  # fmt: skip
         return Begun(session, recorder.steps)

@@ -9,12 +9,15 @@ from numbers import Integral
 from typing import TYPE_CHECKING
 
 from autosched.errors import DeviceError, UsageError
+from autosched.ir.dtype import DTYPES
 from autosched.session import roofline
 from autosched.target import Target, parse_target
 
 if TYPE_CHECKING:
+    from autosched.codegen import Source
     from autosched.measure import Measurer
     from autosched.te.dag import ComputeDAG
+    from autosched.tuner.protocols import Candidate
     from search_spaces.partial_sketch import SketchRule
     from search_spaces.space import Sketch
 
@@ -38,15 +41,29 @@ class Hardware:
     `find(target, its text, threads, whether code is to run)`: the device that a target means, see `find_device`.
     `check_present(target)` raises DeviceError where code for it cannot run on this machine.
     `sketches(graph, device, rules of the user)`: its search space.
-    `peak(device, dtype, measurer)`: GFLOP/s that it can do at most, measured now; None for a type that has none.
-    `roof(device, bytes, dtype)`: its rates, measured now; None where the device is elsewhere.
+    `pipe(a kernel's source, dtype)`: what of it does the kernel's arithmetic, a dtype or a row of tensor cores.
+    `peak(device, pipe, measurer)`: GFLOP/s that it can do at most, measured now; None for a type that has none.
+    `roof(device, bytes, pipe)`: its rates, measured now; None where the device is elsewhere.
     """
 
     find: Callable[[Target, str, int | None, bool], Device]
     check_present: Callable[[Target], None]
     sketches: Callable[[ComputeDAG, Device, Sequence[SketchRule]], tuple[Sketch, ...]]
+    pipe: Callable[[Callable[[], Source], str], str]
     peak: Callable[[Device, str, Measurer], float | None]
     roof: Callable[[Device, int, str], roofline.Roof | None]
+
+
+def peak_reader(
+    device: Device, dtype: str, source: Callable[[Candidate], Source], measurer: Measurer
+) -> Callable[[Candidate | None], float | None]:
+    """Measures the peak of what the best candidate so far computes with, in GFLOP/s."""
+
+    def read(best: Candidate | None) -> float | None:
+        pipe = dtype if best is None else device.hardware.pipe(lambda: source(best), dtype)
+        return device.hardware.peak(device, pipe, measurer)
+
+    return read
 
 
 def find_device(target: str | None, threads: int | None, *, runs: bool = True) -> Device:
@@ -141,15 +158,25 @@ def _gpu_sketches(dag: ComputeDAG, device: Device, rules: Sequence[SketchRule]) 
     return gpu.sketches(dag, device.target, (*rules, *gpu.RULES))
 
 
-def _gpu_peak(device: Device, dtype: str, measurer: Measurer) -> float | None:
-    """By the worker that holds the GPU, in single precision."""
-    return measurer.peak_gflops() if dtype == "float32" else None
+def _gpu_pipe(source: Callable[[], Source], dtype: str) -> str:
+    """Tensor cores where the kernel has their instructions, else the pipe that computes in the type."""
+    from autosched.codegen.c.source import GpuSource
+    from autosched.runtime.gpu.tensor_pipes import pipe_of
+
+    code = source()
+    assert isinstance(code, GpuSource)
+    return pipe_of(code.matrices[-1]) if code.matrices else DTYPES[dtype].computes_in
 
 
-def _gpu_roof(device: Device, n_bytes: int, dtype: str) -> roofline.Roof | None:
+def _gpu_peak(device: Device, pipe: str, measurer: Measurer) -> float | None:
+    """By the worker that holds the GPU."""
+    return measurer.peak_gflops(pipe) if roofline.has_peak(device.target, pipe) else None
+
+
+def _gpu_roof(device: Device, n_bytes: int, pipe: str) -> roofline.Roof | None:
     with suppress(DeviceError):
         _check_is_here(device.target)
-        return roofline.measure_gpu_roof(device.target.kind, n_bytes, dtype)
+        return roofline.measure_gpu_roof(device.target, n_bytes, pipe)
     return None
 
 
@@ -157,8 +184,9 @@ _PROCESSOR = Hardware(
     _find_processor,
     _check_runs_here,
     _processor_sketches,
+    lambda source, dtype: dtype,
     lambda device, dtype, measurer: _processor_peak(device, dtype),
     _processor_roof,
 )
-_GPU = Hardware(_find_gpu, _check_is_here, _gpu_sketches, _gpu_peak, _gpu_roof)
+_GPU = Hardware(_find_gpu, _check_is_here, _gpu_sketches, _gpu_pipe, _gpu_peak, _gpu_roof)
 HARDWARE: dict[str, Hardware] = {"cpu": _PROCESSOR, "cuda": _GPU, "opencl": _GPU}

@@ -119,12 +119,17 @@ def explain(
     found = _read(record_id, db, workload, target)
     problem, device, seconds = found.problem, found.device, found.record.seconds
     n_bytes = roofline.compulsory_bytes(problem.dag)
-    roof = device.hardware.roof(device, n_bytes, problem.dtype)  # without it: what the records and the model say
+    pipe = device.hardware.pipe(found.source, problem.dtype)
+    roof = device.hardware.roof(device, n_bytes, pipe)  # without it: what the records and the model say
     facts: dict[str, Fact] = {"workload": problem.name, "shape": ",".join(map(str, problem.shape))}
     if problem.dag.weights:
         facts["weights"] = f"{', '.join(problem.dag.weights)}, prepared once, ahead of the measured time"
     if m := largest_tile(steps_from_json(found.record.steps)):
         facts["winograd"] = f"F({m} x {m}, 3 x 3), with its larger error; rates count the direct form's operations"
+    elif roof is not None and seconds is not None:
+        roof = roof.over(problem.dag.flops, n_bytes, seconds)
+    if roof is not None and roof.flops:
+        facts["pipe"] = pipe
     facts |= roofline.roofline_facts(problem.dag.flops, n_bytes, seconds, roof)
     facts |= roofline.model_facts(found.nest(), device.target, device.threads)
     if seconds is not None:

@@ -40,6 +40,10 @@ class Roof:
     def seconds(self, flops: int, n_bytes: int) -> float:
         return max(flops / self.flops if self.flops else 0.0, n_bytes / self.bandwidth)
 
+    def over(self, flops: int, n_bytes: int, seconds: float) -> Roof:
+        """A roof that is not below what a kernel was measured to do: then it is the reading that was disturbed."""
+        return Roof(max(self.flops, flops / seconds) if self.flops else 0.0, max(self.bandwidth, n_bytes / seconds))
+
 
 def compulsory_bytes(dag: ComputeDAG) -> int:
     """Of the outputs, and of what is read of each input: of a table the rows that are looked up, of an image what lies
@@ -75,16 +79,24 @@ def measure_roof(target: Target, threads: int, n_bytes: int, peak_gflops: float 
     return Roof(1e9 * (peak_gflops or 0.0), bandwidth)
 
 
-def measure_gpu_roof(kind: str, n_bytes: int, dtype: str) -> Roof:
-    """A GPU's roof: its arithmetic for float32 and float64, and a copy past its caches. Raises DeviceError."""
+def has_peak(target: Target, pipe: str) -> bool:
+    """Whether it is known how to measure what a GPU's pipe can do: float32, float64, and tensor cores that it has."""
+    from autosched.runtime.gpu.tensor_pipes import pipes_of
+
+    assert target.gpu is not None
+    return pipe in ("float32", "float64", *pipes_of(target.gpu))
+
+
+def measure_gpu_roof(target: Target, n_bytes: int, pipe: str) -> Roof:
+    """A GPU's roof: the arithmetic of one of its pipes, and a copy past its caches. Raises DeviceError."""
     from autosched.measure.backends import lock_name
     from autosched.measure.gpu_rates import measure_rates
     from autosched.measure.host import device_lock
 
-    is_float = dtype in ("float32", "float64")
-    with device_lock(lock_name(kind)):
-        rates = measure_rates(kind, dtype if is_float else "float32", min(max(n_bytes, SMALLEST), LARGEST))
-    return Roof(1e9 * rates.gflops if is_float else 0.0, rates.bandwidth)
+    pipes = [pipe] if has_peak(target, pipe) else ["float32"]
+    with device_lock(lock_name(target.kind)):
+        rates = measure_rates(target.kind, pipes, min(max(n_bytes, SMALLEST), LARGEST))
+    return Roof(1e9 * rates.gflops.get(pipe, 0.0), rates.bandwidth)
 
 
 def roofline_facts(flops: int, n_bytes: int, seconds: float | None, roof: Roof | None) -> dict[str, Fact]:

@@ -68,13 +68,13 @@ def run(
     recorder: Recorder,
     callbacks: Sequence[Callback] = (),
     *,
-    read_peak: Callable[[], float | None] | None = None,
+    read_peak: Callable[[Candidate | None], float | None] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Result:
     """Tunes `task`.
 
-    `read_peak` measures the peak in GFLOP/s: after the first round, and after the final comparison. The largest
-    counts, for what else runs on the machine can only make it smaller.
+    `read_peak` measures the peak of what the best candidate computes with, in GFLOP/s: after the first round, and after
+    the final comparison. The largest counts, for what else runs on the machine can only make it smaller.
 
     Raises NoValidCandidate if no trial was verified, Interrupted if Ctrl-C came before the first that was, DeviceError
     when the device is lost for good; whatever it raises, the trials so far are recorded.
@@ -95,7 +95,7 @@ def begin(
     watch: Stopwatch,
     callbacks: Sequence[Callback] = (),
     *,
-    read_peak: Callable[[], float | None] | None = None,
+    read_peak: Callable[[Candidate | None], float | None] | None = None,
 ) -> Session:
     """A session that waits for its rounds. Sessions of several tasks share `watch`: together they take the time."""
     search = Search(task.space, task.sketches, task.model, settings.seed, settings.policy, recorder.relatives())
@@ -116,7 +116,7 @@ class Session:
     recorder: Recorder
     search: Search[Any]
     audience: Audience
-    read_peak: Callable[[], float | None] | None
+    read_peak: Callable[[Candidate | None], float | None] | None
 
     def __post_init__(self) -> None:
         self.progress, self.watch = self.audience.progress, self.audience.watch
@@ -276,7 +276,8 @@ class Session:
         self.taught = len(trials)
 
     def _read_peak(self) -> float | None:
-        reading = None if self.read_peak is None else self.read_peak()
+        best = self.progress.best
+        reading = None if self.read_peak is None else self.read_peak(best.candidate if best else None)
         if reading is not None:
             self.progress.saw_peak(reading)
         return reading

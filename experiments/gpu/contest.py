@@ -31,6 +31,7 @@ from autosched.runtime.gpu.device import DeviceFault, GpuDevice
 from autosched.runtime.gpu.devices import compiler_for, shared_device
 from autosched.runtime.gpu.kernel import GpuKernel
 from autosched.runtime.gpu.peak import measure_gpu_bandwidth, measure_gpu_peak
+from autosched.runtime.gpu.tensor_pipes import pipe_of
 from autosched.te.operators.registry import build
 from experiments.arena import serve
 from experiments.gpu import peers
@@ -58,7 +59,8 @@ def contest(
         problem.wait()
         tell("rates")
         row["bytes"] = problem.n_bytes
-        row["peak_gflops"] = measure_gpu_peak(device)
+        row["pipe"] = pipe_of(kernel.source.matrices[-1]) if kernel.source.matrices else "float32"
+        row["peak_gflops"] = measure_gpu_peak(device, row["pipe"])
         row["copy_bandwidth"] = measure_gpu_bandwidth(device, problem.n_bytes // 2)  # as much as the case must move
         data = GpuData(device, scratch, problem.inputs, problem.outputs)
         tell("ours")

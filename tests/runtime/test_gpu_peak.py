@@ -13,6 +13,7 @@ from autosched.measure.gpu_rates import measure_rates
 from autosched.runtime.gpu import peak
 from autosched.runtime.gpu.device import DeviceFault
 from autosched.runtime.gpu.devices import open_device
+from autosched.runtime.gpu.tensor_pipes import pipes_of
 from autosched.target import parse_target
 from tests.codegen.nvcc import ptx
 
@@ -76,7 +77,7 @@ def test_a_process_of_its_own_measures(pocl):
     rates = measure_rates("opencl", n_bytes=1 << 20)
     assert rates.device == pocl.name
     assert rates.n_bytes == 1 << 20
-    assert rates.gflops > 1
+    assert rates.gflops["float32"] > 1
     assert rates.bandwidth > 1e7
 
 
@@ -85,8 +86,9 @@ def test_the_scripted_device_has_rates_and_counts_no_launch(tmp_path, monkeypatc
     script.write_text(json.dumps({"spec": {}, "events": [{"at": 1, "what": "crash"}, {"build": 1, "what": "crash"}]}))
     monkeypatch.setenv("AUTOSCHED_DEVICE_SCRIPT", str(script))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    rates = measure_rates("cuda")
-    assert rates.gflops > 0
+    rates = measure_rates("cuda", None)
+    assert set(rates.gflops) == {"float32", *pipes_of(H200)}
+    assert min(rates.gflops.values()) > 0
     assert rates.bandwidth > 0
 
 

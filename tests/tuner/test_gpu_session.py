@@ -127,3 +127,19 @@ def test_problem_beyond_the_memory(session: Session) -> None:
         DeviceError, match=r"of device memory are needed \(2 sets of inputs .*0\.010 MB of scripted device"
     ):
         session.tune(4)
+
+
+def test_the_roof_is_that_of_the_pipe_that_a_kernel_uses(session: Session) -> None:
+    """Tensor cores where its steps have them, else single precision; whatever the clock says, it is not above."""
+    spec = {"name": "matmul", "args": {"M": 64, "N": 64, "K": 64}, "dtype": "bfloat16"}
+    session.script.write_text(json.dumps({"spec": spec, "events": []}))
+    asked: dict[str, Any] = {"settings": spec["args"], "dtype": "bfloat16", "target": "cuda", "db": session.db}
+    result = at.tune("matmul", trials=12, **asked)
+    assert result.peak_gflops
+    texts = {record.id: at.show(record.id, session.db, "cuda") for record in at.best("matmul", n=12, **asked)}
+    kernels = {next((w for w in ("wgmma", "mma") if f"{w}." in text), None): n for n, text in texts.items()}
+    assert set(kernels) & {"mma", "wgmma"}
+    for used, number in kernels.items():
+        facts = at.explain(number, session.db)
+        assert facts["pipe"] == ("float32" if used is None else f"{used}.bfloat16")
+        assert float(facts["fraction_of_roofline"]) <= 1.0

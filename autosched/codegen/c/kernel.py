@@ -79,7 +79,8 @@ def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSour
     scratch = tuple((b.name, element_count(b) * b.itemsize) for b in workspace)
     text = comment + dialect.prologue + "\n" + "\n\n".join([*helpers.values(), *parts]) + "\n"
     is_specific = any(isinstance(a, TensorMap) for launch in launches for a in launch.arguments)
-    return GpuSource(func.name, kind, text, tuple(launches), inputs, outputs, scratch, is_specific)
+    rows = tuple(sorted({s.matrix for s in walk(func.body) if isinstance(s, Store) and s.matrix}))
+    return GpuSource(func.name, kind, text, tuple(launches), inputs, outputs, scratch, is_specific, rows)
 
 
 def _launch_text(launch: Launch) -> str:

@@ -73,7 +73,7 @@ class GpuSource:
     """`workspace` are (name, bytes) of buffers between launches; `text` is C in a `dialect`, one of DIALECTS.
 
     `is_arch_specific`: it has instructions of one architecture that later ones lack, as wgmma of sm_90a, and is
-    compiled for that one alone.
+    compiled for that one alone. `matrices`: rows of `ir/matrices.py` that it multiplies by.
     """
 
     name: str
@@ -84,6 +84,7 @@ class GpuSource:
     outputs: tuple[str, ...]
     workspace: tuple[tuple[str, int], ...]
     is_arch_specific: bool = False
+    matrices: tuple[str, ...] = ()
 
     @property
     def suffix(self) -> str:
