@@ -277,28 +277,30 @@ def crossover(sketch: Sketch, a: Population, b: Population, rng: np.random.Gener
     return np.where(from_a[:, tables.group_of], a, b)
 
 
-def neighbours(sketch: Sketch, row: npt.NDArray[np.int64]) -> Population:
-    """[m, n_params] all distinct rows one move away from `row` [n_params]: each parameter one or two domain values
-    down or up, and a factor moved between two levels of an axis (one or two domain values of the giver)."""
+def neighbours(sketch: Sketch, rows: Population) -> Population:
+    """[m, n_params] all distinct rows one move away from one of `rows` [n, n_params], without these: each parameter
+    one or two domain values down or up, and a factor moved between two levels of an axis (one or two domain values of
+    the giver)."""
     tables = _tables(sketch.params)
-    found: list[Population] = []
+    found = [rows[:0]]
     for j in tables.movable:
-        at = int(np.searchsorted(tables.domains[j], row[j]))
-        to = [k for k in (at - 1, at + 1, at - 2, at + 2) if 0 <= k < tables.sizes[j]]
-        moved = np.repeat(row[None, :], len(to), axis=0)
-        moved[:, j] = tables.domains[j][to]
-        found.append(moved)
+        at = np.searchsorted(tables.domains[j], rows[:, j])
+        for step in (-1, 1, -2, 2):
+            inside = (at + step >= 0) & (at + step < tables.sizes[j])
+            moved = rows[inside]
+            moved[:, j] = tables.domains[j][at[inside] + step]
+            found.append(moved)
     for giver, taker in tables.pairs:
-        moved = np.repeat(row[None, :], 2, axis=0)
-        moved[:, giver], moved[:, taker] = _transfer(
-            tables, moved[:, giver], moved[:, taker], (giver, taker), np.array([1, 2])
-        )
-        found.append(moved)
-    if not found:
-        return np.empty((0, len(sketch.params)), dtype=np.int64)
+        for step in (1, 2):
+            given, taken = _transfer(
+                tables, rows[:, giver], rows[:, taker], (giver, taker), np.full(len(rows), step, dtype=np.int64)
+            )
+            changed = given != rows[:, giver]
+            moved = rows[changed]
+            moved[:, giver], moved[:, taker] = given[changed], taken[changed]
+            found.append(moved)
     near = unique(np.concatenate(found))
-    different: npt.NDArray[np.bool_] = np.any(near != row, axis=1)
-    return near[different]
+    return near[~np.isin(keys(near), keys(rows))]
 
 
 def _values(tables: _Tables, index: Population) -> Population:

@@ -40,6 +40,9 @@ class Policy:
     draft_per_sketch: int = 512  # ... but at least so many for each
     draft_retries: int = 3  # further draws for a sketch with few legal rows
     draft_generations: int = 3  # generations of evolution under the analytic latency
+    draft_descents: int = 6  # then all neighbours of its best rows, so many times over
+    draft_descended: int = 16  # ... of so many each time, at first also of each sketch's best
+    draft_in_vain: int = 2  # ... until so many of these in a row find nothing better
     draft_trials: int = 12  # measurements that follow the draft alone
     cover_share: float = 0.35  # at most, goes into trying each sketch once: the draft ranks rows better than sketches
     shortlist: int = 4  # rows of a sketch and vector width from which its first one is taken

@@ -36,6 +36,11 @@ class Pool:
     def __len__(self) -> int:
         return sum(len(part.score) for part in self.parts)
 
+    @property
+    def best_score(self) -> float:
+        """Of all rows; minus infinity where there are none."""
+        return max((float(part.score.max()) for part in self.parts if len(part.score)), default=-np.inf)
+
     def flat(self) -> tuple[Index, Index, Floats]:
         """(sketch, row within the sketch, score), each [n], best first; ties keep the order of the rows."""
         sketch = np.repeat(np.arange(len(self.parts)), [len(part.score) for part in self.parts])

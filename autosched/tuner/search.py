@@ -152,6 +152,23 @@ class Search(Generic[S]):
         for _ in range(self._policy.draft_generations):
             children = self._children(pool.top(self._policy.elite, each=8), 4 * self._policy.elite, rng)
             pool = pool.merge(self._judged(self._analytic, children, pool))
+        return self._descended(pool)
+
+    def _descended(self, pool: Pool) -> Pool:
+        """With all rows one move away from the best rows of the pool and from the best of each sketch, some times over,
+        each time from others: what random draws and children come near to and seldom hit. It ends where nothing
+        better is found for some times."""
+        done: list[Keys] = [part.keys[:0] for part in pool.parts]
+        top, in_vain = pool.best_score, 0
+        for number in range(self._policy.draft_descents):
+            best = pool.without(done).top(self._policy.draft_descended, each=int(number == 0))
+            done = [np.concatenate([keys, part.keys]) for keys, part in zip(done, best.parts, strict=True)]
+            near = [self._near(i, part.rows) for i, part in enumerate(best.parts)]
+            pool = pool.merge(self._judged(self._analytic, near, pool))
+            in_vain = in_vain + 1 if pool.best_score <= top else 0
+            if in_vain == self._policy.draft_in_vain:
+                break
+            top = pool.best_score
         return pool
 
     def _evolve(self, rng: np.random.Generator, n: int) -> tuple[Candidate, ...]:
@@ -181,11 +198,8 @@ class Search(Generic[S]):
 
     def _descend(self, n: int) -> tuple[Candidate, ...]:
         """The best-scored rows one move away from the best measured ones."""
-        rows = self._rows([])
-        for trial in self._best(self._policy.descent_centres):
-            i = trial.candidate.sketch
-            near = self._space.neighbours(self._sketches[i], np.array(trial.candidate.values, dtype=np.int64))
-            rows[i] = np.concatenate([rows[i], near[self._model.legal(i, near)]])
+        centres = self._rows([t.candidate for t in self._best(self._policy.descent_centres)])
+        rows = [self._near(i, part) for i, part in enumerate(centres)]
         nobody = np.zeros(len(self._sketches), dtype=np.intp)
         return choose(self._open(self._judged(self._judge, rows)), n, 0.0, n, nobody)
 
@@ -211,6 +225,11 @@ class Search(Generic[S]):
             more = self._space.enumerate_grid(sketch, 2 * n, rng)
             found = np.concatenate([found, self._model.legal_rows(i, more)])
         return found
+
+    def _near(self, i: int, rows: Population) -> Population:
+        """The legal rows of sketch `i` one move away from one of `rows`."""
+        near = self._space.neighbours(self._sketches[i], rows) if len(rows) else rows
+        return near[self._model.legal(i, near)] if len(near) else near
 
     def _children(self, elite: Pool, n: int, rng: np.random.Generator) -> list[Population]:
         """About `n` legal children; a sketch has as many as its share of the elite. Better rows have more."""

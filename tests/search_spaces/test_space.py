@@ -97,7 +97,7 @@ def test_mutate_leaves_a_space_of_one_row_alone() -> None:
     )
     rows = np.array([[4, 2]] * 3)
     assert (space.mutate(one, rows, rng(), prob=1.0) == rows).all()
-    assert len(space.neighbours(one, rows[0])) == 0
+    assert len(space.neighbours(one, rows)) == 0
 
 
 def test_crossover_takes_groups_whole() -> None:
@@ -113,7 +113,7 @@ def test_crossover_takes_groups_whole() -> None:
 
 def test_neighbours_are_all_single_moves() -> None:
     row = np.array([4, 1, 64, 16, 8])
-    near = space.neighbours(SKETCH, row)
+    near = space.neighbours(SKETCH, row[None, :])
     assert space.contains(SKETCH, near).all()
     found = {tuple(r) for r in near.tolist()}
     assert len(found) == len(near)
@@ -123,6 +123,14 @@ def test_neighbours_are_all_single_moves() -> None:
     moves = {(2, 2, 64, 16, 8), (1, 4, 64, 16, 8), (8, 1, 32, 16, 8), (16, 1, 16, 16, 8)}
     moves |= {(4, 2, 32, 16, 8), (4, 4, 16, 16, 8)}
     assert found == steps | moves
+
+
+def test_neighbours_of_several_rows_are_those_of_each_without_the_rows() -> None:
+    rows = population()[:20]
+    near = {tuple(r) for r in space.neighbours(SKETCH, rows).tolist()}
+    each = {tuple(r) for row in rows for r in space.neighbours(SKETCH, row[None, :]).tolist()}
+    assert near == each - {tuple(r) for r in rows.tolist()}
+    assert len(space.neighbours(SKETCH, rows[:0])) == 0
 
 
 def test_keys_and_unique() -> None:
