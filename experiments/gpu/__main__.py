@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import select
 import signal
@@ -80,8 +81,10 @@ def _lines(process: subprocess.Popen[bytes], give_up: float, receive: Callable[[
 
 
 def _last_words(log: Path) -> str:
+    """The last line that is none of a progress report."""
     with suppress(OSError):
-        return " ".join(log.read_text(errors="replace")[-LOG_TAIL:].split())
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        return lines[-1][:LOG_TAIL] if lines else ""
     return ""
 
 
@@ -113,6 +116,9 @@ def run_one(step: CardStep, request: StepRequest, ledger: CardLedger, log: Path)
     say(f"== {step.name} ({request.seconds:.0f} s): {step.what}")
     ledger.begin(step.name)
     ended = run_step(request, lambda line: ledger.take(step.name, line, say), log)
+    if not ledger.has_summary(step.name):  # it was killed: what it had seen by then
+        with suppress(Exception):
+            ledger.take(step.name, json.dumps({"summary": step.load().summary(ledger.rows(step.name))}), say)
     ledger.end(step.name, ended.how, ended.seconds)
     say(f"   {ended.how}, {ended.seconds:.1f} s")
 

@@ -49,6 +49,12 @@ class CardLedger:
             say("\n".join(f"   {text}" for text in str(message[kind]).splitlines()))
         return self.write()
 
+    def rows(self, step: str) -> dict[str, Row]:
+        return dict(self.steps[step]["rows"])
+
+    def has_summary(self, step: str) -> bool:
+        return "summary" in self.steps[step]
+
     def end(self, step: str, how: str, seconds: float) -> None:
         self.steps.setdefault(step, {"rows": {}}).update(end=how, seconds=round(seconds, 2))
         self.write()

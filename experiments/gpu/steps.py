@@ -9,6 +9,7 @@ faults of a device are sticky and some kernels never end; what it has yielded by
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,15 @@ def chosen(names: str) -> tuple[CardStep, ...]:
     if unknown or not wanted:
         raise UsageError(f"--steps takes names of {', '.join(BY_NAME)}, got {names!r}")
     return tuple(BY_NAME[name] for name in wanted)
+
+
+def rows_of(out: Path, step: str) -> dict[str, Row]:
+    """What an earlier step of a run in that folder has seen; nothing where there is none."""
+    try:
+        document = json.loads((out / "card.json").read_text(encoding="utf-8"))
+        return dict(document["steps"][step]["rows"])
+    except (OSError, ValueError, KeyError):
+        return {}
 
 
 def seconds_of(steps: tuple[CardStep, ...], left_s: float) -> float:
