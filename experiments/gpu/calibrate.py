@@ -50,6 +50,7 @@ def _gmm(m: int, n: int, k: int, dtype: str = "float32", candidates: int = 24) -
 PROBLEMS = (
     _gmm(1024, 1024, 1024, candidates=32),
     _gmm(4096, 4096, 4096, "bfloat16"),
+    _gmm(8192, 8192, 8192, "bfloat16", 16),
     _gmm(4096, 4096, 4096),
     CalibrationProblem("c2d", (16, 14, 14, 256, 256, 3, 1, 1)),
     _gmm(1024, 1024, 1024, "bfloat16"),
@@ -62,7 +63,6 @@ PROBLEMS = (
     _gmm(512, 512, 512),
     CalibrationProblem("layer_norm", (4096, 4096), candidates=16),
     CalibrationProblem("c2d", (1, 14, 14, 256, 256, 3, 1, 1)),
-    _gmm(8192, 8192, 8192, "bfloat16", 16),
     CalibrationProblem("c2d", (16, 56, 56, 64, 64, 1, 1, 0)),
 )  # fmt: skip
 QUICK = (
