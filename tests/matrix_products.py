@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from autosched import te
-from autosched.ir.matrices import MATRICES
+from autosched.ir.matrices import matrix_operands
+from autosched.ir.precision import PRECISIONS
 from autosched.schedule import (
     Bind,
     CacheRead,
@@ -24,13 +25,16 @@ from autosched.schedule import (
     Unroll,
     initial_state,
 )
+from autosched.te.rewrites.precision import with_precision
 
 ORDERS = ("nn", "nt", "tn", "tt")  # of A and B: n as [m, k] and [k, n], t the other way round
 
 
 def product(m: int, n: int, k: int, order: str = "nn", dtype: str = "float16", batch: int = 0) -> te.ComputeDAG:
     """C[i, j] = sum over k of A[i, k] * B[k, j] in float32 or int32, for each of a `batch` if that is not 0. `dtype`: of
-    both, or of A * of B."""
+    both, or of A * of B, or the precision in which float32 is multiplied."""
+    if dtype in PRECISIONS:
+        return with_precision(product(m, n, k, order, "float32", batch), dtype)
     lead = (batch,) if batch else ()
     a_shape, b_shape = (m, k) if order[0] == "n" else (k, m), (k, n) if order[1] == "n" else (n, k)
     first, _, second = dtype.partition("*")
@@ -45,7 +49,7 @@ def product(m: int, n: int, k: int, order: str = "nn", dtype: str = "float16", b
         *b, i, j = point
         left = A[(*b, i, axis) if order[0] == "n" else (*b, axis, i)]
         right = B[(*b, axis, j) if order[1] == "n" else (*b, j, axis)]
-        return te.sum(te.cast(left, wide) * te.cast(right, wide), axis=axis)
+        return te.sum(te.cast(left, wide) * te.cast(right, wide), axis=axis)  # a cast to its own type is none
 
     function = (lambda b, i, j: at(b, i, j)) if batch else (lambda i, j: at(i, j))
     return te.ComputeDAG(te.compute((*lead, m, n), function, name="C"))
@@ -63,7 +67,10 @@ def matrix_state(
     """A block of warps, each with some tiles of 16 by 8; two instructions between two fills. Copies of A and B lie along
     k where they have to. Each `part` of k has blocks of its own, if that is not 0."""
     dtype = dag.inputs[0].dtype
-    row = next(r for r in MATRICES.values() if [r.left, r.right] == [x.dtype for x in dag.inputs])
+    operands = matrix_operands(dag.stages[0].body, dag.stages[0].reducer)
+    assert operands is not None
+    row = operands.row(*operands.loads, capability=80)
+    assert row is not None
     is_small = "int" in dtype
     name, k = ("C.rf", "k.i") if part else ("C", "k")
     acc = f"{name}.acc"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Binary, Cast, Expr, Load
+from autosched.ir.expr import Binary, Call, Cast, Expr, Load, precision_of
 
 WORD_BITS = 32
 FIRST_BITS = -0x7F7F7F80  # of each byte of an int32, 0x80808080
@@ -182,8 +182,18 @@ def unpacked(word: int, dtype: str, count: int) -> list[int | float]:
 
 
 def factors(value: Expr, accumulator: str) -> tuple[Load, Load] | None:
-    """The two elements whose product in `accumulator` the value is."""
-    match value:
-        case Binary(op="mul", a=Cast(a=Load() as x, dtype=p), b=Cast(a=Load() as y, dtype=q)):
-            return (x, y) if p == q == accumulator else None
+    """The two elements whose product in `accumulator` the value is, or may be (`ir/precision.py`)."""
+    if not (isinstance(value, Binary) and value.op == "mul"):
+        return None
+    pair = _element(value.a, accumulator), _element(value.b, accumulator)
+    return None if pair[0] is None or pair[1] is None else (pair[0], pair[1])
+
+
+def _element(value: Expr, accumulator: str) -> Load | None:
+    element = value.args[0] if precision_of(value) and isinstance(value, Call) else value
+    match element:
+        case Cast(a=Load() as load, dtype=dtype) if dtype == accumulator:
+            return load
+        case Load(dtype=dtype) as load if dtype == accumulator:
+            return load
     return None

@@ -26,6 +26,7 @@ from typing import Any, ClassVar, TypeAlias
 from autosched.errors import ExpressionError
 from autosched.ir.dtype import DTYPES, promote
 from autosched.ir.interning import KNOWN, N, interned
+from autosched.ir.precision import PRECISIONS
 from autosched.ir.symbolic import Scalar, Symbolic, no_comparison, scalar, type_name
 
 INDEX = "int64"
@@ -40,6 +41,7 @@ INT_ONLY = frozenset({"floordiv", "mod", "ceildiv"}) | BITWISE
 FLOAT_CALLS = frozenset(
     {"exp", "log", "tanh", "sqrt", "rsqrt", "erf", "sigmoid", "floor", "ceil", "round", "sin", "cos"}
     | {"exp_negative"}  # exp of what is at most 0
+    | PRECISIONS.keys()
 )
 CALLS = FLOAT_CALLS | {"abs", "neg", "not"}
 
@@ -473,3 +475,8 @@ def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
 def product(values: Iterator[Expr] | tuple[Expr, ...] | list[Expr]) -> Expr:
     """The integer product of closed forms, 1 for none."""
     return math.prod(values, start=Const(1, INDEX))
+
+
+def precision_of(expr: Expr) -> str:
+    """That in which `expr` may be taken (`ir/precision.py`); empty where it has to be exact."""
+    return expr.fn if isinstance(expr, Call) and expr.fn in PRECISIONS else ""

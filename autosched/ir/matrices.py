@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from autosched.ir.dots import factors
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Expr, Load
+from autosched.ir.expr import Binary, Expr, Load, precision_of
 from autosched.ir.stmt import Reducer
 
 ACROSS, DOWN = 4, 8  # threads of a warp along the columns of D, and along its rows
@@ -37,6 +37,7 @@ class MatrixIntrinsic:
     `rates`: multiply-adds that a multiprocessor does in a cycle, by compute capability, from `since` on. `rows`: those
     of A that an instruction takes; where they are fewer than m it is done as often as needed. `warps` do it together:
     each has 16 of the rows, and four of them all columns of a tile, so that `n` is a unit of these, {n} in the name.
+    `precision`: that of products of float32, one of PRECISIONS.
     """
 
     name: str
@@ -48,6 +49,7 @@ class MatrixIntrinsic:
     rates: Mapping[str, int]
     since: int = 80
     rows: int = HALVES * DOWN
+    precision: str = ""
     m: int = HALVES * DOWN
     n: int = NEIGHBOURS * ACROSS
     warps: int = 1
@@ -56,6 +58,11 @@ class MatrixIntrinsic:
     def can_lie_across(self) -> bool:
         """Whether matrices of an operand whose rows lie across k are transposed on the way into registers."""
         return DTYPES[self.left].nbytes > 1
+
+    @property
+    def parts(self) -> int:
+        """Numbers that an operand becomes."""
+        return 2 if self.precision == "3xtf32" else 1
 
     @property
     def deep(self) -> int:
@@ -69,8 +76,8 @@ class MatrixIntrinsic:
 
     @property
     def times(self) -> int:
-        """Instructions for m rows."""
-        return self.m // self.rows
+        """Instructions for m rows: of two parts small by big, big by small and big by big."""
+        return self.m // self.rows * (2 * self.parts - 1)
 
     def rate(self, arch: str) -> int:
         return self.rates.get(arch, min(self.rates.values()))
@@ -99,6 +106,7 @@ _OF_16_BITS = {
 _OF_8_BITS = {
     "sm_75": 1024, "sm_80": 2048, "sm_86": 1024, "sm_89": 1024, "sm_90": 2576, "sm_100": 2048, "sm_120": 1024,
 }  # fmt: skip
+_OF_TF32 = {"sm_80": 512, "sm_86": 128, "sm_89": 128, "sm_90": 644, "sm_100": 512, "sm_120": 128}
 # Of several for the same types the first that a device has is taken.
 MATRICES: dict[str, MatrixIntrinsic] = {
     row.name: row
@@ -109,6 +117,12 @@ MATRICES: dict[str, MatrixIntrinsic] = {
                         "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32", _OF_16_BITS, since=75),
         MatrixIntrinsic("mma.bfloat16", "bfloat16", "bfloat16", "float32", 16,
                         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", _OF_16_BITS),
+        *(
+            MatrixIntrinsic(f"mma.{precision}", "float32", "float32", "float32", 8,
+                            "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32",
+                            {arch: rate // share for arch, rate in _OF_TF32.items()}, precision=precision)
+            for precision, share in (("tf32", 1), ("3xtf32", 3))
+        ),
         *_integers("int8", "int8", "int8"),
         *_integers("uint8", "uint8", "uint8"),
         *_integers("uint8.int8", "uint8", "int8"),
@@ -118,16 +132,37 @@ MATRICES: dict[str, MatrixIntrinsic] = {
 }  # fmt: skip
 
 
-def matrix_operands(body: tuple[Expr, ...], reducer: Reducer | None) -> tuple[Load, Load] | None:
-    """The two operands whose products a reduction adds up; None where it is something else."""
+@dataclass(frozen=True)
+class MatrixOperands:
+    """Of a sum of products: what is multiplied, how precisely, and what it is added up in."""
+
+    a: Load
+    b: Load
+    accumulator: str
+    precision: str
+
+    @property
+    def loads(self) -> tuple[Load, Load]:
+        return self.a, self.b
+
+    def row(self, left: Load, right: Load, capability: int, warps: int = 1) -> MatrixIntrinsic | None:
+        """The row for products of these two, as A and B, by so many warps on a device of a compute capability, 90 for
+        sm_90, if there is one."""
+        rows = (r for r in MATRICES.values() if self.are_for(r, left, right) and r.since <= capability)
+        return next((r for r in rows if r.warps == warps), None)
+
+    def are_for(self, row: MatrixIntrinsic, left: Load, right: Load) -> bool:
+        wanted = (left.dtype, right.dtype, self.accumulator, self.precision)
+        return (row.left, row.right, row.accumulator, row.precision) == wanted
+
+
+def matrix_operands(body: tuple[Expr, ...], reducer: Reducer | None) -> MatrixOperands | None:
+    """What a reduction adds up, if that are products of two elements."""
     if len(body) != 1 or reducer is None or not reducer.is_sum:
         return None
-    return factors(body[0], body[0].dtype)
-
-
-def matrix_row(left: Load, right: Load, accumulator: str, capability: int, warps: int = 1) -> MatrixIntrinsic | None:
-    """The row for products of such operands by so many warps, on a device of a compute capability, 90 for sm_90, if
-    there is one."""
-    wanted = (left.dtype, right.dtype, accumulator)
-    rows = (r for r in MATRICES.values() if (r.left, r.right, r.accumulator) == wanted and r.since <= capability)
-    return next((r for r in rows if r.warps == warps), None)
+    value = body[0]
+    pair = factors(value, value.dtype)
+    if pair is None or not isinstance(value, Binary):
+        return None
+    allowed = {precision_of(x) for x in (value.a, value.b)}
+    return MatrixOperands(*pair, value.dtype, allowed.pop()) if len(allowed) == 1 else None

@@ -6,7 +6,22 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 from autosched.ir.dots import Dot, Word
-from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load, Param, Select, Var, binary, call, cast, select
+from autosched.ir.expr import (
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Param,
+    Select,
+    Var,
+    binary,
+    call,
+    cast,
+    precision_of,
+    select,
+)
 from autosched.ir.stmt import (
     Allocate,
     Barrier,
@@ -267,3 +282,8 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
         case TileLoad(place=place, origin=origin):
             return (*place, *origin)
     return ()
+
+
+def exactly(value: Expr) -> Expr:
+    """`value` without leave to be less precise (`ir/precision.py`)."""
+    return bottom_up(value, lambda e: e.args[0] if isinstance(e, Call) and precision_of(e) else e)

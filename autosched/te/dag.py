@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from autosched.errors import ExpressionError
 from autosched.ir.conditions import chosen_by_data
 from autosched.ir.expr import ARITHMETIC, COMPARISON, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.ir.precision import PRECISIONS
 from autosched.te.rewrites.prefix_scan import band, find_prefix_scan
 from autosched.te.tensor import ComputeOp, PlaceholderOp, Tensor, TensorLoad, postorder, rewrite
 
@@ -276,6 +277,7 @@ def _occupied(name: str, parts: int) -> list[str]:
 
 
 _COUNTED = ARITHMETIC | COMPARISON
+_FREE = {"not", *PRECISIONS}
 
 
 def _stage_flops(op: ComputeOp) -> int:
@@ -321,7 +323,7 @@ def _count(roots: Sequence[Expr], data: set[Expr], seen: set[Expr]) -> int:
             seen |= branches[costs.index(max(costs))][0]
             continue
         if node in data and (
-            (isinstance(node, Binary) and node.op in _COUNTED) or (isinstance(node, Call) and node.fn != "not")
+            (isinstance(node, Binary) and node.op in _COUNTED) or (isinstance(node, Call) and node.fn not in _FREE)
         ):
             total += 1
         stack.extend(node.children)

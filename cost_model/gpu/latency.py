@@ -356,7 +356,8 @@ def _arithmetic(kernel: KernelWork, work: Work, machine: GpuMachine) -> tuple[Ex
     row = MATRICES.get(work.statement.store.matrix)
     if row is not None:
         cycles = matrices.tensor_cycles(work.executions, real(kernel.threads), machine.matrix_rate(row))
-        return multiply(work.executions, matrices.issued(work.statement, work.own)), cycles
+        converted = matrices.conversions(work.own, work.executions, row)
+        return add(multiply(work.executions, matrices.issued(work.statement, work.own)), converted), cycles
     converted, every_time = _conversions(work)
     slots = add(multiply(work.executions, _slots(work, machine) - every_time), converted)
     lanes = facts.fma_per_cycle_per_multiprocessor / facts.warp

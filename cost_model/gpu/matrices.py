@@ -3,16 +3,16 @@
 The last three of a thread's loops are over its rows (two of each tile of 16), its columns (two of each tile of 8) and
 the k of an instruction. One ldmatrix loads A for 16 rows, another one B for 16 columns. It reads two or four matrices
 of 8 rows of 16 bytes each, which are a wavefront where all 8 lie in different banks: where their distance is an odd
-number of 16 bytes; gcd(distance, 8) of them otherwise.
+number of 16 bytes; gcd(distance, 8) of them otherwise. Elements of 32 bits that lie across k are loaded one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autosched.ir.closed_forms.arithmetic import ONE, divide, maximum, multiply, real, where
+from autosched.ir.closed_forms.arithmetic import ONE, ZERO, add, divide, is_one, maximum, multiply, real, where
 from autosched.ir.expr import INDEX, Const, Expr, binary
-from autosched.ir.matrices import HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic
+from autosched.ir.matrices import ACROSS, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic
 from cost_model.analysis.access import Access, stored
 from cost_model.analysis.statements import Statement
 from cost_model.analysis.trips import AnalysedLoop
@@ -27,12 +27,19 @@ ROWS = 8  # of such a matrix
 def loads_of(statement: Statement, access: Access, own: Sequence[AnalysedLoop], first: int) -> Expr:
     """Instructions that load the operand for each update of a thread, real; `first`: the place of `own` among all
     loops. A warpgroup's product reads it itself."""
-    if MATRICES[statement.store.matrix].warps > 1:
+    row = MATRICES[statement.store.matrix]
+    if row.warps > 1:
         return issued(statement, own)
     rows, columns, depth = own[-3:]
     is_left = access.moves(first + len(own) - 3)
     shared = multiply(columns.trips, float(HALVES)) if is_left else multiply(rows.trips, float(2 * NEIGHBOURS))
-    return divide(1.0, multiply(shared, depth.trips))
+    times = LOADED * row.deep if _is_word_by_word(access, first + len(own)) else 1
+    return divide(float(times), multiply(shared, depth.trips))
+
+
+def _is_word_by_word(access: Access, last: int) -> bool:
+    """Whether elements are loaded one by one: of 32 bits, across k, the loop before `last`."""
+    return access.buffer.itemsize == g.BANK_BYTES and not is_one(access.stride[last - 1])
 
 
 def issued(statement: Statement, own: Sequence[AnalysedLoop]) -> Expr:
@@ -44,13 +51,18 @@ def issued(statement: Statement, own: Sequence[AnalysedLoop]) -> Expr:
 
 
 def load_cycles(statement: Statement, access: Access, own: Sequence[AnalysedLoop], first: int) -> Expr:
-    """Wavefronts of one of them, real; a warp's share of what a warpgroup reads, whose tiles lie in all banks."""
+    """Wavefronts of one of them, real; a warp's share of what a warpgroup reads, whose tiles lie in all banks. Word by
+    word, four rows of eight neighbours are read."""
     row = MATRICES[statement.store.matrix]
     if row.warps > 1:
         is_left = access.moves(first + len(own) - 3)
         across: Expr = real(float(row.m)) if is_left else multiply(own[-2].trips, float(row.n // NEIGHBOURS))
         return multiply(across, row.k * access.buffer.itemsize / g.WAVEFRONT / row.warps)
     _, shape = stored(access.buffer, (NONE,) * len(access.buffer.shape))
+    if _is_word_by_word(access, first + len(own)):
+        apart = shape[-1] % g.BANKS
+        other = where(binary("eq", apart % ROWS, NONE), where(binary("eq", apart % 16, NONE), 2.0, 1.0), 2.0)
+        return where(binary("eq", apart, NONE), float(ACROSS), other)
     distance = shape[-1] * access.buffer.itemsize // g.VECTOR_BYTES
     again: Expr = ONE
     for power in (2, 4, ROWS):
@@ -58,10 +70,22 @@ def load_cycles(statement: Statement, access: Access, own: Sequence[AnalysedLoop
     return multiply(again, float(LOADED * row.deep))
 
 
+def conversions(own: Sequence[AnalysedLoop], updates: Expr, row: MatrixIntrinsic) -> Expr:
+    """Slots of a thread for operands that become numbers of an instruction's type, real: each of two parts is
+    converted, after a subtraction the second one."""
+    if not row.precision:
+        return ZERO
+    rows, columns, depth = own[-3:]
+    each = row.parts * g.SLOTS["float_other"] + (row.parts - 1) * g.SLOTS["float_addsub"]
+    words = add(multiply(rows.trips, float(row.deep)), multiply(columns.trips, row.deep / NEIGHBOURS))
+    steps = divide(updates, multiply(multiply(rows.trips, columns.trips), depth.trips))
+    return multiply(multiply(steps, words), each)
+
+
 def fragments(own: Sequence[AnalysedLoop], row: MatrixIntrinsic) -> Expr:
     """32-bit registers of both operands for one step, integer."""
     rows, columns, _ = own[-3:]
-    return rows.bound * row.deep + columns.bound * row.deep // NEIGHBOURS
+    return (rows.bound * row.deep + columns.bound * row.deep // NEIGHBOURS) * row.parts
 
 
 def tensor_cycles(updates: Expr, threads: Expr, rate: Expr) -> Expr:

@@ -160,7 +160,12 @@ def pad(name: str) -> SketchParam:
     return SketchParam(name, (0, 1, 2, 4, 8), "pad")
 
 
-def vector_pad(name: str, copy: Stage) -> SketchParam:
-    """The same where rows are copied and read as vectors: these stay aligned."""
+def vector_pad(name: str, copy: Stage, in_lines: bool = False) -> SketchParam:
+    """The same where rows are copied and read as vectors: these stay aligned.
+
+    Of `in_lines`, elements of 32 bits may be read one by one: by 4 threads from rows below each other, 8 neighbours
+    each, which are in different banks at a distance of 8 more than 32.
+    """
     itemsize = min(DTYPES[d].nbytes for d in copy.op.dtypes)
-    return SketchParam(name, (0, max(LEAST_VECTOR, VECTOR_BYTES // itemsize)), "pad")
+    vector = max(LEAST_VECTOR, VECTOR_BYTES // itemsize)
+    return SketchParam(name, (0, vector, 2 * vector) if in_lines and itemsize == 4 else (0, vector), "pad")

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from autosched.ir.expr import Load
 from autosched.ir.linear import ONE, linear
-from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic, matrix_operands, matrix_row
+from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic, matrix_operands
 from autosched.ir.stmt import Scope
 from autosched.ir.visit import free_vars
 from autosched.schedule import (
@@ -113,8 +113,8 @@ def _in_matrices(sketch: PartialSketch, stage: Stage, context: SketchContext) ->
     """The stage as a product of two matrices, if it is one or can become one, and enough for an instruction."""
     found = matrix_product(sketch, stage.name, context)
     pair = matrix_operands(stage.op.body, stage.op.reducer)
-    orders = () if pair is None else (pair, pair[::-1])
-    is_known = any(matrix_row(a, b, stage.op.dtypes[0], _capability(context)) for a, b in orders)
+    orders = () if pair is None else (pair.loads, pair.loads[::-1])
+    is_known = pair is not None and any(pair.row(a, b, _capability(context)) for a, b in orders)
     if found is not None or not is_known or windows(stage.op) is None:
         return found
     consumer = fused_consumer(sketch.state, stage)
@@ -131,11 +131,11 @@ def _turned(sketch: PartialSketch, stage: Stage, row: MatrixIntrinsic, context: 
     in its copy."""
     pair = matrix_operands(stage.op.body, stage.op.reducer)
     assert pair is not None
-    axes = sorted((a for a in stage.op.reduce_axes if all(_dim_of(x, a) is not None for x in pair)), key=size)
+    axes = sorted((a for a in stage.op.reduce_axes if all(_dim_of(x, a) is not None for x in pair.loads)), key=size)
     if not axes:
         return None
     before, own = sketch, [a.var for a in stage.op.axes]
-    for load in pair:
+    for load in pair.loads:
         dim, rank = _dim_of(load, axes[-1]), len(load.indices)
         is_good = dim == rank - 1 or (row.can_lie_across and load.indices[-1] in own)
         if dim is not None and not is_good:
@@ -156,10 +156,10 @@ def _dim_of(load: Load, axis: StageAxis) -> int | None:
 def matrix_product(sketch: PartialSketch, name: str, context: SketchContext) -> Matrices | None:
     """The stage `name`, if it is a product of two matrices as it stands, and enough for an instruction."""
     stage = sketch.state.stage(name)
-    axes = product_axes(stage)
-    if axes is None or not ends_with(sketch.state, axes):
+    pair, axes = matrix_operands(stage.op.body, stage.op.reducer), product_axes(stage)
+    if pair is None or axes is None or not ends_with(sketch.state, axes):
         return None
-    row = matrix_row(axes.left, axes.right, stage.op.dtypes[0], _capability(context))
+    row = pair.row(axes.left, axes.right, _capability(context))
     points = min(size(axes.rows), ROWS) * min(size(axes.columns), ROWS)
     is_enough = row is not None and points * LEAST_SHARE >= ROWS * row.n and 2 * size(axes.depth) >= row.k
     return Matrices(sketch, name, row, axes) if row is not None and is_enough else None

@@ -113,14 +113,14 @@ def copy_to_shared(
     steps: list[Step] = [ComputeAt(copy, reader, loop, Scope.SHARED.value)]
     if innermost is not None:
         name = f"{copy}.pad"
-        gap = domains.vector_pad(name, sketch.state.stage(copy)) if in_lines else domains.pad(name)
+        gap = domains.vector_pad(name, sketch.state.stage(copy), True) if in_lines else domains.pad(name)
         params.append(gap)
         rank = len(sketch.state.stage(copy).op.axes)
         order = (*(d for d in range(rank) if d != innermost), innermost)
         steps += [Pack(copy, order), Pad(copy, gap.name), Cooperate(copy, 1)]
     else:
         made = sketch.state.stage(copy)
-        gap, width = domains.vector_pad(f"{copy}.pad", made), domains.copied_vector(f"{copy}.w", made)
+        gap, width = domains.vector_pad(f"{copy}.pad", made, in_lines), domains.copied_vector(f"{copy}.w", made)
         params += [gap, width]
         steps += [Pad(copy, gap.name), Cooperate(copy, width.name)]
     return sketch.with_params(params).apply(*steps).finish(copy)

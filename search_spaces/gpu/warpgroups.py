@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Load
-from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic, matrix_operands, matrix_row
+from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic, matrix_operands
 from autosched.ir.stmt import Scope
 from autosched.ir.tiles import WARPS, has_maps
 from autosched.schedule import (
@@ -59,7 +59,7 @@ def _product(state: State, stage: Stage) -> tuple[MatrixIntrinsic, ProductAxes] 
     pair, axes = matrix_operands(stage.op.body, stage.op.reducer), product_axes(stage)
     if pair is None or axes is None or not ends_with(state, axes):
         return None
-    row = matrix_row(axes.left, axes.right, stage.op.dtypes[0], CAPABILITY, WARPS)
+    row = pair.row(axes.left, axes.right, CAPABILITY, WARPS)
     if row is None or not all(_can_load(state, x) for x in (axes.left, axes.right)):
         return None
     m, n = size(axes.rows), size(axes.columns)

@@ -60,6 +60,17 @@ def test_ragged_tiles(shape: tuple[int, int, int], warps: tuple[int, int], tiles
 
 
 @pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
+def test_products_of_float32(order: str, precision: str) -> None:
+    dag = product(33, 23, 37, order, precision)
+    text = right(dag, matrix_state(dag, (2, 1), (1, 3), 2, 4))
+    assert ("load_rows_4(&a_fragments" in text) == (order[0] == "n")
+    assert ("load_rows_4(&b_fragments" in text) == (order[1] == "t")
+    assert "load_columns" not in text
+    assert text.count("multiply_matrices_") - 1 == (1 if precision == "tf32" else 3)
+
+
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "uint8*int8", "int8*uint8"])
 def test_integers(order: str, dtype: str) -> None:
     dag = product(33, 23, 71, order, dtype)

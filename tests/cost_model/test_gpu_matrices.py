@@ -16,6 +16,7 @@ from cost_model.analysis.statements import analyse
 from cost_model.gpu.kernels import KernelWork, Work, is_product, kernels, transfers, wavefronts
 from cost_model.gpu.latency import kernel_cost
 from cost_model.gpu.machine import SECTOR, gpu_machine
+from cost_model.gpu.matrices import conversions
 from cost_model.gpu.registers import operands
 from tests.matrix_products import ORDERS, matrix_state, product
 
@@ -43,6 +44,30 @@ def test_loads_and_their_wavefronts(order: str) -> None:
         assert [value(transfers(work, x)) for x in (a, b)] == [16, 16]
         times = [again] * 2 if isinstance(again, int) else [again[order[0]][0], again[order[1]][1]]
         assert [value(wavefronts(kernel, work, x, 32)) for x in (a, b)] == [4 * n for n in times]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_words_across_k(order: str) -> None:
+    """Eight steps of 8; elements of 32 bits that lie across k are loaded one by one, from different banks at a distance
+    of 8 more than their number."""
+    for pad, cycles in ((8, 1), (4, 2), (0, 4)):
+        kernel, work = product_of(order, pad, "tf32")
+        for access, is_along, tiles in zip(
+            work.accesses(Scope.SHARED), (order[0] == "n", order[1] == "t"), (4, 4), strict=True
+        ):
+            assert value(transfers(work, access)) == 8 * tiles * (1 if is_along else 4)
+            if not is_along:
+                assert value(wavefronts(kernel, work, access, 32)) == cycles
+
+
+def test_converted_operands() -> None:
+    """Of a step of 8: four registers for each of 4 tiles of A, two for each of 8 of B, in one part or in two."""
+    for precision, each, products in (("tf32", 2, 1), ("3xtf32", 5, 3)):
+        _, work = product_of("nn", 8, precision)
+        assert value(operands(work)) == (4 * 4 + 8 * 2) * (1 if precision == "tf32" else 2)
+        row = MATRICES[f"mma.{precision}"]
+        assert row.times == products
+        assert value(conversions(work.own, work.executions, row)) == 8 * (4 * 4 + 8 * 2) * each
 
 
 def test_registers_and_instructions() -> None:

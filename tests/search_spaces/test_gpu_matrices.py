@@ -59,6 +59,12 @@ def test_orders_and_batches(order: str) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
+def test_products_of_float32(order: str) -> None:
+    check(product(17, 15, 23, order, "tf32"), 1)
+    check(product(33, 10, 150, order, "3xtf32"), 1)
+
+
+@pytest.mark.parametrize("order", ORDERS)
 def test_the_first_cards(order: str) -> None:
     """Of compute capability 7.5: instructions that take half as much of k, and copies through registers."""
     for dag in (product(33, 24, 19, order), product(17, 15, 37, order, "int8*uint8")):
@@ -101,6 +107,8 @@ def test_where_they_are_offered() -> None:
     assert not by_warps(product(64, 64, 64, dtype="bfloat16"), "cuda -arch=sm_75")
     assert not by_warps(dag, "opencl")
     assert not by_warps(product(64, 64, 64, dtype="float32"))
+    assert by_warps(product(64, 64, 64, dtype="tf32")) == ["C:mma.tf32"]
+    assert not by_warps(product(64, 64, 64, dtype="tf32"), "cuda -arch=sm_75")
     assert by_warps(product(2, 64, 64)) == ["C:mma.float16"]
     assert not by_warps(product(1, 64, 64))
     assert not by_warps(product(3, 3, 64))

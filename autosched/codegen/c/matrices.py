@@ -9,7 +9,8 @@ whose rows lie across k. Which matrix is which, with lane = 16 right + 8 lower +
     A, 16 rows by 2 u of k       along k: rows 8 lower + row, k u right       across: k 8 right + row, rows 8 lower
     B, 2 u of k by two tiles     along k: columns 8 right + row, k u lower    across: k 8 lower + row, columns 8 right
 
-Instructions that take u of k have one matrix where these have two side by side.
+Instructions that take u of k have one matrix where these have two side by side. Elements of 32 bits are a register
+each, and loaded one by one where they lie across k.
 
 Sources: PTX ISA, "ldmatrix" and "Matrix Fragments for mma.m16n8k16".
 """
@@ -17,7 +18,7 @@ Sources: PTX ISA, "ldmatrix" and "Matrix Fragments for mma.m16n8k16".
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from autosched.codegen.c.expressions import Expressions
@@ -31,6 +32,7 @@ from autosched.ir.stmt import Buffer, For, ForKind, Stmt, Store
 from autosched.ir.storage import stored_shape
 from autosched.ir.visit import free_vars, substitute
 
+WORD = 4  # bytes of a register
 TRANSPOSED = 8  # elements in a row, where matrices can be transposed
 CONSTRAINTS = {"float32": "f", "int32": "r"}  # of a register in inline PTX
 ZERO = Const(0, INDEX)
@@ -48,6 +50,14 @@ static __device__ __forceinline__ void {name}({parameters}, const unsigned* a, c
                : {results} : {operands});
 }}"""
 
+SHORTEN = """\
+static __device__ __forceinline__ unsigned tf32_of_float32(float a)
+{
+  unsigned b;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(b) : "f"(a));
+  return b;
+}"""
+
 
 @dataclass(frozen=True)
 class WarpOperand:
@@ -61,6 +71,11 @@ class WarpOperand:
     @property
     def is_along_depth(self) -> bool:
         return self.depth == self.last
+
+    @property
+    def is_word_by_word(self) -> bool:
+        """Whether it is loaded element by element: across k, where these are what a register holds."""
+        return not self.is_along_depth and self.buffer.itemsize == WORD
 
     @property
     def last(self) -> int:
@@ -107,7 +122,12 @@ class WarpProduct:
 
     @property
     def fragment_bytes(self) -> int:
-        return 4 * sum(tiles * each for tiles, each in zip(self.tiles, self.held, strict=True))
+        registers = sum(tiles * each for tiles, each in zip(self.tiles, self.held, strict=True))
+        return WORD * registers * self.row.parts
+
+    @property
+    def lane(self) -> Lane:
+        return Lane(self.x, self.y)
 
 
 @dataclass(frozen=True)
@@ -185,7 +205,7 @@ def _problem(product: WarpProduct, c: Expressions) -> str:
         pitch = stored_shape(buffer)[-1][1] * buffer.itemsize
         if pitch % LINE or (buffer.layout is not None and buffer.layout.tiles):
             return f"rows of {operand.load.buffer} are {pitch} bytes, or stored in tiles"
-        if not operand.is_along_depth and operand.grain != TRANSPOSED:
+        if not (operand.is_along_depth or operand.is_word_by_word) and operand.grain != TRANSPOSED:
             return f"{operand.load.buffer} lies across k"
     result, _ = c.buffers[product.store.buffers[0]]
     is_plain = result.layout is None and product.store.indices[-1] is columns.var
@@ -216,47 +236,125 @@ def _is_multiple(index: Expr, of: int, simplify: Simplifier) -> bool:
 
 def emit_product(product: WarpProduct, c: Expressions, text: Text) -> None:
     """The lines that load the fragments of both operands and multiply them."""
-    down, across = product.tiles
-    in_a, in_b = product.held
-    a, b = text.name("a_fragments"), text.name("b_fragments")
-    text.line(f"unsigned {a}[{down * in_a}];")
-    text.line(f"unsigned {b}[{across * in_b}];")
-    lanes = Lane(product.x, product.y)
-    rows, columns, depth = (loop.var for loop in product.loops)
-    start: dict[Expr, Expr] = {product.x: ZERO, product.y: ZERO, depth: ZERO}
+    (down, across), (in_a, in_b) = product.tiles, product.held
+    fragments = Fragments(product, c, text, text.name("a_fragments"), text.name("b_fragments"))
+    for name, count in ((fragments.a, down * in_a), (fragments.b, across * in_b)):
+        text.line(f"unsigned {name}[{count}];")
+    fragments.load_left()
+    fragments.load_right()
+    if not product.row.precision:
+        fragments.multiply(fragments.a, fragments.b)
+        return
+    rest_a, rest_b = (fragments.shorten(*of) for of in ((fragments.a, down * in_a), (fragments.b, across * in_b)))
+    if product.row.parts > 1:
+        fragments.multiply(rest_a, fragments.b)
+        fragments.multiply(fragments.a, rest_b)
+    fragments.multiply(fragments.a, fragments.b)
 
-    def load(operand: WarpOperand, count: int, to: str, first: Mapping[Expr, Expr], tile: Expr, beside: Expr) -> None:
-        """`tile`, `beside`: the matrix's number along the operand's rows or columns, and along k."""
+
+@dataclass(frozen=True)
+class Fragments:
+    """Lines about the registers that a thread has of the operands, the arrays `a` and `b`."""
+
+    product: WarpProduct
+    c: Expressions
+    text: Text
+    a: str
+    b: str
+
+    def load_left(self) -> None:
+        product, lane = self.product, self.product.lane
+        held, _ = product.held
+        with self._unrolled(product.tiles[0], "tile") as tile:
+            first: dict[Expr, Expr] = {product.loops[0].var: tile * HALVES}
+            if product.left.is_word_by_word:
+                self._load_each(product.left, self.a, tile * held, first, HALVES)
+                return
+            self._load(product.left, (self.a, tile * held, held), first, (lane.lower, lane.right))
+
+    def load_right(self) -> None:
+        product, lane, across = self.product, self.product.lane, self.product.tiles[1]
+        _, held = product.held
+        columns = product.loops[1].var
+        if product.right.is_word_by_word:
+            with self._unrolled(across, "column") as column:
+                self._load_each(product.right, self.b, column * held, {columns: column * NEIGHBOURS}, 1)
+            return
+        if across > 1:
+            with self._unrolled(across // 2, "pair") as two:
+                first: dict[Expr, Expr] = {columns: two * (2 * NEIGHBOURS)}
+                to = (self.b, two * (2 * held), 2 * held)
+                is_deep = product.row.deep > 1
+                self._load(product.right, to, first, (lane.right if is_deep else lane.lower, lane.lower))
+        if across % 2:
+            last: dict[Expr, Expr] = {columns: Const((across - 1) * NEIGHBOURS, INDEX)}
+            to = (self.b, Const((across - 1) * held, INDEX), held)
+            self._load(product.right, to, last, (ZERO, lane.lower))
+
+    def _load(
+        self, operand: WarpOperand, to: tuple[str, Expr, int], first: Mapping[Expr, Expr], matrix: tuple[Expr, Expr]
+    ) -> None:
+        """`to`: array, place and number of registers. `matrix`: its number along the operand's rows or columns, and
+        along k."""
+        lane, (tile, beside) = self.product.lane, matrix
+        beside = beside if self.product.row.deep > 1 else ZERO
         if operand.is_along_depth:
-            place = operand.at({**start, **first}, tile * DOWN + lanes.row, beside * operand.grain)
+            place = operand.at({**self._start, **first}, tile * DOWN + lane.row, beside * operand.grain)
         else:
-            place = operand.at({**start, **first}, tile * DOWN, beside * DOWN + lanes.row)
-        name = _load_helper(count, operand.is_along_depth, c)
-        text.line(f"{name}({to}, &{c.element(operand.load.buffer, place)});")
+            place = operand.at({**self._start, **first}, tile * DOWN, beside * DOWN + lane.row)
+        array, at, count = to
+        load = _load_helper(count, operand.is_along_depth, self.c)
+        self.text.line(f"{load}(&{array}[{self.c.text(at)}], &{self.c.element(operand.load.buffer, place)});")
 
-    is_deep = product.row.deep > 1
-    with unrolled(down, "tile", product.store.stage, c, text) as tile:
-        to = f"&{a}[{c.text(tile * in_a)}]"
-        load(product.left, in_a, to, {rows: tile * HALVES}, lanes.lower, lanes.right if is_deep else ZERO)
-    if across > 1:
-        with unrolled(across // 2, "pair", product.store.stage, c, text) as two:
-            first: dict[Expr, Expr] = {columns: two * (2 * NEIGHBOURS)}
-            to = f"&{b}[{c.text(two * (2 * in_b))}]"
-            tile, beside = (lanes.right, lanes.lower) if is_deep else (lanes.lower, ZERO)
-            load(product.right, 2 * in_b, to, first, tile, beside)
-    if across % 2:
-        last: dict[Expr, Expr] = {columns: Const((across - 1) * NEIGHBOURS, INDEX)}
-        load(product.right, in_b, f"&{b}[{(across - 1) * in_b}]", last, ZERO, lanes.lower if is_deep else ZERO)
-    multiply, halves = _multiply_helper(product.row, c), product.row.rows // DOWN
-    stage = product.store.stage
-    with unrolled(down, "i", stage, c, text) as i, unrolled(across, "j", stage, c, text) as j:
-        places = [
-            c.element(product.store.buffers[0], _moved(product.store, {rows: i * HALVES + n, columns: j * NEIGHBOURS}))
-            for n in range(HALVES)
-        ]
-        for n in range(0, HALVES, halves):
-            results = ", ".join(f"&{place}" for place in places[n : n + halves])
-            text.line(f"{multiply}({results}, &{a}[{c.text(i * in_a + n)}], &{b}[{c.text(j * in_b)}]);")
+    def _load_each(self, operand: WarpOperand, array: str, at: Expr, first: Mapping[Expr, Expr], halves: int) -> None:
+        """Elements of 32 bits one by one."""
+        product = self.product
+        for n in range(halves * product.row.deep):
+            place = operand.at(
+                {**self._start, **first}, product.y + n % halves * DOWN, product.x + n // halves * ACROSS
+            )
+            element = self.c.element(operand.load.buffer, place)
+            self.text.line(f"{array}[{self.c.text(at + n)}] = __float_as_uint({element});")
+
+    def shorten(self, array: str, count: int) -> str:
+        """Registers with numbers that the instruction takes, and the array of what is left of them, if it is wanted."""
+        rest, convert = self.text.name(f"{array}_rest"), _short_helper(self.c)
+        has_rest = self.product.row.parts > 1
+        if has_rest:
+            self.text.line(f"unsigned {rest}[{count}];")
+        with self._unrolled(count, "n") as n:
+            at = f"{array}[{self.c.text(n)}]"
+            if has_rest:
+                self.text.line(f"const float whole = __uint_as_float({at});")
+                self.text.line(f"{at} = {convert}(whole);")
+                self.text.line(f"{rest}[{self.c.text(n)}] = {convert}(whole - __uint_as_float({at}));")
+            else:
+                self.text.line(f"{at} = {convert}(__uint_as_float({at}));")
+        return rest
+
+    def multiply(self, a: str, b: str) -> None:
+        product, c = self.product, self.c
+        (down, across), (in_a, in_b) = product.tiles, product.held
+        rows, columns, _ = (loop.var for loop in product.loops)
+        name, halves = _multiply_helper(product.row, c), product.row.rows // DOWN
+        with self._unrolled(down, "i") as i, self._unrolled(across, "j") as j:
+            places = [
+                c.element(
+                    product.store.buffers[0], _moved(product.store, {rows: i * HALVES + n, columns: j * NEIGHBOURS})
+                )
+                for n in range(HALVES)
+            ]
+            for n in range(0, HALVES, halves):
+                results = ", ".join(f"&{place}" for place in places[n : n + halves])
+                self.text.line(f"{name}({results}, &{a}[{c.text(i * in_a + n)}], &{b}[{c.text(j * in_b)}]);")
+
+    @property
+    def _start(self) -> dict[Expr, Expr]:
+        """The first thread of the warp at the first of k."""
+        return {self.product.x: ZERO, self.product.y: ZERO, self.product.loops[2].var: ZERO}
+
+    def _unrolled(self, count: int, name: str) -> AbstractContextManager[Expr]:
+        return unrolled(count, name, self.product.store.stage, self.c, self.text)
 
 
 @dataclass(frozen=True)
@@ -326,3 +424,8 @@ def _multiply_helper(row: MatrixIntrinsic, c: Expressions) -> str:
         operands=", ".join(f'"r"({x})' for x in [*operands[0], *operands[1]]),
     )
     return name
+
+
+def _short_helper(c: Expressions) -> str:
+    c.helpers["tf32_of_float32"] = SHORTEN
+    return "tf32_of_float32"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from autosched.ir.expr import Binary, Expr, Load, Var, binary, ceildiv, imin
 from autosched.ir.linear import ONE, ZERO, interval, linear
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Overlap, Scope, Seq, Stmt, Store
-from autosched.ir.visit import bottom_up, free_vars, substitute
+from autosched.ir.visit import bottom_up, exactly, free_vars, substitute
 from autosched.lower.symbolic.domains import Domain, digits, part_bound, pipelined_loops
 from autosched.lower.symbolic.ordered import in_order
 from autosched.lower.symbolic.prefetch import Box, fetch_box, fetches, layout_of, with_fetches
@@ -181,8 +181,9 @@ class NestBuilder:
         return tuple(covered.get(a.name, ZERO) for a in self.stage.op.axes)
 
     def _relocate(self, value: Expr) -> Expr:
-        """Reads of private buffers become relative to the buffer's origin."""
-        return bottom_up(value, lambda e: self._moved(e) if isinstance(e, Load) else e)
+        """Reads of private buffers become relative to the buffer's origin; what may be less precise is exact, but for
+        what an instruction makes of it."""
+        return bottom_up(exactly(value), lambda e: self._moved(e) if isinstance(e, Load) else e)
 
     def _moved(self, load: Load) -> Load:
         producer = self.state.producer(load.buffer)

@@ -95,8 +95,8 @@ def product_axes(stage: Stage) -> ProductAxes | None:
     if found is None or len(op.reduce_axes) != 1 or not op.axes:
         return None
     depth, columns = op.reduce_axes[0], op.axes[-1]
-    right = [x for x in found if _moves(x, columns)]
-    left = [x for x in found if not _moves(x, columns)]
+    right = [x for x in found.loads if _moves(x, columns)]
+    left = [x for x in found.loads if not _moves(x, columns)]
     if len(right) != 1 or right[0].buffer == left[0].buffer:
         return None
     own = [a for a in op.axes if _moves(left[0], a) and not _moves(right[0], a)]
@@ -107,7 +107,7 @@ def product_axes(stage: Stage) -> ProductAxes | None:
         dims = _dim(load, axis), _dim(load, depth)
         if -1 in dims or dims[0] == dims[1] or len(load.indices) - 1 not in dims or any(map(loads, load.indices)):
             return None
-    ends = [limit for form, limit in op.guards if all(load.indices[_dim(load, depth)] is form for load in found)]
+    ends = [limit for form, limit in op.guards if all(load.indices[_dim(load, depth)] is form for load in found.loads)]
     if len(ends) < len(op.guards) or len(ends) > 1:
         return None
     return ProductAxes(left[0], right[0], rows, columns, depth, *ends or [depth.extent])
@@ -134,9 +134,12 @@ def ends_with(state: State, product: ProductAxes) -> bool:
 
 
 def check_product_types(where: str, stage: Stage, product: ProductAxes, row: MatrixIntrinsic) -> None:
-    kinds = (product.left.dtype, product.right.dtype, stage.op.dtypes[0])
-    is_meant = kinds == (row.left, row.right, row.accumulator)
-    check(is_meant, f"{where}: it adds up products of {kinds[0]} and {kinds[1]} in {kinds[2]}")
+    operands = matrix_operands(stage.op.body, stage.op.reducer)
+    check(operands is not None, f"{where}: it is no sum of products")
+    assert operands is not None
+    kinds = f"{product.left.dtype} and {product.right.dtype} in {operands.accumulator}"
+    how = f" by {operands.precision}" if operands.precision else ""
+    check(operands.are_for(row, product.left, product.right), f"{where}: it adds up products of {kinds}{how}")
 
 
 def check_product_depth(where: str, state: State, stage: Stage, product: ProductAxes, row: MatrixIntrinsic) -> None:

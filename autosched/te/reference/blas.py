@@ -16,13 +16,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Binary, Cast, Expr, Load
+from autosched.ir.expr import Binary, Call, Cast, Expr, Load, precision_of
 from autosched.te.reference import error_bounds as rules
 from autosched.te.reference.blocks import AffineIndex, affine, element_strides
 from autosched.te.reference.error_bounds import Array, Bounded
@@ -89,6 +89,10 @@ def match(body: Expr, extents: Mapping[str, int], spatial: int, tensors: Mapping
 
 
 def _operand(expr: Expr, extents: Mapping[str, int], tensors: Mapping[str, Bounded]) -> Operand | None:
+    precision = precision_of(expr)
+    if precision and isinstance(expr, Call):
+        inner = _operand(expr.args[0], extents, tensors)
+        return None if inner is None else replace(inner, value=rules.shortened(precision, inner.value))
     while isinstance(expr, Cast) and _exact_cast(expr.a.dtype, expr.dtype):
         expr = expr.a
     if not isinstance(expr, Load):

@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.ir.dtype import DTYPES
+from autosched.ir.precision import PRECISIONS, SHORT_BITS
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -310,6 +311,8 @@ def call(fn: str, x: Bounded, dtype: str) -> Bounded:
         return Bounded(np.abs(x.value), x.err)
     if fn == "not":
         return Bounded(np.logical_not(x.value), x.err)
+    if fn in PRECISIONS:
+        return shortened(fn, x)
     if fn in _STEPS:
         return _step(_STEPS[fn], x, x.value)
     function, propagate, units = _FUNCTIONS[fn]
@@ -318,6 +321,18 @@ def call(fn: str, x: Bounded, dtype: str) -> Bounded:
     if fn in ("sin", "cos"):  # the reduction of the argument leaves an absolute error
         err = errors(err, np.asarray(_FAST * unit(dtype)))
     return rounded(value, err, dtype, units, (x,))
+
+
+def shortened(precision: str, x: Bounded) -> Bounded:
+    """x, of which a kernel may take the first bits only (`ir/precision.py`), and zero for a subnormal number."""
+    size = np.abs(x.value) + (0.0 if x.err is None else x.err)
+    own = size * PRECISIONS[precision] + DTYPES["float32"].underflow
+    if x.err is None:
+        mantissa = np.frexp(x.value)[0] * 2.0**SHORT_BITS
+        is_short = (np.rint(mantissa) == mantissa) & (size >= DTYPES["float32"].smallest_normal)
+        own = np.where(is_short | (size == 0) | ~np.isfinite(size), 0.0, own)
+        return Bounded(x.value, own if own.any() else None)
+    return Bounded(x.value, x.err + own)
 
 
 def _step(function: Callable[[Array], Array], x: Bounded, value: Array) -> Bounded:

@@ -1,0 +1,28 @@
+"""Sums of products of float32 that may be less precise (`autosched/ir/precision.py`), as a user allows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autosched.ir.expr import Binary, Call, Load
+from autosched.te.dag import ComputeDAG
+from autosched.te.tensor import ComputeOp, Tensor
+
+EXACT = "float32"  # the precision of products that are as they are written
+
+
+def with_precision(dag: ComputeDAG, precision: str) -> ComputeDAG:
+    """Another workload: the same with products of float32 in `precision`, a name of PRECISIONS; `dag` itself where it
+    has none."""
+    made = dag.remade(lambda op: _allowed(op, precision))
+    return dag if made is dag else ComputeDAG(made.outputs, weights=made.weights, winograd=made.winograd)
+
+
+def _allowed(op: ComputeOp, precision: str) -> tuple[Tensor, ...] | None:
+    match op.body:
+        case (Binary(op="mul", a=Load(dtype="float32") as a, b=Load(dtype="float32") as b),):
+            if op.reducer is None or not op.reducer.is_sum:
+                return None
+            product = Call(precision, (a,)) * Call(precision, (b,))
+            return replace(op, body=(product,)).outputs
+    return None
