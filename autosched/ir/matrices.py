@@ -79,6 +79,11 @@ class MatrixIntrinsic:
         """Instructions for m rows: of two parts small by big, big by small and big by big."""
         return self.m // self.rows * (2 * self.parts - 1)
 
+    @property
+    def pipe(self) -> str:
+        """What of a device is busy with it: all rows of a pipe are equally fast, or nearly so."""
+        return ".".join(self.name.split(".")[:2])
+
     def rate(self, arch: str) -> int:
         return self.rates.get(arch, min(self.rates.values()))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from autosched.errors import DeviceError, UsageError
 from autosched.ir.dtype import DTYPES
+from autosched.ir.matrices import MATRICES
 from autosched.session import roofline
 from autosched.target import Target, parse_target
 
@@ -161,11 +162,10 @@ def _gpu_sketches(dag: ComputeDAG, device: Device, rules: Sequence[SketchRule]) 
 def _gpu_pipe(source: Callable[[], Source], dtype: str) -> str:
     """Tensor cores where the kernel has their instructions, else the pipe that computes in the type."""
     from autosched.codegen.c.source import GpuSource
-    from autosched.runtime.gpu.tensor_pipes import pipe_of
 
     code = source()
     assert isinstance(code, GpuSource)
-    return pipe_of(code.matrices[-1]) if code.matrices else DTYPES[dtype].computes_in
+    return MATRICES[code.matrices[-1]].pipe if code.matrices else DTYPES[dtype].computes_in
 
 
 def _gpu_peak(device: Device, pipe: str, measurer: Measurer) -> float | None:

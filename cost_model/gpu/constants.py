@@ -53,10 +53,19 @@ NAMES: tuple[str, ...] = tuple(field.name for field in fields(CardConstants))
 
 def constants_of(facts: GpuFacts) -> CardConstants:
     """Those of the card, of another of its compute capability, or those of none in particular."""
+    return CardConstants(**_row_of(facts).get("constants", {}))
+
+
+def matrix_rates_of(facts: GpuFacts) -> Mapping[str, float]:
+    """Multiply-adds of a multiprocessor in a cycle of the boost clock, by tensor pipe, as measured; empty if not."""
+    rates: Mapping[str, float] = _row_of(facts).get("matrix_rates", {})
+    return rates
+
+
+def _row_of(facts: GpuFacts) -> Mapping[str, Any]:
     cards = read_cards()
-    alike = [row["constants"] for row in cards.values() if row["arch"] == facts.arch and facts.arch]
-    found = cards[facts.name]["constants"] if facts.name in cards else alike[0] if alike else {}
-    return CardConstants(**found)
+    alike = [row for row in cards.values() if row["arch"] == facts.arch and facts.arch]
+    return cards[facts.name] if facts.name in cards else alike[0] if alike else {}
 
 
 @lru_cache(maxsize=1)
@@ -69,6 +78,7 @@ def read_cards(path: Path = CARDS) -> Mapping[str, Mapping[str, Any]]:
         cards = json.loads(path.read_text(encoding="utf-8"))
         for row in cards.values():
             CardConstants(**row["constants"])
+            {pipe: float(rate) for pipe, rate in row.get("matrix_rates", {}).items()}
             row["arch"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TargetError(
@@ -78,8 +88,15 @@ def read_cards(path: Path = CARDS) -> Mapping[str, Mapping[str, Any]]:
     return dict(cards)
 
 
-def with_card(cards: Mapping[str, Mapping[str, Any]], facts: GpuFacts, constants: CardConstants, fitted_to: str) -> str:
+def with_card(
+    cards: Mapping[str, Mapping[str, Any]],
+    facts: GpuFacts,
+    constants: CardConstants,
+    fitted_to: str,
+    matrix_rates: Mapping[str, float],
+) -> str:
     """The text of the table with the row of one card replaced. The constants must be numbers."""
     rounded = {name: float(f"{value:.4g}") for name, value in asdict(constants).items()}
-    row = {"arch": facts.arch, "fitted_to": fitted_to, "constants": rounded}
+    rates = {pipe: float(f"{rate:.4g}") for pipe, rate in matrix_rates.items()}
+    row = {"arch": facts.arch, "fitted_to": fitted_to, "constants": rounded, "matrix_rates": rates}
     return json.dumps({**cards, facts.name: row}, indent=1) + "\n"

@@ -10,14 +10,15 @@ Architecture via Microbenchmarking" (latencies); Abdelkhalik et al., "Demystifyi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autosched.errors import TargetError
-from autosched.ir.closed_forms.arithmetic import multiply
+from autosched.ir.closed_forms.arithmetic import divide, multiply
 from autosched.ir.expr import Expr
 from autosched.ir.matrices import MatrixIntrinsic
 from autosched.target import GpuFacts, Target
-from cost_model.gpu.constants import CardConstants, constants_of
+from cost_model.gpu.constants import CardConstants, constants_of, matrix_rates_of
 
 SECTOR = 32  # bytes that memory and caches move at least
 WAVEFRONT = 128  # bytes that shared memory or L1 deliver in a cycle
@@ -58,6 +59,7 @@ class GpuMachine:
     target: Target
     facts: GpuFacts
     constants: CardConstants
+    matrix_rates: Mapping[str, float]
 
     @property
     def double_slots(self) -> float:
@@ -76,13 +78,19 @@ class GpuMachine:
         return multiply(multiply(self.constants.l2_shared, float(self.facts.multiprocessors)), self.clock_hz)
 
     def matrix_rate(self, row: MatrixIntrinsic) -> Expr:
-        """Multiply-adds of a multiprocessor in a cycle, by such instructions."""
-        return multiply(self.constants.tensor_share, float(row.rate(self.facts.arch)))
+        """Multiply-adds of a multiprocessor in a cycle, by such instructions: as measured, else from the tables."""
+        measured = self.matrix_rates.get(row.pipe)
+        if measured is None:
+            return multiply(self.constants.tensor_share, float(row.rate(self.facts.arch)))
+        return multiply(divide(self.constants.tensor_share, self.constants.clock_share), measured)
 
 
-def gpu_machine(target: Target, constants: CardConstants | None = None) -> GpuMachine:
-    """The cost model's view of a GPU, with the constants of its card unless others are given. Raises TargetError for a
-    target that is none."""
+def gpu_machine(
+    target: Target, constants: CardConstants | None = None, matrix_rates: Mapping[str, float] | None = None
+) -> GpuMachine:
+    """The cost model's view of a GPU, with the constants and rates of its card unless others are given. Raises
+    TargetError for a target that is none."""
     if target.gpu is None:
         raise TargetError(f"the target {target.kind} has no facts of a GPU; parse it with parse_target")
-    return GpuMachine(target, target.gpu, constants or constants_of(target.gpu))
+    rates = matrix_rates_of(target.gpu) if matrix_rates is None else matrix_rates
+    return GpuMachine(target, target.gpu, constants or constants_of(target.gpu), rates)

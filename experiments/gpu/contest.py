@@ -19,6 +19,7 @@ import numpy as np
 
 from autosched.codegen.c.source import GpuSource
 from autosched.errors import AutoschedError, NoValidCandidate
+from autosched.ir.matrices import MATRICES
 from autosched.measure import make_problem, timing
 from autosched.measure.check import CandidateError, Expected, compare, open_expected
 from autosched.measure.gpu_data import GpuData, make_workspace
@@ -31,7 +32,6 @@ from autosched.runtime.gpu.device import DeviceFault, GpuDevice
 from autosched.runtime.gpu.devices import compiler_for, shared_device
 from autosched.runtime.gpu.kernel import GpuKernel
 from autosched.runtime.gpu.peak import measure_gpu_bandwidth, measure_gpu_peak
-from autosched.runtime.gpu.tensor_pipes import pipe_of
 from autosched.te.operators.registry import build
 from experiments.arena import serve
 from experiments.gpu import peers
@@ -59,7 +59,7 @@ def contest(
         problem.wait()
         tell("rates")
         row["bytes"] = problem.n_bytes
-        row["pipe"] = pipe_of(kernel.source.matrices[-1]) if kernel.source.matrices else "float32"
+        row["pipe"] = MATRICES[kernel.source.matrices[-1]].pipe if kernel.source.matrices else "float32"
         row["peak_gflops"] = measure_gpu_peak(device, row["pipe"])
         row["copy_bandwidth"] = measure_gpu_bandwidth(device, problem.n_bytes // 2)  # as much as the case must move
         data = GpuData(device, scratch, problem.inputs, problem.outputs)

@@ -1,11 +1,12 @@
 """Fits the constants of the GPU's analytic latency to measured candidates.
 
-    python -m experiments.gpu.fit FILE... [--write]
+    python -m experiments.gpu.fit FILE... [--facts LEDGER] [--write]
 
-FILE is what `experiments.gpu.calibrate` wrote. Each candidate's latency is a closed form in the constants of
-`cost_model.gpu.constants`; their logarithms are changed, within limits, until the logarithms of the latencies are as
-near as can be to those of the measured times (Levenberg and Marquardt's method, outliers weighted down, candidates that
-are near their problem's best weighted up, constants drawn to what the papers say). Needs no device. Printed are, for
+FILE is what `experiments.gpu.calibrate` wrote; LEDGER, of a run with the step `facts`, tells what tensor cores do. Each
+candidate's latency is a closed form in the constants of `cost_model.gpu.constants`; their logarithms are changed,
+within limits, until the logarithms of the latencies are as near as can be to those of the measured times (Levenberg and
+Marquardt's method, outliers weighted down, candidates that are near their problem's best weighted up, constants drawn
+to what the papers say). Needs no device. Printed are, for
 each problem before and after: the rank correlation, and the regret (the time of the model's pick by the best measured
 time); then the constants. --write puts them into the table that the model reads, under the card's name.
 """
@@ -29,9 +30,9 @@ from autosched.ir.expr import Param
 from autosched.target import GpuFacts, Target, parse_target
 from cost_model.analysis.access import Geometry
 from cost_model.analysis.statements import analyse
-from cost_model.gpu.constants import CARDS, NAMES, CardConstants, constants_of, read_cards, with_card
+from cost_model.gpu.constants import CARDS, NAMES, CardConstants, constants_of, matrix_rates_of, read_cards, with_card
 from cost_model.gpu.latency import gpu_analytic_latency
-from cost_model.gpu.machine import SECTOR, gpu_machine
+from cost_model.gpu.machine import SECTOR, GpuMachine, gpu_machine
 from experiments.gpu.drawn import CalibrationProblem, problem_model
 from experiments.gpu.fit_quality import FitQuality, ranking
 
@@ -72,6 +73,7 @@ class Calibration:
     target: Target
     sketches: tuple[MeasuredSketch, ...]
     left_out: tuple[str, ...]  # what no sketch of today is called, or was not measured
+    matrix_rates: Mapping[str, float]  # see `cost_model.gpu.constants.matrix_rates_of`
 
     @property
     def facts(self) -> GpuFacts:
@@ -97,8 +99,11 @@ def constants_from(values: Floats) -> CardConstants:
     return CardConstants(**dict(zip(NAMES, map(float, values), strict=True)))
 
 
-def read(files: Iterable[Path]) -> Calibration:
-    """What the files hold of one card. Raises UsageError for other files, and for several cards."""
+def read(files: Iterable[Path], ledger: Path | None = None) -> Calibration:
+    """What the files hold of one card; without a `ledger` its tensor cores are as fast as the table has them.
+
+    Raises UsageError for other files, and for several cards.
+    """
     lines = [entry for file in files for entry in _entries(file)]
     cards = {json.dumps(x["card"], sort_keys=True) for x in lines if "card" in x}
     names = {json.loads(card)["name"] for card in cards}
@@ -108,6 +113,7 @@ def read(files: Iterable[Path]) -> Calibration:
     card = json.loads(sorted(cards)[0])
     facts = GpuFacts(**{**card, "max_grid": tuple(card["max_grid"])})
     target = parse_target(kinds.pop()).with_gpu(facts)
+    rates = matrix_rates_of(facts) if ledger is None else _matrix_rates(ledger, facts)
     problems = {x["problem"]["label"]: x["problem"] for x in lines if "problem" in x}
     found: list[MeasuredSketch] = []
     left_out: list[str] = []
@@ -115,10 +121,24 @@ def read(files: Iterable[Path]) -> Calibration:
         rows = [x for x in lines if x.get("label") == label]
         left_out += [f"{label}: {x['failure']}" for x in rows if "failure" in x]
         problem = CalibrationProblem(said["workload"], tuple(said["shape"]), said["dtype"], said["candidates"])
-        made, unknown = _measured(problem, target, [x for x in rows if "seconds" in x])
+        machine = gpu_machine(target, SYMBOLS, rates)
+        made, unknown = _measured(problem, machine, [x for x in rows if "seconds" in x])
         found += made
         left_out += unknown
-    return Calibration(target, tuple(found), tuple(left_out))
+    return Calibration(target, tuple(found), tuple(left_out), rates)
+
+
+def _matrix_rates(ledger: Path, facts: GpuFacts) -> Mapping[str, float]:
+    """Of the card, in multiply-adds of a multiprocessor in a cycle. Raises UsageError for a ledger of another card."""
+    try:
+        rows = json.loads(ledger.read_text(encoding="utf-8"))["steps"]["facts"]["rows"]
+        name = rows["attributes"]["name"]
+        gflops = {pipe: float(row["gflops"]) for pipe, row in rows.items() if "mma." in pipe and "gflops" in row}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{ledger} is no ledger of a run with the step facts: {error!r}") from None
+    if name != facts.name:
+        raise UsageError(f"{ledger} is of {name}, but the measurements are of {facts.name}: give its own ledger")
+    return {pipe: rate / (2 * facts.multiprocessors * facts.clock_ghz) for pipe, rate in gflops.items()}
 
 
 def _entries(file: Path) -> Iterator[dict[str, Any]]:
@@ -137,10 +157,9 @@ def _entries(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _measured(
-    problem: CalibrationProblem, target: Target, rows: Sequence[Mapping[str, Any]]
+    problem: CalibrationProblem, symbolic: GpuMachine, rows: Sequence[Mapping[str, Any]]
 ) -> tuple[list[MeasuredSketch], list[str]]:
-    of = problem_model(problem, target)
-    symbolic = gpu_machine(target, SYMBOLS)
+    of = problem_model(problem, symbolic.target)
     found: list[MeasuredSketch] = []
     for i, sketch in enumerate(of.sketches):
         names = [p.name for p in sketch.params]
@@ -225,10 +244,11 @@ def _words(q: FitQuality) -> tuple[str, ...]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="experiments.gpu.fit", description="fit a card's constants, off the card")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="what experiments.gpu.calibrate wrote")
+    parser.add_argument("--facts", type=Path, metavar="LEDGER", help="what a run with the step facts wrote")
     parser.add_argument("--write", action="store_true", help=f"put them into {CARDS.name}")
     args = parser.parse_args(argv)
     try:
-        of = read(args.files)
+        of = read(args.files, args.facts)
         if not of.sketches:
             raise UsageError("there is no measured candidate of a sketch that exists")
         found = fit(of, CardConstants())
@@ -237,7 +257,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"left out {of.left_out.count(line)} of {line}")
         if args.write:
             count = sum(len(s.seconds) for s in of.sketches)
-            text = with_card(read_cards(), of.facts, found, f"{count} candidates of {len(of.problems)} problems")
+            fitted_to = f"{count} candidates of {len(of.problems)} problems"
+            text = with_card(read_cards(), of.facts, found, fitted_to, of.matrix_rates)
             CARDS.write_text(text, encoding="utf-8")
     except AutoschedError as error:
         print(error, file=sys.stderr)

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from autosched.errors import TargetError, UsageError
+from autosched.ir.closed_forms.program import Program
+from autosched.ir.matrices import MATRICES
 from autosched.target import parse_target
 from cost_model.gpu import constants
-from cost_model.gpu.constants import CardConstants, constants_of, read_cards, with_card
+from cost_model.gpu.constants import CardConstants, constants_of, matrix_rates_of, read_cards, with_card
+from cost_model.gpu.machine import gpu_machine
 from experiments.gpu import fit
 from experiments.gpu.drawn import CalibrationProblem, card_facts, drawn, named, problem_model
 from experiments.gpu.fit_quality import rank_correlation, ranking
@@ -38,7 +41,7 @@ def measured(tmp_path_factory):
             {"label": problem.label, "sketch": of.sketches[c.sketch].name, "values": named(of, c), "samples": [1.0]}
             for c in picked
         ]
-        made, _ = fit._measured(problem, TARGET, [row | {"seconds": 1.0} for row in rows])
+        made, _ = fit._measured(problem, gpu_machine(TARGET, fit.SYMBOLS), [row | {"seconds": 1.0} for row in rows])
         for found in made:
             mine = [row for row in rows if row["sketch"] == found.sketch]
             for row, seconds in zip(mine, found.predicted(fit.vector(TRUE)[None, :])[0], strict=True):
@@ -54,7 +57,7 @@ def test_symbolic_constants_say_what_numbers_say():
     of = problem_model(PROBLEMS[0], TARGET)
     candidate = drawn(of, 0)[0]
     row = {"sketch": of.sketches[candidate.sketch].name, "values": named(of, candidate), "samples": [1.0]}
-    ((sketch,), _) = fit._measured(PROBLEMS[0], TARGET, [row])
+    ((sketch,), _) = fit._measured(PROBLEMS[0], gpu_machine(TARGET, fit.SYMBOLS), [row])
     said = of.model.analytic_latency(candidate.sketch, np.array([candidate.values]))
     assert sketch.predicted(fit.vector(constants_of(TARGET.gpu))[None, :])[0] == pytest.approx(said)
 
@@ -101,13 +104,37 @@ def test_measurements_of_several_cards_or_none_are_refused(measured, tmp_path):
 
 def test_a_card_s_constants_are_found_by_name_then_by_capability(tmp_path, monkeypatch):
     facts = TARGET.gpu
-    text = with_card({}, facts, replace(CardConstants(), launch_s=4e-6), "a test")
-    table = json.loads(with_card(json.loads(text), replace(facts, name="b"), CardConstants(), "a test"))
+    text = with_card({}, facts, replace(CardConstants(), launch_s=4e-6), "a test", {"mma.int8": 1000.0})
+    table = json.loads(with_card(json.loads(text), replace(facts, name="b"), CardConstants(), "a test", {}))
     monkeypatch.setattr(constants, "read_cards", lambda: table)
     assert constants_of(facts).launch_s == 4e-6
     assert constants_of(replace(facts, name="b")) == CardConstants()
     assert constants_of(replace(facts, name="c")).launch_s == 4e-6
     assert constants_of(replace(facts, name="c", arch="")) == CardConstants()
+    assert matrix_rates_of(replace(facts, name="c")) == {"mma.int8": 1000.0}
+    assert not matrix_rates_of(replace(facts, name="b"))
+    machine = gpu_machine(TARGET, replace(CardConstants(), tensor_share=0.9, clock_share=0.75))
+    assert fit_value(machine.matrix_rate(MATRICES["mma.int8"])) == pytest.approx(1200.0)
+    assert fit_value(machine.matrix_rate(MATRICES["mma.bfloat16"])) == pytest.approx(0.9 * 1288)
+
+
+def fit_value(closed):
+    return float(Program([closed], ())(np.zeros((1, 0), np.int64))[0, 0])
+
+
+def test_tensor_cores_are_as_fast_as_a_ledger_says(measured, tmp_path):
+    facts, ledger = TARGET.gpu, tmp_path / "ledger.json"
+    rows = {"attributes": {"name": facts.name}, "wgmma.bfloat16": {"gflops": 660_000.0}, "mma.int8": {"error": "no"}}
+    ledger.write_text(json.dumps({"steps": {"facts": {"rows": rows}}}))
+    expected = 660e12 / (2 * facts.multiprocessors * facts.clock_ghz * 1e9)
+    assert fit.read([measured], ledger).matrix_rates == {"wgmma.bfloat16": pytest.approx(expected)}
+    rows["attributes"]["name"] = "another"
+    ledger.write_text(json.dumps({"steps": {"facts": {"rows": rows}}}))
+    with pytest.raises(UsageError, match="is of another, but the measurements are of"):
+        fit.read([measured], ledger)
+    ledger.write_text("{}")
+    with pytest.raises(UsageError, match="no ledger"):
+        fit.read([measured], ledger)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"a": {"arch": "sm_90"}}', '{"a": {"arch": "", "constants": {"no": 1}}}'])

@@ -23,7 +23,6 @@ from autosched.runtime.gpu.tensor_pipes import (
     by_warpgroups,
     by_warps,
     loads_of,
-    pipe_of,
     pipes_of,
 )
 from autosched.runtime.simulator.build import find_compiler
@@ -119,9 +118,9 @@ def test_nothing_but_products_in_the_loop(name: str, arch: str, tmp_path: Path) 
 def test_pipes_are_those_of_the_card() -> None:
     assert pipes_of(CUDA_CARDS["sm_75"]) == ()
     assert not any(name.startswith("wgmma") for name in pipes_of(CUDA_CARDS["sm_100"]))
-    assert {pipe_of(row) for row in MATRICES} <= set(pipes_of(CUDA_CARDS["sm_90"]))
+    assert {row.pipe for row in MATRICES.values()} <= set(pipes_of(CUDA_CARDS["sm_90"]))
     for row in MATRICES.values():
-        assert PIPES[pipe_of(row.name)].operand in row.instruction
+        assert PIPES[row.pipe].operand in row.instruction
     assert "mma.float8_e4m3fn" not in pipes_of(CUDA_CARDS["sm_80"])
 
 

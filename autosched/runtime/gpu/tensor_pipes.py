@@ -38,7 +38,7 @@ PLAIN = "\n".join(f'{FUNCTION}{name}() {{ asm volatile("{ptx}" ::: "memory"); }}
 @dataclass(frozen=True)
 class TensorPipe:
     """`operand`: PTX's name of the type of both operands, of `nbytes`; `one` in 32 bits. Compute capability `since`, or
-    that alone. `name`: who multiplies, and A's type; rows of `ir/matrices.py` begin with it, where there are any."""
+    that alone. `name`: who multiplies, and A's type: the `pipe` of rows of `ir/matrices.py`, where there are any."""
 
     name: str
     operand: str
@@ -88,11 +88,6 @@ PIPES: Mapping[str, TensorPipe] = {
 def pipes_of(facts: GpuFacts) -> tuple[str, ...]:
     """The names of PIPES that a GPU has."""
     return tuple(pipe.name for pipe in PIPES.values() if pipe.is_of(facts))
-
-
-def pipe_of(matrix: str) -> str:
-    """The name of the pipe that a row of `ir/matrices.py` takes."""
-    return ".".join(matrix.split(".")[:2])
 
 
 @dataclass(frozen=True)
