@@ -165,22 +165,15 @@ class Simplifier:
         for atom, c in y.terms:
             terms[atom] = terms.get(atom, 0) + sign * c
         constant = x.constant + sign * y.constant
-        joined = next((t for t in terms if self._joins(t, terms)), None)
-        if joined is None:
+        joined, quotient = next(((t, q) for t in terms if (q := _beside(t, terms)) is not None), (None, None))
+        if joined is None or quotient is None:
             kept = sorted(((a, c) for a, c in terms.items() if c), key=lambda t: _order(t[0]))
             return Affine(tuple(kept), constant)
         assert isinstance(joined, Binary)
         factor = terms.pop(joined)
-        del terms[_quotient(joined)]
+        del terms[quotient]
         rest = Affine(tuple((a, c) for a, c in terms.items() if c), constant)
         return self._combine(rest, _scale(self.affine(joined.a), factor), 1)
-
-    @staticmethod
-    def _joins(atom: Expr, terms: Mapping[Expr, int]) -> bool:
-        """Whether atom is a remainder that stands beside its quotient: c * (r % f) and c * f * (r // f)."""
-        if not (isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, Const) and terms[atom]):
-            return False
-        return terms.get(_quotient(atom)) == terms[atom] * int(atom.b.value)
 
     def _divide(self, op: str, x: Affine, y: Affine) -> Affine:
         if y.terms or y.constant <= 0:
@@ -294,12 +287,16 @@ class Simplifier:
 _AFFINE_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "ceildiv", "min", "max"})
 
 
-def _quotient(remainder: Binary) -> Expr:
-    """r // f of r % f, as it is written: where r is x // g that is x // (g f)."""
-    r, f = remainder.a, remainder.b
-    if isinstance(r, Binary) and r.op == "floordiv" and isinstance(r.b, Const) and isinstance(f, Const):
-        return Binary("floordiv", r.a, Const(int(r.b.value * f.value), INDEX))
-    return Binary("floordiv", r, f)
+def _beside(atom: Expr, terms: Mapping[Expr, int]) -> Expr | None:
+    """The quotient that stands beside atom, if that is its remainder: c * (r % f) and c * f * (r // f). Where r is
+    x // g the quotient may be written x // (g f)."""
+    if not (isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, Const) and terms[atom]):
+        return None
+    r, f = atom.a, int(atom.b.value)
+    forms: list[Expr] = [Binary("floordiv", r, atom.b)]
+    if isinstance(r, Binary) and r.op == "floordiv" and isinstance(r.b, Const):
+        forms.append(Binary("floordiv", r.a, Const(int(r.b.value) * f, INDEX)))
+    return next((q for q in forms if terms.get(q) == terms[atom] * f), None)
 
 
 def _atom(expr: Expr) -> Affine:

@@ -358,3 +358,9 @@ def test_digits_with_their_places_are_a_number():
     data = Load("X", (i,), "int64")
     assert simplify.place_value(form, 5, data * 4 - data * 3) != simplify.place_value(form, 5, data)
     assert simplify.place_value(form, 5, data * 4 // 4) != simplify.place_value(form, 5, data), "it wraps around"
+
+
+def test_three_digits_are_a_number_however_the_first_is_written():
+    simplify = Simplifier({i: (0, 2 * 12 - 1)})
+    for first in (i // 4 // 3, i // 12):
+        assert simplify(first * 12 + i // 4 % 3 * 4 + i % 4) is i
