@@ -1,10 +1,12 @@
 """Forms of a product beside torch.matmul: `python -m experiments.gpu.climb PARENT_PID WHERE` answers requests.
+`--once REQUEST` launches one, a JSON object with "form" and "size".
 
 WHERE is `card` or `simulator`. A form is checked first: sampled rows against float64, all of C against PyTorch's.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Mapping
@@ -154,7 +156,25 @@ def answer(request: Mapping[str, Any], where: str) -> dict[str, Any]:
     return row | {"spent_s": round(time.monotonic() - begun, 3)}
 
 
+def once(text: str) -> None:
+    """One launch on data of its own, for tools that watch a process."""
+    request = json.loads(text)
+    form, size = ProductForm(**request["form"]), Size(*request["size"])
+    device = card()
+    made = source(form, size, device.facts().multiprocessors)
+    numbers = np.random.default_rng(0).standard_normal(1 << 20).astype(numpy_dtype("bfloat16")).view(np.uint16)
+    buffers = {}
+    for name, count in (("A", size.m * size.k), ("B", size.k * size.n), ("C", size.m * size.n)):
+        buffers[name] = device.allocate(2 * count)
+        device.upload(buffers[name], np.resize(numbers, count))
+    device.run(device.prepare(device.load(compile_source(made, cuda_compiler(ARCH)), made), made, buffers))
+    device.synchronise()
+
+
 def main() -> int:
+    if sys.argv[1] == "--once":
+        once(sys.argv[2])
+        return 0
     where = sys.argv[2]
     serve(lambda request, _: answer(request, where))
     return 0

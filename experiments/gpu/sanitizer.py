@@ -45,12 +45,12 @@ def measure(request: StepRequest) -> Iterator[tuple[str, Row]]:
             yield f"{check} {name}", watched(command, left)
 
 
-def watched(command: Sequence[str], seconds: float) -> Row:
-    """How a command ended and what it printed; its whole group is killed when time is over."""
+def watched(command: Sequence[str], seconds: float, most: int | None = WORDS) -> Row:
+    """How a command ended and what it printed, at `most` so much; its whole group is killed when time is over."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     try:
         printed, _ = process.communicate(timeout=seconds)
-        return {"status": process.returncode, "words": printed.decode(errors="replace")[-WORDS:]}
+        return {"status": process.returncode, "words": printed.decode(errors="replace")[-(most or len(printed)) :]}
     except subprocess.TimeoutExpired:
         return {"status": "killed", "words": f"not done within {seconds:.0f} s"}
     finally:
