@@ -273,6 +273,7 @@ def _for_line(s: For) -> str:
         notes.append(f"{expr_text(s.raster)} rows together")
     if s.overlap is not None:
         words = ", asynchronous" * s.overlap.asynchronous + ", by tiles" * s.overlap.by_tiles
+        words += f", on {s.overlap.multiprocessors} multiprocessors" * bool(s.overlap.multiprocessors)
         notes.append(f"{expr_text(s.overlap.stages)} stages{words}")
     if s.bound is not s.extent:
         notes.append(f"at most {expr_text(s.bound)}")

@@ -141,12 +141,14 @@ class Overlap:
     Loops directly inside one another with the same overlap count as one. `lower/passes/overlap_iterations.py` makes it
     so; until then the loop runs as written. `asynchronous`: copies are left to the memory system, if they only move
     elements. `by_tiles`: they are loads of whole tiles by a warp that does nothing else, see `tiles.py`; such a loop
-    stays as written, its code has the rings.
+    stays as written, its code has the rings. Of a GPU with so many `multiprocessors` each one's resident blocks then go
+    through the work of all blocks, and load ahead for the next; with 0 each block has its own.
     """
 
     stages: Expr
     asynchronous: bool
     by_tiles: bool = False
+    multiprocessors: int = 0
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,7 @@ class Pipelined:
     stages: Num
     asynchronous: bool
     by_tiles: bool = False
+    multiprocessors: int = 0
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,7 @@ class KernelWork:
     barriers: Expr  # that a thread passes, real
     shuffles: Expr = ZERO  # values that a thread gets from others, real
     has_ring: bool = False  # one more warpgroup loads tiles
+    is_persistent: bool = False  # a multiprocessor's resident blocks go through the work of all
     resident: Expr = UNIT  # blocks that a multiprocessor should keep, integer
     raster: Expr = UNIT  # rows of blocks that are started together, integer
 
@@ -218,6 +219,7 @@ def _kernel(analysis: Analysis, nest: int) -> KernelWork:
         sum_of(passed),
         sum_of(shuffled),
         bool(rings),
+        any(x.overlap is not None and x.overlap.multiprocessors > 0 for w in works for x in w.own),
         analysis.resident.get(nest, UNIT),
         analysis.raster.get(nest, UNIT),
     )

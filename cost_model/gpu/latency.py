@@ -156,8 +156,8 @@ def kernel_cost(kernel: KernelWork, machine: GpuMachine) -> KernelCost:
         sum_of(c.port for c in costs),
     )
     meetings = add(multiply(kernel.barriers, k.barrier_latency), multiply(kernel.shuffles, k.shuffle_latency))
-    path = add(_path(costs, k.global_latency), meetings)
     rounds = ceil(divide(share, resident))
+    path = add(_path(costs, k.global_latency, rounds if kernel.is_persistent else ONE), meetings)
     cycles = _overlapped([multiply(share, maximum_of(pipes)), multiply(rounds, path)], k.overlap_loss)
     on_chip = divide(cycles, machine.clock_hz)
     fits = sum_of(_unique(a) for w in kernel.works for a in w.accesses(*OUTSIDE))
@@ -172,8 +172,9 @@ def kernel_cost(kernel: KernelWork, machine: GpuMachine) -> KernelCost:
     return KernelCost(kernel, costs, registers, resident, share, path, pipes, on_chip, l2, dram, seconds)
 
 
-def _path(costs: tuple[WorkCost, ...], global_latency: Constant) -> Expr:
-    """Cycles of a block alone: statements take turns, but the fills of a pipeline go on beside what is computed."""
+def _path(costs: tuple[WorkCost, ...], global_latency: Constant, together: Expr) -> Expr:
+    """Cycles of a block alone: statements take turns, but the fills of a pipeline go on beside what is computed. So
+    many blocks' work `together` waits for one first fill."""
     piped = [c for c in costs if c.work.pipeline is not None]
     fills, computed = [c for c in piped if c.work.is_fill], [c for c in piped if not c.work.is_fill]
     in_turns = sum_of(c.cycles for c in costs)
@@ -188,7 +189,7 @@ def _path(costs: tuple[WorkCost, ...], global_latency: Constant) -> Expr:
         flow,
         divide(waiting, maximum(1.0, subtract(pipeline.stages, 1.0))),  # so many iterations' fills are under way
     ]
-    first = divide(waiting, maximum(1.0, pipeline.iterations))  # nothing to do meanwhile
+    first = divide(waiting, multiply(maximum(1.0, pipeline.iterations), together))  # nothing to do meanwhile
     others = sum_of(c.cycles for c in costs if c.work.pipeline is None)
     return where(pipeline.stages > 1, add(add(maximum_of(beside), first), others), in_turns)
 
@@ -208,15 +209,15 @@ def register_estimate(kernel: KernelWork, machine: GpuMachine) -> Expr:
 def register_room(kernel: KernelWork, machine: GpuMachine) -> Expr:
     """Registers that a thread may have so that as many blocks fit into a multiprocessor as should, integer."""
     facts = machine.facts
-    if kernel.has_ring:
-        given = imin(kernel.threads // WARPGROUP, Const(max(REGISTERS), INDEX))
-        room: Expr = Const(0, INDEX)
-        for groups, (count, _) in REGISTERS.items():
-            room = select(binary("eq", given, Const(groups, INDEX)), Const(count, INDEX), room)
-        return room
-    threads = kernel.warps(facts.warp) * facts.warp
+    threads = ceildiv(kernel.launched, facts.warp) * facts.warp
     share = Const(facts.registers_per_multiprocessor, INDEX) // (threads * kernel.resident)
-    return imin(share // g.REGISTER_UNIT * g.REGISTER_UNIT, Const(facts.max_registers_per_thread, INDEX))
+    room = imin(share // g.REGISTER_UNIT * g.REGISTER_UNIT, Const(facts.max_registers_per_thread, INDEX))
+    if kernel.has_ring:  # a block that is alone gives out anew what those that load do not need
+        alone = binary("eq", kernel.resident, Const(1, INDEX))
+        for groups, (count, _) in REGISTERS.items():
+            here = alone & binary("eq", kernel.threads, Const(groups * WARPGROUP, INDEX))
+            room = select(here, Const(count, INDEX), room)
+    return room
 
 
 def occupancy(kernel: KernelWork, registers: Expr, machine: GpuMachine) -> Expr:
@@ -237,7 +238,8 @@ def occupancy(kernel: KernelWork, registers: Expr, machine: GpuMachine) -> Expr:
     result = limits[0]
     for limit in limits[1:]:
         result = imin(result, limit)
-    return imax(result, Const(1, INDEX))
+    result = imax(result, Const(1, INDEX))
+    return imin(result, kernel.resident) if kernel.is_persistent else result
 
 
 def _work_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachine) -> WorkCost:

@@ -145,6 +145,11 @@ def ring_places(name: str) -> SketchParam:
     return SketchParam(name, (2, 3, 4, 5, 6, 7, 8), "stages")
 
 
+def resident(name: str) -> SketchParam:
+    """Blocks that a multiprocessor keeps at a time."""
+    return SketchParam(name, (1, 2, 3), "resident")
+
+
 def raster(name: str) -> SketchParam:
     """Rows of blocks that are started together."""
     return SketchParam(name, (1, 2, 4, 8, 16), "raster")

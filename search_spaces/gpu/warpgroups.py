@@ -22,6 +22,7 @@ from autosched.schedule import (
     CacheRead,
     ComputeAt,
     Fuse,
+    LaunchBounds,
     Pipeline,
     Raster,
     Reorder,
@@ -52,7 +53,7 @@ class WarpgroupTiling:
         return can and _product(sketch.state, stage) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-        return [_by_warpgroups(sketch, stage), *matrix_alternatives(sketch, stage, context)]
+        return [_by_warpgroups(sketch, stage, context), *matrix_alternatives(sketch, stage, context)]
 
 
 def _product(state: State, stage: Stage) -> tuple[MatrixIntrinsic, ProductAxes] | None:
@@ -73,9 +74,11 @@ def _can_load(state: State, load: Load) -> bool:
     return is_outside and has_maps(buffer_shape(state, load.buffer), DTYPES[load.dtype].nbytes)
 
 
-def _by_warpgroups(sketch: PartialSketch, stage: Stage) -> PartialSketch:
+def _by_warpgroups(sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch:
     found = _product(sketch.state, stage)
     assert found is not None
+    assert context.target.gpu is not None
+    multiprocessors = context.target.gpu.multiprocessors
     row, product = found
     sketch, consumer, acc = fuse_consumer(sketch, stage)
     sketch = _bind(sketch, consumer, stage, product)
@@ -97,7 +100,7 @@ def _by_warpgroups(sketch: PartialSketch, stage: Stage) -> PartialSketch:
         copy = f"{load.buffer}.{tag}"
         sketch = sketch.apply(CacheRead(load.buffer, acc, tag), ComputeAt(copy, acc, loops[0], Scope.SHARED.value))
         sketch = sketch.finish(copy)
-    sketch = sketch.apply(Pipeline(acc, loops[0], stages.name, "tiles"), WarpgroupMma(acc, row.name))
+    sketch = sketch.apply(Pipeline(acc, loops[0], stages.name, "tiles", multiprocessors), WarpgroupMma(acc, row.name))
     return sketch.finish(consumer, acc, note=f"{stage.name}:{row.name}")
 
 
@@ -128,6 +131,8 @@ def _bind(sketch: PartialSketch, consumer: str, stage: Stage, product: ProductAx
         *(Unroll(consumer, name) for name in (m[2], n[1], m[4], n[3])),
     ]
     sketch = sketch.with_params(params).apply(*steps)
+    resident = domains.resident(f"{consumer}.resident")
+    sketch = sketch.with_params([resident]).apply(LaunchBounds(consumer, resident.name))
     raster = domains.raster(f"{consumer}.raster")
     kinds = {x.kind.value for x in sketch.state.stage(consumer).loops}
     if not {"blockIdx.x", "blockIdx.y"} <= kinds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from autosched.codegen.c.atomics import atomic_update
+from autosched.codegen.c.blocks import block_order
 from autosched.codegen.c.bounds import Registers, is_unrolled, unrolling
 from autosched.codegen.c.dialects import DIALECTS, Dialect
 from autosched.codegen.c.expressions import COMPARED, INT_LIMIT, Expressions
@@ -23,7 +24,6 @@ from autosched.ir.atomics import atomic_operation
 from autosched.ir.dots import Dot, Word
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var, binary, select
-from autosched.ir.raster import block_of
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import (
     BLOCKS,
@@ -123,7 +123,7 @@ class _Kernel:
         types = ", ".join([*(MAP.format(name=m.name) for m in maps), *(self._parameter(*x) for x in arguments)])
         count, block = self.threads.count, ", ".join(map(str, self.threads.block))
         ahead = any(isinstance(s, Commit) for s in walk(self.nest))
-        blocks = self.registers.blocks(count, ahead) if self.ring is None else 1
+        blocks = self.registers.blocks(count, ahead) if self.ring is None else self.registers.asked or 1
         resident = "" if blocks is None else self.dialect.resident.format(blocks=blocks)
         head = f"{self.dialect.kernel.format(threads=block, count=count, resident=resident)} {self.name}({types})"
         shared = self.shared.declarations(self.dialect, self.text.name("shared_memory"))
@@ -189,14 +189,18 @@ class _Kernel:
         if stmt.kind in BLOCKS or stmt.kind in THREADS:
             if isinstance(stmt.resident, Const):
                 self.registers.asked = int(stmt.resident.value)
-            if isinstance(stmt.raster, Const):
-                self._raster(stmt, int(stmt.raster.value))
+            if stmt is self.nest:
+                self._order(stmt)
             number = self.threads.bind(stmt, self.dialect)
             if number is None:
                 self.c.variables[stmt.var] = "0"
             else:
-                rastered = self.threads.places.get(stmt.kind)
-                self.line(f"const {kind} {name} = {number if rastered is None else self.c.text(rastered)};")
+                ordered = self.threads.places.get(stmt.kind)
+                line = f"const {kind} {name} = {number if ordered is None else self.c.text(ordered)};"
+                if self.ring is not None and stmt.kind in BLOCKS:
+                    self.ring.places.append(line)
+                else:
+                    self.line(line)
             is_last = not (isinstance(stmt.body, For) and (stmt.body.kind in BLOCKS or stmt.body.kind in THREADS))
             if self.ring is not None and is_last:
                 self._roles(self.ring, stmt.body)
@@ -223,6 +227,21 @@ class _Kernel:
                 variable = self.c.places.pop(place.expr)
                 self.line(f"{variable} = {variable} == {place.count - 1} ? 0 : {variable} + 1;")
 
+    def _order(self, nest: For) -> None:
+        """Names the number of a block in the order in which they are done, if that is not the device's."""
+        multiprocessors = 0 if self.ring is None else self.ring.ring.multiprocessors
+        order = block_order(nest, self.name, self.registers.asked or 1, multiprocessors)
+        if order is None:
+            return
+        self.simplify.ranges[order.number] = (0, order.count - 1)
+        self.threads.places = {kind: self.simplify(place) for kind, place in order.places.items()}
+        name = self.c.variables[order.number] = self.text.name("tile" if order.launched else "block")
+        if self.ring is not None and order.launched:
+            self.ring.order = order
+            return
+        x, y = (self.dialect.block.format(axis="xy"[n], number=n) for n in (0, 1))
+        self.line(f"const {self.c.index_type} {name} = {y} * {order.sizes[0]} + {x};")
+
     def _roles(self, ring: RingCode, body: Stmt) -> None:
         """What the threads do that multiply tiles, beside those that load them."""
         x, y, z = self.threads.numbers
@@ -230,10 +249,12 @@ class _Kernel:
         if x is None or y is None or z is None or rest or groups not in REGISTERS:
             raise ScheduleError(f"{self.threads.block} threads are no warpgroups that multiply tiles")
         self.threads.block[2] += WARPS
-        ring.start((x, y, z), groups, self.shared)
-        with ring.loads():
+        ring.start((x, y, z), groups, self.registers.asked or 1, self.shared)
+        if ring.order is not None:
+            self.threads.grid = [ring.order.launched, 1, 1]
+        with ring.loads(), ring.blocks():
             ring.load()
-        with ring.multiplies():
+        with ring.multiplies(), ring.blocks():
             self._emit(body)
 
     def _product(self, stmt: For) -> bool:
@@ -248,22 +269,6 @@ class _Kernel:
             self.registers.most_operands = max(self.registers.most_operands, product.fragment_bytes)
             emit_product(product, self.c, self.text)
         return product is not None
-
-    def _raster(self, nest: For, group: int) -> None:
-        """The places of blocks that are started in bands of `group` rows."""
-        sizes = {s.kind: s.bound for s in walk(nest) if isinstance(s, For) and s.kind in BLOCKS}
-        across, down = (sizes[kind] for kind in BLOCKS[:2])
-        assert isinstance(across, Const)
-        assert isinstance(down, Const)
-        if group == 1 or 1 in (across.value, down.value):
-            return
-        number = Var(f"{self.name}.block", INDEX)
-        name = self.c.variables[number] = self.text.name("block")
-        x, y = (self.dialect.block.format(axis="xy"[n], number=n) for n in (0, 1))
-        self.line(f"const {self.c.index_type} {name} = {y} * {across.value} + {x};")
-        self.simplify.ranges[number] = (0, int(across.value * down.value) - 1)
-        places = block_of(number, int(across.value), int(down.value), group)
-        self.threads.places = {kind: self.simplify(place) for kind, place in zip(BLOCKS, places, strict=False)}
 
     def _shared_places(self, buffer: str) -> int:
         """The places of a shared buffer that the iterations of a pipeline take in turn; 1 of any other."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from autosched.codegen.c.blocks import BlockOrder
 from autosched.codegen.c.expressions import Expressions
 from autosched.codegen.c.matrices import CONSTRAINTS, ProductLoops
 from autosched.codegen.c.names import Text
@@ -83,6 +84,11 @@ class Ring:
     compute: tuple[Stmt, ...]
 
     @property
+    def multiprocessors(self) -> int:
+        """Whose resident blocks go through the work of all; 0 where each block has its own."""
+        return 0 if self.loop.overlap is None else self.loop.overlap.multiprocessors
+
+    @property
     def places(self) -> int:
         assert self.loop.overlap is not None
         assert isinstance(self.loop.overlap.stages, Const)
@@ -121,10 +127,13 @@ class RingCode:
     maps: dict[str, str] = field(default_factory=dict)
     threads: tuple[Var, Var, Var] | None = None
     groups: int = 0
+    is_alone: bool = True  # one block on a multiprocessor
     barriers: str = ""
     place: str = ""
     parity: str = ""
     results: dict[str, None] = field(default_factory=dict)  # what products are added to, in order
+    order: BlockOrder | None = None  # of blocks that go through the work of all
+    places: list[str] = field(default_factory=list)  # lines that name the indices of a block in that order
 
     def tensor_maps(self) -> list[TensorMap]:
         """What the kernel takes first; the C names of its tensors are known."""
@@ -142,9 +151,9 @@ class RingCode:
 
     # roles
 
-    def start(self, threads: tuple[Var, Var, Var], groups: int, shared: SharedMemory) -> None:
+    def start(self, threads: tuple[Var, Var, Var], groups: int, resident: int, shared: SharedMemory) -> None:
         """The lines before the roles part: the ring's memory, and barriers that nobody has passed."""
-        self.threads, self.groups = threads, groups
+        self.threads, self.groups, self.is_alone = threads, groups, resident == 1
         for buffer in self.ring.buffers:
             name = self.text.name(buffer.name)
             self.c.buffers[buffer.name] = (buffer, name)
@@ -185,9 +194,25 @@ class RingCode:
             yield
         self.text.line("}")
 
+    @contextmanager
+    def blocks(self) -> Iterator[None]:
+        """Around what is done for each block of the grid that this one goes through."""
+        if self.order is None:
+            for line in self.places:
+                self.text.line(line)
+            yield
+            return
+        number, step = self.c.variables[self.order.number], self.order.launched
+        first = self.c.dialect.block.format(axis="x", number=0)
+        self.text.line(self.c.dialect.unroll_by.format(times=1))
+        with self.text.block(f"for (int {number} = {first}; {number} < {self.order.count}; {number} += {step})"):
+            for line in self.places:
+                self.text.line(line)
+            yield
+
     def _share(self, role: int, word: str, way: str) -> None:
         count = REGISTERS[self.groups][role]
-        if count < MOST_REGISTERS:
+        if count < MOST_REGISTERS and self.is_alone:
             name = f"{word}_registers_{count}"
             self.c.helpers[name] = SHARE.format(name=name, way=way, count=count)
             self.text.line(f"{name}();")

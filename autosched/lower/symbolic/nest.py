@@ -88,7 +88,7 @@ class NestBuilder:
         pipeline = self.stage.pipeline
         if pipeline is None or loop not in pipelined_loops(self.state, self.stage):
             return None
-        return Overlap(closed(pipeline.stages), pipeline.asynchronous, pipeline.by_tiles)
+        return Overlap(closed(pipeline.stages), pipeline.asynchronous, pipeline.by_tiles, pipeline.multiprocessors)
 
     def _groups(self, children: Sequence[Stage]) -> list[list[Stage]]:
         """Stages that are computed here, producers first; those in one group are computed side by side."""

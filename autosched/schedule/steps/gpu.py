@@ -158,13 +158,15 @@ class Pipeline:
 
     `copies`: "asynchronous" ones are left to the memory system and waited for (cp.async of CUDA, for 4, 8 or 16 bytes
     and zeros); "registers" hold what an iteration needs while the one before it computes; "tiles" are copies of tensors
-    as they are, loaded by the copy engine (TMA of CUDA, see `ir/tiles.py`) for a product of matrices.
+    as they are, loaded by the copy engine (TMA of CUDA, see `ir/tiles.py`) for a product of matrices. Only with these
+    may the resident blocks of so many `multiprocessors` go through the work of all; 0 for a block for each.
     """
 
     stage: str
     loop: str
     stages: Num
     copies: str = COPIES[0]
+    multiprocessors: int = 0
 
     def apply(self, state: State) -> State:
         stage = state.stage(self.stage)
@@ -181,13 +183,15 @@ class Pipeline:
         check(bool(fills), f"{where}: no shared buffer is filled there; compute a stage at the loop first")
         written = {b for x in fills for b in x.op.buffers}
         by_tiles = self.copies == COPIES[2]
+        check(by_tiles or not self.multiprocessors, f"{where}: only tiles are loaded ahead for other blocks' work")
+        check(self.multiprocessors >= 0, f"{where}: {self.multiprocessors} multiprocessors")
         for x in fills:
             if by_tiles:
                 _check_tile(where, state, x)
                 continue
             check(x.cooperate is not None, f"{where}: the threads do not fill {x.name} together; cooperate on it first")
             check(not x.op.reads & written, f"{where}: {x.name} is filled from another buffer that is filled there")
-        pipeline = Pipelined(self.loop, self.stages, self.copies == COPIES[0], by_tiles)
+        pipeline = Pipelined(self.loop, self.stages, self.copies == COPIES[0], by_tiles, self.multiprocessors)
         return state.with_stage(replace(stage, pipeline=pipeline))
 
 
