@@ -10,7 +10,8 @@ GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds  Raster
 places   NarrowPlaces                                                       (steps/places.py)
 axes     Flatten                                                            (steps/flatten.py)
 windows  Separate                                                           (steps/separate.py)
-         Matricize                                                             (steps/matricize.py)
+         Matricize                                                          (steps/matricize.py)
+         Lengthen                                                           (steps/lengthen.py)
 operands Widen  Factor  Once                                                (steps/widen.py)
 words    Tensorize                                                          (steps/tensorize.py)
 whole    Winograd                                                           (steps/winograd.py)
@@ -22,6 +23,7 @@ from autosched.schedule.state import State, Step, initial_state
 from autosched.schedule.steps.atomic import Atomic
 from autosched.schedule.steps.flatten import Flatten, can_flatten
 from autosched.schedule.steps.gpu import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Raster, Team
+from autosched.schedule.steps.lengthen import Lengthen
 from autosched.schedule.steps.loops import (
     FetchAhead,
     Fuse,
@@ -60,6 +62,7 @@ __all__ = [
     "Flatten",
     "Fuse",
     "LaunchBounds",
+    "Lengthen",
     "Loop",
     "Matricize",
     "Mma",

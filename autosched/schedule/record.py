@@ -17,6 +17,7 @@ from autosched.schedule.state import State, Step, initial_state
 from autosched.schedule.steps.atomic import Atomic
 from autosched.schedule.steps.flatten import Flatten
 from autosched.schedule.steps.gpu import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Raster, Team
+from autosched.schedule.steps.lengthen import Lengthen
 from autosched.schedule.steps.loops import (
     FetchAhead,
     Fuse,
@@ -47,7 +48,7 @@ STEPS: dict[str, type[Any]] = {
         ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
         Flatten, Widen, Separate, Factor, Once, Raster,
-        Mma, Matricize, Average, Spread, Online, WarpgroupMma,
+        Mma, Matricize, Lengthen, Average, Spread, Online, WarpgroupMma,
     )
 }  # fmt: skip
 

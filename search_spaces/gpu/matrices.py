@@ -10,8 +10,8 @@ What is asked is whether a reduction is a sum of products of two operands of 16 
 and all of the reduction's in common. Where these are more than a row, a column and k, as in a convolution, they become
 so (`autosched/schedule/steps/matricize.py`), and the copies gather what lies in windows, zeros of a border with it.
 Either may lie along k or across it; shared copies of 8 bits lie along k, and the elements of windows are neighbours
-along channels alone: where these are not the last dimension a copy has them there, made by a kernel before. Tiles that
-reach beyond an axis are multiplied as well: shared copies are zero there, and what is outside is not written.
+along channels alone (`channels.py`). Tiles that reach beyond an axis are multiplied as well: shared copies are zero
+there, and what is outside is not written.
 
 A long reduction with few tiles is offered in parts as well, each in blocks of its own, which another kernel adds up.
 """
@@ -21,38 +21,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autosched.ir.expr import Load
-from autosched.ir.linear import ONE, linear
 from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic, matrix_operands
 from autosched.ir.stmt import Scope
-from autosched.ir.visit import free_vars
-from autosched.schedule import (
-    CacheRead,
-    ComputeAt,
-    ComputeInline,
-    Fuse,
-    Matricize,
-    Mma,
-    Reorder,
-    Split,
-    Stage,
-    Step,
-    Unroll,
-    windows,
-)
-from autosched.schedule.stage import StageAxis
+from autosched.schedule import ComputeAt, Fuse, Matricize, Mma, Reorder, Split, Stage, Step, Unroll, windows
 from autosched.schedule.steps.matrices import ProductAxes, ends_with, product_axes
 from search_spaces.access import reads_of
 from search_spaces.fusion import fused_consumer
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
-from search_spaces.gpu.elementwise import own_nests
+from search_spaces.gpu.channels import with_channels_last
 from search_spaces.gpu.rows import can_split_tiles, parts_of_tiles, split_reduction, split_tiled_alternatives
 from search_spaces.gpu.shared import copy_to_shared, pipeline, private_producer, private_producers
 from search_spaces.gpu.tiling import is_large, rastered, tiled_alternatives
 from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
 
 ROWS = HALVES * DOWN  # of an instruction
-TURNED = "turned"  # ends the names of copies with their dimensions in another order
 LEAST_SHARE = 8  # of the points of an instruction's tile, one in so many has to exist
 
 
@@ -101,9 +84,10 @@ def matrix_alternatives(sketch: PartialSketch, stage: Stage, context: SketchCont
     found = _in_matrices(sketch, stage, context)
     assert found is not None
     whole = [_by_warps(found, fold, context) for fold in ((True, False) if is_fed else (True,))]
-    turned = _turned(sketch, stage, found.row, context)
-    found = turned or found
-    whole += [] if turned is None else [_by_warps(turned, True, context)]
+    arranged = with_channels_last(sketch, stage.name, found.row)
+    if arranged is not None:
+        found = _in_matrices(arranged, arranged.state.stage(stage.name), context) or found
+        whole.append(_by_warps(found, True, context))
     is_long = can_split_tiles(found.sketch.state, found.stage)
     alone = split_tiled_alternatives if can_split_tiles(sketch.state, stage) else tiled_alternatives
     return [*whole, *(_in_parts(found, context) if is_long else []), *alone(sketch, stage, context)]
@@ -123,34 +107,6 @@ def _in_matrices(sketch: PartialSketch, stage: Stage, context: SketchContext) ->
     found = matrix_product(made, stage.name, context)
     gathers = {x.name for x in made.state.stages} - {x.name for x in sketch.state.stages}
     return None if found is None else replace(found, gathers=frozenset(gathers))
-
-
-def _turned(sketch: PartialSketch, stage: Stage, row: MatrixIntrinsic, context: SketchContext) -> Matrices | None:
-    """The same with copies of operands, in kernels of their own, that are contiguous along the channels: the longest
-    reduction axis that is alone in a dimension of each. None where nothing is gained. What makes an operand is computed
-    in its copy."""
-    pair = matrix_operands(stage.op.body, stage.op.reducer)
-    assert pair is not None
-    axes = sorted((a for a in stage.op.reduce_axes if all(_dim_of(x, a) is not None for x in pair.loads)), key=size)
-    if not axes:
-        return None
-    before, own = sketch, [a.var for a in stage.op.axes]
-    for load in pair.loads:
-        dim, rank = _dim_of(load, axes[-1]), len(load.indices)
-        is_good = dim == rank - 1 or (row.can_lie_across and load.indices[-1] in own)
-        if dim is not None and not is_good:
-            made = private_producers(sketch, stage, load.buffer)
-            order = (*(d for d in range(rank) if d != dim), dim)
-            step = CacheRead(load.buffer, stage.name, TURNED, order)
-            sketch = sketch.apply(step, *(ComputeInline(x.name) for x in made))
-            sketch = own_nests(sketch, sketch.state.stage(f"{load.buffer}.{TURNED}"))[0]
-    return None if sketch is before else _in_matrices(sketch, sketch.state.stage(stage.name), context)
-
-
-def _dim_of(load: Load, axis: StageAxis) -> int | None:
-    """The dimension along which the axis steps from element to element, where no other dimension moves with it."""
-    found = [n for n, i in enumerate(load.indices) if axis.var in free_vars(i)]
-    return found[0] if len(found) == 1 and linear(load.indices[found[0]]).coefficient(axis.var) is ONE else None
 
 
 def matrix_product(sketch: PartialSketch, name: str, context: SketchContext) -> Matrices | None:

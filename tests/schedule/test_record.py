@@ -76,6 +76,7 @@ def test_every_step_goes_out_and_comes_back():
         "Factor",
         "Flatten",
         "LaunchBounds",
+        "Lengthen",
         "Matricize",
         "Mma",
         "NarrowPlaces",

@@ -90,6 +90,14 @@ def test_channels_become_the_last_dimension() -> None:
     assert any("W.turned" in name and "pad.turned" not in name for name in found)
 
 
+def test_channels_go_on_to_whole_pieces() -> None:
+    found = by_warps(conv("c2d", (1, 9, 9, 3, 16, 7, 2, 3)))
+    assert any("pad.long" in name and "W.long" not in name for name in found)  # weights are made where they are copied
+    assert not any("long" in name for name in by_warps(conv("c2d", (1, 9, 9, 4, 16, 7, 2, 3))))
+    found = by_warps(conv("conv2d", (1, 8, 8, 3, 16, 3, 1, 1), layout="NCHW"))
+    assert any("pad.turned.long" in name and "W.turned.long" in name for name in found)
+
+
 def test_where_they_are_offered() -> None:
     """Whatever has the form; depthwise convolutions have no outputs that share an element of the weights."""
     assert by_warps(conv("c2d", (1, 8, 8, 16, 16, 3, 1, 1)))

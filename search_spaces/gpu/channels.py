@@ -1,0 +1,113 @@
+"""Operands of a sum of products with their channels as neighbours, in whole pieces of memory.
+
+Channels are the longest reduction axis that is alone in a dimension of each operand. Where that is not the last one,
+as of images with channels first, a kernel before makes a copy in which it is; of weights that is done ahead. Where a
+row of them is no whole pieces, as of images of three channels, it goes on with zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Load, Var
+from autosched.ir.linear import ONE, linear
+from autosched.ir.matrices import MatrixIntrinsic, matrix_operands
+from autosched.ir.visit import free_vars
+from autosched.schedule import CacheRead, ComputeInline, Lengthen, Stage, State
+from autosched.schedule.stage import StageAxis
+from autosched.schedule.steps.stages import shape_of_buffer
+from search_spaces.gpu.binding import size
+from search_spaces.gpu.elementwise import own_nests
+from search_spaces.gpu.shared import private_producers
+from search_spaces.partial_sketch import PartialSketch
+
+PIECE = 8  # bytes that a copy moves at a time, or more
+TURNED = "turned"  # ends the names of copies with their dimensions in another order
+
+
+def with_channels_last(sketch: PartialSketch, name: str, row: MatrixIntrinsic) -> PartialSketch | None:
+    """The sketch with such copies for the sum of products `name`; None where none is needed, or no axis is alone. What
+    makes an operand for this stage alone is computed in its copy."""
+    channels = _channels(sketch.state.stage(name))
+    if channels is None:
+        return None
+    made = sketch
+    for load in _operands(sketch.state.stage(name)):
+        made = _turned(made, made.state.stage(name), load, channels, row)
+    if _can_go_on(made.state, made.state.stage(name), channels):
+        made = _lengthened(made, name, channels)
+    if made is sketch:
+        return None
+    for load in _operands(made.state.stage(name)):
+        is_new = all(s.name != load.buffer for s in sketch.state.stages) and made.state.producer(load.buffer)
+        if is_new and channels.var in free_vars(load.indices[-1]):  # others are made where they are copied
+            made = own_nests(made, made.state.stage(load.buffer))[0]
+    return made
+
+
+def _operands(stage: Stage) -> tuple[Load, Load]:
+    pair = matrix_operands(stage.op.body, stage.op.reducer)
+    assert pair is not None
+    return pair.loads
+
+
+def _channels(stage: Stage) -> StageAxis | None:
+    """The longest reduction axis that steps from element to element in a dimension of each operand, where nothing else
+    moves that dimension but what moves both operands; None where there is none."""
+    pair = _operands(stage)
+    moved = [frozenset[Var]().union(*map(free_vars, load.indices)) for load in pair]
+    both = (moved[0] & moved[1]) - {a.var for a in stage.op.reduce_axes}
+    found = [a for a in stage.op.reduce_axes if all(_is_alone(x, a.var, both) for x in pair)]
+    return max(reversed(found), key=size, default=None)
+
+
+def _is_alone(load: Load, var: Var, both: Set[Var]) -> bool:
+    own = [i for i in load.indices if var in free_vars(i)]
+    return len(own) == 1 and linear(own[0]).coefficient(var) is ONE and free_vars(own[0]) <= both | {var}
+
+
+def _dim_of(load: Load, axis: StageAxis) -> int:
+    return next(n for n, i in enumerate(load.indices) if axis.var in free_vars(i))
+
+
+def _turned(
+    sketch: PartialSketch, stage: Stage, load: Load, channels: StageAxis, row: MatrixIntrinsic
+) -> PartialSketch:
+    """The operand read from a copy with channels last, unless it is so or may lie across."""
+    dim, last = _dim_of(load, channels), len(load.indices) - 1
+    is_across = row.can_lie_across and load.indices[last] in [a.var for a in stage.op.axes]
+    if dim == last or is_across:
+        return sketch
+    order = (*(d for d in range(last + 1) if d != dim), dim)
+    step = CacheRead(load.buffer, stage.name, TURNED, order)
+    return _with_makers(sketch.apply(step), f"{load.buffer}.{TURNED}")
+
+
+def _with_makers(sketch: PartialSketch, copy: str) -> PartialSketch:
+    """What makes the elements for the copy alone computed in it."""
+    stage = sketch.state.stage(copy)
+    makers = private_producers(sketch, stage, stage.op.loads[0].buffer)
+    return sketch.apply(*(ComputeInline(x.name) for x in makers))
+
+
+def _can_go_on(state: State, stage: Stage, channels: StageAxis) -> bool:
+    """Whether nothing but the channels is in a dimension of each operand, which are all of it, but no whole pieces."""
+    pair = _operands(stage)
+    dims = [_dim_of(load, channels) for load in pair]
+    is_all = [shape_of_buffer(state, x.buffer)[d] is channels.extent for x, d in zip(pair, dims, strict=True)]
+    is_alone = [x.indices[d] is channels.var for x, d in zip(pair, dims, strict=True)]
+    return all(is_all) and all(is_alone) and size(channels) % _piece(pair[0]) > 0
+
+
+def _piece(load: Load) -> int:
+    return PIECE // DTYPES[load.dtype].nbytes
+
+
+def _lengthened(sketch: PartialSketch, name: str, channels: StageAxis) -> PartialSketch:
+    """The channels in whole pieces."""
+    piece = _piece(_operands(sketch.state.stage(name))[0])
+    made = sketch.apply(Lengthen(name, channels.name, -(-size(channels) // piece) * piece))
+    for load in _operands(made.state.stage(name)):
+        made = _with_makers(made, load.buffer)
+    return made
