@@ -5,6 +5,7 @@ atoms in a fixed order, so that equal indices and extents become the same node. 
 
     (f*q + r) // f = q + r // f        (f*q + r) % f = r % f        r // f = 0, r % f = r for 0 <= r < f
     (g*r) // (g*f) = r // f            (g*r) % (g*f) = g * (r % f)  r // f * f + r % f = r
+    r // g // f = r // (g*f)
     min(a, b) = a  where  a - b <= 0 over all ranges; max likewise; comparisons likewise
     min(a + b, a + c) = a + min(b, c); max likewise
     a + 3 < n and a < n  =  a + 3 < n
@@ -192,6 +193,9 @@ class Simplifier:
                 if op == "floordiv"
                 else Affine(rest.terms, rest.constant - k * f)
             )
+        if op == "floordiv" and (inner := _only_quotient(rest)) is not None:  # x // g // f = x // (g f)
+            whole_part = self._divide(op, self.affine(inner.a), Affine((), _divisor(inner) * f))
+            return self._combine(quotient, whole_part, 1)
         # (x + r) // f = x // f where x moves in multiples of g, g divides f and 0 <= r < g
         big, small = self._by_grain(rest, f)
         common = math.gcd(f, big.constant, *(c for _, c in big.terms))
@@ -297,6 +301,18 @@ def _beside(atom: Expr, terms: Mapping[Expr, int]) -> Expr | None:
     if isinstance(r, Binary) and r.op == "floordiv" and isinstance(r.b, Const):
         forms.append(Binary("floordiv", r.a, Const(int(r.b.value) * f, INDEX)))
     return next((q for q in forms if terms.get(q) == terms[atom] * f), None)
+
+
+def _only_quotient(x: Affine) -> Binary | None:
+    """The quotient by a positive number that the form is; None where it is something else."""
+    atom = x.terms[0][0] if len(x.terms) == 1 and x.terms[0][1] == 1 and not x.constant else None
+    is_one = isinstance(atom, Binary) and atom.op == "floordiv" and _divisor(atom) > 0
+    return atom if isinstance(atom, Binary) and is_one else None
+
+
+def _divisor(quotient: Binary) -> int:
+    """A number that is divided by; 0 where it is none."""
+    return int(quotient.b.value) if isinstance(quotient.b, Const) else 0
 
 
 def _atom(expr: Expr) -> Affine:

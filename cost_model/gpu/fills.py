@@ -156,9 +156,11 @@ def _digit(moves: Mapping[Expr, Expr], place: Expr) -> PlaceDigit | None:
         for e in subexpressions(a)
         if isinstance(e, Binary) and e.op in ("mod", "floordiv") and is_one(linear(e.a).coefficient(place))
     }
-    if len(divisions) != 1 or place in moves:
+    counts = sorted(int(b.value) for _, b in divisions if isinstance(b, Const))
+    is_one_number = len({number for number, _ in divisions}) == 1 and len(counts) == len(divisions)
+    if not is_one_number or any(n % counts[0] for n in counts) or place in moves:
         return None
-    ((number, count),) = divisions
+    number, count = next(iter(divisions))[0], Const(counts[0], INDEX)
     last = binary("mod", number, count)
     return PlaceDigit(moves.get(last, NONE), count, last, atoms, number, place)
 
