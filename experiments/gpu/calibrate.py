@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TextIO
@@ -187,8 +187,7 @@ def _measured(prepared: Prepared, workshop: Workshop, file: TextIO, end: float) 
     answers = measurer.measure(list(prepared.jobs))
     for candidate, wanted, answer in zip(prepared.candidates, prepared.jobs, answers, strict=True):
         row = _predicted(of, candidate)
-        for taken in measurer.resources.get(wanted.key, ())[:1]:
-            row |= {"registers": taken.registers, "spill_bytes": taken.spill_bytes, "stack_bytes": taken.stack_bytes}
+        row["resources"] = [asdict(taken) for taken in measurer.resources.get(wanted.key, ())]
         if isinstance(answer, Failure):
             row |= {"failure": answer.kind, "message": answer.message[:300]}
         else:
