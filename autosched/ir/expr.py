@@ -41,6 +41,7 @@ INT_ONLY = frozenset({"floordiv", "mod", "ceildiv"}) | BITWISE
 FLOAT_CALLS = frozenset(
     {"exp", "log", "tanh", "sqrt", "rsqrt", "erf", "sigmoid", "floor", "ceil", "round", "sin", "cos"}
     | {"exp_negative"}  # exp of what is at most 0
+    | {"exp2"}  # of kernels for GPUs, which have an instruction for it
     | PRECISIONS.keys()
 )
 CALLS = FLOAT_CALLS | {"abs", "neg", "not"}

@@ -84,6 +84,7 @@ i, j = Var("i", I64), Var("j", I64)
         (binary("max", a, b), "max_float(a[0], b[0])"),
         (call("exp", a + b), "expf(a[0] + b[0])"),
         (call("exp_negative", a), "expf(a[0])"),
+        (call("exp2", a), "exp2_float(a[0])"),
         (call("sigmoid", a), "1.0f / (1.0f + expf(-a[0]))"),
         (a**b, "powf(a[0], b[0])"),
     ],

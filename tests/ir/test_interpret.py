@@ -225,6 +225,7 @@ def test_min_and_max_of_floats_hand_nan_on(dtype, op):
 
 FUNCTIONS = {
     "exp": math.exp,
+    "exp2": lambda v: 2**v,
     "log": math.log,
     "tanh": math.tanh,
     "sqrt": math.sqrt,

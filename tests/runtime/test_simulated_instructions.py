@@ -55,6 +55,19 @@ SHARED = (
 )
 
 
+# Numbers
+
+
+def test_powers_of_two() -> None:
+    X = np.array([0.0, 1.5, -3.25, -126.0, -140.0, -np.inf, np.inf, np.nan] * 4, np.float32)
+    text = 'static __device__ __forceinline__ float power(float a)\n{\n  float c;\n  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(c) : "f"(a));\n  return c;\n}\n'
+    y = aligned(np.zeros(32, np.float32))
+    run("y[threadIdx.x] = power(X[threadIdx.x]);", text, {"X": aligned(X), "y": y}, "const float* X, float* y", "X y")
+    expected = np.exp2(X)
+    expected[X == -140] = 0  # what would be denormal
+    np.testing.assert_allclose(y, expected, rtol=2.0**-22)
+
+
 # Matrices of a warp
 
 

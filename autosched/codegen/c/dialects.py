@@ -69,6 +69,15 @@ static __device__ __forceinline__ float {name}(float a, float b)
 #endif
 }}"""
 
+# Within 2^-22; what would be denormal is 0. NaN and infinities are as they should be.
+POWER_OF_TWO = """\
+static __device__ __forceinline__ float exp2_float(float a)
+{
+  float c;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(c) : "f"(a));
+  return c;
+}"""
+
 # One instruction from compute capability 6.1 on.
 DOT = """\
 static __device__ __forceinline__ int {name}(int a, int b, int total)
@@ -142,6 +151,7 @@ static __device__ __forceinline__ void wait_for_all_copies_but_{pending}()
     helpers={
         "min_float": EXTREME.format(name="min_float", op="min", sign="<"),
         "max_float": EXTREME.format(name="max_float", op="max", sign=">"),
+        "exp2_float": POWER_OF_TWO,
     },
     vector_load="*(const {type}*)({at})",
     vector_store="*({type}*)({at}) = {value};",

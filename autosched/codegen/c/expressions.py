@@ -41,6 +41,7 @@ HELPERS = {
     # NaN where an operand is, unlike fmin and fmax
     "min": "{type} {name}({type} a, {type} b) {{ return a < b || a != a ? a : b; }}",
     "max": "{type} {name}({type} a, {type} b) {{ return a > b || a != a ? a : b; }}",
+    "exp2": "{type} {name}({type} a) {{ return exp2(a); }}",
     "pow": "{type} {name}({type} a, {type} n) {{ {type} p = 1; for (; n > 0; --n) p *= a; return p; }}",
     # 0 where the divisor is 0, as NumPy; where it is -1 (~b == 0), the smallest number would trap
     "floordiv": "{type} {name}({type} a, {type} b) {{ if (b == 0) return 0; if (~b == 0) return -a; "
@@ -201,6 +202,8 @@ class Expressions:
         if fn == "sigmoid":
             one = self.literal(1.0, a.dtype)
             return f"{one} / ({one} + {self.function('exp', a.dtype)}(-{self.text(a, 15)}))", 13
+        if fn == "exp2":
+            return f"{self.helper(fn, a.dtype)}({self.text(a)})", ATOM
         name = self.function("exp" if fn == "exp_negative" else fn, a.dtype)
         return f"{name}({self.text(a)})", ATOM
 

@@ -166,6 +166,7 @@ _FLOAT64: dict[str, Operation] = {
 _FUNCTIONS: dict[str, Callable[[float], float]] = {
     "exp": np.exp,
     "exp_negative": np.exp,
+    "exp2": np.exp2,
     "log": np.log,
     "tanh": np.tanh,
     "sqrt": np.sqrt,

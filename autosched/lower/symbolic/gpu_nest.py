@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Cast, Const, Expr, Load, Select, Var, binary, ceildiv, const, imax, product, select
 from autosched.ir.linear import ONE, ZERO
 from autosched.ir.stmt import (
@@ -35,7 +36,7 @@ from autosched.lower.symbolic.cross_thread import Crossing, ThreadTeam, across_t
 from autosched.lower.symbolic.domains import part_bound
 from autosched.lower.symbolic.nest import NestBuilder, buffers_of_stage
 from autosched.lower.symbolic.online import OnlineRows, joined, rescaled, started
-from autosched.schedule.stage import Stage, closed, default_stage
+from autosched.schedule.stage import Loop, Stage, closed, default_stage
 from autosched.schedule.steps.atomic import parts_of, start_indices
 
 
@@ -149,21 +150,38 @@ class GpuNest(NestBuilder):
         across = [x for x in own if x.parts[0][0] == column.name]
         down = [x for x in own if x not in across]
         place = self._moved(Load(peak.op.buffers[0], tuple(domain.values[a.var] for a in rows), peak.op.dtypes[0]))
-        shape = tuple(domain.bounds[x.name] for x in (*down, *across))
+        terms, point, in_place = self._terms(peak, (*down, *across))
         assert peak.op.reducer is not None
         return OnlineRows(
             peak=buffers_of_stage(self.domains[peak.name])[0],
             total=buffers_of_stage(self.domains[total.name])[0],
             grown=self._grown(stage),
-            terms=Buffer(f"{stage.name}.terms", shape, total.op.dtypes[0], Scope.REGISTER),
+            terms=terms,
             rows=tuple((domain.loop_var(x), domain.bounds[x.name]) for x in down),
             columns=tuple((domain.loop_var(x), domain.bounds[x.name]) for x in across),
             place=place.indices,
+            point=point,
+            in_place=in_place,
             score=self._at_point(peak),
-            term=self._at_point(total),
             largest=peak.op.reducer,
             team=self._lanes(),
+            is_coarse=DTYPES[stage.op.dtypes[0]].nbytes < DTYPES[total.op.dtypes[0]].nbytes,
         )
+
+    def _terms(self, peak: Stage, loops: Sequence[Loop]) -> tuple[Buffer, tuple[Expr, ...], bool]:
+        """Where a thread has the weights of its points, in registers: what they are made of, if that is there, point
+        by point; and whether that is so."""
+        made = [x for x in self.stage.op.loads if x.indices == tuple(a.var for a in self.stage.op.axes)]
+        for load in (x for x in made if x.dtype == peak.op.dtypes[0]):
+            producer = self.state.producer(load.buffer)
+            if producer is not None and producer.at is not None and producer.at.stage == self.stage.name:
+                at = self._relocate(substitute(load, self.domain.values))
+                buffers = {b.name: b for b in buffers_of_stage(self.domains[producer.name])}
+                assert isinstance(at, Load)
+                return buffers[load.buffer], at.indices, True
+        shape = tuple(self.domain.bounds[x.name] for x in loops)
+        terms = Buffer(f"{self.stage.name}.terms", shape, peak.op.dtypes[0], Scope.REGISTER)
+        return terms, tuple(self.domain.loop_var(x) for x in loops), False
 
     def _at_point(self, along: Stage) -> Expr:
         """What a reduction that runs along takes in at a point of this stage; its start value beyond the axes."""

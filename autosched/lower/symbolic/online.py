@@ -1,21 +1,26 @@
 """What a maximum and a sum that run along with a weighted sum do in one iteration (`schedule/steps/online.py`).
 
-    for rows of a thread:
-      new = peak, X of the thread's columns, X of the other lanes' columns: the largest
+    for points of a thread:  terms = X
+    for its rows:
+      new = peak, terms of the thread's columns, terms of the other lanes' columns: the largest
       grown = exp(peak - new);  peak = new;  total *= grown
-    for its points:  terms = exp(X - peak)
+    for its points:  terms = exp(terms - peak)
     for its points:  total += terms
 
 The weights are stored from `terms` then, and what is added up so far is multiplied by `grown`. A thread adds up its own
 columns in `total`; the lanes meet when all is done.
+
+Where weights are rounded to 16 bits, exp(x - p) is made as 2 ** (c x - c p) with c = log2(e): one multiply-add and one
+instruction. c p is rounded, but alike everywhere in a row, and a factor that all weights have is no matter.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from autosched.ir.expr import INDEX, Call, Const, Expr, Load, Var, binary
+from autosched.ir.expr import INDEX, Call, Const, Expr, Load, Var, binary, const
 from autosched.ir.linear import ZERO
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Reducer, Scope, Seq, Stmt, Store
 from autosched.lower.symbolic.cross_thread import Crossing, ThreadTeam, across_threads
@@ -29,7 +34,9 @@ Counted = tuple[Var, Expr]  # a loop's variable and its bound
 class OnlineRows:
     """The rows of a thread: loops over them and over its columns; `place`: where a row is in the buffers of rows.
 
-    `score` and `term` are X and its exponential at a point, the least where there is no point.
+    `terms` holds X at a thread's points and then the weights: `point` is where, `in_place` says that they take the
+    place of what X is made of. `score`: X at a point, -inf where there is no point. `is_coarse`: what the weights are
+    rounded to is.
     """
 
     peak: Buffer
@@ -39,47 +46,66 @@ class OnlineRows:
     rows: tuple[Counted, ...]
     columns: tuple[Counted, ...]
     place: tuple[Expr, ...]
+    point: tuple[Expr, ...]
+    in_place: bool
     score: Expr
-    term: Expr
     largest: Reducer
     team: ThreadTeam
+    is_coarse: bool
 
     def update(self, then: Stmt) -> Stmt:
         """`then` after the rows have taken in the columns of this iteration."""
-        total, point, each = self.total.name, self.point, (*self.rows, *self.columns)
-        made = Store((self.terms.name,), point, (self.term,), None, total)
-        added = Store((total,), self.place, (self.read(self.terms, point),), _plus(self.total), total)
-        steps = (_looped(self.rows, self._row()), _looped(each, made), _looped(each, added), then)
-        return Allocate(self.terms, Seq(steps))
+        terms, total, point = self.terms.name, self.total.name, self.point
+        each = (*self.rows, *self.columns)
+        power = self._power(self.read(self.terms, point), self.read(self.level, self.place))
+        steps = (
+            _looped(each, Store((terms,), point, (self.score,), None, terms)),
+            _looped(self.rows, self._row()),
+            _looped(each, Store((terms,), point, (power,), None, terms)),
+            _looped(each, Store((total,), self.place, (self.read(self.terms, point),), _plus(self.total), total)),
+            then,
+        )
+        found = Allocate(self.level, Seq(steps))
+        return found if self.in_place else Allocate(self.terms, found)
 
     @property
-    def point(self) -> tuple[Expr, ...]:
-        return tuple(var for var, _ in (*self.rows, *self.columns))
+    def level(self) -> Buffer:
+        """What is subtracted in the exponentials of a row."""
+        return replace(self.peak, name=f"{self.peak.name}.level")
 
     @staticmethod
     def read(buffer: Buffer, place: tuple[Expr, ...]) -> Expr:
         return Load(buffer.name, place, buffer.dtype)
 
+    def _level(self, peak: Expr) -> Expr:
+        return finite(peak) * self._base(peak) if self.is_coarse else finite(peak)
+
+    def _power(self, x: Expr, level: Expr) -> Expr:
+        if self.is_coarse:
+            return Call("exp2", (binary("sub", x * self._base(x), level),))
+        return Call("exp_negative", (binary("sub", x, level),))
+
+    @staticmethod
+    def _base(x: Expr) -> Expr:
+        return const(math.log2(math.e), x.dtype)
+
     def _row(self) -> Stmt:
         name = self.peak.name
-        old, total = (self.read(b, self.place) for b in (self.peak, self.total))
+        old, total, grown = (self.read(b, self.place) for b in (self.peak, self.total, self.grown))
         new = Buffer(f"{name}.new", (Const(1, INDEX),), self.peak.dtype, Scope.REGISTER)
-        grows = Call("exp_negative", (binary("sub", old, finite(self.read(new, (ZERO,)))),))
-        scan = Store((new.name,), (ZERO,), (self.score,), self.largest, name)
+        found = self.read(new, (ZERO,))
+        scan = Store((new.name,), (ZERO,), (self.read(self.terms, self.point),), self.largest, name)
         crossing = Crossing(name, self.largest, (new,), self.team, True)
-        return Allocate(
-            new,
-            Seq(
-                (
-                    Store((new.name,), (ZERO,), (old,), None, name),
-                    _looped(self.columns, scan),
-                    across_threads(crossing, WARP),
-                    Store((self.grown.name,), self.place, (grows,), None, name),
-                    Store((name,), self.place, (self.read(new, (ZERO,)),), None, name),
-                    Store((self.total.name,), self.place, (total * self.read(self.grown, self.place),), None, name),
-                )
-            ),
+        steps = (
+            Store((new.name,), (ZERO,), (old,), None, name),
+            _looped(self.columns, scan),
+            across_threads(crossing, WARP),
+            Store((self.level.name,), self.place, (self._level(found),), None, name),
+            Store((self.grown.name,), self.place, (self._power(old, self.read(self.level, self.place)),), None, name),
+            Store((name,), self.place, (found,), None, name),
+            Store((self.total.name,), self.place, (total * grown,), None, name),
         )
+        return Allocate(new, Seq(steps))
 
 
 def started(rows: Buffer, loops: Sequence[Counted], reducer: Reducer | None) -> Stmt:

@@ -49,6 +49,7 @@ ARRIVES = r"\.mbarrier::complete_tx::bytes"
 
 NUMBERS = (
     Instruction(r"(min|max)\.NaN\.f32", "{}_nan", (R, V, V)),
+    Instruction(r"ex2\.approx\.ftz\.f32", "exp2_of_float", (R, V)),
     Instruction(r"cvt\.f32\.f16", "float_of_half", (R, V)),
     Instruction(r"cvt\.rn\.f16\.f32", "half_of_float", (R, V)),
     Instruction(r"cvt\.rn\.bf16\.f32", "bfloat_of_float", (R, V)),

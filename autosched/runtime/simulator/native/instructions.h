@@ -48,6 +48,7 @@ enum Number { f32, f16, bf16, tf32, s8, u8, e4m3, e5m2, s32 };
 
 static inline float max_nan(float a, float b) { return a > b || a != a ? a : b; }
 static inline float min_nan(float a, float b) { return a < b || a != a ? a : b; }
+static inline float exp2_of_float(float a) { float c = __builtin_exp2f(a); return c < 0x1p-126f ? 0.0f : c; }
 static inline float float_of_half(unsigned short bits) { return simulator_float_of_half(bits); }
 static inline unsigned short half_of_float(float value) { return simulator_half_of_float(value); }
 static inline unsigned short bfloat_of_float(float value) { return simulator_bfloat_of_float(value); }
