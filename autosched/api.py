@@ -121,9 +121,9 @@ def tune(
 
     What is asked for. `shape` fills the workload's numbers in order, `settings` any argument by name, `batch` replaces
     the first number (it multiplies one called M), `dtype` is that of the elements (float32, or the function's own).
-    `weights` names inputs that never change: what depends on them alone is computed once, by `Kernel.bind`, and the
-    times are those of the rest. `winograd` accepts the larger error of Winograd's transforms (see
-    `te.rewrites.winograd`) in 3x3 convolutions of stride 1. Both make another workload, with records of its own.
+    `weights` names inputs that never change: what depends on them alone is computed once, by `Kernel.bind`, and is not
+    timed. `winograd` accepts the larger error of Winograd's transforms (`te.rewrites.winograd`), `precision` that of
+    float32 multiplied as "tf32" or "3xtf32" (`ir.precision`). Each makes another workload, with records of its own.
     `target`: "cpu", "cuda", "opencl", "llvm -mcpu=haswell" or "cuda -arch=sm_80"; `threads` of a processor: all cores.
     How long. At most `trials` measurements (64) and `budget_s` seconds, drawn by `seed`. `resume` counts the
     measurements of earlier runs as trials, and their failures but for candidates that could not be built.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.errors import UsageError
+from autosched.ir.precision import EXACT, PRECISIONS
 
 if TYPE_CHECKING:
     from autosched.tuner.asked import AskedKeywords
@@ -109,6 +110,10 @@ def add_winograd(parser: argparse.ArgumentParser, about: str) -> None:
     parser.add_argument("--winograd", action="store_true", help=about)
 
 
+def add_precision(parser: argparse.ArgumentParser, about: str, default: str | None = EXACT) -> None:
+    parser.add_argument("--precision", choices=(EXACT, *PRECISIONS), default=default, help=about)
+
+
 def counts(text: str) -> tuple[int, ...]:
     """'1,2' -> (1, 2)."""
     return tuple(integer(1)(part.strip()) for part in text.split(","))
@@ -151,7 +156,7 @@ def target_text(args: argparse.Namespace) -> str | None:
 
 
 def asked(args: argparse.Namespace) -> AskedKeywords:
-    """The options of `add_workload` and `add_target`, and of weights and Winograd where the verb has them, as the
+    """The options of `add_workload` and `add_target`, and of weights and errors where the verb has them, as the
     keywords that the library takes."""
     found: AskedKeywords = {
         "shape": args.shape,
@@ -165,4 +170,6 @@ def asked(args: argparse.Namespace) -> AskedKeywords:
         found["weights"] = args.weights
     if "winograd" in args:
         found["winograd"] = args.winograd
+    if "precision" in args:
+        found["precision"] = args.precision
     return found

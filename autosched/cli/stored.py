@@ -8,6 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from autosched.errors import UsageError
+from autosched.ir.precision import EXACT
 
 if TYPE_CHECKING:
     from autosched.store import Database, Record, WorkloadRow
@@ -29,6 +30,7 @@ class StoredTask:
     threads: int
     weights: tuple[str, ...] = ()
     winograd: bool = False
+    precision: str = EXACT
 
     @property
     def title(self) -> str:
@@ -41,6 +43,8 @@ class StoredTask:
             words.append(f"weights={','.join(self.weights)}")
         if self.winograd:
             words.append("winograd")
+        if self.precision != EXACT:
+            words.append(self.precision)
         return " ".join(words)
 
     def gflops(self, seconds: float) -> float | None:
@@ -103,6 +107,7 @@ def _fits(task: StoredTask, args: argparse.Namespace) -> bool:
         and args.threads in (None, task.threads)
         and (wanted is None or set(wanted) == set(task.weights))
         and getattr(args, "winograd", None) in (None, task.winograd)
+        and getattr(args, "precision", None) in (None, task.precision)
     )
 
 
@@ -124,6 +129,7 @@ def _task(workload: WorkloadRow, target: str, threads: int) -> StoredTask:
     try:
         spec: Any = parse_data(workload.spec)
         unknown = replace(unknown, weights=spec_weights(spec), winograd=spec.get("winograd") is True)
+        unknown = replace(unknown, precision=str(spec.get("precision", EXACT))[:16])
         if spec["name"] not in WORKLOADS:
             return unknown
         known = redefine(workload.spec, None)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from autosched.cli import networks, options
 from autosched.errors import UsageError
+from autosched.ir.precision import EXACT
 
 if TYPE_CHECKING:
     from autosched.tuner.result import Result
@@ -34,6 +35,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     options.add_workload(parser)
     options.add_weights(parser, "inputs that never change: they are packed once, ahead of time, and that is not timed")
     options.add_winograd(parser, "3x3 convolutions may take fewer operations, with a larger error (processors only)")
+    options.add_precision(parser, "how precisely float32 is multiplied (CUDA only)")
     options.add_target(parser)
     networks.add_sizes(parser)
     group = parser.add_argument_group("search")
@@ -121,6 +123,7 @@ def summary(result: Result, db: Path | None = None) -> str:
         f"{result.workload} {result.shape} {result.dtype} on {device_text(result.target, result.threads)}",
         *once,
         *larger,
+        *([] if result.precision == EXACT else [f"  products of float32 by {result.precision}"]),
         f"  best    {interval_text(result.best_s, result.best_ci_s)}, {rate_text(result.gflops)}{peak}",
         f"  trials  {result.trials} measured{taken_over}, {result.failed} failed{f' ({failures})' if failures else ''}",
         f"  time    {clock_text(result.wall_s)} min ({spent}){first}",
@@ -133,6 +136,7 @@ def summary(result: Result, db: Path | None = None) -> str:
         named = "" if result.target == "cpu" or is_gpu(result.target) else f" --target {quote(result.target)}"
         number = f"{result.record_id}{own}{named}"
         asked = " --winograd" if result.winograd else ""
+        asked += "" if result.precision == EXACT else f" --precision {result.precision}"
         verbs = (f"show {number}", f"best {workload}{named}{asked}", f"export {number} --kind {kind}")
         lines.append("  next    " + "  |  ".join(command(verb, db) for verb in verbs))
     if result.interrupted:

@@ -15,4 +15,5 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 PRECISIONS: Mapping[str, float] = {"tf32": 2.0**-11, "3xtf32": 2.0**-21}
+EXACT = "float32"  # that of products which are as they are written
 SHORT_BITS = 11  # of numbers that are left as they are

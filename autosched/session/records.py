@@ -25,6 +25,7 @@ from autosched.errors import (
     UsageError,
     VerificationError,
 )
+from autosched.ir.precision import EXACT
 from autosched.session.device import Device
 from autosched.session.request import Request, specs
 from autosched.session.trust import tell, tell_of_claims, verify_here
@@ -115,6 +116,7 @@ def explain(
     """
     from autosched.schedule import largest_tile, steps_from_json
     from autosched.session import roofline
+    from autosched.te.rewrites.precision import allowed_precision
 
     found = _read(record_id, db, workload, target)
     problem, device, seconds = found.problem, found.device, found.record.seconds
@@ -130,6 +132,8 @@ def explain(
         roof = roof.over(problem.dag.flops, n_bytes, seconds)
     if roof is not None and roof.flops:
         facts["pipe"] = pipe
+    if (precision := allowed_precision(problem.dag)) != EXACT:
+        facts["precision"] = f"products of float32 by {precision}, with its larger error"
     facts |= roofline.roofline_facts(problem.dag.flops, n_bytes, seconds, roof)
     facts |= roofline.model_facts(found.nest(), device.target, device.threads)
     if seconds is not None:

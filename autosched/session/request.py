@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from autosched.errors import UsageError
+from autosched.ir.precision import EXACT
 from autosched.session.device import Device
 
 if TYPE_CHECKING:
@@ -38,13 +39,21 @@ class Request:
         return collapse(self.problem.dag)
 
     def check(self) -> None:
-        """Raises UsageError where weights are declared, or Winograd's error is accepted, for a device that has nothing
+        """Raises UsageError where weights are declared, or a larger error is accepted, for a device that has nothing
         of it."""
+        from autosched.te.rewrites.precision import allowed_precision
+
         dag, target = self.problem.dag, self.device.target
         if dag.winograd and not target.backend.has_winograd:
             raise UsageError(
                 f"Winograd convolutions are for processors only so far, and the target is {target.kind}: "
                 "leave out winograd"
+            )
+        precision = allowed_precision(dag)
+        if precision != EXACT and not target.backend.has_matrices:
+            raise UsageError(
+                f"products of float32 by {precision} are for CUDA only, and the target is {target.kind}: "
+                "leave out precision"
             )
         if dag.weights and not target.backend.has_weights:
             raise UsageError(

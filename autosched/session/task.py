@@ -86,6 +86,8 @@ def analytic_best(task: Task, n: int) -> list[tuple[Candidate, Source]]:
 
 
 def _subject(request: Request) -> Subject:
+    from autosched.te.rewrites.precision import allowed_precision
+
     problem, dag = request.problem, request.problem.dag
     return Subject(
         workload=problem.name,
@@ -96,6 +98,7 @@ def _subject(request: Request) -> Subject:
         flops=dag.flops,
         weights=dag.weights,
         winograd=dag.winograd,
+        precision=allowed_precision(dag),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeAlias, TypedDict, TypeVar, cast
 
 from autosched.errors import UsageError
+from autosched.ir.precision import EXACT, PRECISIONS
 from autosched.ir.symbolic import type_name
 
 Setting: TypeAlias = "int | str"
@@ -25,6 +26,7 @@ class AskedKeywords(TypedDict, total=False):
     dtype: str | None
     weights: Sequence[str]
     winograd: bool
+    precision: str
     target: str | None
     threads: int | None
 
@@ -35,8 +37,9 @@ class Asked:
 
     `shape` fills the workload's numbers in order, `settings` any argument by name. `batch` replaces the first number,
     or multiplies it where that is called M. `dtype` None: the operator's default, or what a function of the user's
-    has. `weights` are inputs that never change, `winograd` accepts the larger error of Winograd's transforms: both
-    make another workload, with records of its own. `target` None: this processor; `threads` None: all its cores.
+    has. `weights` are inputs that never change, `winograd` accepts the larger error of Winograd's transforms,
+    `precision` that of float32 multiplied as "tf32" or "3xtf32": each makes another workload, with records of its own.
+    `target` None: this processor; `threads` None: all its cores.
 
     Raises UsageError for what is of another kind.
     """
@@ -47,6 +50,7 @@ class Asked:
     dtype: str | None = None
     weights: Sequence[str] = ()
     winograd: bool = False
+    precision: str = "float32"
     target: str | None = "cpu"
     threads: int | None = None
 
@@ -61,6 +65,8 @@ class Asked:
             raise UsageError(f"weights is a list of names of inputs, as in weights=['W'], got {weights!r}")
         if not isinstance(winograd, bool):
             raise UsageError(f"winograd must be True or False, got {winograd!r}")
+        if self.precision not in (EXACT, *PRECISIONS):
+            raise UsageError(f"precision must be {EXACT}, {' or '.join(PRECISIONS)}, got {self.precision!r}")
         if self.dtype is None:
             return
         dtype = type_name(self.dtype)

@@ -15,6 +15,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autosched.errors import GraphError, StoreError, UsageError
+from autosched.ir.precision import EXACT
 from autosched.ir.types import recorded_type
 from autosched.tuner.asked import NOTHING, Asked
 
@@ -37,13 +38,13 @@ class Definition:
 
 
 def define(workload: Workload, asked: Asked = NOTHING) -> Definition:
-    """`workload` with its numbers, its weights and, where that is accepted, Winograd's error.
+    """`workload` with its numbers, its weights and, where that is accepted, larger errors.
 
     Raises UsageError for arguments that the workload does not have, and ExpressionError for what its function does
     wrong.
     """
     found = _by_name(workload, asked) if isinstance(workload, str) else _of_function(workload, asked)
-    return _declared(found, asked.weights, asked.winograd)
+    return _declared(found, asked)
 
 
 def redefine(spec: str, workload: Workload | None) -> Definition:
@@ -55,13 +56,15 @@ def redefine(spec: str, workload: Workload | None) -> Definition:
     try:
         data: Any = parse_data(spec)
         name, args, dtype = str(data["name"]), dict(data["args"]), str(data["dtype"])
-        weights, winograd = spec_weights(data), data.get("winograd") is True
+        asked = Asked(
+            weights=spec_weights(data), winograd=data.get("winograd") is True, precision=data.get("precision", EXACT)
+        )
     except (StoreError, ValueError, TypeError, KeyError) as error:
         raise UsageError(f"the record's description of its workload cannot be understood: {spec[:80]!r}") from error
     if data.get("graph") is not None:
-        return _of_network(name, dtype, data, winograd)
+        return _of_network(name, dtype, data, asked)
     if workload is not None and _is_own(workload):
-        return define(workload, Asked(settings=args, weights=weights, winograd=winograd))
+        return define(workload, replace(asked, settings=args))
     if name not in WORKLOADS:
         raise UsageError(
             f"the record's workload {name[:200]!r} is a function of the user's own: give it as workload "
@@ -70,10 +73,10 @@ def redefine(spec: str, workload: Workload | None) -> Definition:
     dag = resolve({"name": name, "args": args, "dtype": dtype})
     known = WORKLOADS[name].args  # the JSON has them sorted by name
     found = _definition(name, dag, {a: args[a] for a in known if a in args}, dtype, data)
-    return _declared(found, weights, winograd)
+    return _declared(found, asked)
 
 
-def _of_network(name: str, dtype: str, spec: Mapping[str, Any], winograd: bool) -> Definition:
+def _of_network(name: str, dtype: str, spec: Mapping[str, Any], asked: Asked) -> Definition:
     """A kernel of a network, which is described by the operators in it. Its shape is that of its first result."""
     from autosched.graph.description import described_dag
 
@@ -81,7 +84,8 @@ def _of_network(name: str, dtype: str, spec: Mapping[str, Any], winograd: bool) 
         dag = described_dag(spec["graph"])
     except GraphError as error:
         raise UsageError(str(error)) from error
-    dag = dag.with_winograd() if winograd else dag
+    dag = dag.with_winograd() if asked.winograd else dag
+    dag = dag if asked.precision == EXACT else _less_precise(name, dag, asked.precision)
     return Definition(name, dag.outputs[0].public_shape, dtype, dag, json.dumps(spec, sort_keys=True))
 
 
@@ -93,18 +97,31 @@ def spec_weights(spec: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _declared(found: Definition, weights: Sequence[str], winograd: bool) -> Definition:
-    """The definition with these inputs as weights and, if that is accepted, with Winograd's error."""
+def _declared(found: Definition, asked: Asked) -> Definition:
+    """The definition with inputs as weights and, where they are accepted, with Winograd's error and products that are
+    less precise."""
     dag, declared = found.dag, dict[str, Any]()
-    if weights:
-        dag = dag.with_weights(weights)
+    if asked.weights:
+        dag = dag.with_weights(asked.weights)
         declared["weights"] = dag.weights
-    if winograd:
+    if asked.winograd:
         dag = _with_winograd(found.name, dag)
         declared["winograd"] = True
+    if asked.precision != EXACT:
+        dag = _less_precise(found.name, dag, asked.precision)
+        declared["precision"] = asked.precision
     if not declared:
         return found
     return replace(found, dag=dag, spec=json.dumps({**json.loads(found.spec), **declared}, sort_keys=True))
+
+
+def _less_precise(name: str, dag: ComputeDAG, precision: str) -> ComputeDAG:
+    from autosched.te.rewrites.precision import with_precision
+
+    made = with_precision(dag, precision)
+    if made is dag:
+        raise UsageError(f"{name} has no sum of products of float32, which precision={precision!r} is for")
+    return made
 
 
 def _with_winograd(name: str, dag: ComputeDAG) -> ComputeDAG:

@@ -148,7 +148,7 @@ JSON_FIELDS = (
     "workload", "shape", "dtype", "target", "threads", "trials", "failed", "wall_s", "prepare_s", "search_s", "model_s",
     "build_s", "check_s", "measure_s", "other_s", "first_result_s", "best_known_s", "trials_to_95", "seconds_to_95",
     "first_round_ratio", "best_s", "best_ci_s", "gflops", "peak_gflops", "fraction_of_peak",
-    "record_id", "verified", "interrupted", "resumed", "sketch", "weights", "winograd",
+    "record_id", "verified", "interrupted", "resumed", "sketch", "weights", "winograd", "precision",
 )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def test_options_reach_the_library(cli: Any, calls: list[dict[str, Any]], tmp_path: Path) -> None:
     words = (
-        f"tune gmm --shape 1,2,3,4 --set N=5 --set M=6 --batch 2 --dtype float64 --weights X,Y --winograd --target cpu --threads 1 --seed 3 \
+        f"tune gmm --shape 1,2,3,4 --set N=5 --set M=6 --batch 2 --dtype float64 --weights X,Y --winograd --precision tf32 --target cpu --threads 1 --seed 3 \
 --trials 9 --budget 2m --db {tmp_path}/r.db --resume --out-dir {tmp_path}/out"
     )
     assert cli(*words.split()).code == 0
@@ -65,6 +65,7 @@ def test_options_reach_the_library(cli: Any, calls: list[dict[str, Any]], tmp_pa
         "dtype": "float64",
         "weights": ("X", "Y"),
         "winograd": True,
+        "precision": "tf32",
         "target": "cpu",
         "threads": 1,
         "trials": 9,

@@ -39,7 +39,10 @@ def test_signatures_spell_them_out_with_their_defaults(verb: Any) -> None:
         ("weigths", "did you mean weights?"),
         ("Batch", "did you mean batch?"),
         ("trial", "did you mean trials?"),
-        ("zzz", "it takes workload, shape, settings, batch, dtype, weights, winograd, target, threads, trials"),
+        (
+            "zzz",
+            "it takes workload, shape, settings, batch, dtype, weights, winograd, precision, target, threads, trials",
+        ),
     ],
 )
 def test_a_keyword_that_there_is_not_is_refused_in_one_sentence(word: str, hint: str) -> None:

@@ -183,3 +183,15 @@ def test_a_stored_description_is_a_definition_or_one_sentence(seed: int) -> None
             redefine(text, None)
             n_defined += 1
     assert n_defined > 0
+
+
+def test_less_precise_products_are_another_workload() -> None:
+    exact = define("gmm", Asked(shape=(1, 8, 9, 10)))
+    short = define("gmm", Asked(shape=(1, 8, 9, 10), precision="tf32"))
+    assert json.loads(short.spec)["precision"] == "tf32"
+    assert "precision" not in json.loads(exact.spec)
+    assert redefine(short.spec, None).dag.content_hash == short.dag.content_hash != exact.dag.content_hash
+    with pytest.raises(UsageError, match="softmax has no sum of products of float32"):
+        define("softmax", Asked(precision="tf32"))
+    with pytest.raises(UsageError, match=r"precision must be float32, tf32 or 3xtf32, got 'bf16'"):
+        Asked(precision="bf16")

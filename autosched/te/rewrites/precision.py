@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autosched.ir.expr import Binary, Call, Load
+from autosched.ir.expr import Binary, Call, Load, precision_of
+from autosched.ir.precision import EXACT
 from autosched.te.dag import ComputeDAG
-from autosched.te.tensor import ComputeOp, Tensor
-
-EXACT = "float32"  # the precision of products that are as they are written
+from autosched.te.tensor import ComputeOp, Tensor, postorder
 
 
 def with_precision(dag: ComputeDAG, precision: str) -> ComputeDAG:
@@ -16,6 +15,12 @@ def with_precision(dag: ComputeDAG, precision: str) -> ComputeDAG:
     has none."""
     made = dag.remade(lambda op: _allowed(op, precision))
     return dag if made is dag else ComputeDAG(made.outputs, weights=made.weights, winograd=made.winograd)
+
+
+def allowed_precision(dag: ComputeDAG) -> str:
+    """That in which some of its products may be computed; EXACT where there are none."""
+    found = (precision_of(node) for op in dag.stages for node in postorder(op.body))
+    return next(filter(None, found), EXACT)
 
 
 def _allowed(op: ComputeOp, precision: str) -> tuple[Tensor, ...] | None:
