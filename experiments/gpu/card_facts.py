@@ -39,7 +39,7 @@ def predict(request: StepRequest) -> str:
     return (
         "H100: 132 multiprocessors, 50 MB L2, copy 3.0 TB/s (H200: 60 MB, 4.3 TB/s), FFMA 51-67 TFLOP/s, L2 copy about "
         "5-6 TB/s, an empty kernel in a graph 1.5-2.5 us; 1980 MHz at most, 1400-1755 under tensor load; wgmma of "
-        "16 bits 950-1050 TFLOP/s, of 8 bits twice, tfloat32 half of it, mma.sync 0.63 of each, of float8 a fifth"
+        "16 bits 950-1050 TFLOP/s, of 8 bits twice, tf32 half of it, mma.sync 0.63 of each, of float8 a fifth"
     )
 
 

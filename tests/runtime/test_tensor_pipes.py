@@ -71,7 +71,7 @@ def test_warps_multiply(name: str, mode: Mode) -> None:
     product = [sum(4 * (x[half + 2 * part] @ x[4 + part]) for part in range(2)) for half in range(2)]
     got = summed(pipe, load, words, mode)
     assert (got == 2 * sum(product) * tiles * STEPS * rounds).all()
-    assert load.operations == 2 * 16 * 8 * pipe.k * tiles * STEPS * rounds * (got.size // 32)
+    assert load.operations == 2 * 16 * 8 * pipe.k * tiles * STEPS * rounds * (got.size // 32) / pipe.times
 
 
 @needs_compiler
@@ -121,6 +121,7 @@ def test_pipes_are_those_of_the_card() -> None:
     assert {row.pipe for row in MATRICES.values()} <= set(pipes_of(CUDA_CARDS["sm_90"]))
     for row in MATRICES.values():
         assert PIPES[row.pipe].operand in row.instruction
+        assert PIPES[row.pipe].times == row.times * row.rows // row.m
     assert "mma.float8_e4m3fn" not in pipes_of(CUDA_CARDS["sm_80"])
 
 

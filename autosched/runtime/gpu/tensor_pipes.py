@@ -46,6 +46,7 @@ class TensorPipe:
     one: int
     since: int
     only_there: bool = False
+    times: int = 1  # instructions for each multiply-add
 
     @property
     def is_integer(self) -> bool:
@@ -71,13 +72,14 @@ PIPES: Mapping[str, TensorPipe] = {
     for pipe in (
         TensorPipe("mma.float16", "f16", 2, 0x3C003C00, 80),
         TensorPipe("mma.bfloat16", "bf16", 2, 0x3F803F80, 80),
-        TensorPipe("mma.tfloat32", "tf32", 4, 0x3F800000, 80),
+        TensorPipe("mma.tf32", "tf32", 4, 0x3F800000, 80),
+        TensorPipe("mma.3xtf32", "tf32", 4, 0x3F800000, 80, times=3),
         TensorPipe("mma.int8", "s8", 1, 0x01010101, 80),
         TensorPipe("mma.uint8", "u8", 1, 0x01010101, 80),
         TensorPipe("mma.float8_e4m3fn", "e4m3", 1, 0x38383838, 89),
         TensorPipe("wgmma.float16", "f16", 2, 0x3C003C00, 90, True),
         TensorPipe("wgmma.bfloat16", "bf16", 2, 0x3F803F80, 90, True),
-        TensorPipe("wgmma.tfloat32", "tf32", 4, 0x3F800000, 90, True),
+        TensorPipe("wgmma.tf32", "tf32", 4, 0x3F800000, 90, True),
         TensorPipe("wgmma.int8", "s8", 1, 0x01010101, 90, True),
         TensorPipe("wgmma.uint8", "u8", 1, 0x01010101, 90, True),
         TensorPipe("wgmma.float8_e4m3fn", "e4m3", 1, 0x38383838, 90, True),
@@ -138,7 +140,8 @@ def by_warps(pipe: TensorPipe, tiles: int, blocks: int, rounds: int) -> PipeLoad
         *_summed(pipe, [f"d[{n}][{i}]" for n in range(tiles) for i in range(4)]),
     ]
     source = source_by_hand("cuda", NAME, "unsigned", lines, blocks, helper)
-    return PipeLoad(source, 2.0 * 16 * 8 * pipe.k * tiles * STEPS * rounds * blocks * (THREADS // 32), 6)
+    operations = 2.0 * 16 * 8 * pipe.k * tiles * STEPS * rounds * blocks * (THREADS // 32)
+    return PipeLoad(source, operations / pipe.times, 6)
 
 
 def by_warpgroups(pipe: TensorPipe, blocks: int, rounds: int) -> PipeLoad:
@@ -195,7 +198,7 @@ def by_warpgroups(pipe: TensorPipe, blocks: int, rounds: int) -> PipeLoad:
     launch = replace(source.launches[0], shared_bytes=4 * sum(sizes.values()))
     source = replace(source, launches=(launch,), is_arch_specific=True)
     operations = 2.0 * GROUP_ROWS * COLUMNS * pipe.k * STEPS * rounds * blocks * groups
-    return PipeLoad(source, operations, 2 * row)
+    return PipeLoad(source, operations / pipe.times, 2 * row)
 
 
 def _summed(pipe: TensorPipe, results: list[str]) -> list[str]:
