@@ -113,3 +113,10 @@ def test_the_draft_prefers_them_where_there_is_much_to_do() -> None:
             key = MARK in one.sketch.name
             best[key] = min(best.get(key, np.inf), float(model.analytic_latency(0, one.legal).min()))
     assert best[True] < best[False] / 1.5
+
+
+def test_the_text_says_which_maps_the_kernel_takes() -> None:
+    (one,) = drawn(product(64, 48, 40, "nn", "bfloat16"))
+    source = build_source(one.func, next(iter(one.candidates(1))), SM_90)
+    assert "launch kernel_0(A_map, B_map, " in source.text
+    assert "//   A_map: tensor map of A, bfloat16(40, 64) innermost first, strides (80,) bytes, box " in source.text

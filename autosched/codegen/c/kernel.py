@@ -72,7 +72,7 @@ def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSour
         text, launch = _Kernel(f"{func.name}_{n}", nest, outside, c).build()
         parts.append(text)
         launches.append(launch)
-    lines = [*head.splitlines(), *(_launch_text(launch) for launch in launches)]
+    lines = [*head.splitlines(), *(line for launch in launches for line in _launch_lines(launch))]
     comment = "".join(f"// {line}".rstrip("\\ ") + "\n" for line in lines)
     inputs = tuple(b.name for b in func.params[: len(func.params) - func.n_outputs])
     outputs = tuple(b.name for b in func.params[len(func.params) - func.n_outputs :])
@@ -83,11 +83,12 @@ def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSour
     return GpuSource(func.name, kind, text, tuple(launches), inputs, outputs, scratch, is_specific, rows)
 
 
-def _launch_text(launch: Launch) -> str:
-    """How a caller starts the kernel, for the comment at the top."""
+def _launch_lines(launch: Launch) -> list[str]:
+    """How a caller starts the kernel, for the comment at the top: in ASCII, as not all compilers know more."""
     sizes = f"grid {launch.grid}, block {launch.block}, {launch.shared_bytes} shared bytes"
-    names = ", ".join(launch.parameters).encode("ascii", "backslashreplace").decode()  # not all compilers know others
-    return f"launch {launch.kernel}({names}): {sizes}"
+    maps = [f"  {a.name}: tensor map of {a}" for a in launch.arguments if isinstance(a, TensorMap)]
+    lines = [f"launch {launch.kernel}({', '.join(launch.parameters)}): {sizes}", *maps]
+    return [line.encode("ascii", "backslashreplace").decode() for line in lines]
 
 
 @dataclass

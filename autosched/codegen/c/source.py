@@ -41,6 +41,17 @@ class TensorMap:
     swizzle: int = 0
     steps: tuple[int, ...] = ()
 
+    def __str__(self) -> str:
+        """What a caller must know to make it."""
+        box = self.box
+        if isinstance(box, PixelBox):
+            part = f"{box.pixels} pixels of {box.channels} channels, corners {box.lower} and {box.upper}"
+        else:
+            part = f"box {box}"
+        steps = f", steps {self.steps}" if self.steps else ""
+        tensor = f"{self.buffer}, {self.dtype}{self.extents} innermost first, strides {self.strides} bytes"
+        return f"{tensor}, {part}{steps}, swizzle {self.swizzle}"
+
 
 @dataclass(frozen=True)
 class Launch:
