@@ -166,7 +166,7 @@ class Simplifier:
         for atom, c in y.terms:
             terms[atom] = terms.get(atom, 0) + sign * c
         constant = x.constant + sign * y.constant
-        joined, quotient = next(((t, q) for t in terms if (q := _beside(t, terms)) is not None), (None, None))
+        joined, quotient = next(((t, q) for t in terms if (q := self._beside(t, terms)) is not None), (None, None))
         if joined is None or quotient is None:
             kept = sorted(((a, c) for a, c in terms.items() if c), key=lambda t: _order(t[0]))
             return Affine(tuple(kept), constant)
@@ -175,6 +175,13 @@ class Simplifier:
         del terms[quotient]
         rest = Affine(tuple((a, c) for a, c in terms.items() if c), constant)
         return self._combine(rest, _scale(self.affine(joined.a), factor), 1)
+
+    def _beside(self, atom: Expr, terms: Mapping[Expr, int]) -> Expr | None:
+        """The quotient that stands beside atom, if that is its remainder: c * (r % f) and c * f * (r // f)."""
+        if not (isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, Const) and terms[atom]):
+            return None
+        quotient = self.affine(Binary("floordiv", atom.a, atom.b)).expr()  # may be written with smaller numbers
+        return quotient if terms.get(quotient) == terms[atom] * int(atom.b.value) else None
 
     def _divide(self, op: str, x: Affine, y: Affine) -> Affine:
         if y.terms or y.constant <= 0:
@@ -289,18 +296,6 @@ class Simplifier:
 
 
 _AFFINE_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "ceildiv", "min", "max"})
-
-
-def _beside(atom: Expr, terms: Mapping[Expr, int]) -> Expr | None:
-    """The quotient that stands beside atom, if that is its remainder: c * (r % f) and c * f * (r // f). Where r is
-    x // g the quotient may be written x // (g f)."""
-    if not (isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, Const) and terms[atom]):
-        return None
-    r, f = atom.a, int(atom.b.value)
-    forms: list[Expr] = [Binary("floordiv", r, atom.b)]
-    if isinstance(r, Binary) and r.op == "floordiv" and isinstance(r.b, Const):
-        forms.append(Binary("floordiv", r.a, Const(int(r.b.value) * f, INDEX)))
-    return next((q for q in forms if terms.get(q) == terms[atom] * f), None)
 
 
 def _only_quotient(x: Affine) -> Binary | None:

@@ -364,3 +364,11 @@ def test_three_digits_are_a_number_however_the_first_is_written():
     simplify = Simplifier({i: (0, 2 * 12 - 1)})
     for first in (i // 4 // 3, i // 12):
         assert simplify(first * 12 + i // 4 % 3 * 4 + i % 4) is i
+
+
+def test_quotients_of_quotients_are_one_and_digits_of_tiles_are_numbers():
+    j = Var("j", INDEX)
+    simplify = Simplifier({i: (0, 99), j: (0, 3)})
+    assert simplify(i // 4 // 3) is simplify(i // 12)
+    place = i * 4 + j  # a tile's place: of the quotient by 14 * 14 the 4 has gone
+    assert simplify(place // 14 // 14 * 196 + place // 14 % 14 * 14 + place % 14) is simplify(place)
