@@ -38,10 +38,11 @@ DTYPES = {"f16": np.float16, "tf32": np.float32, "s8": np.int8, "u8": np.uint8}
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="g++ is not installed (on Debian: g++)")
 
 
-def operands(pipe: TensorPipe, words: int) -> tuple[Array, Array]:
-    """(words, their elements as numbers): small whole ones, so that sums are exact."""
+def operands(pipe: TensorPipe, load: PipeLoad) -> tuple[Array, Array]:
+    """(words, their elements as numbers): small whole ones, so that sums are exact, and zeros."""
     n = 4 // pipe.nbytes
-    numbers = np.random.default_rng(1).integers(0, 4, (words, n)).astype(np.float64)
+    numbers = np.random.default_rng(1).integers(0, 4, (load.operands + load.zeros, n)).astype(np.float64)
+    numbers[load.operands :] = 0
     if pipe.operand in VALUES:
         ml_dtypes = pytest.importorskip("ml_dtypes")
         small = numbers.astype(getattr(ml_dtypes, VALUES[pipe.operand]))
@@ -67,7 +68,7 @@ def test_warps_multiply(name: str, mode: Mode) -> None:
     """Register r of A: rows from 8 (r % 2), k from half of it (r / 2); r of B: k from half of it r."""
     pipe, tiles, rounds = PIPES[name], 3, 2
     load = by_warps(pipe, tiles, 2, rounds)
-    words, x = operands(pipe, load.words)
+    words, x = operands(pipe, load)
     product = [sum(4 * (x[half + 2 * part] @ x[4 + part]) for part in range(2)) for half in range(2)]
     got = summed(pipe, load, words, mode)
     assert (got == 2 * sum(product) * tiles * STEPS * rounds).all()
@@ -81,7 +82,7 @@ def test_warpgroups_multiply(name: str, mode: Mode) -> None:
     """Each part of a row of A meets the part of B with the same k."""
     pipe, rounds = PIPES[name], 2
     load = by_warpgroups(pipe, 1, rounds)
-    words, x = operands(pipe, load.words)
+    words, x = operands(pipe, load)
     product = float((x[:32] * x[32:]).sum()) * STEPS * rounds / (128 // OPERAND_BYTES)
     got = summed(pipe, load, words, mode)
     assert (got == 128 * product).all()

@@ -70,7 +70,7 @@ def _matrix_peak(device: GpuDevice, pipe: str) -> float:
         raise DeviceError(f"{device.name} has no {pipe}: it has {', '.join((*_TYPES, *pipes_of(facts)))}")
     rates = []
     for load in loads_of(PIPES[pipe], facts, LAUNCH_S):
-        start = np.full(load.words, PIPES[pipe].one, np.uint32)
+        start = np.array([PIPES[pipe].one] * load.operands + [0] * load.zeros, np.uint32)
         threads = load.source.launches[0].grid[0] * THREADS
         sizes = {"start": start.nbytes, "end": 4 * threads}
         rates.append(load.operations / _seconds(device, load.source, [sizes], {"start": start}) / 1e9)

@@ -2,7 +2,9 @@
 
 `mma`: warps keep several tiles of results in registers, and both operands. `wgmma`: two warpgroups have results of 64 x
 256 in registers and read both operands from shared memory, in rows of 128 bytes, as kernels do. All operands are one:
-changing bits would cost power, and with it some of the clock.
+changing bits would cost power, and with it some of the clock. But registers of A are changed by a number that the
+compiler does not know to be zero: where a device lacks an instruction (float8 on sm_90), a product would be computed
+once before the loop, and only be added in it.
 """
 
 from __future__ import annotations
@@ -94,11 +96,13 @@ def pipes_of(facts: GpuFacts) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class PipeLoad:
-    """A kernel, the operations of one launch (two for each multiply-add), and the 32-bit words that it begins with."""
+    """A kernel, the operations of one launch (two for each multiply-add), and the 32-bit words that it begins with:
+    the `operands`, all one, and as many zeros."""
 
     source: GpuSource
     operations: float
-    words: int
+    operands: int
+    zeros: int = 0
 
 
 def loads_of(pipe: TensorPipe, facts: GpuFacts, seconds: float) -> tuple[PipeLoad, ...]:
@@ -117,7 +121,7 @@ def loads_of(pipe: TensorPipe, facts: GpuFacts, seconds: float) -> tuple[PipeLoa
 
 
 def by_warps(pipe: TensorPipe, tiles: int, blocks: int, rounds: int) -> PipeLoad:
-    """Reads the operands' words, A's 4 and B's 2; each thread writes the sum of its results."""
+    """Reads the operands' words, A's 4 and B's 2, and a zero; each thread writes the sum of its results."""
     result, letter, number = pipe.result
     places = ", ".join(f'"+{letter}"(d[{n}])' for n in range(4))
     given = ", ".join([*(f'"r"(a[{n}])' for n in range(4)), *(f'"r"(b[{n}])' for n in range(2))])
@@ -129,11 +133,13 @@ def by_warps(pipe: TensorPipe, tiles: int, blocks: int, rounds: int) -> PipeLoad
 }}
 """
     lines = [
-        "  const unsigned a[4] = {start[0], start[1], start[2], start[3]}, b[2] = {start[4], start[5]};",
+        "  unsigned a[4] = {start[0], start[1], start[2], start[3]};",
+        "  const unsigned b[2] = {start[4], start[5]}, zero = start[6];",
         f"  {result} d[{tiles}][4] = {{}}, sum = 0;",
         f"  for (int i = 0; i < {rounds}; ++i) {{",
         "    #pragma unroll",
         f"    for (int s = 0; s < {STEPS}; ++s) {{",
+        "      a[s % 4] ^= zero;",
         *(f"      multiply_matrices(d[{n}], a, b);" for n in range(tiles)),
         "    }",
         "  }",
@@ -141,7 +147,7 @@ def by_warps(pipe: TensorPipe, tiles: int, blocks: int, rounds: int) -> PipeLoad
     ]
     source = source_by_hand("cuda", NAME, "unsigned", lines, blocks, helper)
     operations = 2.0 * 16 * 8 * pipe.k * tiles * STEPS * rounds * blocks * (THREADS // 32)
-    return PipeLoad(source, operations / pipe.times, 6)
+    return PipeLoad(source, operations / pipe.times, 6, 1)
 
 
 def by_warpgroups(pipe: TensorPipe, blocks: int, rounds: int) -> PipeLoad:
