@@ -28,8 +28,8 @@ from autosched.runtime.gpu.tensor_pipes import (
 from autosched.runtime.simulator.build import find_compiler
 from autosched.runtime.simulator.execute import EXTREMES, Mode, build, execute
 from autosched.target import CUDA_CARDS
+from experiments.gpu.forms.form import aligned
 from tests.codegen.nvcc import ptx, resources
-from tests.runtime.test_simulated_instructions import aligned
 
 Array = npt.NDArray[Any]
 THREADS = 256

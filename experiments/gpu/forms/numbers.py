@@ -92,6 +92,19 @@ def bounds() -> Iterator[InstructionForm]:
         yield of_each(f"{name}.NaN.f32", text, "bound(A[2 * i], A[2 * i + 1])", pairs, expected, "float")
 
 
+def powers() -> Iterator[InstructionForm]:
+    """Of two; what would be subnormal is zero."""
+    rng = np.random.default_rng(4)
+    edges = np.array([0.0, 1.5, -3.25, -126.0, -140.0, -np.inf, np.inf, np.nan], np.float32)
+    given = np.concatenate([edges, rng.uniform(-120, 120, N - len(edges)).astype(np.float32)])
+    exact = np.exp2(given.astype(np.float64))
+    exact[given < -126] = 0
+    bound = np.where(np.isfinite(exact), 2.0**-21 * exact, 0.0)
+    text = giver("float", "power(float x)", "ex2.approx.ftz.f32 %0, %1;", ': "f"(x)')
+    expected = FormOutput(exact, "float32", None, bound)
+    yield of_each("ex2.approx.ftz.f32", text, "power(A[i])", given, expected, "float")
+
+
 def dots() -> Iterator[InstructionForm]:
     rng = np.random.default_rng(2)
     words = rng.integers(0, 1 << 32, (N, 3), dtype=np.uint32)
@@ -122,5 +135,5 @@ def shuffles() -> Iterator[InstructionForm]:
 
 
 def forms() -> Iterator[InstructionForm]:
-    for made in (packs, singles, bounds, dots, shuffles):
+    for made in (packs, singles, bounds, powers, dots, shuffles):
         yield from made()

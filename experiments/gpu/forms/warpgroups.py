@@ -21,7 +21,8 @@ THREADS = np.arange(128)
 
 @dataclass(frozen=True)
 class LaidOut:
-    """An operand in shared memory: bytes, and its descriptor's words for the leading and the stride byte offset."""
+    """An operand in shared memory: its bytes, which are from `start` on of what the kernel has, and its descriptor's
+    words for the leading and the stride byte offset."""
 
     memory: Array
     start: int
@@ -30,8 +31,10 @@ class LaidOut:
     swizzle: int
 
     @property
-    def descriptor(self) -> int:
-        return self.start >> 4 | (self.leading >> 4) << 16 | (self.stride >> 4) << 32 | SWIZZLE_WORD[self.swizzle] << 62
+    def descriptor(self) -> str:
+        """In C: the kernel's shared memory begins at `base`, which is not 0."""
+        words = (self.leading >> 4) << 16 | (self.stride >> 4) << 32 | SWIZZLE_WORD[self.swizzle] << 62
+        return f"({words}ull | (base + {self.start}) >> 4)"
 
     def read_as(self, meaning: str) -> LaidOut:
         """The same bytes with another descriptor."""
@@ -145,7 +148,7 @@ def helpers(wgmma: Wgmma) -> str:
     )
 
 
-def kernel(wgmma: Wgmma, left: str, right: int, meanwhile: str = "") -> str:
+def kernel(wgmma: Wgmma, left: str, right: str, meanwhile: str = "") -> str:
     """Twice the product; `meanwhile` is done while it is under way."""
     _, c_type = RESULTS[wgmma.result]
     own = (
@@ -160,8 +163,8 @@ def kernel(wgmma: Wgmma, left: str, right: int, meanwhile: str = "") -> str:
   for (int i = 0; i < {wgmma.count}; ++i) d[i] = 7;
   {own}
   before();
-  multiply(d, {left}, {right}ull, 0);
-  multiply(d, {left}, {right}ull, 1);
+  multiply(d, {left}, {right}, 0);
+  multiply(d, {left}, {right}, 1);
   commit();
   {meanwhile}
   wait();
@@ -186,7 +189,7 @@ def form(wgmma: Wgmma, meanwhile: str = "") -> InstructionForm:
     parameters = "const unsigned char* S, const unsigned* A, unsigned* c"
 
     def made(a_side: LaidOut, b_side: LaidOut, name: str) -> InstructionForm:
-        taken = "own" if wgmma.in_registers else f"{a_side.descriptor}ull"
+        taken = "own" if wgmma.in_registers else a_side.descriptor
         body = kernel(wgmma, taken, b_side.descriptor, meanwhile)
         return InstructionForm(
             name, body, helpers(wgmma), parameters, ("S", "A", "c"), memory, {"c": expected}, threads=128

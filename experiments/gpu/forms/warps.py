@@ -94,41 +94,40 @@ def stores() -> Iterator[InstructionForm]:
 
 
 MMA = [
-    *((kind, kind, "f32") for kind in ("f16", "bf16", "tf32", "e4m3", "e5m2")),
-    ("e4m3", "e5m2", "f32"), ("f16", "f16", "f16"),
-    *((a, b, "s32") for a in ("s8", "u8") for b in ("s8", "u8")),
+    *((kind, kind, "f32", 16, 2) for kind in ("f16", "bf16", "tf32", "e4m3", "e5m2")),
+    ("e4m3", "e5m2", "f32", 16, 2), ("f16", "f16", "f16", 16, 2), ("f16", "f16", "f32", 16, 1),
+    *((a, b, "s32", m, deep) for a in ("s8", "u8") for b in ("s8", "u8") for m, deep in ((16, 2), (8, 1))),
 ]  # fmt: skip
 
 
-def product(left: str, right: str, result: str) -> InstructionForm:
-    """mma.sync, twice into the same sums."""
-    (bits, k), n_results = KINDS[left], 2 if result == "f16" else 4
-    a, x = numbers(left, (16, k), 0)
+def product(left: str, right: str, result: str, m: int, deep: int) -> InstructionForm:
+    """mma.sync, twice into the same sums. `deep`: registers of B, and of A for 8 rows."""
+    halves = m // 8
+    k, n_results, in_a = 4 * deep * 32 // KINDS[left][0], halves * (1 if result == "f16" else 2), halves * deep
+    a, x = numbers(left, (m, k), 0)
     b, y = numbers(right, (k, 8), 1)
-    words_a, words_b = packed(a).reshape(16, -1), packed(np.ascontiguousarray(b.T)).reshape(8, -1)
-    fragments_a = np.stack([words_a[G + 8 * (r % 2), T + 4 * (r // 2)] for r in range(4)], axis=1)
-    fragments_b = np.stack([words_b[G, T + 4 * r] for r in range(2)], axis=1)
-    assert words_a.shape[1] == k // (32 // bits) == 8
+    words_a, words_b = packed(a).reshape(m, -1), packed(np.ascontiguousarray(b.T)).reshape(8, -1)
+    fragments_a = np.stack([words_a[G + 8 * (r % halves), T + 4 * (r // halves)] for r in range(in_a)], axis=1)
+    fragments_b = np.stack([words_b[G, T + 4 * r] for r in range(deep)], axis=1)
     letter, kind = RESULTS[result]
     d = ", ".join(f"%{i}" for i in range(n_results))
     outs = ", ".join(f'"+{letter}"(d[{i}])' for i in range(n_results))
-    ins = ", ".join(f'"r"({name}[{i}])' for name, count in (("a", 4), ("b", 2)) for i in range(count))
-    regs = [f"%{n_results + i}" for i in range(6)]
-    ptx = f"mma.sync.aligned.m16n8k{k}.row.col.{result}.{left}.{right}.{result}"
+    ins = ", ".join(f'"r"({name}[{i}])' for name, count in (("a", in_a), ("b", deep)) for i in range(count))
+    regs = [f"%{n_results + i}" for i in range(in_a + deep)]
+    ptx = f"mma.sync.aligned.m{m}n8k{k}.row.col.{result}.{left}.{right}.{result}"
     multiply = helper(
         f"multiply({kind}* d, const unsigned* a, const unsigned* b)",
-        f"{ptx} {{{d}}}, {{{', '.join(regs[:4])}}}, {{{', '.join(regs[4:])}}}, {{{d}}};", f": {outs} : {ins}",
+        f"{ptx} {{{d}}}, {{{', '.join(regs[:in_a])}}}, {{{', '.join(regs[in_a:])}}}, {{{d}}};", f": {outs} : {ins}",
     )  # fmt: skip
     body = f"""{kind} d[{n_results}];
   for (int i = 0; i < {n_results}; ++i) d[i] = 0;
-  for (int twice = 0; twice < 2; ++twice) multiply(d, A + threadIdx.x * 4, B + threadIdx.x * 2);
+  for (int twice = 0; twice < 2; ++twice) multiply(d, A + threadIdx.x * {in_a}, B + threadIdx.x * {deep});
   for (int i = 0; i < {n_results}; ++i) (({kind}*)c)[threadIdx.x * {n_results} + i] = d[i];"""
-    element = np.arange(4)
+    element = np.arange(2 * halves)
     rows, columns = G[:, None] + 8 * (element // 2), 2 * T[:, None] + element % 2
     total, size = 2 * (x @ y), np.abs(x) @ np.abs(y) + 1
-    expected = FormOutput(
-        total[rows, columns].ravel(), DTYPES[result], None, BOUNDS[result] * size[rows, columns].ravel()
-    )
+    bound = BOUNDS[result] * size[rows, columns].ravel()
+    expected = FormOutput(total[rows, columns].ravel(), DTYPES[result], None, bound)
     memory = {"A": fragments_a, "B": fragments_b, "c": np.zeros((32, n_results), np.uint32)}
     parameters = "const unsigned* A, const unsigned* B, unsigned* c"
     return InstructionForm(ptx, body, multiply, parameters, ("A", "B", "c"), memory, {"c": expected}, shared=0)

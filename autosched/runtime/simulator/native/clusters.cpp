@@ -24,12 +24,18 @@ void forget_arrivals() { cluster = Meeting(); }
 
 unsigned rank_of(const Block& block) { return &block - blocks.data(); }
 
+bool has_bytes(uint32_t offset, unsigned bytes) { return offset >= RESERVED && offset + bytes <= shared_bytes; }
+
+unsigned launch_bytes() { return shared_bytes - RESERVED; }
+
+int byte_of(uint32_t address) { return int(address % ARENA) - int(RESERVED); }
+
 unsigned char* shared_at(uint32_t address)
 {
   const unsigned rank = address / ARENA, offset = address % ARENA;
-  if (rank > blocks.size() || offset >= shared_bytes)
-    stop("outside", "%s uses byte %u of shared memory, beyond the %u of the launch", where(current), offset,
-         shared_bytes);
+  if (rank > blocks.size() || !has_bytes(offset, 1))
+    stop("outside", "%s uses byte %d of shared memory, beyond the %u of the launch", where(current), byte_of(offset),
+         launch_bytes());
   return (rank ? blocks[rank - 1] : *me().block).shared + offset;
 }
 

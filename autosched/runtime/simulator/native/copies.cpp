@@ -20,8 +20,8 @@ extern "C" void simulator_copy(unsigned to, const void* from, unsigned bytes, un
   if (to % bytes || (given && (uintptr_t)from % bytes))
     return find("misaligned", "%s copies %u bytes from %s to %s", where(current), bytes, place_of(from),
                 place_of(copy.to));
-  if (to + bytes > shared_bytes)
-    stop("outside", "%s copies to %s, beyond %u bytes", where(current), place_of(copy.to), shared_bytes);
+  if (!has_bytes(to, bytes))
+    stop("outside", "%s copies to %s, beyond %u bytes", where(current), place_of(copy.to), launch_bytes());
   if (options.checked) {
     if (given) examine_place(from, given, "copies");
     if (given) check(from, given, READ, current);

@@ -122,10 +122,11 @@ void examine(const Map& map, uint32_t offset, unsigned bytes)
 {
   const unsigned unit = map.swizzle ? 128u << map.swizzle : 128;
   if (offset % unit)
-    find("misaligned", "%s copies a tile at byte %u of shared memory, no multiple of %u", where(current), offset, unit);
-  if (offset + bytes > shared_bytes)
-    stop("outside", "%s copies a tile at bytes %u to %u of shared memory, beyond the %u of the launch", where(current),
-         offset, offset + bytes - 1, shared_bytes);
+    find("misaligned", "%s copies a tile at byte %d of shared memory, no multiple of %u", where(current),
+         byte_of(offset), unit);
+  if (!has_bytes(offset, bytes))
+    stop("outside", "%s copies a tile at bytes %d to %d of shared memory, beyond the %u of the launch", where(current),
+         byte_of(offset), byte_of(offset) + int(bytes) - 1, launch_bytes());
 }
 
 void examine_tensor(const Row& row, Kind kind, unsigned thread)
@@ -140,6 +141,9 @@ void examine_tensor(const Row& row, Kind kind, unsigned thread)
 std::vector<Row> rows_of(const Map& map, const int* from, const unsigned short* offsets)
 {
   const std::vector<int> start(from, from + map.rank);
+  if (from[0] * map.bytes % 16)  // an H200 says: an illegal instruction
+    stop("refused", "%s copies from element %d on along the innermost dimension, no multiple of 16 bytes",
+         where(current), from[0]);
   if (!map.is_im2col) return tile(map, start);
   return pixels(map, start, std::vector<unsigned>(offsets, offsets + map.rank - 2));
 }
@@ -242,7 +246,7 @@ extern "C" void simulator_store_tile(const void* map_given, const int* to, uint3
 extern "C" void simulator_load_bytes(uint32_t to, const void* from, unsigned bytes, uint32_t barrier)
 {
   if (to % 16 || (uintptr_t)from % 16 || bytes % 16)
-    find("misaligned", "%s copies %u bytes from %s to byte %u", where(current), bytes, place_of(from), to);
+    find("misaligned", "%s copies %u bytes from %s to byte %d", where(current), bytes, place_of(from), byte_of(to));
   unsigned char* const place = shared_at(to);
   const unsigned block = rank_of(*me().block), thread = current;
   if (options.checked) begin_copy(place, bytes, thread);
@@ -259,7 +263,8 @@ extern "C" void simulator_load_bytes(uint32_t to, const void* from, unsigned byt
 extern "C" void simulator_store_bytes(void* to, uint32_t from, unsigned bytes)
 {
   if (from % 16 || (uintptr_t)to % 16 || bytes % 16)
-    find("misaligned", "%s copies %u bytes from byte %u to %s", where(current), bytes, from, place_of(to));
+    find("misaligned", "%s copies %u bytes from byte %d to %s", where(current), bytes, byte_of(from),
+         place_of(to));
   unsigned char* const place = shared_at(from);
   const unsigned thread = current;
   put([=] {

@@ -214,7 +214,7 @@ extern "C" int simulator_launch(void (*kernel)(void**), void** given, const unsi
   const unsigned cluster = sizes[6], count = block.x * block.y * block.z * cluster;
   entry = kernel;
   arguments = given;
-  shared_bytes = shared;
+  shared_bytes = RESERVED + shared;
   is_over = false;
   simulator_place.block_size = block;
   simulator_place.grid_size = grid;

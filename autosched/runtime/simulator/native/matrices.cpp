@@ -23,7 +23,8 @@ void exchange(void* const* given, unsigned matrices, bool transposed, Kind kind)
   const auto lane = [&](unsigned n) -> const Rows& { return *(const Rows*)given[n]; };
   for (unsigned n = 0; n < 8 * matrices; ++n) {
     const Rows& row = lane(n);
-    if (row.address % 16) find("misaligned", "%s gives a row of a matrix at byte %u", where(row.thread), row.address);
+    if (row.address % 16)
+      find("misaligned", "%s gives a row of a matrix at byte %d", where(row.thread), byte_of(row.address));
     if (options.counted) count(shared_at(row.address), 16, kind, row.thread);
   }
   for (unsigned m = 0; m < matrices; ++m)

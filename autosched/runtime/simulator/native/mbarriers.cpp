@@ -24,11 +24,11 @@ Phase& phase_at(Block& block, uint32_t offset, const char* what)
 {
   const auto found = block.phases.find(offset);
   if (found == block.phases.end())
-    stop("protocol", "%s %s byte %u, where there is no mbarrier", where(current), what, offset);
+    stop("protocol", "%s %s byte %d, where there is no mbarrier", where(current), what, byte_of(offset));
   Phase& phase = found->second;
   if (options.checked && !knows(current, phase.maker, phase.made))
-    find("race", "%s %s the mbarrier at byte %u, which %s made with no barrier between", where(current), what, offset,
-         where(phase.maker));
+    find("race", "%s %s the mbarrier at byte %d, which %s made with no barrier between", where(current), what,
+         byte_of(offset), where(phase.maker));
   return phase;
 }
 
@@ -36,8 +36,8 @@ void arrive(Block& block, uint32_t offset, unsigned count, int64_t bytes, unsign
 {
   Phase& phase = phase_at(block, offset, "arrives at");
   if (count > phase.pending)
-    stop("protocol", "%s arrives at the mbarrier at byte %u, which waits for no more of its %u arrivals", where(thread),
-         offset, phase.count);
+    stop("protocol", "%s arrives at the mbarrier at byte %d, which waits for no more of its %u arrivals", where(thread),
+         byte_of(offset), phase.count);
   phase.pending -= count;
   phase.bytes += bytes;
   ++progress;
@@ -52,13 +52,14 @@ void bytes_came(Block& block, uint32_t offset, int64_t bytes, unsigned thread)
   ++progress;
   if (options.checked) tell(phase.coming, thread);
   if (phase.bytes < 0 && phase.pending == 0)
-    stop("protocol", "%lld bytes more than announced come to the mbarrier at byte %u", (long long)-phase.bytes, offset);
+    stop("protocol", "%lld bytes more than announced come to the mbarrier at byte %d", (long long)-phase.bytes,
+         byte_of(offset));
   end_phase(phase);
 }
 
 extern "C" void simulator_mbarrier_init(uint32_t offset, unsigned count)
 {
-  if (offset % 8) find("misaligned", "%s makes an mbarrier at byte %u", where(current), offset);
+  if (offset % 8) find("misaligned", "%s makes an mbarrier at byte %d", where(current), byte_of(offset));
   shared_at(offset);
   Phase phase = {count, count, 0, 0, current, 0, {}, {}};
   if (options.checked) phase.made = count_of(current);
@@ -79,7 +80,7 @@ extern "C" void simulator_mbarrier_wait(uint32_t offset, unsigned parity)
   Block& block = *me().block;
   Phase& phase = phase_at(block, offset, "waits for");
   char what[96];
-  snprintf(what, sizeof what, "the phase of parity %u of the mbarrier at byte %u", parity, offset);
+  snprintf(what, sizeof what, "the phase of parity %u of the mbarrier at byte %d", parity, byte_of(offset));
   wait_for(what, [&] {
     run_loads(block, offset);
     return (phase.number & 1) != (parity & 1);

@@ -39,7 +39,7 @@ const char* place_of(const void* at)
   char* text = texts[next++ % 4];
   if (is_shared(at)) {
     const uint64_t offset = (const unsigned char*)at - blocks[0].shared;
-    snprintf(text, sizeof texts[0], "byte %llu of shared memory", (unsigned long long)(offset % ARENA));
+    snprintf(text, sizeof texts[0], "byte %d of shared memory", byte_of(offset % ARENA));
     return text;
   }
   const Buffer* nearest = buffer_of(at);
@@ -56,7 +56,7 @@ const char* place_of(const void* at)
   return text;
 }
 
-extern "C" unsigned char* simulator_shared(unsigned offset) { return me().block->shared + offset; }
+extern "C" unsigned char* simulator_shared(unsigned offset) { return me().block->shared + RESERVED + offset; }
 
 extern "C" unsigned simulator_shared_offset(const void* at) { return (const unsigned char*)at - me().block->shared; }
 
@@ -64,8 +64,9 @@ void examine_place(const void* at, unsigned bytes, const char* verb)
 {
   const unsigned char* const last = (const unsigned char*)at + bytes - 1;
   if (is_shared(at)) {
-    if ((last - blocks[0].shared) % ARENA >= shared_bytes)
-      stop("outside", "%s %s %s, beyond the %u bytes of the launch", where(current), verb, place_of(at), shared_bytes);
+    if (!has_bytes((last - blocks[0].shared) % ARENA - (bytes - 1), bytes))
+      stop("outside", "%s %s %s, beyond the %u bytes of the launch", where(current), verb, place_of(at),
+           launch_bytes());
   } else if (buffer_of(at) == nullptr || buffer_of(at) != buffer_of(last)) {
     stop("outside", "%s %s %u bytes at %s", where(current), verb, bytes, place_of(at));
   }

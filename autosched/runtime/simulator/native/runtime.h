@@ -15,6 +15,7 @@ enum Kind { READ, WRITE, BOTH };
 enum Shuffle { LANE, UP, DOWN, XOR };
 
 constexpr unsigned WARP = 32, GROUP = 128, MOST_WARPS = 32, NAMED_BARRIERS = 16;
+constexpr unsigned RESERVED = 1 << 10;  // a GPU keeps the first bytes of shared memory: addresses begin here
 constexpr unsigned ARENA = 1 << 18;  // bytes from the shared memory of one block of a cluster to that of the next
 constexpr unsigned POISON = 0xff;    // a NaN in every width
 constexpr unsigned STACK = 64 << 10;
@@ -116,7 +117,7 @@ extern Numbers numbers;
 extern std::vector<Thread> threads;  // of all blocks of the cluster
 extern std::vector<Block> blocks;    // of the cluster
 extern unsigned current;             // the thread that runs
-extern unsigned shared_bytes;        // of a block
+extern unsigned shared_bytes;        // of a block, with those that are kept from it
 extern uint64_t progress;            // changes whenever something happens that somebody may wait for
 
 inline Thread& me() { return threads[current]; }
@@ -179,6 +180,9 @@ void finish_copy(const Copy&, unsigned thread);
 void forget_arrivals();
 unsigned char* shared_at(uint32_t address);  // of this block, or of the one that the address names
 unsigned rank_of(const Block&);
+bool has_bytes(uint32_t offset, unsigned bytes);  // of what the launch has
+unsigned launch_bytes();
+int byte_of(uint32_t address);  // from where the launch's begin
 
 // mbarriers.cpp
 Phase& phase_at(Block&, uint32_t offset, const char* what);

@@ -57,9 +57,9 @@ std::vector<double> operand(const Product& p, bool second, const Block& block, u
   for (unsigned r = 0; r < rows; ++r)
     for (int k = 0; k < p.k; ++k) {
       const uint32_t at = place_in(descriptor, mn_major, r, k, bytes);
-      if (at + bytes > shared_bytes)
-        stop("outside", "%s multiplies byte %u of shared memory, beyond the %u of the launch", where(thread), at,
-             shared_bytes);
+      if (!has_bytes(at, bytes))
+        stop("outside", "%s multiplies byte %d of shared memory, beyond the %u of the launch", where(thread),
+             byte_of(at), launch_bytes());
       if (options.checked && (mn_major ? r : k) % unit == 0) check_engine(block.shared + at, 16, thread);
       values[r * p.k + k] = element(number, block, at) * p.signs[second];
     }
