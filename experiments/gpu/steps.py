@@ -73,6 +73,7 @@ STEPS = (
     ),
     CardStep("sanitizer", 60, "compute-sanitizer on what failed in instructions and ladder", "sanitizer"),
     CardStep("counters", 60, "ncu on the best of the ladder", "counters"),
+    CardStep("again", 80, "rows of a calibration timed beside PyTorch, under ncu and compute-sanitizer", "again"),
     CardStep("verify", 120, "all operators, random candidates of every sketch", "board", is_open=True),
     CardStep("tune", 300, "the cases tuned", "board", is_open=True),
     CardStep("contest", 400, "tuned cases beside PyTorch, torch.compile and Triton", "board", is_open=True),
