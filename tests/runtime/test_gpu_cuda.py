@@ -335,7 +335,8 @@ log("++")
 memory = {name: d.allocate(1 << 16) for name in "ABC"}
 def loaded(**changed):
     launch = replace(source.launches[0], **changed)
-    made = replace(source, launches=(launch,))
+    text = "__global__ void add(float* A) { extern __shared__ float s[]; }" if launch.shared_bytes else ""
+    made = replace(source, text=text, launches=(launch,))
     return d.prepare(d.load(DeviceCode(b"\x7fELF"), made), made, memory)
 got = np.zeros(8, np.uint16)
 d.fill(memory["A"], b"\xfb\x7f", 0, 64), d.fill(memory["A"], b"\xa5", 2, 2)

@@ -25,9 +25,9 @@ A, B, C = (ArraySpec(name, (64,), "float32") for name in "ABC")
 X = np.arange(64, dtype=np.float32)
 
 
-def source(shared_bytes: int = 0, entry: str = "add") -> GpuSource:
+def source(shared_bytes: int = 0, entry: str = "add", text: str = "text") -> GpuSource:
     launch = Launch(entry, (2, 1, 1), (32, 1, 1), ("A", "B", "C"), shared_bytes)
-    return GpuSource("add", "cuda", "text", (launch,), ("A", "B"), ("C",), ())
+    return GpuSource("add", "cuda", text, (launch,), ("A", "B"), ("C",), ())
 
 
 @pytest.fixture
@@ -57,11 +57,25 @@ def test_kernel_over_numpy_arrays(stand_in: StandIn, device: PyCudaDevice) -> No
     assert stand_in.memory == {}
 
 
-def test_shared_memory_beyond_the_static_limit_is_asked_for(stand_in: StandIn, device: PyCudaDevice) -> None:
-    kernel = GpuKernel(device, DeviceCode(b""), source(64 << 10), (A, B), (C,))
-    assert ("set_attribute", 8, 64 << 10) in stand_in.log
+EXTERN, STATIC = "extern __shared__ unsigned char s[];", "__shared__ float s[8];"
+
+
+@pytest.mark.parametrize("nbytes", [32, 64 << 10])
+@pytest.mark.parametrize(("own", "other"), [(EXTERN, STATIC), (STATIC, EXTERN)])
+def test_shared_memory_is_asked_for_where_it_is_extern(
+    stand_in: StandIn, device: PyCudaDevice, nbytes: int, own: str, other: str
+) -> None:
+    """However little it is, and of the kernel itself and not of another one in the text."""
+    heads = ("__launch_bounds__(32, 1) add", "__cluster_dims__(2, 1, 1) __launch_bounds__(32) adds")
+    text = "\n".join(
+        f'extern "C" __global__ void {head}(float* A)\n{{\n  {line}\n}}'
+        for head, line in zip(heads, (own, other), strict=True)
+    )
+    kernel = GpuKernel(device, DeviceCode(b""), source(nbytes, text=text), (A, B), (C,))
+    asked = nbytes if own == EXTERN else 0
+    assert (("set_attribute", 8, nbytes) in stand_in.log) == (asked > 0)
     kernel(X, X)
-    assert ("launch", (2, 1, 1), (32, 1, 1), 0x20, 64 << 10) in stand_in.log
+    assert ("launch", (2, 1, 1), (32, 1, 1), 0x20, asked) in stand_in.log
 
 
 def test_maps_are_packed_at_multiples_of_64(

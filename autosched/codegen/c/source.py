@@ -57,9 +57,9 @@ class TensorMap:
 class Launch:
     """One kernel call: blocks and threads as (x, y, z), its arguments in order, bytes of shared memory.
 
-    An argument is the name of a buffer, or a map of one. Shared memory is `extern` where it is more than arrays of
-    known size may have, and only there. Clusters of blocks are in the text, as `__cluster_dims__`: launches need no
-    word on them.
+    An argument is the name of a buffer, or a map of one. In CUDA C the shared memory of a kernel is arrays of known
+    size or one `extern` array, which is then all of it. Clusters of blocks are in the text, as `__cluster_dims__`:
+    launches need no word on them.
     """
 
     kernel: str

@@ -135,7 +135,7 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
             weakref.finalize(kernels, _unload, cu, self._context, module).atexit = False
             for launch in source.launches:
                 function = self._ok(f"finding {launch.kernel}", cu.cuModuleGetFunction(module, launch.kernel.encode()))
-                shared = cuda_driver.dynamic_shared_bytes(launch)
+                shared = cuda_driver.dynamic_shared_bytes(source, launch)
                 if shared:
                     attribute = cu.CUfunction_attribute(cuda_driver.MAX_DYNAMIC_SHARED_SIZE_BYTES)
                     self._ok(
@@ -153,7 +153,7 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         for launch in source.launches:
             values = tuple(_value(argument, buffers) for argument in launch.arguments)
             pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-            shared = cuda_driver.dynamic_shared_bytes(launch)
+            shared = cuda_driver.dynamic_shared_bytes(source, launch)
             keep, address = (values, pointers, kernels), ctypes.addressof(pointers)
             bound.append(BoundLaunch(kernels[launch.kernel], launch.grid, launch.block, shared, address, keep))
         return LaunchSequence(tuple(bound))

@@ -6,11 +6,12 @@ cuGetErrorString.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from autosched.codegen.c.dialects import CUDA
-from autosched.codegen.c.source import Launch
+from autosched.codegen.c.source import GpuSource, Launch
 from autosched.runtime.gpu.device import DeviceMemory
 
 if TYPE_CHECKING:
@@ -122,6 +123,12 @@ def facts_of(name: str, attribute: Callable[[str], int]) -> GpuFacts:
     )
 
 
-def dynamic_shared_bytes(launch: Launch) -> int:
-    """What a launch must ask for: shared memory is `extern` where it is more than arrays of known size may have."""
-    return launch.shared_bytes if launch.shared_bytes > CUDA.static_shared_bytes else 0
+def dynamic_shared_bytes(source: GpuSource, launch: Launch) -> int:
+    """What a launch must ask for: all of the kernel's shared memory where the text declares it `extern`."""
+    return launch.shared_bytes if _has_extern_memory(source.text, launch.kernel) else 0
+
+
+@lru_cache(maxsize=1024)
+def _has_extern_memory(text: str, kernel: str) -> bool:
+    head = re.compile(rf"__global__ void\s+(?:__\w+__\([^)]*\)\s*)*{re.escape(kernel)}\s*\(")
+    return any("extern __shared__" in part for part in re.split(r"(?=__global__)", text) if head.match(part))

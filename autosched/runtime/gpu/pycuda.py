@@ -109,7 +109,7 @@ class PyCudaDevice(cuda_driver.AddressedDevice):
             for launch in source.launches:
                 function = module.get_function(launch.kernel)
                 function.prepare(_form(launch.arguments))
-                shared = cuda_driver.dynamic_shared_bytes(launch)
+                shared = cuda_driver.dynamic_shared_bytes(source, launch)
                 if shared:
                     function.set_attribute(drv.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
                 kernels[launch.kernel] = function
@@ -121,7 +121,7 @@ class PyCudaDevice(cuda_driver.AddressedDevice):
         bound = []
         for launch in source.launches:
             values = tuple(_value(argument, buffers) for argument in launch.arguments)
-            shared = cuda_driver.dynamic_shared_bytes(launch)
+            shared = cuda_driver.dynamic_shared_bytes(source, launch)
             bound.append(BoundLaunch(kernels[launch.kernel], launch.grid, launch.block, shared, values))
         return LaunchSequence(tuple(bound))
 
