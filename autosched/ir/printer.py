@@ -232,8 +232,8 @@ def _lines(s: Stmt) -> Iterator[str]:
             yield _store_line(s)
         case Prefetch(name, indices, level, writes):
             yield f"prefetch {name}[{_list(indices)}]" + ("" if level == 1 else f" to L{level}") + " to write" * writes
-        case Barrier():
-            yield "barrier"
+        case Barrier(of_warp=of_warp):
+            yield "barrier of warps" if of_warp else "barrier"
         case Shuffle(names, indices, values, lane, warp):
             places = _tuple([f"{name}[{_list(indices)}]" for name in names])
             yield f"{places} = {_tuple(list(map(expr_text, values)))} of lane {expr_text(lane)}  # warps of {warp}"

@@ -43,6 +43,7 @@ class Scope(Enum):
     PARAM = "param"  # the caller's memory
     GLOBAL = "global"  # workspace shared by all threads
     SHARED = "shared"  # one for each block of GPU threads
+    WARP = "warp"  # the same, but each element is in a register of the thread that writes it: operands of products
     LOCAL = "local"  # private to a thread
     REGISTER = "register"  # accumulators; constant indices only, lanes padded to whole vectors
 
@@ -243,7 +244,12 @@ class Prefetch(Stmt):
 
 @dataclass(frozen=True)
 class Barrier(Stmt):
-    """All threads of a block arrive before any goes on; what they wrote to shared memory is visible after it."""
+    """All threads of a block arrive before any goes on; what they wrote to shared memory is visible after it.
+
+    Where only the threads of each warp need what they wrote it is `of_warp`, and instructions of warps take its place.
+    """
+
+    of_warp: bool = False
 
 
 @dataclass(frozen=True)

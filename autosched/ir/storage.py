@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autosched.ir.expr import Const, Expr
+from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS
 from autosched.ir.simplify import Affine, Simplifier
 from autosched.ir.stmt import Buffer, Scope
 
@@ -46,6 +47,16 @@ def element_count(buffer: Buffer) -> int:
     for _, extent in stored_shape(buffer):
         count *= extent
     return count
+
+
+def held_index(buffer: Buffer, indices: tuple[Expr, ...], simplify: Simplifier) -> Expr:
+    """Where a thread has an element that a warp holds, counted from its own first one: whole tiles of rows, of each the
+    pairs of columns next to each other for as many columns as a row of lanes has, and of these the halves of the rows
+    (`matrices.py`, of which this is what an instruction takes as A)."""
+    (_, across), (*_, row, column) = stored_shape(buffer)[-1], indices
+    lane = ACROSS * NEIGHBOURS
+    tile = row // (HALVES * DOWN) * (across // lane) + column // lane
+    return simplify((tile * HALVES + row // DOWN % HALVES) * NEIGHBOURS + column % NEIGHBOURS)
 
 
 def flat_index(buffer: Buffer, indices: tuple[Expr, ...], simplify: Simplifier) -> Expr:

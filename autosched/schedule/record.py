@@ -64,6 +64,7 @@ _FACTORS = {
 _FOR_GPUS = (
     Bind, Cooperate, CrossThread, Pad, Pipeline, Team, Atomic, LaunchBounds, Raster, Mma, Spread, Online, WarpgroupMma,
 )  # fmt: skip
+_SCOPES_OF_GPUS = (Scope.SHARED.value, Scope.WARP.value)
 _FOR_PROCESSORS = (Parallel, FetchAhead, Stream, Winograd)
 
 
@@ -163,7 +164,7 @@ def check_target(state: State, kind: str) -> None:
     is_gpu = BACKENDS[kind].is_gpu
     foreign, meant = (_FOR_PROCESSORS, "processors") if is_gpu else (_FOR_GPUS, "GPUs")
     for step in state.steps:
-        is_shared = not is_gpu and isinstance(step, ComputeAt) and step.scope == Scope.SHARED.value
+        is_shared = not is_gpu and isinstance(step, ComputeAt) and step.scope in _SCOPES_OF_GPUS
         is_elsewhere = isinstance(step, Tensorize) and is_gpu == bool(INTRINSICS[step.intrinsic].forms)
         if isinstance(step, foreign) or is_shared or is_elsewhere:
             raise ScheduleError(f"the step {step} is for {meant}, but the target is {kind}")

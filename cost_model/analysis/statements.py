@@ -341,8 +341,8 @@ class _Walk:
             case Allocate(buffer=buffer, body=body):
                 self.allocations.append(Allocation(buffer, len(loops), loops))
                 self.visit(body, loops, weight, {**scopes, buffer.name: len(loops)})
-            case Barrier():
-                self.barriers.append(Synchronisation(loops, weight))
+            case Barrier(of_warp=of_warp):
+                self.barriers += [] if of_warp else [Synchronisation(loops, weight)]
             case Shuffle(values=values):
                 self.shuffles.append(Synchronisation(loops, weight, values=len(values)))
             case Prefetch():
@@ -366,7 +366,7 @@ class _Walk:
 
         def access(name: str, kind: str, positions: Sequence[tuple[Expr, ...]]) -> Access:
             inside = frozenset(loop.var for loop in loops[scopes.get(name, 0) :])
-            if self.buffers[name].scope is Scope.SHARED:
+            if self.buffers[name].scope in (Scope.SHARED, Scope.WARP):
                 inside |= threads
             view = views.setdefault(inside, Moving(free, inside))
             return make_access(self.buffers[name], kind, tuple(positions), view, self.geometry)
@@ -462,7 +462,7 @@ def _touched(statements: Sequence[_Found], lines: Callable[[Access], Widths]) ->
         for depth, key in enumerate(keys):
             table = touched.setdefault(key, {})
             for access in found.accesses:
-                if access.buffer.scope not in (Scope.REGISTER, Scope.SHARED):
+                if access.buffer.scope not in (Scope.REGISTER, Scope.SHARED, Scope.WARP):
                     table.setdefault(access.buffer.name, []).append(multiply(lines(access)[depth], access.line_bytes))
     return touched
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from autosched.ir.closed_forms.arithmetic import is_one
-from autosched.ir.expr import INDEX, Const, Expr, imin, product, select
+from autosched.ir.expr import INDEX, Const, Expr, ceildiv, imin, product, select
 from autosched.ir.matrices import MATRICES
-from autosched.ir.stmt import Scope
+from autosched.ir.stmt import THREADS, Scope
 from cost_model.analysis.access import Access
 from cost_model.gpu import machine as g
 from cost_model.gpu import matrices
@@ -18,6 +18,9 @@ def accumulators(work: Work) -> Expr:
     result = NONE
     for buffer in (b for b in work.statement.alive if b.scope in PRIVATE):
         result = result + product(list(buffer.shape)) * max(1, buffer.itemsize // 4)
+    threads = product([x.bound for x in work.statement.loops if x.kind in THREADS])
+    for buffer in (b for b in work.statement.alive if b.scope is Scope.WARP):
+        result = result + ceildiv(product(list(buffer.shape)) * buffer.itemsize, threads * 4)
     return result
 
 

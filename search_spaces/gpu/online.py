@@ -6,7 +6,7 @@ written or in any other way.
       accumulators of the second product in registers; maximum and sum of each row of weights
         blocks of k:                                        <- what else both products read is copied here, or ahead
           the first product for rows i and this k, in registers
-          maximum, sum and accumulators are brought to the new maximum; the weights, in shared memory
+          maximum, sum and accumulators are brought to the new maximum; the weights, in registers
           the second product
       the consumer divides by the sums and writes
 
@@ -120,7 +120,7 @@ def _in_one(sketch: PartialSketch, stage: Stage, chain: _Chain, context: SketchC
         Split(acc, depth.name, (steps.name, row.k)),
         Reorder(acc, (loops[0], *batch, loops[1], rows, columns, loops[2])),
         *(Unroll(acc, name) for name in (loops[1], rows, columns, loops[2])),
-        ComputeAt(weights, acc, loops[0], Scope.SHARED.value),
+        ComputeAt(weights, acc, loops[0], Scope.WARP.value),
     )
     sketch = _spread(sketch, weights, root, (steps.name, row.k // (ACROSS * NEIGHBOURS)))
     sketch = _first(sketch.apply(Online(acc, weights, peak, total)), chain, weights)
@@ -163,16 +163,14 @@ def _spread(sketch: PartialSketch, weights: str, root: str, tiles: tuple[Num, ..
     as a row of lanes has."""
     *batch, rows, columns = (a.name for a in sketch.state.stage(weights).op.axes)
     m, n = ([f"{a}.{level}" for level in range(5)] for a in (rows, columns))
-    gap = domains.vector_pad(f"{weights}.pad", sketch.state.stage(weights))
     theirs = sketch.state.stage(root)
     places = ("threadIdx.z", "threadIdx.y", "threadIdx.x")
-    return sketch.with_params([gap]).apply(
+    return sketch.apply(
         Split(weights, rows, theirs.factors(theirs.op.axes[-2].name)),
         Split(weights, columns, (*tiles, ACROSS, NEIGHBOURS)),
         Reorder(weights, (m[1], m[4], n[3], *batch, m[0], n[0], m[2], n[1], n[2], m[3], n[4])),
         *(Spread(weights, x, place) for x, place in zip((m[1], m[4], n[3]), places, strict=True)),
         *(Unroll(weights, name) for name in (m[2], n[1], n[2], m[3], n[4])),
-        Pad(weights, gap.name),
     )
 
 

@@ -67,7 +67,7 @@ def test_loops_that_cannot_be_spread() -> None:
     assert isinstance(step, Spread)
     for other, message in (
         (Spread(step.stage, step.loop, "blockIdx.x"), "must be one of"),
-        (Spread("Y.acc", "s.0", "threadIdx.x"), "compute it inside, shared, first"),
+        (Spread("Y.acc", "s.0", "threadIdx.x"), "compute it inside, with scope 'warp', first"),
         (Spread(step.stage, step.loop, "threadIdx.x"), "another number of threads"),
     ):
         with pytest.raises(ScheduleError, match=message):

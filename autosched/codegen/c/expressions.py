@@ -15,8 +15,8 @@ from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Buffer, Scope
-from autosched.ir.storage import element_count, flat_index, versions_of
-from autosched.ir.visit import loads
+from autosched.ir.storage import element_count, flat_index, held_index, versions_of
+from autosched.ir.visit import loads, substitute
 
 # op -> (C operator, precedence); a higher number binds tighter
 OPERATORS: dict[str, tuple[str, int]] = {
@@ -56,7 +56,8 @@ HELPERS = {
 @dataclass(frozen=True)
 class Expressions:
     """`index_type`: that of loop variables; `helpers`: functions of HELPERS in use; `variables`, `buffers`: C names;
-    `places`: variables with the places of a pipeline's iterations, see `places.py`."""
+    `places`: variables with the places of a pipeline's iterations, see `places.py`; `lanes`: those of a block's
+    threads, each with 0."""
 
     dialect: Dialect
     index_type: str
@@ -65,6 +66,7 @@ class Expressions:
     variables: dict[Var, str] = field(default_factory=dict)
     places: dict[Expr, str] = field(default_factory=dict)
     buffers: dict[str, tuple[Buffer, str]] = field(default_factory=dict)
+    lanes: dict[Expr, Expr] = field(default_factory=dict)
 
     def text(self, expr: Expr, limit: int = 0) -> str:
         """C text; in parentheses if it binds looser than `limit`."""
@@ -78,7 +80,13 @@ class Expressions:
         if places > 1:
             place = self.simplify(indices[0])
             name, placed, indices = f"{name}[{self.places.get(place) or self.text(place)}]", one, indices[1:]
-        return f"{name}[{self.text(flat_index(placed, indices, self.simplify))}]"
+        return f"{name}[{self.text(self.flat(placed, indices))}]"
+
+    def flat(self, placed: Buffer, indices: tuple[Expr, ...]) -> Expr:
+        """The index of an element in its array; what a warp holds is in each thread's as an instruction takes it."""
+        if placed.scope is not Scope.WARP:
+            return flat_index(placed, indices, self.simplify)
+        return held_index(placed, tuple(self.simplify(substitute(i, self.lanes)) for i in indices), self.simplify)
 
     def type(self, dtype: str) -> str:
         return {

@@ -47,12 +47,13 @@ from autosched.ir.stmt import (
     shared_and_nests,
     walk,
 )
-from autosched.ir.storage import element_count, flat_index, versions_of
+from autosched.ir.storage import element_count, versions_of
 from autosched.ir.tiles import REGISTERS, WARPGROUP, WARPS
 from autosched.ir.visit import exprs_of, loads, moved, subexpressions, substitute
 from autosched.lower.passes.overlap_iterations import WORD_BYTES
 
 MAP = "const __grid_constant__ TensorMap {name}"
+MOVED_TOGETHER = (Scope.PARAM, Scope.GLOBAL, Scope.SHARED, Scope.WARP)  # where adjacent elements are vectors
 WARP = 32  # threads that exchange values unless a shuffle says how many
 
 
@@ -166,8 +167,9 @@ class _Kernel:
                 self._allocate(stmt)
             case Store():
                 self._store(stmt)
-            case Barrier():
-                self.line(self.dialect.barrier)
+            case Barrier(of_warp=of_warp):
+                if not of_warp:  # an instruction of the warp follows, which takes registers
+                    self.line(self.dialect.barrier)
             case Shuffle():
                 self._shuffle(stmt)
             case Commit():
@@ -193,6 +195,8 @@ class _Kernel:
             if stmt is self.nest:
                 self._order(stmt)
             number = self.threads.bind(stmt, self.dialect)
+            if stmt.kind in THREADS:
+                self.c.lanes[stmt.var] = Const(0, INDEX)
             if number is None:
                 self.c.variables[stmt.var] = "0"
             else:
@@ -336,13 +340,13 @@ class _Kernel:
     def _lanes_of(self, buffer: str) -> tuple[int, ...]:
         """Elements that move together."""
         placed = self._placed(buffer)
-        return lanes_together(placed.dtype) if placed.scope in (Scope.PARAM, Scope.GLOBAL, Scope.SHARED) else ()
+        return lanes_together(placed.dtype) if placed.scope in MOVED_TOGETHER else ()
 
     def _placed(self, buffer: str) -> Buffer:
         return self.c.buffers[buffer][0]
 
     def _flat(self, buffer: str, indices: tuple[Expr, ...]) -> Expr:
-        return flat_index(self._placed(buffer), indices, self.simplify)
+        return self.c.flat(self._placed(buffer), indices)
 
     def _if(self, stmt: If) -> None:
         self.line(f"if ({self.c.text(stmt.cond)}) {{")
@@ -367,7 +371,8 @@ class _Kernel:
                 self.shared.declare(buffer, self.c.memory_type(buffer.dtype), name)
             self._emit(stmt.body)
         else:
-            size = max(1, element_count(buffer))
+            threads = self.threads.count if buffer.scope is Scope.WARP else 1
+            size = max(1, element_count(buffer) // threads)
             self.line(f"{self.dialect.private}{self.c.memory_type(buffer.dtype)} {name}[{size}];")
             with self.registers.holding(buffer, size):
                 self._emit(stmt.body)

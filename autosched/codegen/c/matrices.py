@@ -28,7 +28,7 @@ from autosched.ir.dots import factors
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var
 from autosched.ir.matrices import ACROSS, DOWN, HALVES, LINE, MATRICES, NEIGHBOURS, MatrixIntrinsic
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Buffer, For, ForKind, Stmt, Store
+from autosched.ir.stmt import Buffer, For, ForKind, Scope, Stmt, Store
 from autosched.ir.storage import stored_shape
 from autosched.ir.visit import free_vars, substitute
 
@@ -83,6 +83,11 @@ class WarpOperand:
         return len(self.load.indices) - 1 if self.buffer.layout is None else self.buffer.layout.order[-1]
 
     @property
+    def is_held(self) -> bool:
+        """Whether the lanes have it as an instruction takes it."""
+        return self.buffer.scope is Scope.WARP
+
+    @property
     def grain(self) -> int:
         """Elements in a row of a matrix."""
         return LINE // self.buffer.itemsize
@@ -122,7 +127,8 @@ class WarpProduct:
 
     @property
     def fragment_bytes(self) -> int:
-        registers = sum(tiles * each for tiles, each in zip(self.tiles, self.held, strict=True))
+        a, b = (tiles * each for tiles, each in zip(self.tiles, self.held, strict=True))
+        registers = b if self.left.is_held else a + b
         return WORD * registers * self.row.parts
 
     @property
@@ -238,9 +244,11 @@ def emit_product(product: WarpProduct, c: Expressions, text: Text) -> None:
     """The lines that load the fragments of both operands and multiply them."""
     (down, across), (in_a, in_b) = product.tiles, product.held
     fragments = Fragments(product, c, text, text.name("a_fragments"), text.name("b_fragments"))
-    for name, count in ((fragments.a, down * in_a), (fragments.b, across * in_b)):
+    arrays = ((fragments.a, 0 if product.left.is_held else down * in_a), (fragments.b, across * in_b))
+    for name, count in (x for x in arrays if x[1]):
         text.line(f"unsigned {name}[{count}];")
-    fragments.load_left()
+    if not product.left.is_held:
+        fragments.load_left()
     fragments.load_right()
     if not product.row.precision:
         fragments.multiply(fragments.a, fragments.b)
@@ -346,7 +354,14 @@ class Fragments:
             ]
             for n in range(0, HALVES, halves):
                 results = ", ".join(f"&{place}" for place in places[n : n + halves])
-                self.text.line(f"{name}({results}, &{a}[{c.text(i * in_a + n)}], &{b}[{c.text(j * in_b)}]);")
+                left = self._held(i) if product.left.is_held else f"&{a}[{c.text(i * in_a + n)}]"
+                self.text.line(f"{name}({results}, {left}, &{b}[{c.text(j * in_b)}]);")
+
+    def _held(self, tile: Expr) -> str:
+        """The registers of a left operand that the warp has made."""
+        left = self.product.left
+        place = left.at({**self._start, self.product.loops[0].var: tile * HALVES}, ZERO, ZERO)
+        return f"(const unsigned*)&{self.c.element(left.load.buffer, place)}"
 
     @property
     def _start(self) -> dict[Expr, Expr]:

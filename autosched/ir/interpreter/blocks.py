@@ -55,6 +55,7 @@ Steps: TypeAlias = Callable[[], Run]
 
 
 MEETINGS = (Barrier, Shuffle)
+OF_BLOCKS = (Scope.SHARED, Scope.WARP)  # one for each block
 
 
 def runs_in_blocks(func: Func) -> bool:
@@ -67,7 +68,7 @@ def _is_bound(s: Stmt) -> bool:
 
 
 def _is_shared(s: Stmt) -> bool:
-    return isinstance(s, Allocate) and s.buffer.scope is Scope.SHARED
+    return isinstance(s, Allocate) and s.buffer.scope in OF_BLOCKS
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class BlockMachine(InterpreterState):
         if any(x.memory.buffer.name == buffer.name for x in self.in_kernel.shared):
             return self.memories[buffer.name]
         memory = super().memory(buffer, data)
-        if buffer.scope is Scope.SHARED:
+        if buffer.scope in OF_BLOCKS:
             shared = _Shared(memory, self.slot(f"entries of {buffer.name}"), [0] * len(memory.data))
             self.shared[buffer.name] = shared
             self.in_kernel.shared.append(shared)
@@ -190,7 +191,7 @@ class BlockMachine(InterpreterState):
         return memory
 
     def entry(self, memory: BufferMemory) -> Action:
-        if memory.buffer.scope is not Scope.SHARED:
+        if memory.buffer.scope not in OF_BLOCKS:
             return super().entry(memory)
         env, slot = self.env, self.shared[memory.buffer.name].slot
 
@@ -310,7 +311,7 @@ class BlockMachine(InterpreterState):
         address, scope, name = self.address(memory, indices, fail), memory.buffer.scope, memory.buffer.name
         if memory.is_input or scope in PRIVATE:
             return address
-        is_shared = scope is Scope.SHARED
+        is_shared = scope in OF_BLOCKS
         clock = self.interval if is_shared else self.clock
         other = "the block uses with no barrier between" if is_shared else "the kernel uses"
         memory.track()

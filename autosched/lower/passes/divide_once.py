@@ -18,7 +18,7 @@ from autosched.ir.visit import bottom_up, exprs_of, free_vars, loads, map_exprs,
 
 MOST = 4  # registers that a loop may take for it
 FIRST = (Const(0, INDEX),)
-NEAR = (Scope.REGISTER, Scope.LOCAL, Scope.SHARED)
+NEAR = (Scope.REGISTER, Scope.LOCAL, Scope.SHARED, Scope.WARP)
 
 
 def divide_once(stmt: Stmt, near: frozenset[str] = frozenset()) -> Stmt:

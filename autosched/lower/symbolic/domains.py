@@ -191,7 +191,7 @@ def pipelined_loops(state: State, stage: Stage) -> tuple[Loop, ...]:
 def _places(state: State, stage: Stage, domains: Mapping[str, Domain]) -> tuple[BufferVersion, ...]:
     """A pipeline's shared buffers have a copy for each of its iterations that are under way."""
     host = None if stage.at is None else state.stage(stage.at.stage)
-    if host is None or host.pipeline is None or stage.scope is not Scope.SHARED or stage.at is None or stage.is_spread:
+    if host is None or host.pipeline is None or stage.scope is not Scope.SHARED or stage.at is None:
         return ()
     if stage.at.loop != host.pipeline.loop:
         return ()
@@ -213,7 +213,7 @@ def _regions(
     if stage.running:
         return {**whole, **_rows_of(state, stage, domains)}
     fixed = enclosing_vars(state, stage.at)
-    if stage.scope is Scope.SHARED:
+    if stage.scope in (Scope.SHARED, Scope.WARP):
         fixed -= thread_vars(state, stage)
     ranging = {v: b for v, b in ranges.items() if v not in fixed}
     reads: list[tuple[Interval, ...]] = []

@@ -86,11 +86,11 @@ class GpuNest(NestBuilder):
         """`body` after the points that the threads have of another stage; of weights that grow, what is added up is
         brought to their level. Fills of the same loop keep its iterations apart."""
         if not self._running(weights):
-            return Seq((nest, Barrier(), body))
+            return Seq((nest, Barrier(of_warp=True), body))
         grown = self._grown(weights)
         loops = self._locals(self.stage, "grown")
         again = rescaled(buffers_of_stage(self.domain)[0], grown, loops)
-        return Allocate(grown, Seq((nest, Barrier(), again, body)))
+        return Allocate(grown, Seq((nest, Barrier(of_warp=True), again, body)))
 
     def _running(self, weights: Stage) -> tuple[Stage, ...]:
         """The maximum and the sum that run along with a stage; none with most."""
@@ -152,6 +152,7 @@ class GpuNest(NestBuilder):
         place = self._moved(Load(peak.op.buffers[0], tuple(domain.values[a.var] for a in rows), peak.op.dtypes[0]))
         terms, point, in_place = self._terms(peak, (*down, *across))
         assert peak.op.reducer is not None
+        last = domain.regions[column.name]
         return OnlineRows(
             peak=buffers_of_stage(self.domains[peak.name])[0],
             total=buffers_of_stage(self.domains[total.name])[0],
@@ -162,7 +163,9 @@ class GpuNest(NestBuilder):
             place=place.indices,
             point=point,
             in_place=in_place,
-            score=self._at_point(peak),
+            score=self._at_point(peak, cut=False),
+            cut_score=self._at_point(peak, cut=True),
+            is_whole=binary("lt", last.lo + (last.extent - 1), column.extent),
             largest=peak.op.reducer,
             team=self._lanes(),
             is_coarse=DTYPES[stage.op.dtypes[0]].nbytes < DTYPES[total.op.dtypes[0]].nbytes,
@@ -183,8 +186,9 @@ class GpuNest(NestBuilder):
         terms = Buffer(f"{self.stage.name}.terms", shape, peak.op.dtypes[0], Scope.REGISTER)
         return terms, tuple(self.domain.loop_var(x) for x in loops), False
 
-    def _at_point(self, along: Stage) -> Expr:
-        """What a reduction that runs along takes in at a point of this stage; its start value beyond the axes."""
+    def _at_point(self, along: Stage, cut: bool) -> Expr:
+        """What a reduction that runs along takes in at a point of this stage: its start value beyond the axis of the
+        reduction, if that may be `cut`, and beyond others where that would read memory beyond its end."""
         assert along.op.reducer is not None
         own = self.stage.op.axes
         values: dict[Expr, Expr] = {
@@ -195,7 +199,7 @@ class GpuNest(NestBuilder):
         moving = frozenset[Var]().union(*map(free_vars, far))
         inside: Expr = Const(True, "bool")
         for a in along.op.all_axes:
-            if a.reduce or a.var in moving:
+            if cut if a.reduce else a.var in moving:
                 inside = inside & _inside(values[a.var], a.extent)
         return _where(inside, self._relocate(body), along.op.reducer.identity[0])
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from autosched.ir.expr import INDEX, Call, Const, Expr, Load, Var, binary, const
 from autosched.ir.linear import ZERO
-from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Reducer, Scope, Seq, Stmt, Store
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Reducer, Scope, Seq, Stmt, Store
 from autosched.lower.symbolic.cross_thread import Crossing, ThreadTeam, across_threads
 from autosched.schedule.steps.online import finite
 
@@ -35,8 +35,8 @@ class OnlineRows:
     """The rows of a thread: loops over them and over its columns; `place`: where a row is in the buffers of rows.
 
     `terms` holds X at a thread's points and then the weights: `point` is where, `in_place` says that they take the
-    place of what X is made of. `score`: X at a point, -inf where there is no point. `is_coarse`: what the weights are
-    rounded to is.
+    place of what X is made of. `score`: X at a point; `cut_score`: the same, -inf where there are no columns, which may
+    be so unless `is_whole`. `is_coarse`: what the weights are rounded to is.
     """
 
     peak: Buffer
@@ -49,6 +49,8 @@ class OnlineRows:
     point: tuple[Expr, ...]
     in_place: bool
     score: Expr
+    cut_score: Expr
+    is_whole: Expr
     largest: Reducer
     team: ThreadTeam
     is_coarse: bool
@@ -59,7 +61,7 @@ class OnlineRows:
         each = (*self.rows, *self.columns)
         power = self._power(self.read(self.terms, point), self.read(self.level, self.place))
         steps = (
-            _looped(each, Store((terms,), point, (self.score,), None, terms)),
+            self._scored(each),
             _looped(self.rows, self._row()),
             _looped(each, Store((terms,), point, (power,), None, terms)),
             _looped(each, Store((total,), self.place, (self.read(self.terms, point),), _plus(self.total), total)),
@@ -76,6 +78,14 @@ class OnlineRows:
     @staticmethod
     def read(buffer: Buffer, place: tuple[Expr, ...]) -> Expr:
         return Load(buffer.name, place, buffer.dtype)
+
+    def _scored(self, each: tuple[Counted, ...]) -> Stmt:
+        """X at all points: most blocks of columns are whole."""
+        whole, cut = (
+            _looped(each, Store((self.terms.name,), self.point, (x,), None, self.terms.name))
+            for x in (self.score, self.cut_score)
+        )
+        return whole if self.score is self.cut_score else If(self.is_whole, whole, cut)
 
     def _level(self, peak: Expr) -> Expr:
         return finite(peak) * self._base(peak) if self.is_coarse else finite(peak)

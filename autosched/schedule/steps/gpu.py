@@ -178,8 +178,7 @@ class Pipeline:
         check_factor(where, self.stages)
         check(isinstance(self.stages, str) or self.stages <= MOST_STAGES, f"{where}: more than {MOST_STAGES} stages")
         check(self.copies in COPIES, f"{where}: copies must be one of {', '.join(COPIES)}, got {self.copies!r}")
-        inside = state.attached(self.stage, self.loop)
-        fills = [x for x in inside if x.scope is Scope.SHARED and not x.is_spread]
+        fills = [x for x in state.attached(self.stage, self.loop) if x.scope is Scope.SHARED]
         check(bool(fills), f"{where}: no shared buffer is filled there; compute a stage at the loop first")
         written = {b for x in fills for b in x.op.buffers}
         by_tiles = self.copies == COPIES[2]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const, Expr, Load
 from autosched.ir.linear import ONE, linear
 from autosched.ir.matrices import ACROSS, DOWN, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic, matrix_operands
@@ -19,6 +20,9 @@ from autosched.schedule.stage import Stage, StageAxis
 from autosched.schedule.state import State, directly_read_by
 from autosched.schedule.steps.loops import check
 from autosched.schedule.steps.stages import shape_of_buffer
+
+WORD = 4  # bytes of a register
+LANES = (HALVES, DOWN), (ACROSS, NEIGHBOURS)  # how rows and columns are split last
 
 
 @dataclass(frozen=True)
@@ -69,14 +73,17 @@ class Mma:
         _check_lanes(where, state, stage, product)
         for load in (product.left, product.right):
             copy = state.producer(load.buffer)
+            if copy is not None and copy.scope is Scope.WARP:
+                _check_held(where, product, load, copy)
+                continue
             is_near = copy is not None and copy.scope is Scope.SHARED and copy.at is not None
             check(is_near, f"{where}: compute a copy of {load.buffer} in its loops with scope 'shared' first")
             assert copy is not None
             assert copy.at is not None
             around = {self.stage, *(at.stage for at in state.chain(stage))}
             is_plain = copy.at.stage in around and (copy.layout is None or not copy.layout.tiles)
-            is_filled = copy.cooperate is not None or copy.is_spread
-            check(is_plain and is_filled, f"{where}: {load.buffer} is not filled together in its loops")
+            is_filled = is_plain and copy.cooperate is not None
+            check(is_filled, f"{where}: {load.buffer} is not filled together in its loops")
             last = len(load.indices) - 1 if copy.layout is None else copy.layout.order[-1]
             is_along = last == product.depth_dim(load)
             check(is_along or row.can_lie_across, f"{where}: pack {load.buffer} with {product.depth.name} last")
@@ -84,6 +91,22 @@ class Mma:
         points = [reader.op.axes[stage.op.axes.index(a)].name for a in (product.rows, product.columns)]
         state = state.with_stage(replace(reader, whole=tuple((name, 2) for name in points)))
         return state.with_stage(replace(stage, matrix=self.intrinsic, whole=((product.depth.name, 1),)))
+
+
+def _check_held(where: str, product: ProductAxes, load: Load, copy: Stage) -> None:
+    """The operand is what lanes have made, each where an instruction wants it: as results of a product lie."""
+    check(load is product.left, f"{where}: {load.buffer} is the right operand, which cannot be held by a warp")
+    is_pair = DTYPES[load.dtype].nbytes * NEIGHBOURS == WORD
+    check(is_pair, f"{where}: {load.buffer} is held by a warp, but two of its elements are no register")
+    dims = len(load.indices) - 2, len(load.indices) - 1
+    is_last = dims[1] == product.depth_dim(load) and load.indices[dims[0]] is product.rows.var
+    check(is_last and copy.layout is None, f"{where}: rows and k are not the last dimensions of {load.buffer}")
+    for dim, factors, inside, kind in zip(dims, LANES, (0, 1), (ForKind.THREAD_Y, ForKind.THREAD_X), strict=True):
+        axis = copy.op.axes[dim].name
+        splits = copy.factors(axis)
+        bound = [x.parts for x in copy.loops if x.kind is kind]
+        is_so = splits[-2:] == factors and bound == [((axis, len(splits) - inside),)]
+        check(is_so, f"{where}: the lanes do not have {axis} of {copy.name} in the factors {factors}")
 
 
 def product_axes(stage: Stage) -> ProductAxes | None:
@@ -172,10 +195,7 @@ def _check_lanes(where: str, state: State, stage: Stage, product: ProductAxes) -
     reader = readers[0]
     point = tuple(a.var for a in reader.op.axes)
     check(all(x.indices == point for x in reader.op.loads_from(*stage.op.buffers)), f"{where}: it is read elsewhere")
-    lanes = (
-        (product.rows, (HALVES, DOWN), 0, ForKind.THREAD_Y),
-        (product.columns, (ACROSS, NEIGHBOURS), 1, ForKind.THREAD_X),
-    )
+    lanes = ((product.rows, LANES[0], 0, ForKind.THREAD_Y), (product.columns, LANES[1], 1, ForKind.THREAD_X))
     for axis, factors, inside, kind in lanes:
         own = reader.op.axes[stage.op.axes.index(axis)].name
         splits = reader.factors(own)

@@ -194,7 +194,8 @@ class Spread:
         check(kind in THREADS, f"{where}: the index must be one of {', '.join(k.value for k in THREADS)}")
         assert kind is not None
         loop = stage.loop(self.loop)
-        check(stage.at is not None and stage.scope is Scope.SHARED, f"{where}: compute it inside, shared, first")
+        is_inside = stage.at is not None and stage.scope is Scope.WARP
+        check(is_inside, f"{where}: compute it inside, with scope 'warp', first")
         check(loop.kind is ForKind.SERIAL, f"{where}: the loop is {loop.kind.value} already")
         check(stage.op.reducer is None, f"{where}: the threads would all reduce")
         check(all(x.kind is not kind for x in stage.loops), f"{where}: another loop is along it")

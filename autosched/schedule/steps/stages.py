@@ -12,7 +12,7 @@ from autosched.schedule.stage import At, Num, Stage, StageAxis, StageOp, closed,
 from autosched.schedule.state import State
 from autosched.schedule.steps.loops import check, check_factor, check_own_loops, check_parallel
 
-_SCOPES = (Scope.LOCAL.value, Scope.REGISTER.value, Scope.SHARED.value)
+_SCOPES = (Scope.LOCAL.value, Scope.REGISTER.value, Scope.SHARED.value, Scope.WARP.value)
 
 
 def _reading(body: tuple[Expr, ...], buffer: str, new: str, order: tuple[int, ...]) -> tuple[Expr, ...]:
