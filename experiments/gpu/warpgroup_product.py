@@ -109,6 +109,8 @@ def helpers(form: ProductForm) -> str:
     to = '"r"(to), "l"((unsigned long long)map), "r"(x), "r"(y), "r"(bar)'
     parts = [
         TENSOR_MAP, BARRIERS, CLUSTER,
+        # Not .release.cluster, which waits a microsecond for all that the thread wrote before: nobody reads it.
+        helper("give_back(unsigned bar)", "mbarrier.arrive.shared::cluster.b64 _, [%0];", ':: "r"(bar) : "memory"'),
         helper("load_tile(unsigned to, const TensorMap* map, int x, int y, unsigned bar)",
                f"{load} [%0], [%1, {{%2, %3}}], [%4];", f':: {to} : "memory"'),
         helper("load_for_all(unsigned to, const TensorMap* map, int x, int y, unsigned bar, unsigned short mask)",
@@ -291,7 +293,7 @@ def _free(form: ProductForm) -> str:
     bar = f"base + {form.barriers} + before * 16 + 8"
     if form.cluster == 1:
         return f"if (threadIdx.x % 128 == 0) arrive({bar});"
-    return f"if (threadIdx.x % 128 < {form.cluster}) arrive_at(map_to({bar}, threadIdx.x % 128));"
+    return f"if (threadIdx.x % 128 < {form.cluster}) give_back(map_to({bar}, threadIdx.x % 128));"
 
 
 def _steps(form: ProductForm, steps: int) -> str:
