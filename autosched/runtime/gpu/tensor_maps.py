@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 from autosched.codegen.c.source import PixelBox, TensorMap
 from autosched.ir.dtype import DTYPES
@@ -82,8 +82,12 @@ def _of_box(box: tuple[int, ...] | PixelBox, rank: int) -> Sequence[tuple[bool, 
     )
 
 
+@lru_cache(maxsize=256)
 def encode(wanted: TensorMap, address: int) -> EncodedMap:
-    """The map of a buffer at `address` on the device, at a multiple of ALIGNMENT. Raises DeviceFault."""
+    """The map of a buffer at `address` on the device, at a multiple of ALIGNMENT; nobody may change it.
+
+    Kept, because a kernel that is called again mostly gets the same memory. Raises DeviceFault.
+    """
     if words := why_illegal(wanted, address):
         raise DeviceFault("launch_refused", words)
     driver = _driver()
