@@ -243,7 +243,9 @@ def _lines(s: Stmt) -> Iterator[str]:
             yield f"wait {pending}"
         case TileLoad(name, place, source, origin, shape):
             corner = _list((*place, *(Const(0) for _ in shape)))
-            yield f"load tile {name}[{corner}] = {source}[{_list(origin)}]  # {' x '.join(map(expr_text, shape))}"
+            size = " x ".join(map(expr_text, shape))
+            parts = "" if s.pixels is None else f" pixels and channels, of {s.pixels}"
+            yield f"load tile {name}[{corner}] = {source}[{_list(origin)}]  # {size}{parts}"
         case _:
             raise TypeError(f"{type(s).__name__} is not a statement")
 

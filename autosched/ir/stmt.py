@@ -281,8 +281,25 @@ class Wait(Stmt):
 
 
 @dataclass(frozen=True)
+class Pixels:
+    """Rows of a tile that are pixels of an image, one after another, the last spatial dimension fastest.
+
+    Along each of these `counts` pixels are taken, `steps` elements apart, the first at `lower`; then comes the next
+    row of pixels, and so on to the next image.
+    """
+
+    counts: tuple[int, ...]
+    steps: tuple[int, ...]
+    lower: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class TileLoad(Stmt):
     """buffer[(*place, *p)] = source[origin + p] for all p in `shape`, and zero where that is outside of the source.
+
+    `dims`: the source's dimension along which each of p goes, where these are not all in order. With `pixels` the tile
+    is rows by channels: row p is the p-th pixel from the one at the origin, which has the offsets that are its last
+    numbers added.
 
     One instruction of the thread that comes by, from global to shared memory; `tiles.py` says how it is stored there,
     and `as_loops` what it means element by element.
@@ -294,6 +311,13 @@ class TileLoad(Stmt):
     origin: tuple[Expr, ...]
     shape: tuple[Expr, ...]
     dtype: str
+    dims: tuple[int, ...] = ()
+    pixels: Pixels | None = None
+
+    @property
+    def rank(self) -> int:
+        """Of the source."""
+        return len(self.origin) - (len(self.pixels.counts) if self.pixels is not None else 0)
 
 
 @dataclass(frozen=True)

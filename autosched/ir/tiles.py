@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from autosched.errors import ScheduleError
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var, binary, const, select
-from autosched.ir.stmt import Buffer, For, ForKind, Stmt, Store, TileLoad
+from autosched.ir.stmt import Buffer, For, ForKind, Pixels, Stmt, Store, TileLoad
 
 SPANS = (128, 64, 32)  # bytes of a row of a panel
 ROW_BYTES = 16  # that divide the distance of rows in global memory
@@ -101,7 +101,9 @@ def as_loops(load: TileLoad, source: Buffer) -> Stmt:
     """What a load does, element by element."""
     points = [Var(f"{load.buffer}.{n}", INDEX) for n in range(len(load.shape))]
     inside: Expr = Const(True, "bool")
-    indices = [at + p for at, p in zip(load.origin, points, strict=True)]
+    indices = _box_indices(load, points) if load.pixels is None else _pixel_indices(load, load.pixels, points)
+    if len(indices) > len(source.shape):  # no dimension for images: there is one
+        inside = inside & binary("lt", indices.pop(0), Const(1, INDEX))
     for index, extent in zip(indices, source.shape, strict=True):
         inside = inside & binary("lt", index, extent) & binary("ge", index, ZERO)
     value = select(inside, Load(load.source, tuple(indices), load.dtype), const(0, load.dtype))
@@ -109,3 +111,28 @@ def as_loops(load: TileLoad, source: Buffer) -> Stmt:
     for point, extent in reversed(list(zip(points, load.shape, strict=True))):
         body = For(point, extent, extent, ForKind.SERIAL, body)
     return body
+
+
+def _box_indices(load: TileLoad, points: Sequence[Expr]) -> list[Expr]:
+    dims = load.dims or tuple(range(len(load.origin)))
+    return [at + points[dims.index(d)] if d in dims else at for d, at in enumerate(load.origin)]
+
+
+def _pixel_indices(load: TileLoad, pixels: Pixels, points: Sequence[Expr]) -> list[Expr]:
+    """Of the image, those along the spatial dimensions, of the channel."""
+    row, channel = points
+    spatial, rank = len(pixels.counts), load.rank
+    first = rank - 1 - spatial
+    number: Expr = load.origin[0] if first else ZERO
+    places = [
+        (at - low) // step for at, low, step in zip(load.origin[first:], pixels.lower, pixels.steps, strict=False)
+    ]
+    for place, count in zip(places, pixels.counts, strict=True):
+        number = number * count + place
+    number, offsets = number + row, load.origin[rank:]
+    indices: list[Expr] = [load.origin[rank - 1] + channel]
+    for n in reversed(range(spatial)):
+        at = number % pixels.counts[n] * pixels.steps[n] + pixels.lower[n] + offsets[n]
+        number = number // pixels.counts[n]
+        indices.insert(0, at)
+    return [number, *indices]

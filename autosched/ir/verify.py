@@ -251,7 +251,7 @@ class _Checker:
         """From global to shared memory, into a place that is as large."""
         self.stored.add(s.buffer)
         self.access(s.buffer, (*s.place, *s.shape), s.dtype, s, place)
-        self.access(s.source, s.origin, s.dtype, s, place)
+        self.access(s.source, s.origin[: s.rank], s.dtype, s, place)
         for e in (*s.place, *s.origin, *s.shape):
             self.expr(e, s, place)
         scopes = {name: place.buffers[name].scope for name in (s.buffer, s.source) if name in place.buffers}
@@ -259,7 +259,7 @@ class _Checker:
             self.report(s, place, f"a tile is loaded into {s.buffer}, which is not in shared memory")
         if scopes.get(s.source, Scope.GLOBAL) not in (Scope.PARAM, Scope.GLOBAL):
             self.report(s, place, f"a tile of {s.source} is loaded, which is not in global memory")
-        if len(s.shape) != len(s.origin):
+        if len(s.shape) != (2 if s.pixels is not None else len(s.dims or s.origin)):
             self.report(s, place, f"a tile of {len(s.shape)} dimensions begins at {len(s.origin)} indices")
 
     def allocation(self, s: Allocate, place: _Place) -> None:

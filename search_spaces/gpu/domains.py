@@ -134,10 +134,11 @@ def group_columns(name: str, units: int, group: str) -> SketchParam:
     return SketchParam(name, tuple(n for n in GROUP_COLUMNS if n <= enough), "tile", group)
 
 
-def ring_steps(name: str, steps: int) -> SketchParam:
-    """Instructions along a reduction for each place of a ring: rows of a tile have 32 bytes for each."""
+def ring_steps(name: str, steps: int, together: int = 0) -> SketchParam:
+    """Instructions along a reduction for each place of a ring: rows of a tile have 32 bytes for each. Of so many that
+    lie `together` it is a part, if that is not 0."""
     enough = min((n for n in RING_STEPS if n >= steps), default=RING_STEPS[-1])
-    return SketchParam(name, tuple(n for n in RING_STEPS if n <= enough), "tile")
+    return SketchParam(name, tuple(n for n in RING_STEPS if n <= enough and together % n == 0), "tile")
 
 
 def ring_places(name: str) -> SketchParam:

@@ -8,10 +8,14 @@
 
 What is asked is whether a reduction is a sum of products of two operands of 16 bits, with axes of their own and one in
 common, in tensors whose rows the copy engine can read. Either may lie along k or across it. What is beyond an axis is
-read as zero and not written.
+read as zero and not written. Of sums over windows that are as many (`autosched/schedule/steps/matricize.py`) the engine
+gathers the pixels, zeros of a border too (`autosched/schedule/gathers.py`).
 """
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
 
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Load
@@ -21,8 +25,10 @@ from autosched.ir.tiles import WARPS, has_maps
 from autosched.schedule import (
     CacheRead,
     ComputeAt,
+    ComputeInline,
     Fuse,
     LaunchBounds,
+    Matricize,
     Pipeline,
     Raster,
     Reorder,
@@ -32,12 +38,16 @@ from autosched.schedule import (
     Step,
     Unroll,
     WarpgroupMma,
+    windows,
 )
+from autosched.schedule.gathers import Gather, gather_of
 from autosched.schedule.steps.matrices import ProductAxes, ends_with, product_axes
 from search_spaces.access import buffer_shape
+from search_spaces.fusion import fused_consumer
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.matrices import matrix_alternatives
+from search_spaces.gpu.shared import private_producers
 from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
 
 CAPABILITY = 90  # of the devices that have the instruction
@@ -50,22 +60,83 @@ class WarpgroupTiling:
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         gpu = context.target.gpu
         can = context.target.backend.has_matrices and gpu is not None and gpu.has_warpgroups
-        return can and _product(sketch.state, stage) is not None
+        return can and _in_tiles(sketch, stage) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-        return [_by_warpgroups(sketch, stage, context), *matrix_alternatives(sketch, stage, context)]
+        found = _in_tiles(sketch, stage)
+        assert found is not None
+        return [_by_warpgroups(found, context), *matrix_alternatives(sketch, stage, context)]
 
 
-def _product(state: State, stage: Stage) -> tuple[MatrixIntrinsic, ProductAxes] | None:
+@dataclass(frozen=True)
+class TiledProduct:
+    """A sketch in which the stage `name` is a product of two matrices that warpgroups can do. `makers`: for each
+    operand the stages that gather it, which the copy engine does instead. `together`: instructions along k of which a
+    tile is a part; 0 for all."""
+
+    sketch: PartialSketch
+    name: str
+    row: MatrixIntrinsic
+    product: ProductAxes
+    makers: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    together: int = 0
+
+
+def _in_tiles(sketch: PartialSketch, stage: Stage) -> TiledProduct | None:
+    """The stage as a product of two matrices that the engine can load, if it is one or can become one."""
+    found = _product(sketch, stage.name)
+    if found is not None and all(_can_load(sketch.state, x) for x in (found.product.left, found.product.right)):
+        return found
+    if found is not None or matrix_operands(stage.op.body, stage.op.reducer) is None or windows(stage.op) is None:
+        return None
+    consumer = fused_consumer(sketch.state, stage)
+    reader = "" if consumer is None or consumer.name in sketch.done else consumer.name
+    made = _product(sketch.apply(Matricize(stage.name, reader)), stage.name)
+    if made is None:
+        return None
+    before = {s.name for s in sketch.state.stages}
+    makers, together = list[tuple[str, ...]](), 0
+    for load in (made.product.left, made.product.right):
+        if load.buffer in before or made.sketch.state.producer(load.buffer) is None:
+            if not _can_load(made.sketch.state, load):
+                return None
+            makers.append(())
+            continue
+        gathered = _gathered(made.sketch, load.buffer)
+        op = made.sketch.state.stage(load.buffer).op
+        grain = None if gathered is None else gathered[1].grain(op, made.product.depth_dim(load))
+        if gathered is None or grain is None or grain % (made.row.k * domains.RING_STEPS[0]):
+            return None
+        makers.append(gathered[0])
+        together = math.gcd(together, grain // made.row.k)
+    return replace(made, makers=(makers[0], makers[1]), together=together)
+
+
+def _product(sketch: PartialSketch, name: str) -> TiledProduct | None:
+    stage = sketch.state.stage(name)
     pair, axes = matrix_operands(stage.op.body, stage.op.reducer), product_axes(stage)
-    if pair is None or axes is None or not ends_with(state, axes):
+    if pair is None or axes is None or not ends_with(sketch.state, axes):
         return None
     row = pair.row(axes.left, axes.right, CAPABILITY, WARPS)
-    if row is None or not all(_can_load(state, x) for x in (axes.left, axes.right)):
-        return None
     m, n = size(axes.rows), size(axes.columns)
-    is_enough = min(m, row.m) * min(n, row.n) * LEAST_SHARE >= row.m * row.n and 2 * size(axes.depth) >= row.k
-    return (row, axes) if is_enough else None
+    if row is None or min(m, row.m) * min(n, row.n) * LEAST_SHARE < row.m * row.n or 2 * size(axes.depth) < row.k:
+        return None
+    return TiledProduct(sketch, name, row, axes)
+
+
+def _gathered(sketch: PartialSketch, name: str) -> tuple[tuple[str, ...], Gather] | None:
+    """The stages that the engine does the work of, last ones first, and how it gathers; None where it cannot. A border
+    of zeros is among them, if nobody else reads it."""
+    stage = sketch.state.stage(name)
+    border = private_producers(sketch, stage, stage.op.loads[0].buffer)
+    for inlined in (border, []) if border else ([],):
+        state = sketch.state.apply(*(ComputeInline(x.name) for x in inlined))
+        op = state.stage(name).op
+        source = op.loads[0] if len(op.loads) == 1 else None
+        gather = gather_of(op, buffer_shape(state, source.buffer)) if source is not None else None
+        if source is not None and gather is not None and _can_load(state, source):
+            return (name, *(x.name for x in inlined)), gather
+    return None
 
 
 def _can_load(state: State, load: Load) -> bool:
@@ -74,18 +145,17 @@ def _can_load(state: State, load: Load) -> bool:
     return is_outside and has_maps(buffer_shape(state, load.buffer), DTYPES[load.dtype].nbytes)
 
 
-def _by_warpgroups(sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch:
-    found = _product(sketch.state, stage)
-    assert found is not None
+def _by_warpgroups(found: TiledProduct, context: SketchContext) -> PartialSketch:
     assert context.target.gpu is not None
     multiprocessors = context.target.gpu.multiprocessors
-    row, product = found
+    sketch, row, product = found.sketch, found.row, found.product
+    stage = sketch.state.stage(found.name)
     sketch, consumer, acc = fuse_consumer(sketch, stage)
     sketch = _bind(sketch, consumer, stage, product)
     sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))
     depth = product.depth
     group = f"{acc}.{depth.name}"
-    steps = domains.ring_steps(f"{group}.c", -(-size(depth) // row.k))
+    steps = domains.ring_steps(f"{group}.c", -(-size(depth) // row.k), found.together)
     stages = domains.ring_places(f"{acc}.stages")
     loops = [f"{depth.name}.{n}" for n in range(3)]
     others = [a.name for a in stage.op.axes if a not in (product.rows, product.columns)]
@@ -95,11 +165,11 @@ def _by_warpgroups(sketch: PartialSketch, stage: Stage, context: SketchContext) 
         Reorder(acc, (loops[0], *others, *inner)),
         *(Unroll(acc, name) for name in inner),
     )
-    for load in (product.left, product.right):
+    for load, makers in zip((product.left, product.right), found.makers, strict=True):
         tag = f"{acc}.tile" if sketch.state.taken(f"{load.buffer}.tile") else "tile"
         copy = f"{load.buffer}.{tag}"
-        sketch = sketch.apply(CacheRead(load.buffer, acc, tag), ComputeAt(copy, acc, loops[0], Scope.SHARED.value))
-        sketch = sketch.finish(copy)
+        sketch = sketch.apply(CacheRead(load.buffer, acc, tag), *map(ComputeInline, makers))
+        sketch = sketch.apply(ComputeAt(copy, acc, loops[0], Scope.SHARED.value)).finish(copy)
     sketch = sketch.apply(Pipeline(acc, loops[0], stages.name, "tiles", multiprocessors), WarpgroupMma(acc, row.name))
     return sketch.finish(consumer, acc, note=f"{stage.name}:{row.name}")
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autosched.ir.conditions import LIMITS, conjuncts, is_ordering
+from autosched.ir.bounds import Bound, bound_of
+from autosched.ir.conditions import conjuncts
 from autosched.ir.expr import Expr
-from autosched.ir.simplify import Affine, Simplifier
+from autosched.ir.simplify import Simplifier
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Range:
 def in_ranges(cond: Expr, simplify: Simplifier) -> Iterator[Expr | Range]:
     """The conditions that have to hold together, in their order; both bounds of a number where the first of them is."""
     found = list(conjuncts(cond))
-    bounds = [_bound(c, simplify) for c in found]
+    bounds = [bound_of(c, simplify) for c in found]
     used: set[int] = set()
     for n, (c, own) in enumerate(zip(found, bounds, strict=True)):
         if n in used:
@@ -38,17 +39,6 @@ def in_ranges(cond: Expr, simplify: Simplifier) -> Iterator[Expr | Range]:
         assert low is not None
         assert high is not None
         yield Range(low[1].expr(), low[1].constant - high[1].constant)
-
-
-Bound = tuple[bool, Affine]  # form >= 0, or form < 0
-
-
-def _bound(cond: Expr, simplify: Simplifier) -> Bound | None:
-    if not is_ordering(cond):
-        return None
-    is_least, limit = LIMITS[cond.op]
-    form = simplify.affine(cond.a - cond.b)
-    return is_least, Affine(form.terms, form.constant - limit - (not is_least))
 
 
 def _meet(a: Bound | None, b: Bound | None) -> bool:

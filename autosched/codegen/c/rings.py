@@ -16,20 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autosched.codegen.c.blocks import BlockOrder
 from autosched.codegen.c.expressions import Expressions
 from autosched.codegen.c.matrices import CONSTRAINTS, ProductLoops
 from autosched.codegen.c.names import Text
 from autosched.codegen.c.shared import SharedMemory
-from autosched.codegen.c.source import TensorMap
+from autosched.codegen.c.source import PixelBox, TensorMap
 from autosched.codegen.c.warpgroups import DESCRIPTOR, emit_group_product, group_product
 from autosched.errors import ScheduleError
 from autosched.ir.expr import INDEX, Const, Var
-from autosched.ir.stmt import Allocate, Barrier, Buffer, For, If, Scope, Seq, Stmt, TileLoad, walk
+from autosched.ir.stmt import Allocate, Barrier, Buffer, For, If, Pixels, Scope, Seq, Stmt, TileLoad, walk
 from autosched.ir.storage import element_count
-from autosched.ir.tiles import ALIGNMENT, MOST_REGISTERS, REGISTERS, WARPS, constant_shape, panels_of
+from autosched.ir.tiles import ALIGNMENT, MOST_REGISTERS, REGISTERS, WARPS, Panels, constant_shape, panels_of
 
 MEMORY = ': "memory"'
 FUNCTION = "static __device__ __forceinline__ "
@@ -60,12 +60,12 @@ HAS_PASSED = f"""\
   return passed;
 }}"""
 LOAD = f"""\
-{FUNCTION}void load_tile_{{rank}}(void* to, const TensorMap* map, {{parameters}}, unsigned long long* barrier)
+{FUNCTION}void {{name}}(void* to, const TensorMap* map, {{parameters}}, unsigned long long* barrier)
 {{{{
-  asm volatile("cp.async.bulk.tensor.{{rank}}d.shared::cluster.global.mbarrier::complete_tx::bytes "
-               "[%0], [%1, {{{{{{places}}}}}}], [%{{last}}];"
+  asm volatile("cp.async.bulk.tensor.{{rank}}d.shared::cluster.global{{mode}}.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {{{{{{places}}}}}}], [%{{bar}}]{{window}};"
                :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"((unsigned long long)map), {{operands}},
-                  {BARRIER} {MEMORY});
+                  {BARRIER}{{offsets}} {MEMORY});
 }}}}"""
 # What was multiplied is in registers from here on, not before.
 KEEP = f"""\
@@ -147,7 +147,23 @@ class RingCode:
         for extent in shape[:0:-1]:
             distance *= extent
             strides.append(distance)
-        return TensorMap(name, load.source, source.dtype, shape[::-1], tuple(strides), panels.box, panels.span)
+        whole = TensorMap(name, load.source, source.dtype, shape[::-1], tuple(strides), (), panels.span)
+        if load.pixels is not None:
+            return self._of_pixels(whole, load.pixels, panels)
+        box = dict(zip(load.dims or range(len(shape)), panels.box[::-1], strict=True))
+        return replace(whole, box=tuple(box.get(d, 1) for d in reversed(range(len(shape)))))
+
+    @staticmethod
+    def _of_pixels(image: TensorMap, pixels: Pixels, panels: Panels) -> TensorMap:
+        """Of an image with its channels innermost; one of a single image has a dimension for images as well."""
+        extents, strides, spatial = image.extents, image.strides, len(pixels.counts)
+        if len(extents) == spatial + 1:
+            strides = (*strides, extents[-1] * (strides[-1] if strides else panels.itemsize))
+            extents = (*extents, 1)
+        windows = zip(pixels.lower, pixels.counts, pixels.steps, extents[spatial:0:-1], strict=True)
+        upper = [low - extent + 1 + (count - 1) * step for low, count, step, extent in windows]
+        box = PixelBox(pixels.lower[::-1], tuple(upper[::-1]), panels.box[0], panels.box[1])
+        return replace(image, extents=extents, strides=strides, box=box, steps=(1, *pixels.steps[::-1], 1))
 
     # roles
 
@@ -228,9 +244,8 @@ class RingCode:
             self._call("expect_bytes", full, str(sum(p.count * p.nbytes for p in panels)))
             for load, each in zip(self.ring.loads, panels, strict=True):
                 for n in range(each.count):
-                    corner = [*load.origin[:-1], load.origin[-1] + n * (each.span // each.itemsize)]
-                    at = ", ".join(self.c.text(self.c.simplify(e)) for e in reversed(corner))
-                    name, place = self._load_helper(len(corner)), self._tile(load, n * each.elements)
+                    at = self._corner(load, n * (each.span // each.itemsize))
+                    name, place = self._load_helper(load), self._tile(load, n * each.elements)
                     self.text.line(f"{name}({place}, &{self.maps[load.buffer]}, {at}, {full});")
             self._next()
 
@@ -315,13 +330,32 @@ class RingCode:
         self.c.helpers[name] = f'{FUNCTION}void {name}({parameters}) {{ asm volatile("{instruction}" {operands}); }}'
         self.text.line(f"{name}({', '.join(arguments)});")
 
-    def _load_helper(self, rank: int) -> str:
-        name = f"load_tile_{rank}"
+    def _corner(self, load: TileLoad, along: int) -> str:
+        """Where a panel of a tile begins, so far along its last dimension: innermost first, then offsets in windows."""
+        rank = load.rank
+        corner, offsets = list(load.origin[:rank]), load.origin[rank:]
+        corner[-1] = corner[-1] + along
+        if load.pixels is not None and rank == len(load.pixels.counts) + 1:
+            corner.insert(0, Const(0, INDEX))
+        return ", ".join(self.c.text(self.c.simplify(e)) for e in (*corner[::-1], *offsets[::-1]))
+
+    def _load_helper(self, load: TileLoad) -> str:
+        """The name of the function that loads panels of it, in use from now on."""
+        spatial = 0 if load.pixels is None else len(load.pixels.counts)
+        rank = spatial + 2 if spatial else load.rank
+        places = COORDINATES[:rank]
+        offsets = [f"{x}_in_window" for x in COORDINATES[1 : spatial + 1]]
+        name = f"load_pixels_{rank}" if spatial else f"load_tile_{rank}"
+        last = ", ".join(f"%{n + rank + 3}" for n in range(spatial))
         self.c.helpers[name] = LOAD.format(
+            name=name,
             rank=rank,
-            parameters=", ".join(f"int {x}" for x in COORDINATES[:rank]),
+            mode=".im2col" if spatial else "",
+            parameters=", ".join(f"int {x}" for x in (*places, *offsets)),
             places=", ".join(f"%{n + 2}" for n in range(rank)),
-            last=rank + 2,
-            operands=", ".join(f'"r"({x})' for x in COORDINATES[:rank]),
+            bar=rank + 2,
+            window=f", {{{last}}}" if spatial else "",
+            operands=", ".join(f'"r"({x})' for x in places),
+            offsets="".join(f', "h"((unsigned short){x})' for x in offsets),
         )
         return name

@@ -36,8 +36,10 @@ from autosched.lower.symbolic.cross_thread import Crossing, ThreadTeam, across_t
 from autosched.lower.symbolic.domains import part_bound
 from autosched.lower.symbolic.nest import NestBuilder, buffers_of_stage
 from autosched.lower.symbolic.online import OnlineRows, joined, rescaled, started
+from autosched.schedule.gathers import gather_of
 from autosched.schedule.stage import Loop, Stage, closed, default_stage
 from autosched.schedule.steps.atomic import parts_of, start_indices
+from autosched.schedule.steps.stages import shape_of_buffer
 
 
 @dataclass(frozen=True)
@@ -327,6 +329,13 @@ class GpuNest(NestBuilder):
         place = tuple(p.index for p in self.domain.places)
         origin, shape = tuple(r.lo for r in regions), tuple(r.extent for r in regions)
         tile = TileLoad(op.buffers[0], place, load.buffer, origin, shape, load.dtype)
+        if load is not op.body[0] or load.indices != tuple(a.var for a in op.axes):
+            extents = shape_of_buffer(self.state, load.buffer)
+            gather = gather_of(op, [int(e.value) for e in extents if isinstance(e, Const)])
+            assert gather is not None
+            first: dict[Expr, Expr] = {a.var: r.lo for a, r in zip(op.axes, regions, strict=True)}
+            begins = tuple(substitute(e, first) for e in gather.origin)
+            tile = replace(tile, origin=begins, dims=gather.dims, pixels=gather.pixels)
         return _guarded(binary("lt", self._thread()[1], Const(1, INDEX)), tile)
 
     def _fill(self) -> Stmt:

@@ -6,12 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Const, Load
+from autosched.ir.expr import Const
 from autosched.ir.stmt import BLOCKS, THREADS, ForKind, Layout, Scope
 from autosched.ir.tiles import ROW_BYTES, has_maps
+from autosched.schedule.gathers import gather_of
 from autosched.schedule.stage import Loop, Num, Pipelined, Stage, closed
 from autosched.schedule.state import State
 from autosched.schedule.steps.loops import check, check_factor, check_order, check_parallel
+from autosched.schedule.steps.stages import shape_of_buffer
 
 MOST_WARP = 32
 MOST_STAGES = 8  # of a pipeline
@@ -199,14 +201,15 @@ def _check_tile(where: str, state: State, copy: Stage) -> None:
     value = copy.op.body[0]
     point = tuple(a.var for a in copy.op.axes)
     is_plain = copy.cooperate is None and copy.layout is None and not copy.splits and copy.op.reducer is None
-    is_copy = is_plain and len(copy.op.body) == 1 and isinstance(value, Load) and value.indices == point
+    source = next(iter(copy.op.loads))
+    shape = [int(e.value) for e in shape_of_buffer(state, source.buffer) if isinstance(e, Const)]
+    is_one = is_plain and len(copy.op.body) == 1 and len(shape) == len(source.indices)
+    is_copy = is_one and ((value is source and source.indices == point) or gather_of(copy.op, shape) is not None)
     check(is_copy, f"{where}: {copy.name} is no copy of a tensor with its loops and its layout as they are")
-    assert isinstance(value, Load)
-    source = state.producer(value.buffer)
-    is_outside = source is None or (source.at is None and source.layout is None)
-    shape = [int(a.extent.value) for a in copy.op.axes if isinstance(a.extent, Const)]
-    can = is_outside and len(shape) == len(point) and has_maps(shape, DTYPES[value.dtype].nbytes)
-    check(can, f"{where}: tiles of {value.buffer} cannot be loaded: its rows are no multiples of {ROW_BYTES} bytes")
+    made = state.producer(source.buffer)
+    is_outside = made is None or (made.at is None and made.layout is None)
+    can = is_outside and has_maps(shape, DTYPES[source.dtype].nbytes)
+    check(can, f"{where}: tiles of {source.buffer} cannot be loaded: its rows are no multiples of {ROW_BYTES} bytes")
 
 
 @dataclass(frozen=True)

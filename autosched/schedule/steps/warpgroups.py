@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from autosched.ir.expr import Const
 from autosched.ir.matrices import ACROSS, DOWN, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic
 from autosched.ir.stmt import ForKind, Scope
 from autosched.ir.tiles import WARPS
+from autosched.schedule.gathers import gather_of
 from autosched.schedule.stage import Stage
 from autosched.schedule.state import State
 from autosched.schedule.steps.loops import check
@@ -23,6 +25,7 @@ from autosched.schedule.steps.matrices import (
     check_product_types,
     product_axes,
 )
+from autosched.schedule.steps.stages import shape_of_buffer
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,14 @@ def _check_operands(where: str, state: State, stage: Stage, product: ProductAxes
         check(here, f"{where}: compute a copy of {load.buffer} in its loops with scope 'shared' first")
         can = product.is_along_depth(load) or row.can_lie_across
         check(can, f"{where}: {load.buffer} must lie along {product.depth.name}")
+        assert copy is not None
+        steps = stage.factors(product.depth.name)[0]
+        step = row.k if isinstance(steps, str) else row.k * steps
+        source = next(iter(copy.op.loads)).buffer
+        gather = gather_of(copy.op, [int(e.value) for e in shape_of_buffer(state, source) if isinstance(e, Const)])
+        together = None if gather is None else gather.grain(copy.op, product.depth_dim(load))
+        is_whole = together is not None and together % step == 0
+        check(is_whole, f"{where}: {step} of {product.depth.name}, or its tiles, do not lie together in {source}")
 
 
 def _check_threads(where: str, state: State, stage: Stage, product: ProductAxes) -> None:

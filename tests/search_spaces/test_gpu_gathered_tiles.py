@@ -1,0 +1,61 @@
+"""Convolutions by warpgroups: pixels that the copy engine gathers, in the simulator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched.codegen import build_source
+from autosched.codegen.c.source import GpuSource
+from autosched.te.dag import ComputeDAG
+from autosched.te.operators.registry import build
+from autosched.te.rewrites.collapse import collapse
+from cost_model.model import CostModel
+from tests.search_spaces.gpu_candidates import draw
+from tests.search_spaces.test_gpu_warpgroups import MARK, SM_90, by_warpgroups, check, drawn
+
+
+def conv(name: str, shape: tuple[int, ...], dtype: str = "bfloat16", **settings: str | int) -> ComputeDAG:
+    return build(name, shape, settings, dtype=dtype)[0]
+
+
+@pytest.mark.parametrize(
+    "dag",
+    [
+        conv("c1d", (2, 37, 64, 16, 3, 2, 1), "float16"),
+        conv("c2d", (2, 7, 9, 32, 16, 3, 1, 1)),
+        conv("c2d", (1, 11, 13, 32, 40, 3, 2, 1)),
+        conv("c2d", (1, 20, 9, 64, 24, 1, 2, 0)),
+        conv("c3d", (2, 2, 4, 5, 32, 16, 3, 1, 1)),
+        conv("dil", (1, 9, 10, 32, 16, 3, 1, 2, 2), "float16"),
+        conv("cbr", (2, 9, 9, 32, 32, 3, 1, 1)),
+    ],
+    ids=lambda dag: "-".join(map(str, (dag.outputs[0].name, *dag.outputs[0].public_shape))),
+)
+def test_kinds(dag: ComputeDAG) -> None:
+    check(dag, 1)
+
+
+def test_the_map_is_of_pixels_and_copies_are_of_windows() -> None:
+    (one,) = drawn(conv("c2d", (2, 7, 9, 32, 16, 3, 1, 1)))
+    source = build_source(one.func, next(iter(one.candidates(1))), SM_90)
+    assert isinstance(source, GpuSource)
+    assert ".im2col.mbarrier" in source.text
+    assert "corners (-1, -1) and (-1, -1), steps (1, 1, 1, 1)" in source.text
+
+
+def test_where_they_are_offered() -> None:
+    assert by_warpgroups(conv("c2d", (1, 8, 8, 32, 16, 3, 1, 1)))
+    assert not by_warpgroups(conv("c2d", (1, 8, 8, 24, 16, 3, 1, 1))), "a tile would reach beyond a tap"
+    assert not by_warpgroups(conv("c2d", (1, 8, 8, 32, 20, 3, 1, 1))), "rows of weights are 40 bytes"
+    assert not by_warpgroups(conv("dep", (1, 8, 8, 32, 3, 1, 1)))
+
+
+def test_the_draft_prefers_them_where_there_is_much_to_do() -> None:
+    best: dict[bool, float] = {}
+    for one in draw(collapse(conv("c2d", (32, 28, 28, 256, 256, 3, 1, 1))), SM_90, 300):
+        model = CostModel([one.func], [tuple(p.name for p in one.sketch.params)], SM_90, 1)
+        if len(one.legal):
+            key = MARK in one.sketch.name
+            best[key] = min(best.get(key, np.inf), float(model.analytic_latency(0, one.legal).min()))
+    assert best[True] < best[False]
