@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autosched import te
+from autosched.ir.dtype import DTYPES
 from autosched.ir.matrices import matrix_operands
 from autosched.ir.precision import PRECISIONS
 from autosched.schedule import (
@@ -69,9 +70,9 @@ def matrix_state(
     dtype = dag.inputs[0].dtype
     operands = matrix_operands(dag.stages[0].body, dag.stages[0].reducer)
     assert operands is not None
-    row = operands.row(*operands.loads, capability=80)
+    row = operands.row(*operands.loads, capability=90)
     assert row is not None
-    is_small = "int" in dtype
+    is_small = DTYPES[dtype].nbytes == 1
     name, k = ("C.rf", "k.i") if part else ("C", "k")
     acc = f"{name}.acc"
     state = initial_state(dag).apply(

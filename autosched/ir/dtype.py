@@ -3,8 +3,8 @@
 Expressions, buffers and records carry a dtype's name, which is NumPy's or ml_dtypes'; DTYPES tells what it is. Some
 floats are only stored: an element that is read becomes a number of the wider dtype `computes_in` before anything is
 done with it, and a result becomes one of the narrow dtype by a cast, which rounds once, to even. float16 is IEEE 754
-binary16, bfloat16 the upper half of a binary32. NumPy has no bfloat16; the one used is that of ml_dtypes (JAX's), which
-is imported when it is first needed.
+binary16, bfloat16 the upper half of a binary32, float8_e5m2 that of a binary16; float8_e4m3fn has no infinities. NumPy
+has only the first one; the others are ml_dtypes' (JAX's), which is imported when it is first needed.
 """
 
 from __future__ import annotations
@@ -164,12 +164,15 @@ DTYPES: Mapping[str, Dtype] = {
         Dtype("uint8", "u", 8),
         Dtype("int32", "i", 32),
         Dtype("int64", "i", 64),
+        Dtype("float8_e4m3fn", "f", 8, exponent_bits=4, wider="float32", has_infinity=False, in_ml_dtypes=True,
+              dlpack_code=10),
+        Dtype("float8_e5m2", "f", 8, exponent_bits=5, wider="float32", in_ml_dtypes=True, dlpack_code=12),
         Dtype("float16", "f", 16, exponent_bits=5, wider="float32"),
         Dtype("bfloat16", "f", 16, exponent_bits=8, wider="float32", in_ml_dtypes=True, dlpack_code=4),
         Dtype("float32", "f", 32, exponent_bits=8),
         Dtype("float64", "f", 64, exponent_bits=11),
     )
-}
+}  # fmt: skip
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:

@@ -27,6 +27,7 @@ from autosched.ir.stmt import Reducer
 ACROSS, DOWN = 4, 8  # threads of a warp along the columns of D, and along its rows
 HALVES, NEIGHBOURS = 2, 2  # rows of a thread, which lie `DOWN` apart, and columns, which lie next to each other
 LINE = 16  # bytes that a lane names at a time of an operand's row
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 MOST_COLUMNS = 256  # of a product by a warpgroup
 
 
@@ -98,6 +99,13 @@ def _integers(name: str, left: str, right: str) -> tuple[MatrixIntrinsic, ...]:
     )  # fmt: skip
 
 
+def _of_bytes(left: str, right: str) -> MatrixIntrinsic:
+    kinds = ".".join(name.partition("_")[2][:4] for name in (left, right))
+    name = left if left == right else f"{left}.{right}"
+    return MatrixIntrinsic(f"mma.{name}", left, right, "float32", 32,
+                           f"mma.sync.aligned.m16n8k32.row.col.f32.{kinds}.f32", _OF_FLOAT8, since=89)  # fmt: skip
+
+
 def _by_warpgroups(operand: str, word: str) -> MatrixIntrinsic:
     instruction = f"wgmma.mma_async.sync.aligned.m64n{{n}}k16.f32.{word}.{word}"
     return MatrixIntrinsic(f"wgmma.{operand}", operand, operand, "float32", 16, instruction, {"sm_90": 2048},
@@ -111,6 +119,8 @@ _OF_16_BITS = {
 _OF_8_BITS = {
     "sm_75": 1024, "sm_80": 2048, "sm_86": 1024, "sm_89": 1024, "sm_90": 2576, "sm_100": 2048, "sm_120": 1024,
 }  # fmt: skip
+# sm_90 and sm_100 unpack them and multiply numbers of 16 bits.
+_OF_FLOAT8 = {"sm_89": 512, "sm_90": 1000, "sm_100": 800, "sm_120": 512}
 _OF_TF32 = {"sm_80": 512, "sm_86": 128, "sm_89": 128, "sm_90": 644, "sm_100": 512, "sm_120": 128}
 # Of several for the same types the first that a device has is taken.
 MATRICES: dict[str, MatrixIntrinsic] = {
@@ -128,6 +138,7 @@ MATRICES: dict[str, MatrixIntrinsic] = {
                             {arch: rate // share for arch, rate in _OF_TF32.items()}, precision=precision)
             for precision, share in (("tf32", 1), ("3xtf32", 3))
         ),
+        *(_of_bytes(a, b) for a in FLOAT8 for b in FLOAT8),
         *_integers("int8", "int8", "int8"),
         *_integers("uint8", "uint8", "uint8"),
         *_integers("uint8.int8", "uint8", "int8"),

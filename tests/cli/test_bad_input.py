@@ -165,7 +165,7 @@ def test_an_import_of_something_else(cli: Any) -> None:
 
 
 def test_a_workload_says_its_types(cli: Any) -> None:
-    assert "--dtype    float32, float64, float16, bfloat16\n" in cli("workloads", "sfm").out
+    assert "--dtype    float32, float64, float8_e4m3fn, float8_e5m2, float16, bfloat16\n" in cli("workloads", "sfm").out
 
 
 def test_debug_shows_the_traceback() -> None:

@@ -16,7 +16,7 @@ from autosched.schedule import Pipeline
 from tests.codegen.gpu import dialects, run
 from tests.codegen.nvcc import ptx
 from tests.codegen.test_c_kernels import agrees, plain
-from tests.codegen.test_halves import EVERY, HALVES, _floats
+from tests.codegen.test_halves import BYTES, HALVES, SMALL, _floats, every
 from tests.gpu_schedules import matmul, matmul_state
 from tests.ir.nests import F32, buffer, func, load, loop, store
 
@@ -30,30 +30,30 @@ def _mapped(value: Expr, source: str, count: int) -> Func:
 
 
 @dialects
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", SMALL)
 def test_conversions_are_numpys(dialect: str, dtype: str) -> None:
     numbers, kind, count = _floats(), DTYPES[dtype].numpy_dtype, 256
     given = np.resize(numbers, -(-len(numbers) // count) * count).reshape(-1, count)
-    bits = np.resize(EVERY, given.size).reshape(given.shape)
+    some = np.resize(every(dtype), given.size).reshape(given.shape)
     shape, row = given.shape, Var("row", INDEX)
     narrow = store("C", (row, t), cast(load("A", row, t), dtype))
     wide = store("D", (row, t), cast(load("B", row, t, dtype=dtype), F32))
     nest = loop(row, shape[0], loop(t, count, narrow, wide, kind=ForKind.THREAD_X), kind=ForKind.BLOCK_X)
     f = func([buffer("A", shape), buffer("B", shape, dtype)], [buffer("C", shape, dtype), buffer("D", shape)], nest)
-    found = run(plain(f, dialect), f, {"A": given, "B": bits.view(kind)}, optimised=True)
+    found = run(plain(f, dialect), f, {"A": given, "B": some}, optimised=True)
     with np.errstate(all="ignore"):
         expected = given.astype(kind)
-    same = found["C"].view(np.uint16) == expected.view(np.uint16)
+    same = found["C"].view(DTYPES[dtype].bits_dtype) == expected.view(DTYPES[dtype].bits_dtype)
     same |= np.isnan(found["C"].astype(np.float32)) & np.isnan(given)
     assert same.all(), (given[~same][:5], found["C"][~same][:5])
-    np.testing.assert_array_equal(found["D"], bits.view(kind).astype(np.float32))
+    np.testing.assert_array_equal(found["D"], some.astype(np.float32))
 
 
 @dialects
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", SMALL)
 def test_a_constant_and_a_choice_keep_their_bits(dialect: str, dtype: str) -> None:
     f = _mapped(select(t < 3, load("A", t, dtype=dtype), 1.5), dtype, 5)
-    agrees(dialect, f, A=np.array([1.0, -0.0, np.inf, 3.0, 4.0]).astype(DTYPES[dtype].numpy_dtype))
+    agrees(dialect, f, A=np.array([1.0, -0.0, 256.0, 3.0, 4.0]).astype(DTYPES[dtype].numpy_dtype))
 
 
 WIDE = (  # source, result, vector loads and stores of 16 lanes in CUDA C
@@ -138,3 +138,15 @@ def test_neighbours_are_rounded_in_pairs(dialect: str, dtype: str, instruction: 
     found = {arch: ptx(plain(f, "cuda").text, arch, tmp_path) for arch in ("sm_75", "sm_80")}
     assert [found["sm_80"].count(x) for x in (instruction, "cvt.rn")] == [4, 4]
     assert instruction not in found["sm_75"]
+
+
+@pytest.mark.parametrize("dtype", BYTES)
+def test_bytes_are_rounded_by_the_instruction_where_there_is_one(dtype: str, tmp_path: Path) -> None:
+    """Two at a time, from compute capability 8.9 on."""
+    body = loop(lane, 16, store("C", (t * 16 + lane,), cast(load("A", t * 16 + lane), dtype)), kind=ForKind.UNROLL)
+    f = func([buffer("A", (128,))], [buffer("C", (128,), dtype)], loop(t, 8, body, kind=ForKind.THREAD_X))
+    rng = np.random.default_rng(0)
+    agrees("cuda", f, A=(rng.standard_normal(128) * np.exp2(rng.integers(-8, 6, 128))).astype(np.float32))
+    instruction = f"cvt.rn.satfinite.{'e4m3' if 'e4m3' in dtype else 'e5m2'}x2.f32"
+    found = {arch: ptx(plain(f, "cuda").text, arch, tmp_path) for arch in ("sm_80", "sm_89")}
+    assert [found[arch].count(instruction) >= 8 for arch in ("sm_80", "sm_89")] == [False, True]

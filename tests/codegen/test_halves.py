@@ -26,7 +26,15 @@ from tests.helpers import exact
 from tests.runtime.test_dlpack import Shared
 
 HALVES = ("float16", "bfloat16")
+BYTES = ("float8_e4m3fn", "float8_e5m2")
+SMALL = (*HALVES, *BYTES)
 EVERY = np.arange(1 << 16, dtype=np.uint16)
+
+
+def every(dtype: str) -> np.ndarray[Any, Any]:
+    """All numbers of a dtype of 16 bits; of 8 bits, again and again."""
+    row = DTYPES[dtype]
+    return EVERY.astype(row.bits_dtype).view(row.numpy_dtype)
 
 
 def _floats() -> np.ndarray[Any, Any]:
@@ -40,7 +48,7 @@ def _floats() -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("vectorised", [False, True])
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", SMALL)
 def test_conversions_are_numpys(dtype: str, vectorised: bool) -> None:
     numbers = _floats()
     a, b = te.placeholder(EVERY.shape, dtype, name="A"), te.placeholder(numbers.shape, "float32", name="B")
@@ -51,11 +59,11 @@ def test_conversions_are_numpys(dtype: str, vectorised: bool) -> None:
     state = state.apply(Vectorize("C", "i"), Vectorize("D", "i")) if vectorised else state
     with np.errstate(all="ignore"):
         narrowed = numbers.astype(DTYPES[dtype].numpy_dtype)
-        widened = EVERY.view(DTYPES[dtype].numpy_dtype).astype(np.float32)
+        widened = every(dtype).astype(np.float32)
     for target in targets():
-        c, d = run(build(state, target, 1), dag, {"A": EVERY.view(DTYPES[dtype].numpy_dtype), "B": numbers}, target)
+        c, d = run(build(state, target, 1), dag, {"A": every(dtype), "B": numbers}, target)
         np.testing.assert_array_equal(c, widened)
-        same = d.view(np.uint16) == narrowed.view(np.uint16)
+        same = d.view(DTYPES[dtype].bits_dtype) == narrowed.view(DTYPES[dtype].bits_dtype)
         same |= np.isnan(d.astype(np.float32)) & np.isnan(numbers)
         if dtype == "bfloat16":  # AVX512-BF16 takes subnormals for zero, which the reference's bound allows
             same |= np.abs(numbers) < 2.0**-126
@@ -75,7 +83,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", SMALL)
 @pytest.mark.parametrize(("name", "shape"), CASES)
 def test_operators_on_every_processor(name: str, shape: tuple[int, ...], dtype: str) -> None:
     dag, _ = registry.build(name, shape, dtype=dtype)

@@ -60,6 +60,15 @@ def test_ragged_tiles(shape: tuple[int, int, int], warps: tuple[int, int], tiles
 
 
 @pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fn*float8_e5m2"])
+def test_floats_of_8_bits(order: str, dtype: str) -> None:
+    dag = product(33, 23, 71, order, dtype)
+    text = right(dag, matrix_state(dag, (2, 1), (1, 3), 2, 16))
+    assert "m16n8k32" in text
+    assert "load_columns" not in text
+
+
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
 def test_products_of_float32(order: str, precision: str) -> None:
     dag = product(33, 23, 37, order, precision)

@@ -66,7 +66,9 @@ def test_numbers_round_to_even_and_none_is_too_large_to_be_asked_for(row):
 
 def test_names_are_known_and_abbreviated():
     assert list(DTYPES) == [row.name for row in DTYPES.values()]
-    assert " ".join(row.abbreviation for row in DTYPES.values()) == "bool i8 u8 i32 i64 f16 bf16 f32 f64"
+    assert (
+        " ".join(row.abbreviation for row in DTYPES.values()) == "bool i8 u8 i32 i64 f8_e4m3fn f8_e5m2 f16 bf16 f32 f64"
+    )
     assert {row.computes_in for row in SMALL} == {row.accumulates_in for row in SMALL} == {"float32"}
     assert {name for name, row in DTYPES.items() if row.accumulates_in == "int32"} == {"bool", "int8", "uint8", "int32"}
     assert all(row.computes_in == name for name, row in DTYPES.items() if not row.is_stored_only)
@@ -82,4 +84,6 @@ def test_the_order_of_the_table_is_that_of_promotion():
                 expected = "int32"
             if {a, b} == {"float16", "bfloat16"}:
                 expected = "float32"
+            if {a, b} == {"float8_e4m3fn", "float8_e5m2"}:
+                expected = "float16"
             assert promote(a, b) == expected

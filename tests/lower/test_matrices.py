@@ -14,7 +14,9 @@ from tests.matrix_products import ORDERS, matrix_state, product
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "uint8", "uint8*int8", "tf32", "3xtf32"])
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "int8", "uint8", "uint8*int8", "tf32", "3xtf32", "float8_e4m3fn"]
+)
 def test_every_order_of_operands(order: str, dtype: str) -> None:
     dag = product(17, 9, 35, order, dtype)
     func = exact(dag, matrix_state(dag, pad=16))

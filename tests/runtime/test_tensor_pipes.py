@@ -33,7 +33,7 @@ from tests.codegen.nvcc import ptx, resources
 
 Array = npt.NDArray[Any]
 THREADS = 256
-VALUES = {"e4m3": "float8_e4m3fn", "bf16": "bfloat16"}
+VALUES = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "bf16": "bfloat16"}
 DTYPES = {"f16": np.float16, "tf32": np.float32, "s8": np.int8, "u8": np.uint8}
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="g++ is not installed (on Debian: g++)")
 

@@ -65,6 +65,13 @@ def test_products_of_float32(order: str) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
+def test_floats_of_8_bits(order: str) -> None:
+    check(product(33, 24, 64, order, "float8_e4m3fn"), 1, parse_target("cuda -arch=sm_89"))
+    check(product(17, 15, 37, order, "float8_e5m2*float8_e4m3fn", batch=2), 1, parse_target("cuda -arch=sm_90"))
+    assert not by_warps(product(64, 64, 64, order, "float8_e5m2"))
+
+
+@pytest.mark.parametrize("order", ORDERS)
 def test_the_first_cards(order: str) -> None:
     """Of compute capability 7.5: instructions that take half as much of k, and copies through registers."""
     for dag in (product(33, 24, 19, order), product(17, 15, 37, order, "int8*uint8")):

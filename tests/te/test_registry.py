@@ -69,7 +69,7 @@ def test_shape_settings_batch_and_dtype_combine() -> None:
         ({"name": "conv2d", "settings": {"k": "three"}}, r"conv2d: k must be an integer >= 1 but is three"),
         (
             {"name": "sfm", "dtype": "int8"},
-            r"sfm: dtype must be one of float32, float64, float16, bfloat16 but is 'int8'",
+            r"sfm: dtype must be one of float32, float64, float8_e4m3fn, float8_e5m2, float16, bfloat16 but is 'int8'",
         ),
         ({"name": "grp", "settings": {"groups": 5}}, r"grp: CI=256 is not divisible by groups=5"),
         ({"name": "c2d", "shape": (1, 3, 3, 4, 4, 7, 1, 1)}, r"c2d: the output would be empty"),

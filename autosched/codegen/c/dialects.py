@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autosched.codegen.c.float8 import CUDA_BYTES, OPENCL_BYTES
 from autosched.codegen.c.small_floats import CUDA_CONVERSIONS, OPENCL_CONVERSIONS
 from autosched.ir.atomics import NUMBERS
 
@@ -147,7 +148,7 @@ static __device__ __forceinline__ void wait_for_all_copies_but_{pending}()
 #endif
 }}""",
     },
-    conversions=CUDA_CONVERSIONS,
+    conversions={**CUDA_CONVERSIONS, **CUDA_BYTES},
     helpers={
         "min_float": EXTREME.format(name="min_float", op="min", sign="<"),
         "max_float": EXTREME.format(name="max_float", op="max", sign=">"),
@@ -198,7 +199,7 @@ OPENCL = Dialect(
     unroll_by="",
     function="",
     shuffles={},
-    conversions=OPENCL_CONVERSIONS,
+    conversions={**OPENCL_CONVERSIONS, **OPENCL_BYTES},
     vector_load="vload{lanes}(0, {at})",
     vector_store="vstore{lanes}({value}, 0, {at});",
     vector_of="({type})({elements})",

@@ -146,10 +146,10 @@ class Expressions:
 
     def word(self, values: Sequence[Expr]) -> str:
         """32 bits with two or four small numbers in them, the first one lowest."""
-        pair = self._pair(values)
-        if pair is not None:
-            return pair
         bits = WORD_BITS // len(values)
+        pairs = [self._pair(values[n : n + 2]) for n in range(0, len(values), 2)]
+        if all(pairs):
+            return " | ".join(f"{pair} << {2 * n * bits}" if n else str(pair) for n, pair in enumerate(pairs))
         field = "(unsigned)" if bits > 8 else f"(unsigned)({self.dialect.unsigned_byte})"  # a signed byte fills a word
         fields = [f"{field}{self.text(v, 15)}" for v in values]
         return " | ".join(f"{f} << {n * bits}" if n else f for n, f in enumerate(fields))
@@ -160,7 +160,7 @@ class Expressions:
             v.a for v in values if isinstance(v, Cast) and DTYPES[v.dtype].is_stored_only and v.dtype == values[0].dtype
         ]
         name = pair_conversion(values[0].dtype, "float32")
-        if len(found) != 2 or len(values) != 2 or name not in self.dialect.conversions:
+        if len(found) != 2 or name not in self.dialect.conversions:
             return None
         self.conversion(values[0].dtype, "float32")  # for processors without the instruction for two
         self.helpers[name] = self.dialect.conversions[name]

@@ -1,4 +1,4 @@
-"""float16 and bfloat16 to float32 and back, rounding to even. Their values are 16 bits, for LLVM an i16.
+"""Small floats to float32 and back, rounding to even. Their values are 16 or 8 bits, for LLVM an i16 or i8.
 
 Processors that have instructions for it use them (F16C, AVX512-BF16, all of Arm's float16); the others get integer
 arithmetic, since what LLVM makes of a conversion there are calls of a library that need not be present. The forms are
@@ -14,12 +14,15 @@ before its shift, or after it. Buffers of a nest that only such loops use (A) ho
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autosched.codegen.llvm.vocabulary import literal, splat, value_type
 from autosched.ir.dots import Dot, Word
+from autosched.ir.dtype import DTYPES, Dtype
 from autosched.ir.expr import Cast, Const, Expr, Load, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Stmt, Store, walk
@@ -30,12 +33,11 @@ from autosched.target import Target
 if TYPE_CHECKING:
     from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 
-_INFINITE, _QUIET = 0x7C00, 0x7E00  # of float16
-_TOO_LARGE, _NORMAL = (127 + 16) << 23, 113 << 23  # float32's bits: beyond float16, its least normal number
+_FEATURES = {"float16": "f16c", "bfloat16": "avx512bf16"}  # processors' instructions for conversions
 
 
 def widen(m: Arithmetic, a: Val) -> Val:
-    """The float32 that a float16 or bfloat16 is."""
+    """The float32 that a number of fewer bits is."""
     if a.dtype == "float16" and _has(m, "float16"):
         return m.converted("fpext", m.converted("bitcast", a, "half"), "float", "float32")
     if m.writer.deinterleaved and a.lanes > 1:
@@ -43,17 +45,19 @@ def widen(m: Arithmetic, a: Val) -> Val:
     word = m.converted("zext", a, "i32", "int32")
     if a.dtype == "bfloat16":
         return _float(m, m.binary("shl", word, _int(m, 16)))
-    size = m.binary("bitand", word, _int(m, 0x7FFF))
-    scaled = m.binary("mul", _float(m, m.binary("shl", size, _int(m, 13))), m.number(2.0**112, "float32"))
+    form = _ShortForm(DTYPES[a.dtype])
+    size = m.binary("bitand", word, _int(m, form.sign - 1))
+    scale = m.number(2.0**form.lower, "float32")
+    scaled = m.binary("mul", _float(m, m.binary("shl", size, _int(m, form.shift))), scale)
     bits = m.converted("bitcast", scaled, "i32", "int32")
-    endless = m.binary("bitor", bits, _int(m, 0x7F800000))
-    bits = m.select(m.binary("ge", size, _int(m, _INFINITE)), endless, bits)
-    sign = m.binary("shl", m.binary("bitand", word, _int(m, 0x8000)), _int(m, 16))
+    endless = m.binary("bitor", bits, _int(m, 0x7F800000 if form.row.has_infinity else 0x7FC00000))
+    bits = m.select(m.binary("ge", size, _int(m, form.infinite)), endless, bits)
+    sign = m.binary("shl", m.binary("bitand", word, _int(m, form.sign)), _int(m, 32 - form.row.bits))
     return _float(m, m.binary("bitor", bits, sign))
 
 
 def narrow(m: Arithmetic, a: Val, dtype: str) -> Val:
-    """The float16 or bfloat16 nearest to a float32."""
+    """The number of fewer bits nearest to a float32."""
     pairs = dtype == "bfloat16" and m.writer.deinterleaved and a.lanes > 1
     if pairs and _has(m, dtype) and a.lanes * 2 == m.target.vector_bytes == 64:
         return _narrow_registers(m, a)
@@ -61,8 +65,9 @@ def narrow(m: Arithmetic, a: Val, dtype: str) -> Val:
         kind = "half" if dtype == "float16" else "bfloat"
         return m.converted("bitcast", m.converted("fptrunc", a, kind), "i16", dtype)
     word = m.converted("bitcast", a, "i32", "int32")
-    if dtype == "float16":
-        return m.converted("trunc", _float16(m, word), "i16", dtype)
+    if dtype != "bfloat16":
+        row = DTYPES[dtype]
+        return m.converted("trunc", _shortened(m, word, _ShortForm(row)), f"i{row.bits}", dtype)
     rounded = _rounded(m, a, word)
     if pairs:
         return _narrow_pairs(m, rounded)
@@ -77,7 +82,7 @@ def _converts(target: Target, dtype: str) -> bool:
     """Whether there are instructions for it."""
     if target.arch != "x86_64":
         return dtype == "float16"
-    return target.has("f16c" if dtype == "float16" else "avx512bf16")
+    return dtype in _FEATURES and target.has(_FEATURES[dtype])
 
 
 def _widen_pairs(m: Arithmetic, a: Val) -> Val:
@@ -132,17 +137,52 @@ def _rounded(m: Arithmetic, a: Val, word: Val) -> Val:
     return m.select(m.binary("ne", a, a), _int(m, -1), raised)
 
 
-def _float16(m: Arithmetic, word: Val) -> Val:
-    size = m.binary("bitand", word, _int(m, 0x7FFFFFFF))
-    odd = m.binary("bitand", _down(m, size, 13), _int(m, 1))
-    usual = _down(m, m.binary("add", m.binary("add", size, _int(m, 0xFFF - (112 << 23))), odd), 13)
-    magic = ((127 - 15) + (23 - 10) + 1) << 23  # adding this number leaves a subnormal's digits in the last places
+@dataclass(frozen=True)
+class _ShortForm:
+    """How the bits of a small float lie in those of a float32: `shift` places lower, its exponent `lower` by less."""
+
+    row: Dtype
+
+    @property
+    def shift(self) -> int:
+        return 23 - self.row.fraction_bits
+
+    @property
+    def lower(self) -> int:
+        return 128 - (1 << (self.row.exponent_bits - 1))
+
+    @property
+    def sign(self) -> int:
+        return 1 << (self.row.bits - 1)
+
+    @property
+    def infinite(self) -> int:
+        """The first bits of what is no number."""
+        exponent = ((1 << self.row.exponent_bits) - 1) << self.row.fraction_bits
+        return exponent if self.row.has_infinity else self.sign - 1
+
+    @property
+    def beyond(self) -> int:
+        """float32's bits from which on numbers are too large: halfway to what would be the next one, which rounds to
+        the even of both."""
+        last = math.floor(math.log2(self.row.largest)) - self.row.fraction_bits
+        (bits,) = struct.unpack("<I", struct.pack("<f", self.row.largest + 2.0 ** (last - 1)))
+        return int(bits) + (not self.row.has_infinity)
+
+
+def _shortened(m: Arithmetic, word: Val, form: _ShortForm) -> Val:
+    size, shift = m.binary("bitand", word, _int(m, 0x7FFFFFFF)), form.shift
+    odd = m.binary("bitand", _down(m, size, shift), _int(m, 1))
+    half = _int(m, (1 << (shift - 1)) - 1 - (form.lower << 23))
+    usual = _down(m, m.binary("add", m.binary("add", size, half), odd), shift)
+    magic = (form.lower + shift + 1) << 23  # adding this number leaves a subnormal's digits in the last places
     shifted = m.binary("add", _float(m, size), _float(m, _int(m, magic)))
     tiny = m.binary("sub", m.converted("bitcast", shifted, "i32", "int32"), _int(m, magic))
-    result = m.select(m.binary("lt", size, _int(m, _NORMAL)), tiny, usual)
-    beyond = m.select(m.binary("gt", size, _int(m, 0x7F800000)), _int(m, _QUIET), _int(m, _INFINITE))
-    result = m.select(m.binary("ge", size, _int(m, _TOO_LARGE)), beyond, result)
-    return m.binary("bitor", result, m.binary("bitand", _down(m, word, 16), _int(m, 0x8000)))
+    result = m.select(m.binary("lt", size, _int(m, (form.lower + 1) << 23)), tiny, usual)
+    quiet = form.infinite | 1 << (form.row.fraction_bits - 1)
+    beyond = m.select(m.binary("gt", size, _int(m, 0x7F800000)), _int(m, quiet), _int(m, form.infinite))
+    result = m.select(m.binary("ge", size, _int(m, form.beyond)), beyond, result)
+    return m.binary("bitor", result, m.binary("bitand", _down(m, word, 32 - form.row.bits), _int(m, form.sign)))
 
 
 def _like(a: Val, name: str, dtype: str) -> Val:

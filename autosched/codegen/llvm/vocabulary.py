@@ -16,7 +16,9 @@ TYPES: dict[str, tuple[str, str]] = {
     "uint8": ("i8", "i8"),
     "int32": ("i32", "i32"),
     "int64": ("i64", "i64"),
-    "float16": ("i16", "i16"),  # bits, since there is no arithmetic in these two: see `arithmetic.cast`
+    "float8_e4m3fn": ("i8", "i8"),  # bits, since there is no arithmetic in these four: see `arithmetic.cast`
+    "float8_e5m2": ("i8", "i8"),
+    "float16": ("i16", "i16"),
     "bfloat16": ("i16", "i16"),
     "float32": ("float", "float"),
     "float64": ("double", "double"),

@@ -79,6 +79,7 @@ PIPES: Mapping[str, TensorPipe] = {
         TensorPipe("mma.int8", "s8", 1, 0x01010101, 80),
         TensorPipe("mma.uint8", "u8", 1, 0x01010101, 80),
         TensorPipe("mma.float8_e4m3fn", "e4m3", 1, 0x38383838, 89),
+        TensorPipe("mma.float8_e5m2", "e5m2", 1, 0x3C3C3C3C, 89),
         TensorPipe("wgmma.float16", "f16", 2, 0x3C003C00, 90, True),
         TensorPipe("wgmma.bfloat16", "bf16", 2, 0x3F803F80, 90, True),
         TensorPipe("wgmma.tf32", "tf32", 4, 0x3F800000, 90, True),

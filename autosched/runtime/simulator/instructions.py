@@ -55,7 +55,7 @@ NUMBERS = (
     Instruction(r"cvt\.rn\.bf16\.f32", "bfloat_of_float", (R, V)),
     Instruction(r"cvt\.rn\.f16x2\.f32", "halves_of_floats", (R, V, V)),
     Instruction(r"cvt\.rn\.bf16x2\.f32", "bfloats_of_floats", (R, V, V)),
-    Instruction(r"cvt\.rn\.satfinite\.e4m3x2\.f32", "e4m3_of_floats", (R, V, V)),
+    Instruction(r"cvt\.rn\.satfinite\.(e4m3|e5m2)x2\.f32", "{}_of_floats", (R, V, V)),
     Instruction(r"cvt\.rna\.tf32\.f32", "tf32_of_float", (R, V)),
     Instruction(r"dp4a\.([us])32\.([us])32", "dp4a_{}{}", (R, V, V, V)),
     Instruction(r"mov\.[bu](?:32|64)", "same", (R, V)),

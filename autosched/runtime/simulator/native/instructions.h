@@ -12,6 +12,7 @@ float simulator_float_of_half(unsigned short bits);
 unsigned short simulator_half_of_float(float value);
 unsigned short simulator_bfloat_of_float(float value);
 unsigned short simulator_e4m3_of_float(float value);
+unsigned short simulator_e5m2_of_float(float value);
 void simulator_matrices(unsigned address, unsigned* const* registers, unsigned n, int transposed, int kind);
 void simulator_multiply(void* const* d, const unsigned* a, const unsigned* b, const void* c, const int* facts);
 int simulator_elect(unsigned mask);
@@ -58,6 +59,8 @@ static inline unsigned bfloats_of_floats(float high, float low)
 { return (unsigned)bfloat_of_float(high) << 16 | bfloat_of_float(low); }
 static inline unsigned short e4m3_of_floats(float high, float low)
 { return simulator_e4m3_of_float(high) << 8 | simulator_e4m3_of_float(low); }
+static inline unsigned short e5m2_of_floats(float high, float low)
+{ return simulator_e5m2_of_float(high) << 8 | simulator_e5m2_of_float(low); }
 static inline unsigned tf32_of_float(float value)  // to the nearest, away from zero where two are
 {
   unsigned bits;

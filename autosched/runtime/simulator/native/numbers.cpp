@@ -74,16 +74,20 @@ double value_of(Number number, uint32_t bits)
   return bits & 0x80 ? -size : size;
 }
 
-extern "C" uint16_t simulator_e4m3_of_float(float value)
+// Eight bits, `digits` of them of the fraction; what is beyond the largest number becomes that one.
+static uint16_t byte_of_float(float value, int digits, int bias, double largest, unsigned largest_bits)
 {
   const unsigned sign = word_of(value) >> 24 & 0x80;
   const double size = std::fabs(value);
   if (size != size) return 0x7f;
-  if (size >= 448) return sign | 0x7e;
-  const int exponent = std::max(size > 0 ? std::ilogb(size) : -6, -6);
-  const unsigned fraction = unsigned(std::nearbyint(std::ldexp(size, 3 - exponent)));  // 8 to 16, less below 2^-6
-  return sign | (fraction + (unsigned(exponent + 7 - 1) << 3));
+  if (size >= largest) return sign | largest_bits;
+  const int exponent = std::max(size > 0 ? std::ilogb(size) : 1 - bias, 1 - bias);
+  const unsigned fraction = unsigned(std::nearbyint(std::ldexp(size, digits - exponent)));  // less of subnormal ones
+  return sign | (fraction + (unsigned(exponent + bias - 1) << digits));
 }
+
+extern "C" uint16_t simulator_e4m3_of_float(float value) { return byte_of_float(value, 3, 7, 448, 0x7e); }
+extern "C" uint16_t simulator_e5m2_of_float(float value) { return byte_of_float(value, 2, 15, 57344, 0x7b); }
 
 // Sums within an instruction are cut off, not rounded.
 float truncated(double value)
