@@ -344,12 +344,32 @@ def wavefronts(kernel: KernelWork, work: Work, access: Access, warp: int) -> Exp
         return matrices.load_cycles(work.statement, access, work.own, work.first)
     words = access.buffer.itemsize / g.BANK_BYTES
     if work.fill is None:
-        return bank_cycles(work.strides(access), kernel.warp_shape(warp), words)
+        return _in_turns(kernel, work, access, warp)
     # neighbours in the walk: along the last dimension, then along the one before
     row = imax(work.fill.shape[-1] // work.fill.vector, UNIT)
     across = imin(row, Const(warp, INDEX))
     steps = (NONE, *work.fill.steps)[-2:]
     return bank_cycles((steps[1] * work.fill.vector, steps[0]), (across, ceildiv(Const(warp, INDEX), across)), words)
+
+
+def _in_turns(kernel: KernelWork, work: Work, access: Access, warp: int) -> Expr:
+    """Wavefronts where all banks serve 32 threads of 4 bytes, 16 of 8 and 8 of 16 at a time, half of a warp where
+    neighbours, or every second thread, have the same addresses."""
+    x, y, _ = kernel.block
+    along_x, along_y, _ = work.strides(access)
+    still_x, still_y = binary("eq", along_x, NONE), binary("eq", along_y, NONE)
+    pairs = select(x >= 4, still_x, select(x >= 2, still_x | still_y, still_y & (y >= 2)))
+    words, width = access.buffer.itemsize / g.BANK_BYTES, merged(work, access)
+
+    def at_a_time(threads: int) -> Expr:
+        cycles = bank_cycles(work.strides(access), kernel.warp_shape(threads), words)
+        return multiply(cycles, float(warp // threads))
+
+    result = at_a_time(warp)
+    for n in (2, 4):
+        is_wide = binary("eq", width * access.buffer.itemsize, Const(n * g.BANK_BYTES, INDEX))
+        result = where(is_wide, where(pairs, at_a_time(2 * warp // n), at_a_time(warp // n)), result)
+    return result
 
 
 def bank_cycles(strides: Sequence[Expr], counts: Sequence[Expr], words: float) -> Expr:

@@ -95,9 +95,14 @@ def counted_sectors(addresses: npt.NDArray[np.int64], itemsize: int) -> int:
 
 
 def counted_wavefronts(addresses: npt.NDArray[np.int64], itemsize: int) -> int:
-    """Most different words of one bank."""
-    words = np.unique(addresses * itemsize // 4)
-    return int(np.bincount(words % BANKS).max())
+    """Most different words of one bank, added up over the threads that are served together: all of them, 16 of 8 bytes
+    or 8 of 16, twice as many where neighbours or every second thread have the same addresses."""
+    together = min(WARP, WARP * 4 // (addresses.shape[1] * itemsize))
+    numbers = np.arange(WARP)
+    if together < WARP and any((addresses[numbers ^ n] == addresses).all() for n in (1, 2)):
+        together *= 2
+    turns = (np.unique(turn * itemsize // 4) % BANKS for turn in np.split(addresses, WARP // together))
+    return sum(int(np.bincount(banks).max()) for banks in turns)
 
 
 def whole_tiles() -> dict[str, tuple[Any, Sizes]]:
