@@ -39,7 +39,7 @@ def operands(work: Work) -> Expr:
         if work.fill is not None:
             result = result + imin(work.fill.trips, Const(int(g.LOADS_IN_FLIGHT), INDEX)) * work.fill.vector * size
             continue
-        moving = [x.bound for x in work.moving(access) if unrolls(x) and not x.reduce]
+        moving = [x.bound for i, x in enumerate(work.own, work.first) if access.moves(i) and _is_held(work, i)]
         result = result + product(moving) * _read_ahead(work, access) * (size * access.count)
     return result
 
@@ -54,6 +54,12 @@ def held(kernel: KernelWork) -> Expr:
             registers = work.fill.trips * (work.fill.vector * size + g.HELD_ADDRESSES)
             result = result + select((work.pipeline.stages > 1) & work.is_held, registers, NONE)
     return result
+
+
+def _is_held(work: Work, loop: int) -> bool:
+    """Whether what the copies of an unrolled loop read is needed at the same time: not where they are added up."""
+    x, statement = work.statement.loops[loop], work.statement
+    return unrolls(x) and not x.reduce and (not statement.updates or statement.write.moves(loop))
 
 
 def _read_ahead(work: Work, access: Access) -> Expr:
