@@ -16,13 +16,7 @@ of them `work` is the limit. A warp alone takes as long as its instructions (wit
 fills), its chain of dependent accumulations and the loads it waits for, once for each iteration of the unrolled code:
 a few at a time where a loop is short, more often where an unrolled reduction reads global memory.
 
-Bytes from L2 are the distinct sectors that the block touches, again for each iteration of a loop whose working set
-L1 does not keep (what shared arrays leave of it). Bytes from DRAM: the blocks of one wave run side by side and share
-what they read, so a wave costs its footprint and the kernel
-
-    min(bytes from L2, max(unique bytes, waves * footprint of a wave))
-
-or just the unique bytes where everything fits into L2.
+What comes from L2 and from DRAM: `cost_model.gpu.traffic`.
 
 The terms are those of the analytic models in Pruner (Qiao et al., ASPLOS 2025: wave efficiency, memory transactions,
 compute and memory penalties) and of Ansor-AF (Canesche et al., ICS 2024: intensity at block and thread level,
@@ -53,11 +47,9 @@ from autosched.ir.dots import Dot
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Cast, Const, Expr, Load, binary, ceildiv, imax, imin, product, select
 from autosched.ir.matrices import MATRICES
-from autosched.ir.raster import side_by_side
-from autosched.ir.stmt import BLOCKS, Scope
+from autosched.ir.stmt import Scope
 from autosched.ir.tiles import REGISTERS, WARPGROUP
 from autosched.ir.visit import subexpressions
-from cost_model.analysis.access import Access
 from cost_model.analysis.statements import Analysis
 from cost_model.gpu import machine as g
 from cost_model.gpu import matrices
@@ -77,6 +69,7 @@ from cost_model.gpu.kernels import (
 )
 from cost_model.gpu.machine import GpuMachine
 from cost_model.gpu.registers import accumulators, held, operands
+from cost_model.gpu.traffic import Traffic, dram_bytes, tile_traffic, traffic_of, ways
 
 BASE_REGISTERS = 24  # addresses, counters, numbers of thread and block
 
@@ -92,11 +85,15 @@ class WorkCost:
     issue: Expr
     shared: Expr  # wavefronts of a block
     requests: Expr  # the same of global memory
-    l2: Expr  # bytes, all blocks
-    dram: Expr
+    traffic: tuple[Traffic, ...]
     port: Expr
     chains: Expr
     latency: Expr
+
+    @property
+    def l2(self) -> Expr:
+        """Bytes, all blocks."""
+        return sum_of(t.l2 for t in self.traffic)
 
     @property
     def memory(self) -> Expr:
@@ -157,17 +154,14 @@ def kernel_cost(kernel: KernelWork, machine: GpuMachine) -> KernelCost:
     )
     meetings = add(multiply(kernel.barriers, k.barrier_latency), multiply(kernel.shuffles, k.shuffle_latency))
     rounds = ceil(divide(share, resident))
-    path = add(_path(costs, k.global_latency, rounds if kernel.is_persistent else ONE), meetings)
-    cycles = _overlapped([multiply(share, maximum_of(pipes)), multiply(rounds, path)], k.overlap_loss)
-    on_chip = divide(cycles, machine.clock_hz)
-    fits = sum_of(_unique(a) for w in kernel.works for a in w.accesses(*OUTSIDE))
-    fits_l2 = fits <= real(g.L2_CAPACITY_SHARE * facts.l2_bytes)
-    l2 = divide(sum_of(c.l2 for c in costs), machine.l2_bytes_s)
-    unique = sum_of(_once(w, a) for w in kernel.works for a in w.accesses(*OUTSIDE))
-    dram = divide(
-        where(fits_l2, minimum(unique, sum_of(c.l2 for c in costs)), sum_of(c.dram for c in costs)),
-        machine.dram_bytes_s,
-    )
+    turns = rounds if kernel.is_persistent else ONE
+    latency = k.tile_latency if kernel.has_ring else k.global_latency
+    path = add(add(_path(costs, latency, turns), meetings), divide(k.block_latency, turns))
+    busy = multiply(share, maximum(maximum_of(pipes), k.block_cycles))
+    on_chip = divide(_overlapped([busy, multiply(rounds, path)], k.overlap_loss), machine.clock_hz)
+    moved = [t for c in costs for t in c.traffic]
+    l2 = divide(sum_of(t.l2 for t in moved), machine.l2_bytes_s)
+    dram = divide(dram_bytes(moved, facts.l2_bytes), machine.dram_bytes_s)
     seconds = add(_overlapped([on_chip, l2, dram], k.overlap_loss), k.launch_s)
     return KernelCost(kernel, costs, registers, resident, share, path, pipes, on_chip, l2, dram, seconds)
 
@@ -249,7 +243,7 @@ def _work_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachi
     warps = real(kernel.warps(facts.warp))
     outside, shared = work.accesses(*OUTSIDE), work.accesses(Scope.SHARED)
     slots, arithmetic = _arithmetic(kernel, work, machine)
-    moved = {id(a): multiply(transfers(work, a), _ways(a)) for a in (*outside, *shared)}
+    moved = {id(a): multiply(transfers(work, a), ways(a)) for a in (*outside, *shared)}
     overhead = multiply(work.steps, k.step_instructions)
     if work.fill is not None:
         overhead = add(overhead, _filling(kernel, work, work.fill, k))
@@ -271,26 +265,13 @@ def _work_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachi
             for a in outside
         ),
     )
-    room = _l1_room(kernel, resident, machine)
-    l2 = [multiply(_from_l2(work, a, room), _ways(a)) for a in outside]
-    dram = [minimum(x, _from_dram(kernel, work, a, resident, machine)) for a, x in zip(outside, l2, strict=True)]
+    moved_outside = tuple(traffic_of(kernel, work, a, resident, facts) for a in outside)
     chains, chain_cycles = _chains(work, machine)
-    waiting = multiply(_waits(work, instructions), _longest_load(work, k))
+    waiting = multiply(_waits(work, instructions, k), _longest_load(work, k))
     latency = add(maximum(multiply(instructions, multiply(k.alone, 4.0 / lanes)), chain_cycles), waiting)
-    port = multiply(sum_of(l2), divide(divide(1.0, k.l2_port), kernel.blocks))
+    port = multiply(sum_of(t.l2 for t in moved_outside), divide(divide(1.0, k.l2_port), kernel.blocks))
     return WorkCost(
-        work,
-        slots,
-        instructions,
-        arithmetic,
-        issue,
-        bank_waits,
-        requests,
-        sum_of(l2),
-        sum_of(dram),
-        port,
-        chains,
-        latency,
+        work, slots, instructions, arithmetic, issue, bank_waits, requests, moved_outside, port, chains, latency
     )
 
 
@@ -298,12 +279,11 @@ def _tile_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachi
     """Of tiles that the copy engine loads: no thread's instructions, but shared memory and the way from L2."""
     element = float(work.statement.itemsize)
     moved = multiply(multiply(work.executions, real(kernel.threads)), element)  # one thread of the block executes it
-    l2 = multiply(moved, real(kernel.blocks))
     [source] = work.accesses(*OUTSIDE)
-    dram = minimum(l2, _from_dram(kernel, work, source, resident, machine))
+    traffic = tile_traffic(kernel, work, source, multiply(moved, real(kernel.blocks)), resident, machine.facts)
     port = divide(moved, machine.constants.l2_port)
     written = multiply(moved, 1.0 / g.WAVEFRONT)
-    return WorkCost(work, ZERO, ZERO, ZERO, ZERO, written, ZERO, l2, dram, port, ONE, ZERO)
+    return WorkCost(work, ZERO, ZERO, ZERO, ZERO, written, ZERO, (traffic,), port, ONE, ZERO)
 
 
 def _filling(kernel: KernelWork, work: Work, fill: Fill, constants: CardConstants) -> Expr:
@@ -320,11 +300,6 @@ def _filling(kernel: KernelWork, work: Work, fill: Fill, constants: CardConstant
         return copies
     rounds = multiply(work.pipeline.rounds, constants.iteration_instructions)
     return add(copies, rounds)
-
-
-def _ways(access: Access) -> float:
-    """Transfers of an access: an update reads and writes."""
-    return 2.0 if access.kind == "update" else 1.0
 
 
 def _slots(work: Work, machine: GpuMachine) -> float:
@@ -380,14 +355,16 @@ def _chains(work: Work, machine: GpuMachine) -> tuple[Expr, Expr]:
     return chains, multiply(divide(work.executions, chains), step)
 
 
-def _waits(work: Work, instructions: Expr) -> Expr:
+def _waits(work: Work, instructions: Expr, constants: CardConstants) -> Expr:
     """How often a thread waits for loads: for each iteration of the unrolled code, several at a time where that is
     short and its loop goes on; more often where an unrolled reduction reads global memory, since registers cannot hold
-    what all its steps will need."""
+    what all its steps will need, and for each copy of a fill with borders, which are branches."""
     looped = [x for x in work.own if not unrolls(x)]
+    if work.fill is not None and dict(work.statement.ops.counts).get("int_cmp"):
+        return divide(work.executions, work.fill.vector)
     if work.statement.updates and work.accesses(*OUTSIDE):
         unrolled = product_of(x.trips for x in work.own if unrolls(x) and x.reduce)
-        return multiply(work.steps, maximum(1.0, multiply(unrolled, 1.0 / g.LOADS_IN_FLIGHT)))
+        return multiply(work.steps, maximum(1.0, divide(unrolled, constants.loads_ahead)))
     if not looped:
         return work.steps
     together = minimum(g.LOADS_IN_FLIGHT, looped[-1].trips)
@@ -402,56 +379,3 @@ def _longest_load(work: Work, constants: CardConstants) -> Constant:
     if scopes & set(OUTSIDE):
         return constants.global_latency
     return constants.shared_latency if Scope.SHARED in scopes else 0.0
-
-
-# traffic
-
-
-def _l1_room(kernel: KernelWork, resident: Expr, machine: GpuMachine) -> Expr:
-    """Bytes of L1 for each resident block: what shared arrays leave of the memory that both share."""
-    whole = machine.facts.shared_per_multiprocessor
-    left = subtract(float(whole), multiply(resident, kernel.shared + g.SHARED_RESERVED))
-    return divide(maximum(float(8 << 10), left), resident)
-
-
-def _from_l2(work: Work, access: Access, room: Expr) -> Expr:
-    """Bytes that the access fetches from L2 (or writes to it), all blocks; see `analysis.traffic`, whose rule it is."""
-    statement = work.statement
-    together = work.fill is not None and bool(work.own) and unrolls(work.own[-1])  # the lanes of a vector
-    last = work.last - together
-    moved = [
-        multiply(multiply(access.lines[d], float(access.line_bytes)), statement.iterations(d))
-        for d in range(work.first, last + 1)
-    ]
-    result = moved[-1]
-    for depth in range(last - 1, work.first - 1, -1):
-        too_much = multiply(subtract(statement.working_set[depth], room), 1e14)
-        result = minimum(result, maximum(moved[depth - work.first], too_much))
-    return multiply(result, statement.weight)
-
-
-def _unique(access: Access) -> Expr:
-    """Bytes that the whole kernel touches."""
-    return multiply(access.lines[0], float(access.line_bytes))
-
-
-def _once(work: Work, access: Access) -> Expr:
-    """Bytes moved if each is moved once."""
-    share = ONE if work.is_tile else minimum(1.0, work.statement.weight)
-    return multiply(multiply(_unique(access), _ways(access)), share)
-
-
-def _from_dram(kernel: KernelWork, work: Work, access: Access, resident: Expr, machine: GpuMachine) -> Expr:
-    """Bytes that waves of blocks fetch, none of which finds what the one before had."""
-    concurrent = multiply(resident, float(machine.facts.multiprocessors))
-    across, down, deep = kernel.grid
-    plane = side_by_side(maximum(1.0, concurrent), real(across), real(down), kernel.raster)
-    layers = minimum(maximum(1.0, divide(concurrent, across * down)), deep)
-    together = dict(zip(BLOCKS, (*plane, layers), strict=True))
-    waves = maximum(1.0, divide(kernel.blocks, product_of(together.values())))
-    footprint = multiply(access.lines[work.first], float(access.line_bytes))
-    for i in range(work.first):
-        if access.moves(i):
-            footprint = multiply(footprint, together[work.statement.loops[i].kind])
-    unique = _unique(access)
-    return multiply(maximum(unique, multiply(waves, minimum(footprint, unique))), _ways(access))
