@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from autosched.cli.output import table
 from autosched.errors import AutoschedError, UsageError
@@ -44,8 +45,7 @@ FREEDOM, TIGHT = 4.0, {"clock_share": 1.4, "tensor_share": 2.0, "dram_share": 1.
 SPREAD, PULL = 0.5, 2.0
 STEPS = 60
 OUTLIER = 0.3  # of a logarithm, beyond which a difference counts less
-NEAR = 1.5  # times the best of a problem: candidates whose order matters most
-NEAR_WEIGHT = 4.0
+LEVEL = 0.6  # share of a problem's mean difference that does not count
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,12 +163,13 @@ def _measured(
     found: list[MeasuredSketch] = []
     for i, sketch in enumerate(of.sketches):
         names = [p.name for p in sketch.params]
-        mine = [x for x in rows if x["sketch"] == sketch.name and set(x["values"]) == set(names)]
+        mine = [x for x in rows if x["sketch"] == sketch.name and set(x["values"]) <= set(names)]
         if not mine:
             continue
         latency = gpu_analytic_latency(analyse(of.nests[i], Geometry(SECTOR)), symbolic)
         program = Program([latency.seconds], (*names, *(PREFIX + name for name in NAMES)))
-        values = np.array([[x["values"][name] for name in names] for x in mine], np.float64)
+        least = {p.name: p.domain[0] for p in sketch.params}  # of what a sketch did not have when it was measured
+        values = np.array([list((least | x["values"]).values()) for x in mine], np.float64)
         seconds = np.array([min(x["samples"]) for x in mine])
         found.append(MeasuredSketch(problem.label, sketch.name, program, values, seconds))
     known = {s.sketch for s in found}
@@ -180,28 +181,27 @@ def fit(of: Calibration, start: CardConstants) -> CardConstants:
     prior = np.log(vector(start))
     freedom = np.log([TIGHT.get(name, FREEDOM) for name in NAMES])
     measured = np.log(np.concatenate([s.seconds for s in of.sketches]))
-    weight = _weights(of)
+    weight, apart_of = _weights(of), _Apart.of(of)
+    pull = np.full(len(prior), PULL * OUTLIER**2 / SPREAD**2)
 
-    def predicted(logs: Floats) -> Floats:
-        vectors = np.exp(np.atleast_2d(logs))
-        logs_of_seconds: Floats = np.log(np.concatenate([s.predicted(vectors) for s in of.sketches], axis=1))
-        return logs_of_seconds
+    def apart(logs: Floats) -> Floats:
+        """[c, n] differences of logarithms for so many vectors of logarithms."""
+        found = [s.predicted(np.exp(np.atleast_2d(logs))) for s in of.sketches]
+        return apart_of(np.log(np.concatenate(found, axis=1)) - measured)
 
     def loss(logs: Floats) -> float:
-        apart = np.abs(predicted(logs)[0] - measured)
-        huber = np.where(apart < OUTLIER, apart**2, OUTLIER * (2 * apart - OUTLIER))
-        return float(weight @ huber + PULL * OUTLIER**2 * np.sum(((logs - prior) / SPREAD) ** 2))
+        off = np.abs(apart(logs)[0])
+        huber = np.where(off < OUTLIER, off**2, OUTLIER * (2 * off - OUTLIER))
+        return float(weight @ huber + pull @ (logs - prior) ** 2)
 
     at, damping = prior.copy(), 1.0
     best = loss(at)
     for _ in range(STEPS):
-        change = 1e-3 * np.eye(len(at))
-        values = predicted(np.vstack([at, at + change]))
-        apart, slope = values[0] - measured, (values[1:] - values[0]).T / 1e-3
-        scale = weight * np.minimum(1.0, OUTLIER / np.maximum(np.abs(apart), 1e-9))
-        pull = np.full(len(at), PULL * OUTLIER**2 / SPREAD**2)
+        values = apart(np.vstack([at, at + 1e-3 * np.eye(len(at))]))
+        off, slope = values[0], (values[1:] - values[0]).T / 1e-3
+        scale = weight * np.minimum(1.0, OUTLIER / np.maximum(np.abs(off), 1e-9))
         curvature = slope.T @ (slope * scale[:, None]) + np.diag(pull)
-        downhill = slope.T @ (scale * apart) + pull * (at - prior)
+        downhill = slope.T @ (scale * off) + pull * (at - prior)
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), -downhill)
         there = np.clip(at + step, prior - freedom, prior + freedom)
         if (found := loss(there)) < best:
@@ -212,10 +212,29 @@ def fit(of: Calibration, start: CardConstants) -> CardConstants:
 
 
 def _weights(of: Calibration) -> Floats:
-    """[n] of each candidate: a problem counts for its number of them, those near its best for more."""
+    """[n] of each candidate: what is slower than its problem's best counts less, by that factor."""
     best = {p: min(float(s.seconds.min()) for s in of.sketches if s.problem == p) for p in of.problems}
-    near = [np.where(s.seconds <= NEAR * best[s.problem], NEAR_WEIGHT, 1.0) for s in of.sketches]
-    return np.concatenate(near)
+    return np.concatenate([best[s.problem] / s.seconds for s in of.sketches])
+
+
+@dataclass(frozen=True, eq=False)
+class _Apart:
+    """Takes most of the mean of each problem away: the order within a problem is what matters."""
+
+    places: tuple[npt.NDArray[np.intp], ...]
+
+    @staticmethod
+    def of(found: Calibration) -> _Apart:
+        label = np.repeat(
+            [found.problems.index(s.problem) for s in found.sketches], [len(s.rows) for s in found.sketches]
+        )
+        return _Apart(tuple(np.flatnonzero(label == i) for i in range(len(found.problems))))
+
+    def __call__(self, off: Floats) -> Floats:
+        result = off.copy()
+        for places in self.places:
+            result[:, places] -= LEVEL * off[:, places].mean(axis=1, keepdims=True)
+        return result
 
 
 def report(of: Calibration, before: CardConstants, after: CardConstants) -> str:

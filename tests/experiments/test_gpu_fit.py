@@ -70,7 +70,7 @@ def test_the_fit_finds_what_made_the_times(measured):
         before, after = (ranking(*of.of_problem(label, c)) for c in (CardConstants(), found))
         assert after.correlation > 0.9
         assert after.regret <= before.regret + 0.05
-        assert abs(np.log(after.level)) < 0.1
+        assert abs(np.log(after.level)) < 0.2
     assert found.launch_s == pytest.approx(TRUE.launch_s, rel=0.2)
     assert all(
         a <= fit.FREEDOM * b * 1.001 for a, b in zip(fit.vector(found), fit.vector(CardConstants()), strict=True)
