@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from experiments.gpu.again import AgainRow, decode, read_rows
 from experiments.gpu.forms.form import aligned
 from experiments.gpu.peers import GraphClock, start_torch
 from search_spaces.gpu import sketches
+from search_spaces.space import Sketch
 
 ROUNDS, SAMPLE_S = 6, 0.012
 SAMPLED_ROWS, SUMS = 64, 1e-5  # of the sum of absolute products
@@ -63,11 +65,16 @@ def target_of(where: str) -> Target:
     return target.with_gpu(device_facts("cuda")) if where == "card" else target
 
 
+@lru_cache(maxsize=1)  # rows of a problem follow each other
+def problem(name: str, shape: tuple[int, ...], dtype: str, target: Target) -> tuple[ComputeDAG, dict[str, Sketch]]:
+    dag: ComputeDAG = workload(name, shape, {}, None, dtype)[0]
+    return dag, {sketch.name: sketch for sketch in sketches(collapse(dag), target)}
+
+
 def rebuilt(row: AgainRow, target: Target) -> Rebuilt:
     """Of parameters that came later the smallest value. Raises UsageError, with what there is, where no sketch of today
     has that name or takes these values."""
-    dag: ComputeDAG = workload(row.workload, row.shape, {}, None, row.dtype)[0]
-    found = {sketch.name: sketch for sketch in sketches(collapse(dag), target)}
+    dag, found = problem(row.workload, row.shape, row.dtype, target)
     if row.sketch not in found:
         raise UsageError(f"{row.label}: no sketch of that name; there are {', '.join(found)}")
     sketch = found[row.sketch]
