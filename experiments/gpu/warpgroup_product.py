@@ -30,7 +30,8 @@ class ProductForm:
     `stages`: 0 for as many as fit. `cluster`: blocks side by side along the rows, which load B together. `persistent`:
     as many blocks as multiprocessors, each computing several tiles. `group`: rows of tiles that are walked together.
     `takes_turns`: each warpgroup has a tile of its own, so that one multiplies while another stores. `stores_tiles`:
-    through shared memory and the copy engine. `is_transposed`: B is stored as [N,K].
+    through shared memory and the copy engine, `panels` of 64 columns at a time (0: all). `is_transposed`: B is stored
+    as [N,K].
     """
 
     rows: int = 128
@@ -42,6 +43,7 @@ class ProductForm:
     group: int = 8
     takes_turns: bool = False
     stores_tiles: bool = False
+    panels: int = 0
     is_transposed: bool = False
 
     @property
@@ -49,7 +51,8 @@ class ProductForm:
         words = [f"{self.rows}x{self.columns}", f"{self.consumers} consumers", f"{self.n_stages} stages"]
         words += [f"cluster {self.cluster}"] * (self.cluster > 1) + ["one tile"] * (not self.persistent)
         words += [f"group {self.group}"] * (self.group != 8) + ["in turn"] * self.takes_turns
-        return ", ".join([*words, *["tile store"] * self.stores_tiles, *["B transposed"] * self.is_transposed])
+        words += ["tile store" + (f" by {self.panels}" if self.panels else "")] * self.stores_tiles
+        return ", ".join([*words, *["B transposed"] * self.is_transposed])
 
     @property
     def blocks_of_rows(self) -> int:
@@ -69,7 +72,11 @@ class ProductForm:
         """Of results on their way out."""
         if not self.stores_tiles:
             return 0
-        return self.rows * self.columns * 2 * (self.consumers if self.takes_turns else 1)
+        return self.rows * self.panels_at_once * PANEL * 2 * (self.consumers if self.takes_turns else 1)
+
+    @property
+    def panels_at_once(self) -> int:
+        return self.panels or self.columns // PANEL
 
     @property
     def n_stages(self) -> int:
@@ -351,34 +358,40 @@ def _direct_store(form: ProductForm, size: Size) -> str:
 
 def _tile_store(form: ProductForm) -> str:
     """Panels of 64 columns, swizzled, one store of the copy engine for each."""
-    panels = form.columns // PANEL
+    panels, block = form.panels_at_once, INSTRUCTION_ROWS * 128
     at = form.n_stages * (form.a_bytes + form.b_bytes)
-    own = f"group * {form.blocks_of_rows * panels * INSTRUCTION_ROWS * 128}"
+    own = f"group * {form.blocks_of_rows * panels * block}"
     return f"""\
       const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, row = warp * 16 + lane % 8 + lane / 8 % 2 * 8;
       const unsigned panel = base + {at} + {own};
-      if (threadIdx.x % 128 == 0) wait_for_reads();
-      meet(1 + group, 128);
       #pragma unroll
-      for (int i = 0; i < {form.blocks_of_rows}; ++i) {{
+      for (int part = 0; part < {form.columns // PANEL // panels}; ++part) {{
+        if (threadIdx.x % 128 == 0) wait_for_reads();
+        meet(1 + group, 128);
         #pragma unroll
-        for (int j = 0; j < {form.columns // 8}; j += 2) {{
-          unsigned r[4];
-          r[0] = pack(acc[i][j * 4 + 1], acc[i][j * 4]);
-          r[1] = pack(acc[i][j * 4 + 3], acc[i][j * 4 + 2]);
-          r[2] = pack(acc[i][j * 4 + 5], acc[i][j * 4 + 4]);
-          r[3] = pack(acc[i][j * 4 + 7], acc[i][j * 4 + 6]);
-          store_matrices(panel + (i * {panels} + j / 8) * 8192 + row * 128 + ((j % 8 + lane / 16) ^ row % 8) * 16, r);
-        }}
-      }}
-      fence();
-      meet(1 + group, 128);
-      if (threadIdx.x % 128 == 0) {{
         for (int i = 0; i < {form.blocks_of_rows}; ++i) {{
-          for (int p = 0; p < {panels}; ++p) {{
-            const int x = tile_n * {form.columns} + p * {PANEL}, y = {_rows_of_consumer(form)} + i * {INSTRUCTION_ROWS};
-            store_tile(&map_C, x, y, panel + (i * {panels} + p) * 8192);
+          #pragma unroll
+          for (int j = 0; j < {panels * 8}; j += 2) {{
+            const float* const d = &acc[i][(part * {panels * 8} + j) * 4];
+            unsigned r[4];
+            r[0] = pack(d[1], d[0]);
+            r[1] = pack(d[3], d[2]);
+            r[2] = pack(d[5], d[4]);
+            r[3] = pack(d[7], d[6]);
+            const unsigned to = panel + (i * {panels} + j / 8) * {block} + row * 128;
+            store_matrices(to + ((j % 8 + lane / 16) ^ row % 8) * 16, r);
           }}
         }}
-        commit_stores();
+        fence();
+        meet(1 + group, 128);
+        if (threadIdx.x % 128 == 0) {{
+          for (int i = 0; i < {form.blocks_of_rows}; ++i) {{
+            for (int p = 0; p < {panels}; ++p) {{
+              const int x = tile_n * {form.columns} + (part * {panels} + p) * {PANEL};
+              const int y = {_rows_of_consumer(form)} + i * {INSTRUCTION_ROWS};
+              store_tile(&map_C, x, y, panel + (i * {panels} + p) * {block});
+            }}
+          }}
+          commit_stores();
+        }}
       }}"""

@@ -20,7 +20,7 @@ FORMS = (
     P(128, 128, stages=3), P(128, 128, stages=2, stores_tiles=True), P(128, 128, stages=3, cluster=2),
     P(128, 128, stages=3, takes_turns=True), P(128, 128, stages=3, takes_turns=True, cluster=2, stores_tiles=True),
     P(128, 128, cluster=2, is_transposed=True, persistent=False), P(128, 256, stages=2, cluster=2, stores_tiles=True),
-    P(256, 128, stages=2), P(64, 192, consumers=1, stages=2, group=2),
+    P(256, 128, stages=2), P(128, 256, stages=2, stores_tiles=True, panels=2), P(64, 192, consumers=1, stages=2, group=2),
 )  # fmt: skip
 
 

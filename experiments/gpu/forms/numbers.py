@@ -83,12 +83,18 @@ def singles() -> Iterator[InstructionForm]:
 
 
 def bounds() -> Iterator[InstructionForm]:
-    special = np.array([1.0, -1.0, 0.0, np.nan, np.inf, -np.inf, 3.0], np.float32)
+    """Bit for bit: -0 is less than 0, and what is no number is 0x7fffffff."""
+    special = np.array([1.0, -1.0, 0.0, -0.0, np.nan, np.inf, -np.inf, 3.0], np.float32)
     pairs = np.array([(a, b) for a in special for b in special], np.float32)
     functions: dict[str, Callable[[Array, Array], Array]] = {"max": np.maximum, "min": np.minimum}
+    signs = np.signbit(pairs)
     for name, function in functions.items():
+        chosen = function(pairs[:, 0], pairs[:, 1])
+        zero = np.where(signs.all(axis=1) if name == "max" else signs.any(axis=1), np.float32(-0.0), np.float32(0.0))
+        chosen = np.where((pairs == 0).all(axis=1), zero, chosen)
+        bits = np.where(np.isnan(chosen), np.uint32(0x7FFFFFFF), chosen.view(np.uint32))
         text = giver("float", "bound(float a, float b)", f"{name}.NaN.f32 %0, %1, %2;", ': "f"(a), "f"(b)')
-        expected = FormOutput(function(pairs[:, 0], pairs[:, 1]), "float32")
+        expected = FormOutput(bits, "uint32")
         yield of_each(f"{name}.NaN.f32", text, "bound(A[2 * i], A[2 * i + 1])", pairs, expected, "float")
 
 

@@ -47,8 +47,15 @@ enum Number { f32, f16, bf16, tf32, s8, u8, e4m3, e5m2, s32 };
 
 // Numbers
 
-static inline float max_nan(float a, float b) { return a > b || a != a ? a : b; }
-static inline float min_nan(float a, float b) { return a < b || a != a ? a : b; }
+// A number that is none has no sign and no content, and -0 is less than 0.
+static inline float bound_nan(float a, float b, bool greater)
+{
+  if (a != a || b != b) return __builtin_nanf("0x7fffffff");
+  if (a == b) return bool(__builtin_signbit(a)) == greater ? b : a;
+  return (a > b) == greater ? a : b;
+}
+static inline float max_nan(float a, float b) { return bound_nan(a, b, true); }
+static inline float min_nan(float a, float b) { return bound_nan(a, b, false); }
 static inline float exp2_of_float(float a) { float c = __builtin_exp2f(a); return c < 0x1p-126f ? 0.0f : c; }
 static inline float float_of_half(unsigned short bits) { return simulator_float_of_half(bits); }
 static inline unsigned short half_of_float(float value) { return simulator_half_of_float(value); }
