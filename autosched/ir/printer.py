@@ -35,7 +35,7 @@ from autosched.ir.stmt import (
     Shuffle,
     Stmt,
     Store,
-    TileLoad,
+    TileCopy,
     Wait,
 )
 
@@ -107,6 +107,7 @@ def _layout_text(layout: Layout) -> str:
     order = ",".join(map(str, layout.order))
     tiles = ", ".join(f"{dim}:{expr_text(factor)}" for dim, factor in layout.tiles)
     pad = "" if layout.pad is None else f"; pad {expr_text(layout.pad)}"
+    pad += "; panels" * layout.panels
     return f"layout({order}; {tiles}{pad})" if tiles else f"layout({order}{pad})"
 
 
@@ -241,11 +242,13 @@ def _lines(s: Stmt) -> Iterator[str]:
             yield "commit"
         case Wait(pending):
             yield f"wait {pending}"
-        case TileLoad(name, place, source, origin, shape):
-            corner = _list((*place, *(Const(0) for _ in shape)))
+        case TileCopy(name, place, outside, origin, shape):
+            inner = f"{name}[{_list((*place, *(Const(0) for _ in shape)))}]"
+            outer = f"{outside}[{_list(origin)}]"
             size = " x ".join(map(expr_text, shape))
             parts = "" if s.pixels is None else f" pixels and channels, of {s.pixels}"
-            yield f"load tile {name}[{corner}] = {source}[{_list(origin)}]  # {size}{parts}"
+            ends = f"store tile {outer} = {inner}" if s.back else f"load tile {inner} = {outer}"
+            yield f"{ends}  # {size}{parts}"
         case _:
             raise TypeError(f"{type(s).__name__} is not a statement")
 

@@ -292,6 +292,9 @@ class Simplifier:
             case Binary(op="max", a=a, b=b):
                 (la, ha), (lb, hb) = self.bounds(a), self.bounds(b)
                 return max(la, lb), max(ha, hb)
+            case Binary(op="bitxor", a=a, b=b):
+                (la, ha), (lb, hb) = self.bounds(a), self.bounds(b)
+                return (0, (1 << max(ha, hb).bit_length()) - 1) if min(la, lb) >= 0 else UNKNOWN
         return UNKNOWN
 
 

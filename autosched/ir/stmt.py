@@ -3,7 +3,7 @@
     Stmt = For(var, extent, bound, kind, body, reduce) | Seq(stmts) | If(cond, then, otherwise)
          | Allocate(buffer, body) | Store(buffers, indices, values, reducer) | Prefetch(buffer, indices)
          | Barrier() | Shuffle(buffers, indices, values, lane, warp) | Commit() | Wait(pending)
-         | TileLoad(buffer, place, source, origin, shape)
+         | TileCopy(buffer, place, outside, origin, shape)
 
 A `Func` is a body with its parameter buffers. Loops run from 0 to `extent` (exclusive). `extent` may
 depend on outer loop variables (tails are loops that stop early, never guards); `bound` is its
@@ -53,12 +53,13 @@ class Layout:
     """How a buffer is stored: outer dimensions in `order`, then one inner tile for each (dim, factor) of `tiles`.
 
     A panel of B[k, j] with tile nr is Layout(order=(1, 0), tiles=((1, nr),)): [j // nr][k][j % nr]. The last stored
-    dimension is followed by `pad` elements that nobody uses.
+    dimension is followed by `pad` elements that nobody uses. One in `panels` is stored as `tiles.py` says.
     """
 
     order: tuple[int, ...]
     tiles: tuple[tuple[int, Expr], ...] = ()
     pad: Expr | None = None
+    panels: bool = False
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,8 @@ class Store(Stmt):
 
     With `atomic` that is one step, also where other threads update the element (see `ir/atomics.py`).
 
-    With `matrix`, a row of `ir/matrices.py`, warps do it together with the loops directly around it.
+    With `matrix`, a row of `ir/matrices.py`, warps do it together with the loops directly around it. `by_engine`: it is
+    one element of a tile that the copy engine moves.
     """
 
     buffers: tuple[str, ...]
@@ -227,6 +229,7 @@ class Store(Stmt):
     atomic: bool = False
     non_temporal: bool = False
     matrix: str = ""
+    by_engine: bool = False
 
 
 @dataclass(frozen=True)
@@ -294,25 +297,27 @@ class Pixels:
 
 
 @dataclass(frozen=True)
-class TileLoad(Stmt):
-    """buffer[(*place, *p)] = source[origin + p] for all p in `shape`, and zero where that is outside of the source.
+class TileCopy(Stmt):
+    """buffer[(*place, *p)] = outside[origin + p] for all p in `shape`, and zero where that is outside of the tensor.
 
     `dims`: the source's dimension along which each of p goes, where these are not all in order. With `pixels` the tile
     is rows by channels: row p is the p-th pixel from the one at the origin, which has the offsets that are its last
     numbers added.
 
     One instruction of the thread that comes by, from global to shared memory; `tiles.py` says how it is stored there,
-    and `as_loops` what it means element by element.
+    and `as_loops` what it means element by element. A `back` one is the other way round: what is in the tensor is
+    written to it.
     """
 
     buffer: str
     place: tuple[Expr, ...]
-    source: str
+    outside: str
     origin: tuple[Expr, ...]
     shape: tuple[Expr, ...]
     dtype: str
     dims: tuple[int, ...] = ()
     pixels: Pixels | None = None
+    back: bool = False
 
     @property
     def rank(self) -> int:

@@ -8,6 +8,7 @@ from autosched.ir.expr import Const, Expr
 from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS
 from autosched.ir.simplify import Affine, Simplifier
 from autosched.ir.stmt import Buffer, Scope
+from autosched.ir.tiles import constant_shape, place_in_panels
 
 REGISTER_PAD = 16  # lanes of a register buffer are padded to whole vectors of any width
 
@@ -66,6 +67,8 @@ def flat_index(buffer: Buffer, indices: tuple[Expr, ...], simplify: Simplifier) 
 
 def flat_form(buffer: Buffer, indices: tuple[Expr, ...], simplify: Simplifier) -> Affine:
     """The element index in storage order: each step of the nest of products is canonical."""
+    if buffer.layout is not None and buffer.layout.panels:
+        return simplify.affine(simplify(place_in_panels(constant_shape(buffer), buffer.itemsize, indices)))
     tiles = {} if buffer.layout is None else dict(buffer.layout.tiles)
     n_outer = len(indices)
     form = Affine((), 0)

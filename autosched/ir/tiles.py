@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from autosched.errors import ScheduleError
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var, binary, const, select
-from autosched.ir.stmt import Buffer, For, ForKind, Pixels, Stmt, Store, TileLoad
+from autosched.ir.stmt import Buffer, For, ForKind, If, Pixels, Stmt, Store, TileCopy
 
 SPANS = (128, 64, 32)  # bytes of a row of a panel
 ROW_BYTES = 16  # that divide the distance of rows in global memory
@@ -97,28 +97,39 @@ def constant_shape(buffer: Buffer) -> tuple[int, ...]:
     return tuple(int(e.value) for e in buffer.shape if isinstance(e, Const))
 
 
-def as_loops(load: TileLoad, source: Buffer) -> Stmt:
-    """What a load does, element by element."""
-    points = [Var(f"{load.buffer}.{n}", INDEX) for n in range(len(load.shape))]
+def in_panels(shape: Sequence[Expr], itemsize: int) -> bool:
+    """Whether a tile of closed forms may be stored in panels; where it is known to have no whole ones it may not."""
+    last = shape[-1]
+    return not isinstance(last, Const) or span_of(int(last.value) * itemsize) is not None
+
+
+def as_loops(copy: TileCopy, outside: Buffer) -> Stmt:
+    """What a copy does, element by element."""
+    points = [Var(f"{copy.buffer}.{n}", INDEX) for n in range(len(copy.shape))]
     inside: Expr = Const(True, "bool")
-    indices = _box_indices(load, points) if load.pixels is None else _pixel_indices(load, load.pixels, points)
-    if len(indices) > len(source.shape):  # no dimension for images: there is one
+    indices = _box_indices(copy, points) if copy.pixels is None else _pixel_indices(copy, copy.pixels, points)
+    if len(indices) > len(outside.shape):  # no dimension for images: there is one
         inside = inside & binary("lt", indices.pop(0), Const(1, INDEX))
-    for index, extent in zip(indices, source.shape, strict=True):
+    for index, extent in zip(indices, outside.shape, strict=True):
         inside = inside & binary("lt", index, extent) & binary("ge", index, ZERO)
-    value = select(inside, Load(load.source, tuple(indices), load.dtype), const(0, load.dtype))
-    body: Stmt = Store((load.buffer,), (*load.place, *points), (value,), None, load.buffer)
-    for point, extent in reversed(list(zip(points, load.shape, strict=True))):
+    here, there = (*copy.place, *points), Load(copy.outside, tuple(indices), copy.dtype)
+    if copy.back:
+        value: Expr = Load(copy.buffer, here, copy.dtype)
+        body: Stmt = If(inside, Store((copy.outside,), tuple(indices), (value,), None, copy.buffer, by_engine=True))
+    else:
+        value = select(inside, there, const(0, copy.dtype))
+        body = Store((copy.buffer,), here, (value,), None, copy.buffer, by_engine=True)
+    for point, extent in reversed(list(zip(points, copy.shape, strict=True))):
         body = For(point, extent, extent, ForKind.SERIAL, body)
     return body
 
 
-def _box_indices(load: TileLoad, points: Sequence[Expr]) -> list[Expr]:
+def _box_indices(load: TileCopy, points: Sequence[Expr]) -> list[Expr]:
     dims = load.dims or tuple(range(len(load.origin)))
     return [at + points[dims.index(d)] if d in dims else at for d, at in enumerate(load.origin)]
 
 
-def _pixel_indices(load: TileLoad, pixels: Pixels, points: Sequence[Expr]) -> list[Expr]:
+def _pixel_indices(load: TileCopy, pixels: Pixels, points: Sequence[Expr]) -> list[Expr]:
     """Of the image, those along the spatial dimensions, of the channel."""
     row, channel = points
     spatial, rank = len(pixels.counts), load.rank
@@ -136,3 +147,16 @@ def _pixel_indices(load: TileLoad, pixels: Pixels, points: Sequence[Expr]) -> li
         number = number // pixels.counts[n]
         indices.insert(0, at)
     return [number, *indices]
+
+
+def place_in_panels(shape: tuple[int, ...], itemsize: int, indices: Sequence[Expr]) -> Expr:
+    """The element's place in a tile: parts of 16 bytes change places as bits 7 and on of their address say."""
+    panels = Panels(shape, itemsize)
+    wide, part = panels.span // itemsize, ROW_BYTES // itemsize
+    row: Expr = ZERO
+    for extent, index in zip(shape[:-1], indices[:-1], strict=True):
+        row = row * extent + index
+    column = indices[-1]
+    turn = row // (SPANS[0] // panels.span) % (panels.span // ROW_BYTES)
+    chunk = binary("bitxor", column % wide // part, turn)
+    return column // wide * panels.elements + row * wide + chunk * part + column % part

@@ -32,7 +32,7 @@ from autosched.ir.stmt import (
     Shuffle,
     Stmt,
     Store,
-    TileLoad,
+    TileCopy,
     Wait,
 )
 from autosched.ir.types import type_problem
@@ -135,7 +135,7 @@ class _Checker:
                 self.shuffle(s, place)
             case Commit() | Wait():
                 self.waiting(s, place)
-            case TileLoad():
+            case TileCopy():
                 self.tile(s, place)
             case _:
                 self.problems.append(f"{type(s).__name__} is not a statement")
@@ -247,18 +247,20 @@ class _Checker:
         elif source.itemsize > 8 or source.itemsize * _neighbours(place) < LEAST_COPIED:
             self.report(s, place, f"an element of {source.itemsize} bytes cannot be copied asynchronously")
 
-    def tile(self, s: TileLoad, place: _Place) -> None:
-        """From global to shared memory, into a place that is as large."""
-        self.stored.add(s.buffer)
+    def tile(self, s: TileCopy, place: _Place) -> None:
+        """Between global memory and a place in shared memory that is as large."""
+        self.stored.add(s.outside if s.back else s.buffer)
+        if s.back and s.outside in self.inputs:
+            self.report(s, place, f"the input {s.outside} is stored to")
         self.access(s.buffer, (*s.place, *s.shape), s.dtype, s, place)
-        self.access(s.source, s.origin[: s.rank], s.dtype, s, place)
+        self.access(s.outside, s.origin[: s.rank], s.dtype, s, place)
         for e in (*s.place, *s.origin, *s.shape):
             self.expr(e, s, place)
-        scopes = {name: place.buffers[name].scope for name in (s.buffer, s.source) if name in place.buffers}
+        scopes = {name: place.buffers[name].scope for name in (s.buffer, s.outside) if name in place.buffers}
         if scopes.get(s.buffer, Scope.SHARED) is not Scope.SHARED:
-            self.report(s, place, f"a tile is loaded into {s.buffer}, which is not in shared memory")
-        if scopes.get(s.source, Scope.GLOBAL) not in (Scope.PARAM, Scope.GLOBAL):
-            self.report(s, place, f"a tile of {s.source} is loaded, which is not in global memory")
+            self.report(s, place, f"the tile {s.buffer} is not in shared memory")
+        if scopes.get(s.outside, Scope.GLOBAL) not in (Scope.PARAM, Scope.GLOBAL):
+            self.report(s, place, f"{s.outside}, which a tile is a part of, is not in global memory")
         if len(s.shape) != (2 if s.pixels is not None else len(s.dims or s.origin)):
             self.report(s, place, f"a tile of {len(s.shape)} dimensions begins at {len(s.origin)} indices")
 

@@ -36,7 +36,7 @@ from autosched.ir.stmt import (
     Shuffle,
     Stmt,
     Store,
-    TileLoad,
+    TileCopy,
     Wait,
     changed,
 )
@@ -258,7 +258,7 @@ def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
         case Shuffle():
             indices, values = _mapped(stmt.indices, fn), _mapped(stmt.values, fn)
             return changed(stmt, indices=indices, values=values, lane=fn(stmt.lane))
-        case TileLoad():
+        case TileCopy():
             place, origin, shape = (_mapped(x, fn) for x in (stmt.place, stmt.origin, stmt.shape))
             return changed(stmt, place=place, origin=origin, shape=shape)
         case Barrier() | Commit() | Wait():
@@ -279,7 +279,7 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
             return (*indices, *values, lane)
         case Prefetch(indices=indices):
             return indices
-        case TileLoad(place=place, origin=origin):
+        case TileCopy(place=place, origin=origin):
             return (*place, *origin)
     return ()
 

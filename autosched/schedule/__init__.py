@@ -6,7 +6,7 @@ GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds  Raster
          Atomic                                                             (steps/atomic.py)
          Mma                                                                (steps/matrices.py)
          Average  Spread  Online                                            (steps/online.py)
-         WarpgroupMma                                                       (steps/warpgroups.py)
+         WarpgroupMma  StoreTiles                                          (steps/warpgroups.py)
 places   NarrowPlaces                                                       (steps/places.py)
 axes     Flatten                                                            (steps/flatten.py)
 windows  Separate                                                           (steps/separate.py)
@@ -42,7 +42,7 @@ from autosched.schedule.steps.places import NarrowPlaces
 from autosched.schedule.steps.separate import Separate, window_axes
 from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.steps.tensorize import Tensorize
-from autosched.schedule.steps.warpgroups import WarpgroupMma
+from autosched.schedule.steps.warpgroups import StoreTiles, WarpgroupMma, can_store_tiles
 from autosched.schedule.steps.widen import Factor, Once, Widen, factors, repeated_parts, widened
 from autosched.schedule.steps.winograd import Winograd
 
@@ -87,6 +87,7 @@ __all__ = [
     "StageOp",
     "State",
     "Step",
+    "StoreTiles",
     "Stream",
     "Team",
     "Tensorize",
@@ -96,6 +97,7 @@ __all__ = [
     "Widen",
     "Winograd",
     "can_flatten",
+    "can_store_tiles",
     "check_target",
     "factors",
     "initial_state",

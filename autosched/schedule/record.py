@@ -36,7 +36,7 @@ from autosched.schedule.steps.places import NarrowPlaces
 from autosched.schedule.steps.separate import Separate
 from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.steps.tensorize import Tensorize
-from autosched.schedule.steps.warpgroups import WarpgroupMma
+from autosched.schedule.steps.warpgroups import StoreTiles, WarpgroupMma
 from autosched.schedule.steps.widen import Factor, Once, Widen
 from autosched.schedule.steps.winograd import Winograd
 from autosched.te.dag import ComputeDAG
@@ -48,7 +48,7 @@ STEPS: dict[str, type[Any]] = {
         ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
         Flatten, Widen, Separate, Factor, Once, Raster,
-        Mma, Matricize, Lengthen, Average, Spread, Online, WarpgroupMma,
+        Mma, Matricize, Lengthen, Average, Spread, Online, WarpgroupMma, StoreTiles,
     )
 }  # fmt: skip
 
@@ -63,6 +63,7 @@ _FACTORS = {
 # Steps that mean something on one kind of device only.
 _FOR_GPUS = (
     Bind, Cooperate, CrossThread, Pad, Pipeline, Team, Atomic, LaunchBounds, Raster, Mma, Spread, Online, WarpgroupMma,
+    StoreTiles,
 )  # fmt: skip
 _SCOPES_OF_GPUS = (Scope.SHARED.value, Scope.WARP.value)
 _FOR_PROCESSORS = (Parallel, FetchAhead, Stream, Winograd)

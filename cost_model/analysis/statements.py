@@ -57,7 +57,7 @@ from autosched.ir.stmt import (
     Shuffle,
     Stmt,
     Store,
-    TileLoad,
+    TileCopy,
     changed,
     walk,
 )
@@ -251,8 +251,8 @@ def _used(stmt: Stmt, buffers: Mapping[str, Buffer]) -> tuple[Buffer, ...]:
     for s in walk(stmt):
         if isinstance(s, Store):
             names.update(dict.fromkeys(s.buffers))
-        elif isinstance(s, (Prefetch, TileLoad)):
-            names[s.buffer if isinstance(s, Prefetch) else s.source] = None
+        elif isinstance(s, (Prefetch, TileCopy)):
+            names[s.buffer if isinstance(s, Prefetch) else s.outside] = None
     return tuple(buffers[name] for name in sorted(names) if name in buffers)
 
 
@@ -347,8 +347,8 @@ class _Walk:
                 self.shuffles.append(Synchronisation(loops, weight, values=len(values)))
             case Prefetch():
                 self.hints.append((loops, stmt))
-            case TileLoad():
-                self.visit(as_loops(stmt, self.buffers[stmt.source]), loops, weight, scopes)
+            case TileCopy():
+                self.visit(as_loops(stmt, self.buffers[stmt.outside]), loops, weight, scopes)
             case Store():
                 self.found.append(self._store(stmt, loops, weight, scopes))
 

@@ -101,14 +101,19 @@ class Work:
 
     @property
     def is_tile(self) -> bool:
-        """Whether the copy engine does it: what fills the shared buffers of a pipeline of tiles."""
-        by_tiles = any(x.overlap is not None and x.overlap.by_tiles for x in self.own)
-        return by_tiles and self.statement.write.buffer.scope is Scope.SHARED
+        """Whether the copy engine does it."""
+        return self.statement.store.by_engine
+
+    @property
+    def tile(self) -> Buffer:
+        """The shared buffer of what the copy engine does, with all its places."""
+        [found] = [a.buffer for a in self.statement.accesses if a.buffer.scope is Scope.SHARED]
+        return found
 
     @property
     def is_fill(self) -> bool:
         """Whether it brings into shared memory what the block reads."""
-        return self.fill is not None or self.is_tile
+        return self.fill is not None or (self.is_tile and self.statement.write.buffer.scope is Scope.SHARED)
 
     @cached_property
     def executions(self) -> Expr:
@@ -206,7 +211,7 @@ def _kernel(analysis: Analysis, nest: int) -> KernelWork:
     block = [bounds.get(kind, UNIT) for kind in THREADS]
     works = tuple(_work(s) for s in statements)
     arrays = [a.buffer for a in analysis.allocations if a.nest == nest and a.buffer.scope is Scope.SHARED]
-    rings = [w.pipeline.stages for w in works if w.is_tile and w.pipeline is not None][:1]
+    rings = [w.pipeline.stages for w in works if w.is_tile and w.is_fill and w.pipeline is not None][:1]
     unit = ALIGNMENT if rings else g.VECTOR_BYTES
     shared = [*(_shared_bytes(b, unit) for b in arrays), *(n * BARRIER_BYTES for n in rings)]
     passed = (_times_met(b) for b in analysis.barriers if b.nest == nest)

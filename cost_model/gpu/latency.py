@@ -279,8 +279,8 @@ def _tile_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachi
     """Of tiles that the copy engine loads: no thread's instructions, but shared memory and the way from L2."""
     element = float(work.statement.itemsize)
     moved = multiply(multiply(work.executions, real(kernel.threads)), element)  # one thread of the block executes it
-    [source] = work.accesses(*OUTSIDE)
-    traffic = tile_traffic(kernel, work, source, multiply(moved, real(kernel.blocks)), resident, machine.facts)
+    [outside] = work.accesses(*OUTSIDE)
+    traffic = tile_traffic(kernel, work, outside, multiply(moved, real(kernel.blocks)), resident, machine.facts)
     port = divide(moved, machine.constants.l2_port)
     written = multiply(moved, 1.0 / g.WAVEFRONT)
     return WorkCost(work, ZERO, ZERO, ZERO, ZERO, written, ZERO, (traffic,), port, ONE, ZERO)

@@ -81,8 +81,8 @@ def _kernel_rules(kernel: KernelWork, machine: GpuMachine) -> list[Rule]:
 
 def _tile_rules(work: Work) -> list[Rule]:
     """What the copy engine can load, into no more places than there is to load."""
-    stage, buffer = work.statement.stage, work.statement.write.buffer
-    shape = buffer.shape[1:]
+    stage, buffer = work.statement.stage, work.tile
+    shape = buffer.shape[int(buffer.has_versions) :]
     whole = binary("eq", shape[-1] * buffer.itemsize % SPANS[-1], Const(0, INDEX))
     rules = [Rule(f"panels of {stage}", whole)]
     rules += [Rule(f"box of {stage}", extent <= MOST_BOX) for extent in shape[:-1]]

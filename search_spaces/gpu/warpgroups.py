@@ -4,7 +4,7 @@
       accumulators in registers: m.2 tiles of 64 rows by n.1 units of 8 columns; a thread has 2 by 2 points each
         k.0                                            <- tiles of both operands are loaded ahead, into a ring
           k.1 unrolled:  the warpgroup's tiles times 32 bytes of k, one operation each
-      the consumer (the fused one, or the copy out) writes the points
+      the consumer (the fused one, or the copy out) writes the points, to memory or to a tile that the engine writes
 
 What is asked is whether a reduction is a sum of products of two operands of 16 bits, with axes of their own and one in
 common, in tensors whose rows the copy engine can read. Either may lie along k or across it. What is beyond an axis is
@@ -36,8 +36,10 @@ from autosched.schedule import (
     Stage,
     State,
     Step,
+    StoreTiles,
     Unroll,
     WarpgroupMma,
+    can_store_tiles,
     windows,
 )
 from autosched.schedule.gathers import Gather, gather_of
@@ -65,7 +67,8 @@ class WarpgroupTiling:
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         found = _in_tiles(sketch, stage)
         assert found is not None
-        return [_by_warpgroups(found, context), *matrix_alternatives(sketch, stage, context)]
+        whole = [_by_warpgroups(found, staged, context) for staged in (True, False)]
+        return [*(x for x in whole if x is not None), *matrix_alternatives(sketch, stage, context)]
 
 
 @dataclass(frozen=True)
@@ -145,13 +148,17 @@ def _can_load(state: State, load: Load) -> bool:
     return is_outside and has_maps(buffer_shape(state, load.buffer), DTYPES[load.dtype].nbytes)
 
 
-def _by_warpgroups(found: TiledProduct, context: SketchContext) -> PartialSketch:
+def _by_warpgroups(found: TiledProduct, staged: bool, context: SketchContext) -> PartialSketch | None:
+    """`staged`: results go through shared memory; None where the copy engine cannot write them."""
     assert context.target.gpu is not None
     multiprocessors = context.target.gpu.multiprocessors
     sketch, row, product = found.sketch, found.row, found.product
     stage = sketch.state.stage(found.name)
     sketch, consumer, acc = fuse_consumer(sketch, stage)
+    if staged and not can_store_tiles(sketch.state.stage(consumer)):
+        return None
     sketch = _bind(sketch, consumer, stage, product)
+    sketch = sketch.apply(StoreTiles(consumer)) if staged else sketch
     sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))
     depth = product.depth
     group = f"{acc}.{depth.name}"
@@ -171,7 +178,7 @@ def _by_warpgroups(found: TiledProduct, context: SketchContext) -> PartialSketch
         sketch = sketch.apply(CacheRead(load.buffer, acc, tag), *map(ComputeInline, makers))
         sketch = sketch.apply(ComputeAt(copy, acc, loops[0], Scope.SHARED.value)).finish(copy)
     sketch = sketch.apply(Pipeline(acc, loops[0], stages.name, "tiles", multiprocessors), WarpgroupMma(acc, row.name))
-    return sketch.finish(consumer, acc, note=f"{stage.name}:{row.name}")
+    return sketch.finish(consumer, acc, note=f"{stage.name}:{row.name}{'-staged' * staged}")
 
 
 def _bind(sketch: PartialSketch, consumer: str, stage: Stage, product: ProductAxes) -> PartialSketch:

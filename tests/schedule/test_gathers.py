@@ -6,7 +6,7 @@ import pytest
 
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var, select
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Buffer, Pixels, Scope, Store, TileLoad, walk
+from autosched.ir.stmt import Buffer, Pixels, Scope, Store, TileCopy, walk
 from autosched.ir.tiles import as_loops
 from autosched.ir.visit import loads, substitute
 from autosched.schedule import ComputeInline, Matricize, initial_state
@@ -75,7 +75,7 @@ def test_pixels_element_by_element() -> None:
     pixels = Pixels((4, 3), (2, 1), (-1, 0))
     at = [Const(n, INDEX) for n in (0, 1, 1, 8, 2, 1)]  # image, row, column, channel, offsets: row 1, column 1
     sizes = (Const(9, INDEX), Const(16, INDEX))
-    load = TileLoad("T", (), "X", tuple(at), sizes, "float16", pixels=pixels)
+    load = TileCopy("T", (), "X", tuple(at), sizes, "float16", pixels=pixels)
     source = Buffer("X", tuple(Const(n, INDEX) for n in (2, 8, 5, 32)), "float16", Scope.PARAM)
     nest = as_loops(load, source)
     (store,) = [s for s in walk(nest) if isinstance(s, Store)]

@@ -13,8 +13,8 @@ from autosched.codegen.c.lanes import Lanes, lanes_together
 from autosched.codegen.c.matrices import emit_product, product_loops, warp_product
 from autosched.codegen.c.names import Text
 from autosched.codegen.c.places import carried_places
-from autosched.codegen.c.rings import RingCode, ring_of
-from autosched.codegen.c.shared import SharedMemory
+from autosched.codegen.c.rings import RingCode, ring_of, stores_of
+from autosched.codegen.c.shared import VECTOR_BYTES, SharedMemory
 from autosched.codegen.c.shuffle import source_lane
 from autosched.codegen.c.source import GpuSource, Launch, TensorMap
 from autosched.codegen.c.threads import Threads, triple
@@ -42,13 +42,13 @@ from autosched.ir.stmt import (
     Shuffle,
     Stmt,
     Store,
-    TileLoad,
+    TileCopy,
     Wait,
     shared_and_nests,
     walk,
 )
 from autosched.ir.storage import element_count, versions_of
-from autosched.ir.tiles import REGISTERS, WARPGROUP, WARPS
+from autosched.ir.tiles import ALIGNMENT, REGISTERS, WARPGROUP, WARPS
 from autosched.ir.visit import exprs_of, loads, moved, subexpressions, substitute
 from autosched.lower.passes.overlap_iterations import WORD_BYTES
 
@@ -73,7 +73,7 @@ def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSour
         text, launch = _Kernel(f"{func.name}_{n}", nest, outside, c).build()
         parts.append(text)
         launches.append(launch)
-    lines = [*head.splitlines(), *(line for launch in launches for line in _launch_lines(launch))]
+    lines = [*head.splitlines(), *(line for launch in launches for line in launch.description)]
     comment = "".join(f"// {line}".rstrip("\\ ") + "\n" for line in lines)
     inputs = tuple(b.name for b in func.params[: len(func.params) - func.n_outputs])
     outputs = tuple(b.name for b in func.params[len(func.params) - func.n_outputs :])
@@ -82,14 +82,6 @@ def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSour
     is_specific = any(isinstance(a, TensorMap) for launch in launches for a in launch.arguments)
     rows = tuple(sorted({s.matrix for s in walk(func.body) if isinstance(s, Store) and s.matrix}))
     return GpuSource(func.name, kind, text, tuple(launches), inputs, outputs, scratch, is_specific, rows)
-
-
-def _launch_lines(launch: Launch) -> list[str]:
-    """How a caller starts the kernel, for the comment at the top: in ASCII, as not all compilers know more."""
-    sizes = f"grid {launch.grid}, block {launch.block}, {launch.shared_bytes} shared bytes"
-    maps = [f"  {a.name}: tensor map of {a}" for a in launch.arguments if isinstance(a, TensorMap)]
-    lines = [f"launch {launch.kernel}({', '.join(launch.parameters)}): {sizes}", *maps]
-    return [line.encode("ascii", "backslashreplace").decode() for line in lines]
 
 
 @dataclass
@@ -108,7 +100,7 @@ class _Kernel:
 
     def __post_init__(self) -> None:
         found = ring_of(self.nest)
-        self.ring = None if found is None else RingCode(found, self.c, self.text)
+        self.ring = None if found is None else RingCode(found, self.c, self.text, stores_of(self.nest))
 
     @property
     def dialect(self) -> Dialect:
@@ -138,7 +130,7 @@ class _Kernel:
         """The outside buffers that the nest touches, and whether it writes them."""
         written = {b for s in walk(self.nest) if isinstance(s, Store) for b in s.buffers}
         read = {x.buffer for s in walk(self.nest) for e in exprs_of(s) for x in loads(e)}
-        tiles = {s.source for s in walk(self.nest) if isinstance(s, TileLoad)}
+        tiles = {s.outside for s in walk(self.nest) if isinstance(s, TileCopy)}
         for name in self.outside:
             if name in read | written | tiles:
                 self.c.buffers[name] = (self.outside[name], self.text.name(name))
@@ -167,9 +159,10 @@ class _Kernel:
                 self._allocate(stmt)
             case Store():
                 self._store(stmt)
-            case Barrier(of_warp=of_warp):
-                if not of_warp:  # an instruction of the warp follows, which takes registers
-                    self.line(self.dialect.barrier)
+            case Barrier():
+                self._barrier(stmt)
+            case TileCopy(back=True) if self.ring is not None:
+                self.ring.store(stmt)
             case Shuffle():
                 self._shuffle(stmt)
             case Commit():
@@ -183,6 +176,12 @@ class _Kernel:
                 pass  # a hint that GPUs do not take
             case _:
                 raise TypeError(f"no C for {type(stmt).__name__}")
+
+    def _barrier(self, stmt: Barrier) -> None:
+        if self.ring is not None:
+            self.ring.meet()
+        elif not stmt.of_warp:  # else an instruction of the warp follows, which takes registers
+            self.line(self.dialect.barrier)
 
     def _for(self, stmt: For) -> None:
         if is_unrolled(stmt) and self.dialect.has_matrices and self._product(stmt):
@@ -368,7 +367,8 @@ class _Kernel:
         self.c.buffers[buffer.name] = (buffer, name)
         if buffer.scope is Scope.SHARED:
             if known is None:
-                self.shared.declare(buffer, self.c.memory_type(buffer.dtype), name)
+                alignment = ALIGNMENT if buffer.layout is not None and buffer.layout.panels else VECTOR_BYTES
+                self.shared.declare(buffer, self.c.memory_type(buffer.dtype), name, alignment)
             self._emit(stmt.body)
         else:
             threads = self.threads.count if buffer.scope is Scope.WARP else 1

@@ -14,7 +14,7 @@ Sources: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "setmaxnreg".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -27,9 +27,9 @@ from autosched.codegen.c.source import PixelBox, TensorMap
 from autosched.codegen.c.warpgroups import DESCRIPTOR, emit_group_product, group_product
 from autosched.errors import ScheduleError
 from autosched.ir.expr import INDEX, Const, Var
-from autosched.ir.stmt import Allocate, Barrier, Buffer, For, If, Pixels, Scope, Seq, Stmt, TileLoad, walk
+from autosched.ir.stmt import Allocate, Barrier, Buffer, For, If, Pixels, Scope, Seq, Stmt, TileCopy, walk
 from autosched.ir.storage import element_count
-from autosched.ir.tiles import ALIGNMENT, MOST_REGISTERS, REGISTERS, WARPS, Panels, constant_shape, panels_of
+from autosched.ir.tiles import ALIGNMENT, MOST_REGISTERS, REGISTERS, WARPGROUP, WARPS, Panels, constant_shape, panels_of
 
 MEMORY = ': "memory"'
 FUNCTION = "static __device__ __forceinline__ "
@@ -48,6 +48,9 @@ PLAIN: dict[str, tuple[str, str, str]] = {
                "mbarrier.arrive.shared::cta.b64 _, [%0];", f":: {BARRIER} {MEMORY}"),
     "begin_products": ("", "wgmma.fence.sync.aligned;", f"::{MEMORY}"),
     "commit_products": ("", "wgmma.commit_group.sync.aligned;", f"::{MEMORY}"),
+    "show_to_engine": ("", "fence.proxy.async.shared::cta;", f"::{MEMORY}"),
+    "commit_stores": ("", "cp.async.bulk.commit_group;", f"::{MEMORY}"),
+    "wait_for_stores": ("", "cp.async.bulk.wait_group.read 0;", f"::{MEMORY}"),
     "wait_for_all_products_but_0": ("", "wgmma.wait_group.sync.aligned 0;", f"::{MEMORY}"),
     "wait_for_all_products_but_1": ("", "wgmma.wait_group.sync.aligned 1;", f"::{MEMORY}"),
 }  # fmt: skip
@@ -67,6 +70,14 @@ LOAD = f"""\
                :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"((unsigned long long)map), {{operands}},
                   {BARRIER}{{offsets}} {MEMORY});
 }}}}"""
+STORE = f"""\
+{FUNCTION}void store_tile_{{rank}}(const TensorMap* map, {{parameters}}, const void* from)
+{{{{
+  asm volatile("cp.async.bulk.tensor.{{rank}}d.global.shared::cta.bulk_group [%0, {{{{{{places}}}}}}], [%1];"
+               :: "l"((unsigned long long)map), "r"((unsigned)__cvta_generic_to_shared(from)), {{operands}} {MEMORY});
+}}}}"""
+MEET = f"""\
+{FUNCTION}void {{name}}() {{{{ asm volatile("bar.sync 1, {{count}};" ::{MEMORY}); }}}}"""
 # What was multiplied is in registers from here on, not before.
 KEEP = f"""\
 {FUNCTION}void keep_{{kind}}({{kind}}& value) {{{{ asm volatile("" : "+{{letter}}"(value) :{MEMORY}); }}}}"""
@@ -80,7 +91,7 @@ class Ring:
 
     loop: For
     buffers: tuple[Buffer, ...]
-    loads: tuple[TileLoad, ...]
+    loads: tuple[TileCopy, ...]
     compute: tuple[Stmt, ...]
 
     @property
@@ -108,10 +119,16 @@ def ring_of(nest: Stmt) -> Ring | None:
     stmts = body.stmts if isinstance(body, Seq) else ()
     ends = [n for n, s in enumerate(stmts) if isinstance(s, Barrier)]
     loads = [s.then for s in stmts[1 : ends[1]] if isinstance(s, If)] if len(ends) == 2 else []
-    tiles = tuple(s for s in loads if isinstance(s, TileLoad))
+    tiles = tuple(s for s in loads if isinstance(s, TileCopy))
     if len(loops) > 1 or ends[:1] != [0] or len(tiles) != len(buffers) or len(tiles) + 1 != ends[1]:
         raise ScheduleError("a kernel with tiles has one loop over them: barrier, loads, barrier, product")
     return Ring(loops[0], tuple(buffers), tiles, stmts[ends[1] + 1 :])
+
+
+def stores_of(nest: Stmt) -> dict[TileCopy, Buffer]:
+    """The tiles that a kernel writes back, and where they are in shared memory."""
+    buffers = {s.buffer.name: s.buffer for s in walk(nest) if isinstance(s, Allocate)}
+    return {s: buffers[s.buffer] for s in walk(nest) if isinstance(s, TileCopy) and s.back}
 
 
 @dataclass
@@ -124,6 +141,7 @@ class RingCode:
     ring: Ring
     c: Expressions
     text: Text
+    stores: Mapping[TileCopy, Buffer]  # tiles that are written back, and where they are in shared memory
     maps: dict[str, str] = field(default_factory=dict)
     threads: tuple[Var, Var, Var] | None = None
     groups: int = 0
@@ -138,19 +156,21 @@ class RingCode:
     def tensor_maps(self) -> list[TensorMap]:
         """What the kernel takes first; the C names of its tensors are known."""
         self.c.helpers["TensorMap"] = MAP_TYPE
-        return [self._tensor_map(load, buffer) for load, buffer in zip(self.ring.loads, self.ring.buffers, strict=True)]
+        loads = zip(self.ring.loads, map(panels_of, self.ring.buffers), strict=True)
+        stores = ((copy, Panels(constant_shape(b), b.itemsize)) for copy, b in self.stores.items())
+        return [self._tensor_map(copy, panels) for copy, panels in (*loads, *stores)]
 
-    def _tensor_map(self, load: TileLoad, buffer: Buffer) -> TensorMap:
-        source, panels = self.c.buffers[load.source][0], panels_of(buffer)
-        name = self.maps[load.buffer] = self.text.name(f"{load.source}_map")
+    def _tensor_map(self, copy: TileCopy, panels: Panels) -> TensorMap:
+        source = self.c.buffers[copy.outside][0]
+        name = self.maps[copy.buffer] = self.text.name(f"{copy.outside}_map")
         shape, strides, distance = constant_shape(source), list[int](), source.itemsize
         for extent in shape[:0:-1]:
             distance *= extent
             strides.append(distance)
-        whole = TensorMap(name, load.source, source.dtype, shape[::-1], tuple(strides), (), panels.span)
-        if load.pixels is not None:
-            return self._of_pixels(whole, load.pixels, panels)
-        box = dict(zip(load.dims or range(len(shape)), panels.box[::-1], strict=True))
+        whole = TensorMap(name, copy.outside, source.dtype, shape[::-1], tuple(strides), (), panels.span)
+        if copy.pixels is not None:
+            return self._of_pixels(whole, copy.pixels, panels)
+        box = dict(zip(copy.dims or range(len(shape)), panels.box[::-1], strict=True))
         return replace(whole, box=tuple(box.get(d, 1) for d in reversed(range(len(shape)))))
 
     @staticmethod
@@ -208,6 +228,8 @@ class RingCode:
         with self.text.indented():
             self._share(0, "take", "inc")
             yield
+            if self.stores:  # shared memory is there until it has been read
+                self._first("wait_for_stores")
         self.text.line("}")
 
     @contextmanager
@@ -232,6 +254,31 @@ class RingCode:
             name = f"{word}_registers_{count}"
             self.c.helpers[name] = SHARE.format(name=name, way=way, count=count)
             self.text.line(f"{name}();")
+
+    # results
+
+    def meet(self) -> None:
+        """Threads that multiply wait for one another; what they have written is seen by the engine, and what it reads
+        is free."""
+        self._call("show_to_engine")
+        self._first("wait_for_stores")
+        name = f"meet_{self.groups * WARPGROUP}"
+        self.c.helpers[name] = MEET.format(name=name, count=self.groups * WARPGROUP)
+        self.text.line(f"{name}();")
+
+    def store(self, copy: TileCopy) -> None:
+        """By the thread that comes by."""
+        buffer, name = self.c.buffers[copy.buffer]
+        panels = Panels(constant_shape(buffer), buffer.itemsize)
+        helper = self._store_helper(len(copy.origin))
+        for n in range(panels.count):
+            at = self._corner(copy, n * (panels.span // panels.itemsize))
+            self.text.line(f"{helper}(&{self.maps[copy.buffer]}, {at}, &{name}[{n * panels.elements}]);")
+        self._call("commit_stores")
+
+    def _first(self, name: str) -> None:
+        with self.text.block(f"if ({self._is_first(0)})"):
+            self._call(name)
 
     # loops
 
@@ -320,7 +367,7 @@ class RingCode:
             self.text.line(f"{self.place} = 0;")
             self.text.line(f"{self.parity} ^= 1;")
 
-    def _tile(self, load: TileLoad, element: int) -> str:
+    def _tile(self, load: TileCopy, element: int) -> str:
         """A pointer into the tile of the place that is at hand."""
         _, name = self.c.buffers[load.buffer]
         return f"&{name}[{self.place}][{element}]" if self.ring.places > 1 else f"&{name}[{element}]"
@@ -330,7 +377,18 @@ class RingCode:
         self.c.helpers[name] = f'{FUNCTION}void {name}({parameters}) {{ asm volatile("{instruction}" {operands}); }}'
         self.text.line(f"{name}({', '.join(arguments)});")
 
-    def _corner(self, load: TileLoad, along: int) -> str:
+    def _store_helper(self, rank: int) -> str:
+        """The name of the function that stores panels, in use from now on."""
+        name, places = f"store_tile_{rank}", COORDINATES[:rank]
+        self.c.helpers[name] = STORE.format(
+            rank=rank,
+            parameters=", ".join(f"int {x}" for x in places),
+            places=", ".join(f"%{n + 2}" for n in range(rank)),
+            operands=", ".join(f'"r"({x})' for x in places),
+        )
+        return name
+
+    def _corner(self, load: TileCopy, along: int) -> str:
         """Where a panel of a tile begins, so far along its last dimension: innermost first, then offsets in windows."""
         rank = load.rank
         corner, offsets = list(load.origin[:rank]), load.origin[rank:]
@@ -339,7 +397,7 @@ class RingCode:
             corner.insert(0, Const(0, INDEX))
         return ", ".join(self.c.text(self.c.simplify(e)) for e in (*corner[::-1], *offsets[::-1]))
 
-    def _load_helper(self, load: TileLoad) -> str:
+    def _load_helper(self, load: TileCopy) -> str:
         """The name of the function that loads panels of it, in use from now on."""
         spatial = 0 if load.pixels is None else len(load.pixels.counts)
         rank = spatial + 2 if spatial else load.rank

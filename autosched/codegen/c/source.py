@@ -78,6 +78,14 @@ class Launch:
         """For each argument the name that a reader knows it by."""
         return tuple(a.name if isinstance(a, TensorMap) else a for a in self.arguments)
 
+    @property
+    def description(self) -> list[str]:
+        """How a caller starts the kernel, for the comment at the top: in ASCII, as not all compilers know more."""
+        sizes = f"grid {self.grid}, block {self.block}, {self.shared_bytes} shared bytes"
+        maps = [f"  {a.name}: tensor map of {a}" for a in self.arguments if isinstance(a, TensorMap)]
+        lines = [f"launch {self.kernel}({', '.join(self.parameters)}): {sizes}", *maps]
+        return [line.encode("ascii", "backslashreplace").decode() for line in lines]
+
 
 @dataclass(frozen=True)
 class GpuSource:

@@ -27,7 +27,7 @@ from autosched.ir.interpreter.scalars import (
     wrapping,
 )
 from autosched.ir.printer import headline
-from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Prefetch, Reducer, Seq, Stmt, Store, TileLoad
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Prefetch, Reducer, Seq, Stmt, Store, TileCopy
 from autosched.ir.tiles import as_loops
 from autosched.ir.verify import PRIVATE, IRError
 
@@ -101,8 +101,8 @@ class InterpreterState:
                 return self.counted(s.stage, self.store(s))
             case Prefetch():
                 return _nothing
-            case TileLoad():
-                return self.stmt(as_loops(s, self.memories[s.source].buffer))
+            case TileCopy():
+                return self.stmt(as_loops(s, self.memories[s.outside].buffer))
         raise TypeError(f"{type(s).__name__} is not a statement")
 
     def entry(self, memory: BufferMemory) -> Action:

@@ -29,13 +29,14 @@ from autosched.ir.stmt import (
     Seq,
     Stmt,
     Store,
-    TileLoad,
+    TileCopy,
 )
 from autosched.ir.visit import free_vars, loads, substitute
 from autosched.lower.symbolic.cross_thread import Crossing, ThreadTeam, across_threads
 from autosched.lower.symbolic.domains import part_bound
 from autosched.lower.symbolic.nest import NestBuilder, buffers_of_stage
 from autosched.lower.symbolic.online import OnlineRows, joined, rescaled, started
+from autosched.lower.symbolic.staged import staged_store, written_back
 from autosched.schedule.gathers import gather_of
 from autosched.schedule.stage import Loop, Stage, closed, default_stage
 from autosched.schedule.steps.atomic import parts_of, start_indices
@@ -136,6 +137,8 @@ class GpuNest(NestBuilder):
         nest = super()._loops(n, covered, outer)
         bound = sum(x.kind in THREADS for x in self.stage.loops)
         is_along = self.stage.is_spread and n == bound and self._running(self.stage)
+        if self.stage.staged and n == bound + sum(x.kind in BLOCKS for x in self.stage.loops):
+            return written_back(self.domain, self._thread()[1], nest)
         return self._rows().update(nest) if is_along else nest
 
     def _update(self, n: int, covered: Mapping[str, Expr], outer: tuple[Var, ...]) -> Stmt:
@@ -232,6 +235,7 @@ class GpuNest(NestBuilder):
             return self._kept(store, covered)
         store = replace(store, matrix=self.stage.matrix) if isinstance(store, Store) and self.stage.matrix else store
         store = store if self.stage.into is None else self._updating(store, self.stage.into)
+        store = staged_store(self.domain, store) if self.stage.staged else store
         return self._cut(self._guard(store, covered), covered)
 
     def _kept(self, store: Store, covered: Mapping[str, Expr]) -> Store:
@@ -328,7 +332,7 @@ class GpuNest(NestBuilder):
         regions = [self.domain.regions[a.name] for a in op.axes]
         place = tuple(p.index for p in self.domain.places)
         origin, shape = tuple(r.lo for r in regions), tuple(r.extent for r in regions)
-        tile = TileLoad(op.buffers[0], place, load.buffer, origin, shape, load.dtype)
+        tile = TileCopy(op.buffers[0], place, load.buffer, origin, shape, load.dtype)
         if load is not op.body[0] or load.indices != tuple(a.var for a in op.axes):
             extents = shape_of_buffer(self.state, load.buffer)
             gather = gather_of(op, [int(e.value) for e in extents if isinstance(e, Const)])

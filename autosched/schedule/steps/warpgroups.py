@@ -4,16 +4,19 @@
       C.acc: k.0 { tiles of A and B }  k.1  | rows, columns, k.2 |
 
 What is between the bars is one operation of a warpgroup for each of its tiles of 64 rows (`ir/matrices.py`).
+
+StoreTiles: results go through shared memory, from where the copy engine writes them in tiles.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const
 from autosched.ir.matrices import ACROSS, DOWN, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic
-from autosched.ir.stmt import ForKind, Scope
-from autosched.ir.tiles import WARPS
+from autosched.ir.stmt import BLOCKS, THREADS, ForKind, Scope
+from autosched.ir.tiles import ROW_BYTES, WARPS, has_maps
 from autosched.schedule.gathers import gather_of
 from autosched.schedule.stage import Stage
 from autosched.schedule.state import State
@@ -59,6 +62,36 @@ class WarpgroupMma:
         rows, columns = (reader.op.axes[stage.op.axes.index(a)].name for a in (product.rows, product.columns))
         state = state.with_stage(replace(reader, whole=((rows, 3), (columns, 2))))
         return state.with_stage(replace(stage, matrix=self.intrinsic, whole=((product.depth.name, 1),)))
+
+
+@dataclass(frozen=True)
+class StoreTiles:
+    """What the blocks of `stage` write goes through shared memory in tiles, from where the copy engine writes it.
+
+    Refused unless the stage is elementwise, at the root, bound to blocks and threads, has one value, and rows of its
+    result are multiples of 16 bytes.
+    """
+
+    stage: str
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"store_tiles({self.stage})"
+        is_plain = stage.op.reducer is None and len(stage.op.buffers) == 1 and stage.layout is None
+        check(is_plain and stage.at is None, f"{where}: it is not elementwise, at the root, with one value")
+        kinds = {x.kind for x in stage.loops}
+        check(
+            bool(kinds & set(BLOCKS) and kinds & set(THREADS)), f"{where}: bind its loops to blocks and threads first"
+        )
+        check(can_store_tiles(stage), f"{where}: rows of its result are no multiples of {ROW_BYTES} bytes")
+        return state.with_stage(replace(stage, staged=True))
+
+
+def can_store_tiles(stage: Stage) -> bool:
+    """Whether the copy engine can write tiles of the stage's result."""
+    shape = [int(a.extent.value) for a in stage.op.axes if isinstance(a.extent, Const)]
+    is_known = len(shape) == len(stage.op.axes) and len(stage.op.buffers) == 1
+    return is_known and has_maps(shape, DTYPES[stage.op.dtypes[0]].nbytes)
 
 
 def _check_operands(where: str, state: State, stage: Stage, product: ProductAxes, row: MatrixIntrinsic) -> None:
