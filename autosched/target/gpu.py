@@ -47,6 +47,11 @@ class GpuFacts:
         return self.capability == 90
 
     @property
+    def has_early_launches(self) -> bool:
+        """Kernels that start before the one before them has ended: of compute capability 9.0 and later."""
+        return self.capability >= 90
+
+    @property
     def capability(self) -> int:
         """The compute capability, 80 for 8.0; 0 where the device has none."""
         digits = re.sub(r"\D", "", self.arch)

@@ -3,6 +3,20 @@
 // launch kernel_0(A, B, C): grid (2, 1, 1), block (4, 1, 1), 12 shared bytes
 // launch kernel_1(C, D): grid (1, 1, 1), block (1, 1, 1), 0 shared bytes
 
+static __device__ __forceinline__ void start_next_kernel()
+{
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void wait_for_kernels_before()
+{
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 static __device__ __forceinline__ float max_float(float a, float b)
 {
 #if __CUDA_ARCH__ >= 800
@@ -17,6 +31,7 @@ static __device__ __forceinline__ float max_float(float a, float b)
 extern "C" __global__ void __launch_bounds__(4) kernel_0(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C)
 {
   __shared__ __align__(16) float scale[3];
+  start_next_kernel();
   const int b = blockIdx.x;
   const int t = threadIdx.x;
   __align__(16) float sum[1];
@@ -36,8 +51,9 @@ extern "C" __global__ void __launch_bounds__(4) kernel_0(const float* __restrict
   }
 }
 
-extern "C" __global__ void __launch_bounds__(1) kernel_1(const float* __restrict__ C, float* __restrict__ D)
+extern "C" __global__ void __launch_bounds__(1) kernel_1(const float* C, float* __restrict__ D)
 {
+  wait_for_kernels_before();
   D[0] = -__int_as_float(0x7f800000);
   for (int k = 0; k < 7; ++k) {
     D[0] = max_float(D[0], C[k]);

@@ -187,6 +187,23 @@ CALL cuTensorMapEncodeIm2col(uint64_t *map, int type, unsigned rank, void *addre
   fprintf(stderr, " [%d %d to %d %d] %u %u\n", lower[0], lower[1], upper[0], upper[1], channels, pixels);
   return 0;
 }
+typedef struct {
+  int id;
+  char pad[4];
+  int value[16];
+} Attribute;
+typedef struct {
+  unsigned grid[3], block[3], shared;
+  Handle stream;
+  Attribute *attributes;
+  unsigned n;
+} Config;
+CALL cuLaunchKernelEx(const Config *c, Handle f, void **parameters, void **extra) {
+  fprintf(stderr, "early %d %d\n", c->attributes[0].id, c->attributes[0].value[0]);
+  if (c->n != 1) return 1;
+  return cuLaunchKernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared,
+                        c->stream, parameters, extra);
+}
 CALL cuStreamBeginCapture_v2(Handle s, int mode) { recording = calloc(1, sizeof(Graph)); return mode == 1 ? 0 : 1; }
 CALL cuStreamEndCapture(Handle s, Handle *g) { *g = recording; recording = 0; return sticky; }
 CALL cuGraphInstantiateWithFlags(Handle *e, Handle g, unsigned long long flags) { *e = g; return 0; }

@@ -406,6 +406,30 @@ for changed, there in (({"arguments": (replace(tiled, box=(16, 300)),) * 3}, mem
     assert "launch_refused no tensor map map_A can be made of A: it must begin at a multiple of 16 bytes" in said
 
 
+def test_the_next_launch_of_a_call_may_begin_early(stub: Path) -> None:
+    log, _ = play(
+        stub,
+        r"""
+from dataclasses import replace
+d, source = shared_device("cuda"), k.source
+first = source.launches[0]
+made = replace(source, launches=(first, replace(first, arguments=("C", "B", "A"), is_early=True)))
+memory = {name: d.allocate(1 << 16) for name in "ABC"}
+d.upload(memory["A"], X), d.upload(memory["B"], Y)
+call = d.prepare(d.load(DeviceCode(b"\x7fELF"), made), made, memory)
+d.run(call)
+got = np.zeros((8, 8), np.float32)
+d.download(memory["A"], got)
+np.testing.assert_array_equal(got, X + 2 * Y)
+d.time([call], 2)
+""",
+    )
+    launches = [line for line in log if line.startswith(("early", "launch"))]
+    one = f"launch 2 1 1  32 1 1  0  {OWN}"
+    assert launches == [one, "early 6 1", one] * 3
+    assert "graph of 4" in log
+
+
 def test_no_device(stub: Path) -> None:
     with pytest.raises(AssertionError, match="CUDA finds no NVIDIA GPU on this machine"):
         play(stub, "", STUB_NO_DEVICE="1")

@@ -19,6 +19,7 @@ class Dialect:
     kernel: str  # before the name; {threads} is the block size as "x, y, z", {count} their product; {resident}
     resident: str  # {blocks} of a kernel that a multiprocessor should keep
     pointer: str  # a global pointer argument; {type}, {const}
+    pointer_to_earlier: str  # the same, to what an earlier launch of the same call writes
     shared: str
     all_shared: str  # before shared memory whose size the launch says, with its {alignment}; empty: not needed
     static_shared_bytes: int  # that arrays of known size may have
@@ -53,6 +54,8 @@ class Dialect:
     # Functions for asynchronous copies to shared memory; where there are none, plain copies are made and nobody waits.
     # start: a {type} of {bytes} bytes, or {zero}; commit; wait: for all groups but {pending}.
     copies: dict[str, str] = field(default_factory=dict)
+    # Functions by which a kernel lets the next one of a call start, and waits for those before it; may be empty.
+    meetings: dict[str, str] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)
     double_functions: dict[str, str] = field(default_factory=dict)  # where float64 has others than float32
 
@@ -94,12 +97,21 @@ int {name}(int a, int b, int total)
   const {b} y = as_{b}(b);
   return total + x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
 }}"""
+# PTX ISA, "griddepcontrol": the next kernel is there when the last block has started, and goes on when all have ended.
+MEETING = """\
+static __device__ __forceinline__ void {name}()
+{{
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.{ptx};" ::: "memory");
+#endif
+}}"""
 CUDA = Dialect(
     name="cuda",
     suffix=".cu",
     kernel='extern "C" __global__ void __launch_bounds__({count}{resident})',
     resident=", {blocks}",
     pointer="{const}{type}* __restrict__",
+    pointer_to_earlier="{const}{type}*",  # or loads would be made before the launch that writes it has ended
     shared="__shared__ __align__(16) ",  # vector accesses move up to 16 bytes
     all_shared="extern __shared__ __align__({alignment}) ",
     static_shared_bytes=48 << 10,  # CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and later
@@ -148,6 +160,10 @@ static __device__ __forceinline__ void wait_for_all_copies_but_{pending}()
 #endif
 }}""",
     },
+    meetings={
+        "start_next_kernel": MEETING.format(name="start_next_kernel", ptx="launch_dependents"),
+        "wait_for_kernels_before": MEETING.format(name="wait_for_kernels_before", ptx="wait"),
+    },
     conversions={**CUDA_CONVERSIONS, **CUDA_BYTES},
     helpers={
         "min_float": EXTREME.format(name="min_float", op="min", sign="<"),
@@ -182,6 +198,7 @@ OPENCL = Dialect(
     kernel="__kernel __attribute__((reqd_work_group_size({threads}))) void",
     resident="",
     pointer="__global {const}{type}* restrict",
+    pointer_to_earlier="__global {const}{type}* restrict",
     shared="__local ",
     all_shared="",
     static_shared_bytes=0,

@@ -11,6 +11,7 @@ from autosched.codegen.c.dialects import DIALECTS, Dialect
 from autosched.codegen.c.expressions import COMPARED, INT_LIMIT, Expressions
 from autosched.codegen.c.lanes import Lanes, lanes_together
 from autosched.codegen.c.matrices import emit_product, product_loops, warp_product
+from autosched.codegen.c.meetings import KernelOrder, is_early, meet, orders
 from autosched.codegen.c.names import Text
 from autosched.codegen.c.places import carried_places
 from autosched.codegen.c.rings import RingCode, ring_of, stores_of
@@ -18,12 +19,13 @@ from autosched.codegen.c.shared import VECTOR_BYTES, SharedMemory
 from autosched.codegen.c.shuffle import source_lane
 from autosched.codegen.c.source import GpuSource, Launch, TensorMap
 from autosched.codegen.c.threads import Threads, triple
+from autosched.codegen.c.updates import compound, is_plain
 from autosched.codegen.c.vectors import VectorLoad, Vectors, VectorStep
 from autosched.errors import ScheduleError
 from autosched.ir.atomics import atomic_operation
 from autosched.ir.dots import Dot, Word
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var, binary, select
+from autosched.ir.expr import INDEX, Const, Expr, Load, Var, binary, select
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import (
     BLOCKS,
@@ -68,9 +70,9 @@ def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSour
     parts, launches, helpers = [], [], dict[str, str]()
     largest = max([element_count(b) for b in outside.values()] or [0])
     index_type = dialect.long if largest >= INT_LIMIT else "int"
-    for n, nest in enumerate(nests):
+    for n, (nest, order) in enumerate(zip(nests, orders(nests, outside), strict=True)):
         c = Expressions(dialect, index_type, simplify, helpers)
-        text, launch = _Kernel(f"{func.name}_{n}", nest, outside, c).build()
+        text, launch = _Kernel(f"{func.name}_{n}", nest, outside, c, order).build()
         parts.append(text)
         launches.append(launch)
     lines = [*head.splitlines(), *(line for launch in launches for line in launch.description)]
@@ -92,6 +94,7 @@ class _Kernel:
     nest: Stmt
     outside: dict[str, Buffer]
     c: Expressions
+    order: KernelOrder
     text: Text = field(default_factory=Text)
     threads: Threads = field(default_factory=Threads)
     shared: SharedMemory = field(default_factory=SharedMemory)
@@ -112,6 +115,7 @@ class _Kernel:
 
     def build(self) -> tuple[str, Launch]:
         arguments = self._arguments()
+        meet(self.order, self.c, self.text)
         maps: list[TensorMap] = [] if self.ring is None else self.ring.tensor_maps()
         self._emit(self.nest)
         types = ", ".join([*(MAP.format(name=m.name) for m in maps), *(self._parameter(*x) for x in arguments)])
@@ -124,7 +128,7 @@ class _Kernel:
         text = "\n".join([head, "{", *(f"  {s}" for s in shared), *self.text.lines, "}"])
         names: tuple[str | TensorMap, ...] = (*maps, *(name for name, _ in arguments))
         sizes = triple(self.threads.grid), triple(self.threads.block)
-        return text, Launch(self.name, *sizes, names, self.shared.n_bytes)
+        return text, Launch(self.name, *sizes, names, self.shared.n_bytes, is_early(self.order, self.dialect))
 
     def _arguments(self) -> list[tuple[str, bool]]:
         """The outside buffers that the nest touches, and whether it writes them."""
@@ -138,7 +142,8 @@ class _Kernel:
 
     def _parameter(self, name: str, written: bool) -> str:
         buffer, c_name = self.c.buffers[name]
-        kind = self.dialect.pointer.format(const="" if written else "const ", type=self.c.memory_type(buffer.dtype))
+        pointer = self.dialect.pointer_to_earlier if name in self.order.earlier else self.dialect.pointer
+        kind = pointer.format(const="" if written else "const ", type=self.c.memory_type(buffer.dtype))
         return f"{kind} {c_name}"
 
     # statements
@@ -421,7 +426,7 @@ class _Kernel:
         elif stmt.reducer.is_sum and isinstance(stmt.values[0], Dot):
             self._count_operands(stmt)
             self.line(f"{targets[0]} = {self.c.dot(stmt.values[0], targets[0])};")
-        elif (operator := _compound(stmt.reducer)) is not None:
+        elif (operator := compound(stmt.reducer)) is not None:
             self._count_operands(stmt)
             self.line(f"{targets[0]} {operator} {self.c.text(stmt.values[0])};")
         else:
@@ -471,7 +476,7 @@ class _Kernel:
 
     def _combine(self, stmt: Store, reducer: Reducer, targets: list[str]) -> None:
         """The reducer's results over old values and new ones, all computed before any is written."""
-        if len(targets) == 1 and _is_plain(reducer) and isinstance(stmt.values[0], (Load, Var)):
+        if len(targets) == 1 and is_plain(reducer) and isinstance(stmt.values[0], (Load, Var)):
             old = Load(stmt.buffers[0], stmt.indices, stmt.values[0].dtype)
             operands: dict[Expr, Expr] = {reducer.lhs[0]: old, reducer.rhs[0]: stmt.values[0]}
             self.line(f"{targets[0]} = {self.c.text(substitute(reducer.results[0], operands))};")
@@ -484,15 +489,3 @@ class _Kernel:
             results = [self.c.text(r) for r in reducer.results]
             for target, result in zip(targets, results, strict=True):
                 self.line(f"{target} = {result};")
-
-
-def _compound(reducer: Reducer) -> str | None:
-    """`+=` and the like for reducers that are one operation."""
-    result = reducer.results[0]
-    return {"add": "+=", "mul": "*="}.get(result.op) if _is_plain(reducer) and isinstance(result, Binary) else None
-
-
-def _is_plain(reducer: Reducer) -> bool:
-    """Whether the reducer is one operation on its two operands."""
-    result = reducer.results[0]
-    return len(reducer.results) == 1 and set(result.children) == {reducer.lhs[0], reducer.rhs[0]}

@@ -37,6 +37,7 @@ class BoundLaunch:
     shared_bytes: int
     parameters: int
     keep: tuple[Any, ...]
+    is_early: bool
 
 
 class Kernels(dict[str, Any]):
@@ -74,6 +75,7 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
                 self._events = tuple(self._ok("making an event", cu.cuEventCreate(0)) for _ in range(2))
         except DeviceFault as fault:
             raise DeviceError(f"{self.name} cannot be used: {fault}") from None
+        self._has_early_launches = self.facts().has_early_launches
         self._graph: tuple[tuple[LaunchSequence, ...], int, Any] | None = None
 
     @property
@@ -155,7 +157,9 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
             pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
             shared = cuda_driver.dynamic_shared_bytes(source, launch)
             keep, address = (values, pointers, kernels), ctypes.addressof(pointers)
-            bound.append(BoundLaunch(kernels[launch.kernel], launch.grid, launch.block, shared, address, keep))
+            is_early = launch.is_early and self._has_early_launches
+            function = kernels[launch.kernel]
+            bound.append(BoundLaunch(function, launch.grid, launch.block, shared, address, keep, is_early))
         return LaunchSequence(tuple(bound))
 
     def run(self, call: LaunchSequence, stream: Stream = None) -> None:
@@ -163,7 +167,22 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         queue = self._queue(stream)
         launch = self._cu.cuLaunchKernel
         for b in call.launches:
-            self._ok("a launch", launch(b.function, *b.grid, *b.block, b.shared_bytes, queue, b.parameters, 0))
+            if b.is_early:
+                config = self._early(b, queue)
+                self._ok("a launch", self._cu.cuLaunchKernelEx(config, b.function, b.parameters, 0))
+            else:
+                self._ok("a launch", launch(b.function, *b.grid, *b.block, b.shared_bytes, queue, b.parameters, 0))
+
+    def _early(self, b: BoundLaunch, queue: Any) -> Any:
+        """A launch that may begin before the one before it has ended."""
+        attribute, config = self._cu.CUlaunchAttribute(), self._cu.CUlaunchConfig()
+        attribute.id = self._cu.CUlaunchAttributeID(cuda_driver.PROGRAMMATIC_STREAM_SERIALIZATION)
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        config.gridDimX, config.gridDimY, config.gridDimZ = b.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = b.block
+        config.sharedMemBytes, config.hStream = b.shared_bytes, queue
+        config.attrs, config.numAttrs = [attribute], 1
+        return config
 
     def record(self, stream: Stream = None) -> DriverEvent:
         self._enter()

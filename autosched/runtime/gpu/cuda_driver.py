@@ -68,6 +68,7 @@ ATTRIBUTES = {
     "MAX_BLOCKS_PER_MULTIPROCESSOR": 106,
 }
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
+PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: no implicit order with the legacy default stream
 _MAX_REGISTERS = 255  # for each thread, from compute capability 3.5 on
 _LANES = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}  # single precision in a multiprocessor; newer ones: 128
