@@ -47,6 +47,7 @@ class CardConstants:
     iteration_instructions: Constant = 20.0  # of a pipeline's iteration per buffer: barrier, place, addresses
     l2_port: Constant = 64.0  # bytes a cycle from L2 into one multiprocessor
     l2_shared: Constant = 40.0  # the same for each when all ask at once
+    l2_tiles: Constant = 47.0  # the same where the copy engine asks
     dram_share: Constant = 0.92  # of the data sheet's bandwidth that kernels reach
     launch_s: Constant = 3.0e-6  # start and end of a kernel
     overlap_loss: Constant = 0.15  # share of the hidden times (all but the largest) that shows

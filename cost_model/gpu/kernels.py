@@ -323,9 +323,9 @@ def transfers(work: Work, access: Access) -> Expr:
     return divide(elements(work, access), merged(work, access) if work.fill is None else work.fill.width)
 
 
-def sectors(kernel: KernelWork, work: Work, access: Access, warp: int) -> Expr:
-    """Sectors that one such instruction of a warp touches in global memory, real."""
-    size = access.buffer.itemsize / g.SECTOR
+def sectors(kernel: KernelWork, work: Work, access: Access, warp: int, nbytes: int = g.SECTOR) -> Expr:
+    """Sectors, or other units of `nbytes`, that one such instruction of a warp touches in global memory, real."""
+    size = access.buffer.itemsize / nbytes
     if work.fill is not None:
         walked = multiply(work.fill.vector, float(warp))
         run = minimum(work.fill.run(access.buffer.name), walked)
@@ -347,6 +347,8 @@ def wavefronts(kernel: KernelWork, work: Work, access: Access, warp: int) -> Exp
     """Cycles in which shared memory serves one such instruction of a warp, real."""
     if is_product(work):
         return matrices.load_cycles(work.statement, access, work.own, work.first)
+    if access.buffer.layout is not None and access.buffer.layout.panels:  # whose rows are in different banks
+        return maximum(1.0, multiply(merged(work, access), warp * access.buffer.itemsize / g.WAVEFRONT))
     words = access.buffer.itemsize / g.BANK_BYTES
     if work.fill is None:
         return _in_turns(kernel, work, access, warp)

@@ -73,9 +73,10 @@ class GpuMachine:
     def dram_bytes_s(self) -> Expr:
         return multiply(self.constants.dram_share, self.facts.bandwidth_bytes_s)
 
-    @property
-    def l2_bytes_s(self) -> Expr:
-        return multiply(multiply(self.constants.l2_shared, float(self.facts.multiprocessors)), self.clock_hz)
+    def l2_bytes_s(self, by_engine: bool) -> Expr:
+        """Bytes in a second from L2 into all multiprocessors, by threads or by the copy engine."""
+        each = self.constants.l2_tiles if by_engine else self.constants.l2_shared
+        return multiply(multiply(each, float(self.facts.multiprocessors)), self.clock_hz)
 
     def matrix_rate(self, row: MatrixIntrinsic) -> Expr:
         """Multiply-adds of a multiprocessor in a cycle, by such instructions: as measured, else from the tables."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autosched.ir.closed_forms.arithmetic import ONE, ZERO, add, divide, is_one, maximum, multiply, real, where
-from autosched.ir.expr import INDEX, Const, Expr, binary
+from autosched.ir.expr import INDEX, Const, Expr, binary, product
 from autosched.ir.matrices import ACROSS, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic
+from autosched.ir.stmt import ForKind
 from cost_model.analysis.access import Access, stored
 from cost_model.analysis.statements import Statement
 from cost_model.analysis.trips import AnalysedLoop
@@ -55,9 +56,12 @@ def load_cycles(statement: Statement, access: Access, own: Sequence[AnalysedLoop
     word, four rows of eight neighbours are read."""
     row = MATRICES[statement.store.matrix]
     if row.warps > 1:
-        is_left = access.moves(first + len(own) - 3)
-        across: Expr = real(float(row.m)) if is_left else multiply(own[-2].trips, float(row.n // NEIGHBOURS))
-        return multiply(across, row.k * access.buffer.itemsize / g.WAVEFRONT / row.warps)
+        each = row.k * access.buffer.itemsize / g.WAVEFRONT
+        if access.moves(first + len(own) - 3):
+            return real(row.m * each / row.warps)
+        # all warpgroups multiply by the same columns, which are read once for them
+        warps = product([x.bound for x in statement.loops if x.kind is ForKind.THREAD_Z])
+        return divide(multiply(own[-2].trips, row.n // NEIGHBOURS * each), warps)
     _, shape = stored(access.buffer, (NONE,) * len(access.buffer.shape))
     if _is_word_by_word(access, first + len(own)):
         apart = shape[-1] % g.BANKS
