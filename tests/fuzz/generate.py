@@ -15,8 +15,11 @@ from typing import Any
 from autosched import te
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Expr
+from autosched.ir.matrices import MATRICES
+from autosched.ir.precision import EXACT, PRECISIONS
 from autosched.te import ComputeDAG, Tensor
 from autosched.te.reducers import smallest
+from autosched.te.rewrites.precision import with_precision
 from tests.fuzz import expressions as ex
 from tests.fuzz.indices import looked_up, moved, moves_within
 
@@ -28,8 +31,10 @@ MAX_STAGES = 6
 MAX_RANK = 5
 DTYPE_WEIGHTS = {
     "float32": 12, "float64": 3, "int32": 3, "int64": 2, "int8": 2, "uint8": 2, "bool": 1, "float16": 1, "bfloat16": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 
+_MATRIX_TYPES = sorted({(row.left, row.right, row.accumulator) for row in MATRICES.values()})
 _INDEX_TYPES = ("int32", "int64", "int8", "uint8")
 
 _ORDERS: tuple[Callable[[Expr, Expr], Expr], ...] = (
@@ -44,8 +49,11 @@ Index = tuple[Expr | int, int]  # an index expression, and the extent a dimensio
 
 
 def random_dag(seed: str) -> ComputeDAG:
-    """The program of `seed`, always the same one; of a quarter of them some inputs are weights."""
+    """The program of `seed`, always the same one; of a quarter of them some inputs are weights, a few more may multiply
+    float32 less precisely."""
     dag = _Program(random.Random(seed)).grow()
+    precision = random.Random(f"{seed} precision").choice((*PRECISIONS, *[EXACT] * 8))
+    dag = dag if precision == EXACT else with_precision(dag, precision)
     rng = random.Random(f"{seed} weights")
     names = [t.name for t in dag.inputs]
     if len(names) < 2 or rng.random() < 0.75:
@@ -217,6 +225,26 @@ class _Program:
             return ex.reduced(self.rng, [x, y], tuple(ks.values()), product=True)
 
         self.stage([extents[n] for n in order], body)
+
+    def matrices(self, _: Tensor) -> None:
+        """A product of two matrices, or several of them, of types that there are instructions for."""
+        left, right, wide = self.rng.choice(_MATRIX_TYPES)
+        batch = [self.rng.choice((2, 3))] if self.chance(0.2) else []
+        m, n, k = (self.rng.choice(EXTENTS[1:]) for _ in range(3))
+        axis, turned = te.reduce_axis(k, "k"), (self.chance(0.5), self.chance(0.5))
+
+        def element(tensor: Tensor, lead: Sequence[Expr], pair: tuple[Expr, Expr], is_turned: bool) -> Expr:
+            return te.cast(self.load(tensor, (*lead, *(pair[::-1] if is_turned else pair))), wide)
+
+        shapes = ((k, m) if turned[0] else (m, k), (n, k) if turned[1] else (k, n))
+        a, b = (self.placeholder((*batch, *s), d) for s, d in zip(shapes, (left, right), strict=True))
+
+        def body(*point: Expr) -> Any:
+            *lead, i, j = point
+            x, y = element(a, lead, (i, axis), turned[0]), element(b, lead, (axis, j), turned[1])
+            return te.sum(x * y, axis=axis)
+
+        self.stage([*batch, m, n], body)
 
     def reduction(self, base: Tensor) -> None:
         """Some of the base's axes reduced by some reducer."""
@@ -534,6 +562,7 @@ class _Program:
 _KINDS: dict[Callable[[_Program, Tensor], None], int] = {
     _Program.elementwise: 6,
     _Program.contraction: 6,
+    _Program.matrices: 2,
     _Program.reduction: 5,
     _Program.window: 5,
     _Program.overlap: 4,
