@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import INDEX, Cast, Const, Expr, Load, Select, Var, binary, ceildiv, const, imax, product, select
+from autosched.ir.expr import INDEX, Const, Expr, Select, Var, binary, ceildiv, const, imax, product, select
 from autosched.ir.linear import ONE, ZERO
 from autosched.ir.stmt import (
     BLOCKS,
@@ -34,11 +33,10 @@ from autosched.ir.stmt import (
 from autosched.ir.visit import free_vars, loads, substitute
 from autosched.lower.symbolic.cross_thread import Crossing, ThreadTeam, across_threads
 from autosched.lower.symbolic.domains import part_bound
-from autosched.lower.symbolic.nest import NestBuilder, buffers_of_stage
-from autosched.lower.symbolic.online import OnlineRows, joined, rescaled, started
+from autosched.lower.symbolic.nest import NestBuilder
 from autosched.lower.symbolic.staged import staged_store, written_back
 from autosched.schedule.gathers import gather_of
-from autosched.schedule.stage import Loop, Stage, closed, default_stage
+from autosched.schedule.stage import Stage, closed, default_stage
 from autosched.schedule.steps.atomic import parts_of, start_indices
 from autosched.schedule.steps.stages import shape_of_buffer
 
@@ -56,8 +54,6 @@ class GpuNest(NestBuilder):
         return replace(nest, resident=resident, raster=raster)
 
     def _build(self) -> Stmt:
-        if self.stage.running:
-            return started(buffers_of_stage(self.domain)[0], self._locals(self.stage, "init"), self.stage.op.reducer)
         if self._by_tiles(self.stage):
             return self._tile()
         if self._is_copy():
@@ -78,151 +74,15 @@ class GpuNest(NestBuilder):
         return groups
 
     def _with_children(self, children: Sequence[Stage], body: Stmt) -> Stmt:
-        nests = [GpuNest(self.state, self.domains, child).build() for child in children]
-        if children[0].is_spread:
-            return self._with_weights(children[0], nests[0], body)
+        nests = [replace(self, stage=child).build() for child in children]
         if children[0].scope is not Scope.SHARED:
-            return Seq((*nests, *self._joined(children[0]), body))
+            return Seq((*nests, body))
         return Seq((Barrier(), *nests, Barrier(), body))
-
-    def _with_weights(self, weights: Stage, nest: Stmt, body: Stmt) -> Stmt:
-        """`body` after the points that the threads have of another stage; of weights that grow, what is added up is
-        brought to their level. Fills of the same loop keep its iterations apart."""
-        if not self._running(weights):
-            return Seq((nest, Barrier(of_warp=True), body))
-        grown = self._grown(weights)
-        loops = self._locals(self.stage, "grown")
-        again = rescaled(buffers_of_stage(self.domain)[0], grown, loops)
-        return Allocate(grown, Seq((nest, Barrier(of_warp=True), again, body)))
-
-    def _running(self, weights: Stage) -> tuple[Stage, ...]:
-        """The maximum and the sum that run along with a stage; none with most."""
-        return tuple(s for s in self.state.stages if s.running == weights.name)
-
-    def _grown(self, weights: Stage) -> Buffer:
-        """By what the rows' maximum has grown in this iteration."""
-        peak, _ = self._running(weights)
-        return replace(buffers_of_stage(self.domains[peak.name])[0], name=f"{weights.name}.grown")
-
-    def _locals(self, stage: Stage, tag: str) -> list[tuple[Var, Expr]]:
-        """Loops over what a thread has of a stage."""
-        regions = self.domains[stage.name].regions
-        return [(Var(f"{stage.name}.{a.name}.{tag}"), regions[a.name].extent) for a in stage.op.axes]
-
-    def _joined(self, sums: Stage) -> list[Stmt]:
-        """What follows a sum whose weights have run along with it: their total is that of all lanes."""
-        weights = next((s for s in self.state.attached(sums.name) if s.is_spread and self._running(s)), None)
-        if weights is None:
-            return []
-        _, total = self._running(weights)
-        buffer = buffers_of_stage(self.domains[total.name])[0]
-        return [joined(buffer, self._locals(total, "joined"), replace(self, stage=weights)._lanes())]
-
-    def _lanes(self) -> ThreadTeam:
-        """The threads that share a row of this stage, which is spread over the threads of the kernel."""
-        member: Expr = ZERO
-        number: Expr = ZERO
-        members: Expr = ONE
-        teams: Expr = ONE
-        column = self.stage.op.axes[-1].name
-        for loop in sorted((x for x in self.stage.loops if x.kind in THREADS), key=lambda x: THREADS.index(x.kind)):
-            var, count = self.domain.loop_var(loop), self.domain.bounds[loop.name]
-            if loop.parts[0][0] == column:
-                member, members = member + var * members, members * count
-            else:
-                number, teams = number + var * teams, teams * count
-        return ThreadTeam(members, member, teams, number, True)
 
     def _loops(self, n: int, covered: Mapping[str, Expr], outer: tuple[Var, ...]) -> Stmt:
         nest = super()._loops(n, covered, outer)
-        bound = sum(x.kind in THREADS for x in self.stage.loops)
-        is_along = self.stage.is_spread and n == bound and self._running(self.stage)
-        if self.stage.staged and n == bound + sum(x.kind in BLOCKS for x in self.stage.loops):
-            return written_back(self.domain, self._thread()[1], nest)
-        return self._rows().update(nest) if is_along else nest
-
-    def _update(self, n: int, covered: Mapping[str, Expr], outer: tuple[Var, ...]) -> Stmt:
-        nest = super()._update(n, covered, outer)
-        is_theirs = self.stage.at is not None and isinstance(nest, For) and nest.kind in THREADS
-        return nest.body if is_theirs and isinstance(nest, For) else nest  # the threads are those of the kernel
-
-    def _rows(self) -> OnlineRows:
-        """What runs along with this stage, in its own loops."""
-        stage, domain = self.stage, self.domain
-        peak, total = self._running(stage)
-        own = [x for x in stage.loops if x.kind not in THREADS]
-        *rows, column = stage.op.axes
-        across = [x for x in own if x.parts[0][0] == column.name]
-        down = [x for x in own if x not in across]
-        place = self._moved(Load(peak.op.buffers[0], tuple(domain.values[a.var] for a in rows), peak.op.dtypes[0]))
-        terms, point, in_place = self._terms(peak, (*down, *across))
-        assert peak.op.reducer is not None
-        last = domain.regions[column.name]
-        return OnlineRows(
-            peak=buffers_of_stage(self.domains[peak.name])[0],
-            total=buffers_of_stage(self.domains[total.name])[0],
-            grown=self._grown(stage),
-            terms=terms,
-            rows=tuple((domain.loop_var(x), domain.bounds[x.name]) for x in down),
-            columns=tuple((domain.loop_var(x), domain.bounds[x.name]) for x in across),
-            place=place.indices,
-            point=point,
-            in_place=in_place,
-            score=self._at_point(peak, cut=False),
-            cut_score=self._at_point(peak, cut=True),
-            is_whole=binary("lt", last.lo + (last.extent - 1), column.extent),
-            largest=peak.op.reducer,
-            team=self._lanes(),
-            is_coarse=DTYPES[stage.op.dtypes[0]].nbytes < DTYPES[total.op.dtypes[0]].nbytes,
-        )
-
-    def _terms(self, peak: Stage, loops: Sequence[Loop]) -> tuple[Buffer, tuple[Expr, ...], bool]:
-        """Where a thread has the weights of its points, in registers: what they are made of, if that is there, point
-        by point; and whether that is so."""
-        made = [x for x in self.stage.op.loads if x.indices == tuple(a.var for a in self.stage.op.axes)]
-        for load in (x for x in made if x.dtype == peak.op.dtypes[0]):
-            producer = self.state.producer(load.buffer)
-            if producer is not None and producer.at is not None and producer.at.stage == self.stage.name:
-                at = self._relocate(substitute(load, self.domain.values))
-                buffers = {b.name: b for b in buffers_of_stage(self.domains[producer.name])}
-                assert isinstance(at, Load)
-                return buffers[load.buffer], at.indices, True
-        shape = tuple(self.domain.bounds[x.name] for x in loops)
-        terms = Buffer(f"{self.stage.name}.terms", shape, peak.op.dtypes[0], Scope.REGISTER)
-        return terms, tuple(self.domain.loop_var(x) for x in loops), False
-
-    def _at_point(self, along: Stage, cut: bool) -> Expr:
-        """What a reduction that runs along takes in at a point of this stage: its start value beyond the axis of the
-        reduction, if that may be `cut`, and beyond others where that would read memory beyond its end."""
-        assert along.op.reducer is not None
-        own = self.stage.op.axes
-        values: dict[Expr, Expr] = {
-            a.var: self.domain.values[b.var] for a, b in zip(along.op.all_axes, own, strict=True)
-        }
-        body = substitute(along.op.body[0], values)
-        far = [i for x in loads(along.op.body[0]) if not self._is_near(x.buffer) for i in x.indices]
-        moving = frozenset[Var]().union(*map(free_vars, far))
-        inside: Expr = Const(True, "bool")
-        for a in along.op.all_axes:
-            if cut if a.reduce else a.var in moving:
-                inside = inside & _inside(values[a.var], a.extent)
-        return _where(inside, self._relocate(body), along.op.reducer.identity[0])
-
-    def _moved(self, load: Load) -> Load:
-        """In a stage that others run along with, their rows are where this stage's loops are."""
-        moved = super()._moved(load)
-        producer = self.state.producer(load.buffer)
-        if producer is None or producer.running != self.stage.name:
-            return moved
-        root = self.state.root(self.stage)
-        own: dict[Expr, Expr] = {}
-        for a, b in zip(root.op.axes[:-1], self.stage.op.axes[:-1], strict=True):
-            theirs = {x.parts: x for x in self.stage.loops}
-            for loop in (x for x in root.loops if len(x.parts) == 1 and x.parts[0][0] == a.name):
-                mine = theirs.get(((b.name, loop.parts[0][1]),))
-                if mine is not None:
-                    own[self.domains[root.name].loop_var(loop)] = self.domain.loop_var(mine)
-        return Load(load.buffer, tuple(substitute(i, own) for i in moved.indices), load.dtype)
+        bound = sum(x.kind in THREADS or x.kind in BLOCKS for x in self.stage.loops)
+        return written_back(self.domain, self._thread()[1], nest) if self.stage.staged and n == bound else nest
 
     def _exact_extent(self, axis: str, level: int, covered: Mapping[str, Expr], init: bool) -> Expr:
         if self.stage.op.axis(axis).reduce and not self.stage.matrix:
@@ -231,24 +91,10 @@ class GpuNest(NestBuilder):
 
     def _leaf(self, covered: Mapping[str, Expr]) -> Stmt:
         store = super()._leaf(covered)
-        if self.stage.is_spread and isinstance(store, Store):
-            return self._kept(store, covered)
         store = replace(store, matrix=self.stage.matrix) if isinstance(store, Store) and self.stage.matrix else store
         store = store if self.stage.into is None else self._updating(store, self.stage.into)
         store = staged_store(self.domain, store) if self.stage.staged else store
         return self._cut(self._guard(store, covered), covered)
-
-    def _kept(self, store: Store, covered: Mapping[str, Expr]) -> Store:
-        """The store of a point that a thread has, which others read, zero beyond the axes; weights are what has been
-        added to their total."""
-        if not self._running(self.stage):
-            inside: Expr = Const(True, "bool")
-            for a in self.stage.op.axes:
-                inside = inside & _inside(self._value(a.name, covered), a.extent)
-            return replace(store, values=tuple(_where(inside, v, const(0, v.dtype)) for v in store.values))
-        rows, [value] = self._rows(), store.values
-        term = rows.read(rows.terms, rows.point)
-        return replace(store, values=(Cast(term, value.dtype) if value.dtype != term.dtype else term,))
 
     def _updating(self, store: Stmt, name: str) -> Stmt:
         """The store of a part as an update of the result."""
@@ -299,7 +145,7 @@ class GpuNest(NestBuilder):
             if not loop.parts:  # the first thread of the team writes
                 result = _guarded(binary("lt", self.domain.loop_var(loop), Const(1, INDEX)), result)
         for axis in axes:
-            result = _guarded(_inside(self._value(axis.name, covered), axis.extent), result)
+            result = _guarded(is_inside(self._value(axis.name, covered), axis.extent), result)
         return result
 
     def _is_near(self, buffer: str) -> bool:
@@ -359,9 +205,9 @@ class GpuNest(NestBuilder):
         values: dict[Expr, Expr] = {a.var: self._value(a.name, local) for a in op.axes}
         inside: Expr = Const(True, "bool")
         for axis in op.axes:
-            inside = inside & _inside(values[axis.var], axis.extent)
+            inside = inside & is_inside(values[axis.var], axis.extent)
         body = tuple(
-            _where(inside, self._relocate(substitute(v, values)), const(0, d))
+            choose(inside, self._relocate(substitute(v, values)), const(0, d))
             for v, d in zip(op.body, op.dtypes, strict=True)
         )
         indices = (*(p.index for p in self.domain.places), *(local[a.name] for a in op.axes))
@@ -426,7 +272,7 @@ class GpuNest(NestBuilder):
         values: dict[Expr, Expr] = {a.var: self._value(a.name, inside) for a in op.all_axes}
         body = crossing.combine(tuple(self._relocate(substitute(v, values)) for v in op.body))
         for a in op.axes:  # tiles may reach beyond an axis
-            body = _guarded(_inside(self._value(a.name, inside), a.extent), body)
+            body = _guarded(is_inside(self._value(a.name, inside), a.extent), body)
         for form, limit in op.guards:
             body = _guarded(binary("lt", substitute(form, values), limit), body)
         extent = op.axis(axis).extent
@@ -472,12 +318,12 @@ class GpuNest(NestBuilder):
         return imax(count, 1), number
 
 
-def _inside(value: Expr, extent: Expr) -> Expr:
+def is_inside(value: Expr, extent: Expr) -> Expr:
     """Whether a point is within its axis; a tile that is read at an offset may begin before it."""
     return binary("lt", value, extent) & binary("ge", value, ZERO)
 
 
-def _where(condition: Expr, value: Expr, other: Expr) -> Expr:
+def choose(condition: Expr, value: Expr, other: Expr) -> Expr:
     """A select; one condition where the value is a select with the same alternative, as a border of zeros is."""
     if isinstance(value, Select) and value.b is other:
         return select(condition & value.cond, value.a, other)

@@ -6,6 +6,7 @@ from autosched.ir.stmt import Allocate, Buffer, Func, Scope, Seq, Stmt
 from autosched.lower.symbolic.domains import Domain, infer_domains
 from autosched.lower.symbolic.gpu_nest import GpuNest
 from autosched.lower.symbolic.nest import NestBuilder, buffers_of_stage
+from autosched.lower.symbolic.online_nest import OnlineNest
 from autosched.lower.symbolic.weights import is_prepared, keep_weights
 from autosched.schedule.stage import Stage
 from autosched.schedule.state import State
@@ -53,4 +54,6 @@ def _in_order(state: State, roots: list[Stage]) -> list[Stage]:
 
 def _builder(state: State, stage: Stage) -> type[NestBuilder]:
     """Loops that stop early, or blocks of threads that all run whole tiles."""
-    return GpuNest if state.on_gpu(stage) else NestBuilder
+    if not state.on_gpu(stage):
+        return NestBuilder
+    return OnlineNest if any(s.is_spread and state.root(s) is stage for s in state.stages) else GpuNest

@@ -1,0 +1,191 @@
+"""Kernels in which a maximum and a sum run along with a weighted sum: where their statements stand, and in what loops
+(`online.py` has the statements, `schedule/steps/online.py` what they are for)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Cast, Const, Expr, Load, Var, binary, const
+from autosched.ir.linear import ONE, ZERO
+from autosched.ir.stmt import THREADS, Allocate, Barrier, Buffer, For, Scope, Seq, Stmt, Store
+from autosched.ir.visit import free_vars, loads, substitute
+from autosched.lower.symbolic.cross_thread import ThreadTeam
+from autosched.lower.symbolic.gpu_nest import GpuNest, choose, is_inside
+from autosched.lower.symbolic.nest import NestBuilder, buffers_of_stage
+from autosched.lower.symbolic.online import OnlineRows, joined, rescaled, started
+from autosched.schedule.stage import Loop, Stage
+
+
+@dataclass(frozen=True)
+class OnlineNest(GpuNest):
+    """The nest of a stage in such a kernel."""
+
+    def build(self) -> Stmt:
+        if self.stage.running:
+            return started(buffers_of_stage(self.domain)[0], self._locals(self.stage, "init"), self.stage.op.reducer)
+        return super().build()
+
+    def _with_children(self, children: Sequence[Stage], body: Stmt) -> Stmt:
+        first = children[0]
+        if first.is_spread:
+            return self._with_weights(first, replace(self, stage=first).build(), body)
+        joined_rows = self._joined(first)
+        return super()._with_children(children, Seq((*joined_rows, body)) if joined_rows else body)
+
+    def _leaf(self, covered: Mapping[str, Expr]) -> Stmt:
+        if not self.stage.is_spread:
+            return super()._leaf(covered)
+        store = NestBuilder._leaf(self, covered)
+        assert isinstance(store, Store)
+        return self._kept(store, covered)
+
+    def _with_weights(self, weights: Stage, nest: Stmt, body: Stmt) -> Stmt:
+        """`body` after the points that the threads have of another stage; of weights that grow, what is added up is
+        brought to their level. Fills of the same loop keep its iterations apart."""
+        if not self._running(weights):
+            return Seq((nest, Barrier(of_warp=True), body))
+        grown = self._grown(weights)
+        loops = self._locals(self.stage, "grown")
+        again = rescaled(buffers_of_stage(self.domain)[0], grown, loops)
+        return Allocate(grown, Seq((nest, Barrier(of_warp=True), again, body)))
+
+    def _running(self, weights: Stage) -> tuple[Stage, ...]:
+        """The maximum and the sum that run along with a stage; none with most."""
+        return tuple(s for s in self.state.stages if s.running == weights.name)
+
+    def _grown(self, weights: Stage) -> Buffer:
+        """By what the rows' maximum has grown in this iteration."""
+        peak, _ = self._running(weights)
+        return replace(buffers_of_stage(self.domains[peak.name])[0], name=f"{weights.name}.grown")
+
+    def _locals(self, stage: Stage, tag: str) -> list[tuple[Var, Expr]]:
+        """Loops over what a thread has of a stage."""
+        regions = self.domains[stage.name].regions
+        return [(Var(f"{stage.name}.{a.name}.{tag}"), regions[a.name].extent) for a in stage.op.axes]
+
+    def _joined(self, sums: Stage) -> list[Stmt]:
+        """What follows a sum whose weights have run along with it: their total is that of all lanes."""
+        weights = next((s for s in self.state.attached(sums.name) if s.is_spread and self._running(s)), None)
+        if weights is None:
+            return []
+        _, total = self._running(weights)
+        buffer = buffers_of_stage(self.domains[total.name])[0]
+        return [joined(buffer, self._locals(total, "joined"), replace(self, stage=weights)._lanes())]
+
+    def _lanes(self) -> ThreadTeam:
+        """The threads that share a row of this stage, which is spread over the threads of the kernel."""
+        member: Expr = ZERO
+        number: Expr = ZERO
+        members: Expr = ONE
+        teams: Expr = ONE
+        column = self.stage.op.axes[-1].name
+        for loop in sorted((x for x in self.stage.loops if x.kind in THREADS), key=lambda x: THREADS.index(x.kind)):
+            var, count = self.domain.loop_var(loop), self.domain.bounds[loop.name]
+            if loop.parts[0][0] == column:
+                member, members = member + var * members, members * count
+            else:
+                number, teams = number + var * teams, teams * count
+        return ThreadTeam(members, member, teams, number, True)
+
+    def _loops(self, n: int, covered: Mapping[str, Expr], outer: tuple[Var, ...]) -> Stmt:
+        nest = super()._loops(n, covered, outer)
+        bound = sum(x.kind in THREADS for x in self.stage.loops)
+        is_along = self.stage.is_spread and n == bound and self._running(self.stage)
+        return self._rows().update(nest) if is_along else nest
+
+    def _update(self, n: int, covered: Mapping[str, Expr], outer: tuple[Var, ...]) -> Stmt:
+        nest = super()._update(n, covered, outer)
+        is_theirs = self.stage.at is not None and isinstance(nest, For) and nest.kind in THREADS
+        return nest.body if is_theirs and isinstance(nest, For) else nest  # the threads are those of the kernel
+
+    def _rows(self) -> OnlineRows:
+        """What runs along with this stage, in its own loops."""
+        stage, domain = self.stage, self.domain
+        peak, total = self._running(stage)
+        own = [x for x in stage.loops if x.kind not in THREADS]
+        *rows, column = stage.op.axes
+        across = [x for x in own if x.parts[0][0] == column.name]
+        down = [x for x in own if x not in across]
+        place = self._moved(Load(peak.op.buffers[0], tuple(domain.values[a.var] for a in rows), peak.op.dtypes[0]))
+        terms, point, in_place = self._terms(peak, (*down, *across))
+        assert peak.op.reducer is not None
+        last = domain.regions[column.name]
+        return OnlineRows(
+            peak=buffers_of_stage(self.domains[peak.name])[0],
+            total=buffers_of_stage(self.domains[total.name])[0],
+            grown=self._grown(stage),
+            terms=terms,
+            rows=tuple((domain.loop_var(x), domain.bounds[x.name]) for x in down),
+            columns=tuple((domain.loop_var(x), domain.bounds[x.name]) for x in across),
+            place=place.indices,
+            point=point,
+            in_place=in_place,
+            score=self._at_point(peak, cut=False),
+            cut_score=self._at_point(peak, cut=True),
+            is_whole=binary("lt", last.lo + (last.extent - 1), column.extent),
+            largest=peak.op.reducer,
+            team=self._lanes(),
+            is_coarse=DTYPES[stage.op.dtypes[0]].nbytes < DTYPES[total.op.dtypes[0]].nbytes,
+        )
+
+    def _terms(self, peak: Stage, loops: Sequence[Loop]) -> tuple[Buffer, tuple[Expr, ...], bool]:
+        """Where a thread has the weights of its points, in registers: what they are made of, if that is there, point
+        by point; and whether that is so."""
+        made = [x for x in self.stage.op.loads if x.indices == tuple(a.var for a in self.stage.op.axes)]
+        for load in (x for x in made if x.dtype == peak.op.dtypes[0]):
+            producer = self.state.producer(load.buffer)
+            if producer is not None and producer.at is not None and producer.at.stage == self.stage.name:
+                at = self._relocate(substitute(load, self.domain.values))
+                buffers = {b.name: b for b in buffers_of_stage(self.domains[producer.name])}
+                assert isinstance(at, Load)
+                return buffers[load.buffer], at.indices, True
+        shape = tuple(self.domain.bounds[x.name] for x in loops)
+        terms = Buffer(f"{self.stage.name}.terms", shape, peak.op.dtypes[0], Scope.REGISTER)
+        return terms, tuple(self.domain.loop_var(x) for x in loops), False
+
+    def _at_point(self, along: Stage, cut: bool) -> Expr:
+        """What a reduction that runs along takes in at a point of this stage: its start value beyond the axis of the
+        reduction, if that may be `cut`, and beyond others where that would read memory beyond its end."""
+        assert along.op.reducer is not None
+        own = self.stage.op.axes
+        values: dict[Expr, Expr] = {
+            a.var: self.domain.values[b.var] for a, b in zip(along.op.all_axes, own, strict=True)
+        }
+        body = substitute(along.op.body[0], values)
+        far = [i for x in loads(along.op.body[0]) if not self._is_near(x.buffer) for i in x.indices]
+        moving = frozenset[Var]().union(*map(free_vars, far))
+        inside: Expr = Const(True, "bool")
+        for a in along.op.all_axes:
+            if cut if a.reduce else a.var in moving:
+                inside = inside & is_inside(values[a.var], a.extent)
+        return choose(inside, self._relocate(body), along.op.reducer.identity[0])
+
+    def _moved(self, load: Load) -> Load:
+        """In a stage that others run along with, their rows are where this stage's loops are."""
+        moved = super()._moved(load)
+        producer = self.state.producer(load.buffer)
+        if producer is None or producer.running != self.stage.name:
+            return moved
+        root = self.state.root(self.stage)
+        own: dict[Expr, Expr] = {}
+        for a, b in zip(root.op.axes[:-1], self.stage.op.axes[:-1], strict=True):
+            theirs = {x.parts: x for x in self.stage.loops}
+            for loop in (x for x in root.loops if len(x.parts) == 1 and x.parts[0][0] == a.name):
+                mine = theirs.get(((b.name, loop.parts[0][1]),))
+                if mine is not None:
+                    own[self.domains[root.name].loop_var(loop)] = self.domain.loop_var(mine)
+        return Load(load.buffer, tuple(substitute(i, own) for i in moved.indices), load.dtype)
+
+    def _kept(self, store: Store, covered: Mapping[str, Expr]) -> Store:
+        """The store of a point that a thread has, which others read, zero beyond the axes; weights are what has been
+        added to their total."""
+        if not self._running(self.stage):
+            inside: Expr = Const(True, "bool")
+            for a in self.stage.op.axes:
+                inside = inside & is_inside(self._value(a.name, covered), a.extent)
+            return replace(store, values=tuple(choose(inside, v, const(0, v.dtype)) for v in store.values))
+        rows, [value] = self._rows(), store.values
+        term = rows.read(rows.terms, rows.point)
+        return replace(store, values=(Cast(term, value.dtype) if value.dtype != term.dtype else term,))
