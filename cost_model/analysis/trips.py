@@ -8,6 +8,8 @@ the loops v together, all but the last run B times and the last one X - c (N - 1
 
 which is X / N when tiles partition (c = B), and counts the recomputed borders when they overlap (c < B). What does not
 grow with the trip count, as vectors of which one is not full and chains of sums do not, is asked of both sizes.
+
+Sums of a GPU whose later blocks have more terms, c < 0, have as many as the first and the last one in the mean.
 """
 
 from __future__ import annotations
@@ -71,7 +73,12 @@ def trips_of(loop: For, outer: Sequence[AnalysedLoop]) -> tuple[Expr, Expr, Expr
     times_run = product_of(c for c in counts if c is not None)
     before = subtract(times_run, 1.0)
     last = minimum(bound, maximum(0.0, subtract(limit, multiply(innermost[1], before))))
-    return divide(add(multiply(before, bound), last), times_run), last, divide(1.0, times_run)
+    mean = divide(add(multiply(before, bound), last), times_run)
+    if loop.reduce and on_gpu:
+        grows = innermost[1] < real(0.0)
+        half_way = multiply(add(minimum(bound, maximum(0.0, limit)), last), 0.5)
+        return where(grows, half_way, mean), where(grows, bound, last), where(grows, 0.0, divide(1.0, times_run))
+    return mean, last, divide(1.0, times_run)
 
 
 def _tail(extent: Expr) -> tuple[Expr, list[tuple[Expr, Expr]]] | None:

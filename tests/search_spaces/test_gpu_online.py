@@ -54,6 +54,13 @@ def test_masks_and_odd_sizes(masked: str) -> None:
     check(weighted(Sizes(37, 53, 23, 19), "bfloat16", masked))
 
 
+def test_blocks_of_which_rows_have_few_columns() -> None:
+    """Of a triangle that is wider than a block, and of one that is cut off."""
+    check(weighted(Sizes(150, 150, 16, 16), masked="causal"), 2)
+    check(weighted(Sizes(150, 40, 16, 16), masked="causal"))
+    check(weighted(Sizes(40, 150, 16, 16), masked="causal"))
+
+
 def test_batches_and_several_candidates() -> None:
     check(weighted(Sizes(41, 70, 32, 24, batch=3)), 3)
     check(weighted(Sizes(5, 40, 9, 7), sharp=40.0))

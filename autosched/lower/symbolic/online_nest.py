@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Cast, Const, Expr, Load, Var, binary, const
+from autosched.ir.expr import Cast, Const, Expr, Load, Var, binary, ceildiv, const, imax, imin
 from autosched.ir.linear import ONE, ZERO
 from autosched.ir.stmt import THREADS, Allocate, Barrier, Buffer, For, Scope, Seq, Stmt, Store
 from autosched.ir.visit import free_vars, loads, substitute
@@ -15,6 +15,7 @@ from autosched.lower.symbolic.cross_thread import ThreadTeam
 from autosched.lower.symbolic.gpu_nest import GpuNest, choose, is_inside
 from autosched.lower.symbolic.nest import NestBuilder, buffers_of_stage
 from autosched.lower.symbolic.online import OnlineRows, joined, rescaled, started
+from autosched.lower.symbolic.reach import Reach, reach
 from autosched.schedule.stage import Loop, Stage
 
 
@@ -111,7 +112,11 @@ class OnlineNest(GpuNest):
         place = self._moved(Load(peak.op.buffers[0], tuple(domain.values[a.var] for a in rows), peak.op.dtypes[0]))
         terms, point, in_place = self._terms(peak, (*down, *across))
         assert peak.op.reducer is not None
-        last = domain.regions[column.name]
+        found, region = _reach(peak), domain.regions[column.name]
+        last = region.lo + (region.extent - 1)
+        is_whole = binary("lt", last, column.extent)
+        if found is not None:
+            is_whole = is_whole & binary("lt", last, domain.regions[rows[-1].name].lo + found.end)
         return OnlineRows(
             peak=buffers_of_stage(self.domains[peak.name])[0],
             total=buffers_of_stage(self.domains[total.name])[0],
@@ -122,9 +127,9 @@ class OnlineNest(GpuNest):
             place=place.indices,
             point=point,
             in_place=in_place,
-            score=self._at_point(peak, cut=False),
-            cut_score=self._at_point(peak, cut=True),
-            is_whole=binary("lt", last.lo + (last.extent - 1), column.extent),
+            score=self._at_point(peak, peak.op.body[0] if found is None else found.value, cut=False),
+            cut_score=self._at_point(peak, peak.op.body[0], cut=True),
+            is_whole=is_whole,
             largest=peak.op.reducer,
             team=self._lanes(),
             is_coarse=DTYPES[stage.op.dtypes[0]].nbytes < DTYPES[total.op.dtypes[0]].nbytes,
@@ -145,16 +150,30 @@ class OnlineNest(GpuNest):
         terms = Buffer(f"{self.stage.name}.terms", shape, peak.op.dtypes[0], Scope.REGISTER)
         return terms, tuple(self.domain.loop_var(x) for x in loops), False
 
-    def _at_point(self, along: Stage, cut: bool) -> Expr:
-        """What a reduction that runs along takes in at a point of this stage: its start value beyond the axis of the
-        reduction, if that may be `cut`, and beyond others where that would read memory beyond its end."""
+    def _exact_extent(self, axis: str, level: int, covered: Mapping[str, Expr], init: bool) -> Expr:
+        """Blocks of columns that no row of a block of threads reaches are left out of a sum: their weights are 0."""
+        extent = super()._exact_extent(axis, level, covered, init)
+        weights = next((s for s in self.state.attached(self.stage.name) if s.is_spread and self._running(s)), None)
+        if weights is None or level > 0 or not self.stage.op.axis(axis).reduce:
+            return extent
+        peak, _ = self._running(weights)
+        found, row = _reach(peak), weights.op.axes[-2]
+        if found is None:
+            return extent
+        region = self.domains[weights.name].regions[row.name]
+        end = region.lo + (region.extent - 1) + found.end
+        return imin(extent, ceildiv(imax(end, 0), self.stage.stride(axis, level)))
+
+    def _at_point(self, along: Stage, value: Expr, cut: bool) -> Expr:
+        """`value`, which a reduction that runs along takes in, at a point of this stage: its start value beyond the
+        axis of the reduction, if that may be `cut`, and beyond others where that would read memory beyond its end."""
         assert along.op.reducer is not None
         own = self.stage.op.axes
         values: dict[Expr, Expr] = {
             a.var: self.domain.values[b.var] for a, b in zip(along.op.all_axes, own, strict=True)
         }
-        body = substitute(along.op.body[0], values)
-        far = [i for x in loads(along.op.body[0]) if not self._is_near(x.buffer) for i in x.indices]
+        body = substitute(value, values)
+        far = [i for x in loads(value) if not self._is_near(x.buffer) for i in x.indices]
         moving = frozenset[Var]().union(*map(free_vars, far))
         inside: Expr = Const(True, "bool")
         for a in along.op.all_axes:
@@ -189,3 +208,8 @@ class OnlineNest(GpuNest):
         rows, [value] = self._rows(), store.values
         term = rows.read(rows.terms, rows.point)
         return replace(store, values=(Cast(term, value.dtype) if value.dtype != term.dtype else term,))
+
+
+def _reach(peak: Stage) -> Reach | None:
+    assert peak.op.reducer is not None
+    return reach(peak.op.body[0], peak.op.axes[-1].var, peak.op.reduce_axes[0].var, peak.op.reducer.identity[0])

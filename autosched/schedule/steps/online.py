@@ -18,7 +18,8 @@ exp(old - new), so what was added up under a smaller maximum is multiplied by th
       old = peak;  peak = max(peak, X of the block);  total, Y.acc *= exp(old - peak)
       Y.weights = exp(X - peak);  total += Y.weights;  Y.acc += Y.weights * V
 
-A row of which nothing counts yet has the peak -inf: its weights are zeros.
+A row of which nothing counts yet has the peak -inf: its weights are zeros. Blocks in which no row has anything, since a
+condition hides what comes after the diagonal, are left out (`lower/symbolic/reach.py`), what they would multiply too.
 """
 
 from __future__ import annotations
