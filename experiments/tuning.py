@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +33,22 @@ assert set(WRONG) <= set(FAULTS)
 
 @dataclass(frozen=True)
 class BenchmarkCase:
-    """A workload at its benchmark shape `index` (from 0), at a shape of its own, or with its default arguments."""
+    """A workload at its benchmark shape `index` (from 0), at a shape of its own, or with its default arguments.
+
+    `dtype`: of its operands; the workload's own where it is None.
+    """
 
     workload: str
     index: int | None = None
     own_shape: tuple[int, ...] | None = None
+    dtype: str | None = None
 
     @property
     def label(self) -> str:
+        where = "" if self.index is None else f":{self.index}"
         if self.own_shape is not None:
-            return f"{self.workload}:{'x'.join(map(str, self.own_shape))}"
-        return self.workload if self.index is None else f"{self.workload}:{self.index}"
+            where = f":{'x'.join(map(str, self.own_shape))}"
+        return f"{self.workload}{where}{'' if self.dtype is None else f'@{self.dtype}'}"
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -50,21 +56,24 @@ class BenchmarkCase:
 
 
 def parse_cases(text: str) -> tuple[BenchmarkCase, ...]:
-    """'c2d:1,gmm,softmax,matmul:64x48x32': one benchmark shape, all of them, the defaults of a workload that has none,
-    and a shape of one's own.
+    """'c2d:1,gmm,softmax,matmul:64x48x32@bfloat16': one benchmark shape, all of them, the defaults of a workload that
+    has none, and a shape of one's own; with @, another dtype than the workload's own.
 
-    Raises UsageError for an unknown workload or a benchmark shape that it does not have.
+    Raises UsageError for an unknown workload or dtype, or a benchmark shape that the workload does not have.
     """
     cases: list[BenchmarkCase] = []
     for word in filter(None, (part.strip() for part in text.split(","))):
-        name, colon, number = word.partition(":")
-        shapes = find(name).shapes
+        where, at, dtype = word.partition("@")
+        name, colon, number = where.partition(":")
+        shapes, of = find(name).shapes, partial(BenchmarkCase, name, dtype=dtype or None)
+        if at and dtype not in find(name).dtypes:
+            raise UsageError(f"{name} takes {', '.join(find(name).dtypes)}, got {word!r}")
         if not colon:
-            cases += [BenchmarkCase(name, i) for i in range(len(shapes))] or [BenchmarkCase(name)]
+            cases += [of(i) for i in range(len(shapes))] or [of()]
         elif number.isdigit() and int(number) < len(shapes):
-            cases.append(BenchmarkCase(name, int(number)))
+            cases.append(of(int(number)))
         elif len(sizes := number.split("x")) > 1 and all(size.isdigit() for size in sizes):
-            cases.append(BenchmarkCase(name, own_shape=tuple(map(int, sizes))))
+            cases.append(of(own_shape=tuple(map(int, sizes))))
         else:
             has = f"the shapes 0 to {len(shapes) - 1}" if shapes else "no benchmark shape"
             raise UsageError(f"{name} has {has}, got {word!r}; a shape of your own is written {name}:64x48x32")

@@ -28,7 +28,7 @@ from experiments.gpu.facts import device_report
 from experiments.gpu.ledger import GpuLedger
 from experiments.gpu.peers import PEERS, SLOW
 from experiments.gpu.steps import Row, StepRequest
-from experiments.gpu.table import CONV_GOAL, COPY_GOAL, GEMM_GOAL, HEADER, cells, report, totals, verdicts
+from experiments.gpu.table import BEST_GOAL, COPY_GOAL, HEADER, cells, report, totals, verdicts
 from experiments.gpu.verify import verify
 from experiments.tuning import BenchmarkCase, load_now, parse_cases, tune
 
@@ -62,6 +62,7 @@ class GpuRun:
     peers: tuple[str, ...]
     database: Path
     seed: int
+    tuning_s: float = TUNING_S
     least_tuning_s: float = LEAST_TUNING_S
     parts: tuple[str, ...] = PARTS
 
@@ -149,11 +150,11 @@ def tuned(
         return row_before | {"attempts": row_before.get("attempts", 0) + ("contest" in plan.parts)}
     if "tune" not in plan.parts:
         return None
-    seconds = budget.share(TUNING_S, plan.least_tuning_s, kept_s=LEAST_CONTEST_S)
+    seconds = budget.share(plan.tuning_s, plan.least_tuning_s, kept_s=LEAST_CONTEST_S)
     if seconds is None:
         return None
     answer = tune_case(case, seconds)
-    row: dict[str, Any] = {"workload": case.workload, "shape": case.shape}
+    row: dict[str, Any] = {"workload": case.workload, "shape": case.shape, "dtype": case.dtype}
     row["attempts"] = row_before.get("attempts", 0) + 1
     if "error" in answer:
         row["error"] = f"tuning: {answer['error']['message']}"
@@ -218,7 +219,8 @@ def run(args: argparse.Namespace, budget: Budget) -> int:
         tuple(name for name in PEERS if name not in args.without),
         args.out / "records.db",
         args.seed,
-        QUICK_TUNING_S if args.quick else LEAST_TUNING_S,
+        args.tuning_seconds,
+        QUICK_TUNING_S if args.quick else min(LEAST_TUNING_S, args.tuning_seconds),
         args.parts,
     )
     ledger.facts = device_report(target)
@@ -227,7 +229,7 @@ def run(args: argparse.Namespace, budget: Budget) -> int:
     arena = ProcessArena(contest_command(target.kind), args.out / "contest.log")
 
     def tune_case(case: BenchmarkCase, seconds: float) -> dict[str, Any]:
-        asked = Asked(shape=case.shape, target=target.kind)
+        asked = Asked(shape=case.shape, dtype=case.dtype, target=target.kind)
         return tune(
             case.workload, asked, trials=plan.trials, database=plan.database, seed=plan.seed, budget_s=seconds,
             timeout_s=seconds + 20.0,
@@ -265,6 +267,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--trials", type=int, metavar="N", help=f"for each case (default {TRIALS}; quick {QUICK_TRIALS})"
     )
+    parser.add_argument(
+        "--tuning-seconds", type=float, default=TUNING_S, metavar="N", help=f"for a case (default {TUNING_S:.0f})"
+    )
     parser.add_argument("--candidates", type=int, metavar="N", help=f"verified of each operator (default {CANDIDATES})")
     parser.add_argument("--without", action="append", default=[], choices=tuple(PEERS), help="leave out a peer")
     parser.add_argument("--no-verify", action="store_true", help="do not verify all operators first")
@@ -288,7 +293,7 @@ def predict(request: StepRequest) -> str:
     return {
         "verify": "every operator right; failures of new sketches for tensor cores, if any",
         "tune": "fp32 GMM 1024^3 in less than 90 s; no wrong results",
-        "contest": f"fp32 GMM at {GEMM_GOAL} of cuBLAS or better, C2D at {CONV_GOAL} of cuDNN, copies at {COPY_GOAL}",
+        "contest": f"GMM and C2D at {BEST_GOAL} of the best peer or better, copies at {COPY_GOAL}",
     }.get(request.step, "all of verify, tune and contest")
 
 

@@ -23,10 +23,16 @@ class Check:
         return " ".join(words)
 
 
+# The four convolutions of the benchmarks, for 16 images.
+_IMAGES = ("16x14x14x256x256x3x1x1", "16x56x56x64x64x1x1x0", "16x7x7x512x512x3x1x1", "16x224x224x3x64x7x2x3")
 _FIRST = (
-    "gmm:1x1024x1024x1024", "c2d", "gmm:1x2048x2048x2048", "gmm:1x4096x4096x4096", "gmm:1x512x512x512",
-    "sfm:4096x4096", "nrm:1x8192x4096", "elementwise:4096x4096", "cbr:1", "dep:0", "tbg:0", "sfm:3", "nrm:3", "grp:2",
-    "dil:2", "t2d:1", "cap:0", "layer_norm:4096x4096", "transpose:4096x4096",
+    "gmm:1x8192x8192x8192@bfloat16", "gmm:1x4096x4096x4096@bfloat16", "gmm:1x4096x4096x4096",
+    *(f"c2d:{shape}@bfloat16" for shape in _IMAGES[:3]),
+    "gmm:1x1024x1024x1024@bfloat16", "gmm:1x1024x1024x1024", "gmm:1x512x4096x4096@bfloat16",
+    "gmm:1x17x4096x4096@bfloat16", *(f"c2d:{shape}" for shape in _IMAGES[:3]), "gmm:1x2048x2048x2048@bfloat16",
+    "gmm:1x2048x2048x2048", f"c2d:{_IMAGES[3]}@bfloat16", f"c2d:{_IMAGES[3]}", "c2d", "gmm:1x512x512x512",
+    "gmm:1x4096x4096x4096@float16", "sfm:4096x4096", "nrm:1x8192x4096", "elementwise:4096x4096", "cbr:1", "dep:0",
+    "tbg:0", "sfm:3", "nrm:3", "grp:2", "dil:2", "t2d:1", "cap:0", "layer_norm:4096x4096", "transpose:4096x4096",
 )  # fmt: skip
 _OPERATORS = ("cbr", "dep", "tbg", "sfm", "nrm", "grp", "dil", "t2d", "cap")
 _REST = tuple(f"{name}:{i}" for i in range(4) for name in _OPERATORS)

@@ -21,7 +21,7 @@ from autosched.codegen.c.source import GpuSource
 from autosched.errors import AutoschedError, NoValidCandidate
 from autosched.ir.matrices import MATRICES
 from autosched.measure import make_problem, timing
-from autosched.measure.check import CandidateError, Expected, compare, open_expected
+from autosched.measure.check import CandidateError, Expected, compare, open_array, open_expected
 from autosched.measure.gpu_data import GpuData, make_workspace
 from autosched.measure.host import ScratchDirectory
 from autosched.measure.problem import Problem
@@ -51,7 +51,7 @@ def contest(
     tell: Tell,
 ) -> dict[str, Any]:
     """One row: rates of the device, our kernel and the named peers side by side."""
-    dag, _ = build(case.workload, case.shape)
+    dag, _ = build(case.workload, case.shape, dtype=case.dtype)
     row: dict[str, Any] = {"workload": case.workload, "shape": case.shape, "flops": dag.flops, "peers": {}}
     clocks: dict[str, Clock] = {}
     with ScratchDirectory() as scratch:
@@ -121,13 +121,10 @@ def torch_session(names: list[str], entries: dict[str, Any]) -> Iterator[list[st
 def enter_peer(name: str, case: BenchmarkCase, problem: Problem, n_copies: int) -> tuple[dict[str, Any], Clock | None]:
     """As `enter_ours`, for a peer; whatever it raises is its reason not to take part."""
     try:
-        import torch
-
         arrays = load_inputs(problem)
-        copies = [[torch.from_numpy(array).cuda() for array in arrays] for _ in range(n_copies)]
+        copies = [[peers.on_device(array) for array in arrays] for _ in range(n_copies)]
         entry = peers.PEERS[name](case, copies)
-        result = entry.ours(entry.runs[0]()).contiguous().cpu().numpy()
-        found = judged(problem, result)
+        found = judged(problem, peers.on_host(entry.ours(entry.runs[0]()), problem.outputs[0].numpy_dtype))
         return found, peers.GraphClock(entry.runs)
     except peers.NoPeer as reason:
         return {"right": False, "reason": str(reason)}, None
@@ -136,8 +133,9 @@ def enter_peer(name: str, case: BenchmarkCase, problem: Problem, n_copies: int) 
 
 
 def load_inputs(problem: Problem) -> list[np.ndarray[Any, Any]]:
+    """Of types that are not NumPy's own too."""
     files = (problem.directory / f"{DATA_SET}.in{i}.npy" for i in range(len(problem.inputs)))
-    return [np.load(file, allow_pickle=False) for file in files]
+    return [open_array(file, spec) for file, spec in zip(files, problem.inputs, strict=True)]
 
 
 def judged(problem: Problem, result: np.ndarray[Any, Any]) -> dict[str, Any]:
@@ -170,11 +168,12 @@ def called_with_tensors(kernel: GpuKernel, problem: Problem) -> dict[str, Any]:
     import torch
 
     try:
-        inputs = [torch.from_numpy(array).cuda() for array in load_inputs(problem)]
-        out = torch.full(problem.outputs[0].shape, float("nan"), device="cuda")
+        inputs = [peers.on_device(array) for array in load_inputs(problem)]
+        spec = problem.outputs[0]
+        out = peers.on_device(np.zeros(spec.shape, spec.numpy_dtype))
         kernel(*inputs, out=out)
         torch.cuda.synchronize()
-        return judged(problem, out.cpu().numpy())
+        return judged(problem, peers.on_host(out, spec.numpy_dtype))
     except Exception as error:  # recorded: the contest goes on without it
         return {"right": False, "reason": f"{type(error).__name__}: {error}"[:500]}
 
@@ -183,9 +182,9 @@ def best_kernel(case: BenchmarkCase, target: str, database: Path) -> GpuKernel:
     """The stored best kernel. Raises AutoschedError."""
     from autosched import api
 
-    if not api.best(case.workload, shape=case.shape, target=target, db=database):
+    if not api.best(case.workload, shape=case.shape, dtype=case.dtype, target=target, db=database):
         raise NoValidCandidate(f"{database} has no kernel of {case.label} for this device")
-    kernel = api.compile(case.workload, shape=case.shape, target=target, db=database)
+    kernel = api.compile(case.workload, shape=case.shape, dtype=case.dtype, target=target, db=database)
     assert isinstance(kernel, GpuKernel)
     return kernel
 

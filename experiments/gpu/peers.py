@@ -10,13 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from autosched.cli.peers import CONVOLUTIONS, TORCH
+from autosched.ir.dtype import is_foreign
 from autosched.te.operators.registry import build
 from experiments.tuning import BenchmarkCase
 
 if TYPE_CHECKING:
     import torch
 
+Array: TypeAlias = npt.NDArray[Any]
 Tensors: TypeAlias = "list[torch.Tensor]"
 Run: TypeAlias = "Callable[[], torch.Tensor]"
 Copies: TypeAlias = "Sequence[Tensors]"
@@ -54,6 +59,28 @@ def start_torch() -> Any:
     return torch
 
 
+def on_device(array: Array) -> torch.Tensor:
+    """A copy, of types that NumPy alone does not know too."""
+    import torch
+
+    if not is_foreign(array.dtype):
+        return torch.from_numpy(np.array(array)).cuda()
+    bits = np.array(array).view(f"int{8 * array.dtype.itemsize}")
+    kind: torch.dtype = getattr(torch, array.dtype.name)
+    return torch.from_numpy(bits).view(kind).cuda()
+
+
+def on_host(tensor: torch.Tensor, kind: np.dtype[Any]) -> Array:
+    """The values as an array of `kind`, which is the tensor's type by another name."""
+    import torch
+
+    found = tensor.contiguous().cpu()
+    if is_foreign(kind):
+        found = found.view(getattr(torch, f"int{8 * kind.itemsize}"))
+    array: Array = found.numpy()
+    return array.view(kind)
+
+
 def eager(case: BenchmarkCase, copies: Copies) -> Entry:
     """The formulation of `autosched bench`: images in channels_last, which is our layout."""
     if case.workload not in TORCH:
@@ -63,8 +90,8 @@ def eager(case: BenchmarkCase, copies: Copies) -> Entry:
 
 
 def eager_otherwise(case: BenchmarkCase, copies: Copies) -> Entry:
-    """Another way to say the same, which the libraries may like better in single precision: convolutions in PyTorch's
-    own layout, NCHW, and a batch of one product as one product."""
+    """Another way to say the same, which the libraries may like better: convolutions in PyTorch's own layout, NCHW, and
+    a batch of one product as one product."""
     if case.workload == "gmm" and len(copies[0][0]) == 1:
         return Entry([_one_product(tensors) for tensors in copies], lambda y: y.unsqueeze(0))
     if case.workload not in _NCHW:
@@ -76,13 +103,15 @@ def eager_otherwise(case: BenchmarkCase, copies: Copies) -> Entry:
 
 def _arguments(case: BenchmarkCase) -> dict[str, Any]:
     """All arguments of the workload by name."""
-    return dict(build(case.workload, case.shape)[1]["args"])
+    return dict(build(case.workload, case.shape, dtype=case.dtype)[1]["args"])
 
 
 def _one_product(a: Tensors) -> Run:
     import torch
 
     x, y = a[0][0], a[1][0]
+    if x.dtype is torch.int8:
+        return lambda: torch._int_mm(x, y)
     return lambda: torch.mm(x, y)
 
 

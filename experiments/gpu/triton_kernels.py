@@ -1,4 +1,4 @@
-"""The standard Triton kernels: a tiled matrix product in full single precision, and a softmax of whole rows.
+"""The standard Triton kernels: a tiled matrix product, in full single precision or of 16 bits, a softmax of whole rows.
 
 Imported only where Triton is installed.
 """
@@ -15,13 +15,20 @@ _TILES = (
     (128, 128, 16, 8, 2), (128, 64, 16, 4, 3), (64, 128, 16, 4, 3), (64, 64, 32, 4, 3), (64, 64, 16, 4, 3),
     (64, 32, 32, 4, 3), (32, 32, 32, 4, 3), (128, 32, 32, 4, 3),
 )  # fmt: skip
-CONFIGS = [
-    triton.Config({"BM": bm, "BN": bn, "BK": bk, "GROUP": 8}, num_warps=warps, num_stages=stages)
-    for bm, bn, bk, warps, stages in _TILES
-]
+_TENSOR_CORE_TILES = (
+    (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 4, 4),
+    (64, 256, 64, 4, 4), (64, 128, 64, 4, 4), (128, 64, 64, 4, 4), (64, 64, 64, 4, 5), (16, 128, 128, 4, 5),
+    (32, 64, 128, 4, 5),
+)  # fmt: skip
 
 
-@triton.autotune(configs=CONFIGS, key=["M", "N", "K"])
+def _configs(tiles: tuple[tuple[int, int, int, int, int], ...]) -> list[triton.Config]:
+    return [
+        triton.Config({"BM": bm, "BN": bn, "BK": bk, "GROUP": 8}, num_warps=warps, num_stages=stages)
+        for bm, bn, bk, warps, stages in tiles
+    ]
+
+
 @triton.jit
 def _matmul(
     a_ptr, b_ptr, c_ptr, M, N, K,
@@ -42,10 +49,15 @@ def _matmul(
         left = K - step * BK
         a = tl.load(a_at, mask=(m[:, None] < M) & (k[None, :] < left), other=0.0)
         b = tl.load(b_at, mask=(k[:, None] < left) & (n[None, :] < N), other=0.0)
-        total = tl.dot(a, b, total, input_precision="ieee")
+        total = tl.dot(a, b, total, input_precision="ieee")  # which says nothing of 16 bits
         a_at += BK
         b_at += BK * N
-    tl.store(c_ptr + z * M * N + m[:, None] * N + n[None, :], total, mask=(m[:, None] < M) & (n[None, :] < N))
+    c = total.to(c_ptr.dtype.element_ty)
+    tl.store(c_ptr + z * M * N + m[:, None] * N + n[None, :], c, mask=(m[:, None] < M) & (n[None, :] < N))
+
+
+_single = triton.autotune(configs=_configs(_TILES), key=["M", "N", "K"])(_matmul)
+_half = triton.autotune(configs=_configs(_TENSOR_CORE_TILES), key=["M", "N", "K"])(_matmul)
 
 
 @triton.jit
@@ -60,13 +72,14 @@ def matmul(x: torch.Tensor, y: torch.Tensor) -> Callable[[], torch.Tensor]:
     """The product of x[B,M,K] and y[B,K,N], contiguous."""
     batch, m, k = x.shape
     n = y.shape[2]
+    kernel = _single if x.dtype is torch.float32 else _half
 
     def grid(meta: dict[str, int]) -> tuple[int, int]:
         return triton.cdiv(m, meta["BM"]) * triton.cdiv(n, meta["BN"]), batch
 
     def run() -> torch.Tensor:
         out = torch.empty((batch, m, n), device=x.device, dtype=x.dtype)
-        _matmul[grid](x, y, out, m, n, k)
+        kernel[grid](x, y, out, m, n, k)
         return out
 
     return run

@@ -16,7 +16,7 @@ from experiments.gpu import board as script
 from experiments.gpu import cases as suite
 from experiments.gpu.board import RESERVE_S, Budget, hold_contest
 from experiments.gpu.ledger import GpuLedger
-from experiments.gpu.table import HEADER, cells, rates, ratio, report, totals, verdicts
+from experiments.gpu.table import HEADER, LARGEST_CASE, cells, rates, ratio, report, totals, verdicts
 from experiments.tuning import BenchmarkCase, parse_cases
 from tests.helpers import python
 
@@ -61,12 +61,14 @@ def test_every_operator_is_verified_and_builds():
 def test_the_cases_cover_the_list_and_build():
     labels = [case.label for case in suite.CASES]
     assert len(set(labels)) == len(labels)
-    assert [c.shape[1] for c in suite.CASES if c.workload == "gmm"] == [1024, 2048, 4096, 512]
-    assert labels[1:5] == [f"c2d:{i}" for i in range(4)]
+    single = {c.shape[1] for c in suite.CASES if c.workload == "gmm" and c.dtype is None}
+    assert single == {512, 1024, 2048, 4096}
+    assert labels[0] == LARGEST_CASE
+    assert {f"c2d:{i}" for i in range(4)} <= set(labels)
     for name in ("cbr", "dep", "tbg", "sfm", "nrm", "grp", "dil", "t2d", "cap"):
         assert set(WORKLOADS[name].shapes) <= {c.shape for c in suite.CASES if c.workload == name}
     for case in (*suite.CASES, *suite.QUICK):
-        build(case.workload, case.shape)
+        build(case.workload, case.shape, dtype=case.dtype)
 
 
 # Time
@@ -298,17 +300,19 @@ def test_rows_and_totals():
     checks = {"a": {"ok": True, "right": 4}, "b": {"ok": False, "right": 1}}
     found = totals(checks, rows)
     assert found["gmm_vs_torch_geomean"] == pytest.approx(0.8)
-    assert found["c2d_vs_torch_geomean"] is None
+    assert found["products_vs_best"] == {"float32": pytest.approx(0.8)}
+    assert found["largest_vs_torch"] is None
     assert found["all_vs_torch_geomean"] == pytest.approx((0.8 * 2.0) ** 0.5)
     assert found["memory_bound_of_copy_worst"] == pytest.approx(0.75)
     assert found["wrong_trials"] == 2
     assert found["not_verified"] == ["b"]
     goals = verdicts(found, 2)
     assert goals[0] == "operators verified: 1 of 2, 5 candidates right; not: b"
-    assert goals[1].endswith("0.80 (goal >= 0.8): reached")
+    assert goals[1].endswith("0.80 (goal >= 1.0): MISSED")
     assert goals[2].endswith("not measured")
-    assert goals[3].endswith("0.75 (goal >= 0.85): MISSED")
-    assert goals[4].endswith("30.00 (goal 64 trials within 90): reached")
+    assert goals[3].endswith("(float32 0.80): 0.80 (goal >= 1.0): MISSED")
+    assert goals[4].endswith("0.75 (goal >= 0.85): MISSED")
+    assert goals[5].endswith("30.00 (goal 64 trials within 90): reached")
     assert goals[1] in report(checks, rows, 2)
 
 

@@ -41,10 +41,25 @@ def test_cases_by_name_and_index():
 def test_a_case_of_ones_own_shape():
     (case,) = parse_cases("matmul:333x777x64")
     assert (case.label, case.shape, case.index) == ("matmul:333x777x64", (333, 777, 64), None)
+    (case,) = parse_cases("matmul:333x777x64@bfloat16")
+    assert (case.label, case.shape, case.dtype) == ("matmul:333x777x64@bfloat16", (333, 777, 64), "bfloat16")
+    assert [c.label for c in parse_cases("gmm:1@float16,softmax@float16")] == ["gmm:1@float16", "softmax@float16"]
 
 
 @pytest.mark.parametrize(
-    "text", ["c2d:4", "c2d:x", "matmul:3x", "matmul:3x-4x5", "relu:0", "nothing_like_it", "layer_norm:0", ""]
+    "text",
+    [
+        "c2d:4",
+        "c2d:x",
+        "matmul:3x",
+        "matmul:3x-4x5",
+        "relu:0",
+        "nothing_like_it",
+        "layer_norm:0",
+        "gmm@",
+        "gmm@float3",
+        "",
+    ],
 )
 def test_unknown_cases_are_refused(text):
     with pytest.raises(UsageError):
