@@ -261,7 +261,7 @@ class _Checker:
             self.report(s, place, f"the tile {s.buffer} is not in shared memory")
         if scopes.get(s.outside, Scope.GLOBAL) not in (Scope.PARAM, Scope.GLOBAL):
             self.report(s, place, f"{s.outside}, which a tile is a part of, is not in global memory")
-        if len(s.shape) != (2 if s.pixels is not None else len(s.dims or s.origin)):
+        if len(s.shape) not in ((2, 3) if s.pixels is not None else (len(s.dims or s.origin),)):
             self.report(s, place, f"a tile of {len(s.shape)} dimensions begins at {len(s.origin)} indices")
 
     def allocation(self, s: Allocate, place: _Place) -> None:

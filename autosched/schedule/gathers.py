@@ -143,17 +143,21 @@ def _in_box(found: _Indices, load: Load) -> Gather | None:
 
 
 def _in_pixels(found: _Indices, load: Load, shape: Sequence[int]) -> Gather | None:
-    """Two axes: rows are pixels, the other steps along the channels, which are the last dimension."""
+    """The last two axes: rows are pixels, the other steps along the channels, which are the last dimension. An axis
+    before them steps along the images."""
     channel = len(load.indices) - 1
-    if len(found.axes) != 2 or channel < 1:
+    if not 2 <= len(found.axes) <= 3 or channel < 1:
         return None
-    rows, depth = found.axes
+    *images, rows, depth = found.axes
     last = found.straight(depth)
-    is_lead = channel > 1 and not found.constants[0] and set(found.terms[0]) == {rows.var}
-    lead = 1 if is_lead and [n for _, n in found.terms[0][rows.var]] == [1] else 0
+    counting = images[0] if images else rows
+    is_lead = channel > 1 and not found.constants[0] and set(found.terms[0]) == {counting.var}
+    lead = 1 if is_lead and [n for _, n in found.terms[0][counting.var]] == [1] else 0
     if last is None or last[0] != channel or rows.var in found.terms[channel]:
         return None
-    counted = _counted(found, rows, lead, channel)
+    if images and (not lead or found.straight(images[0]) != (0, _size(images[0]))):
+        return None
+    counted = _counted(found, rows, lead, (lead if images else 0, channel))
     if counted is None:
         return None
     counts, steps = counted
@@ -168,22 +172,22 @@ def _in_pixels(found: _Indices, load: Load, shape: Sequence[int]) -> Gather | No
     if any(n < 0 for d in range(lead, channel) for _, n in found.terms[d].get(depth.var, ())):
         return None
     origin = (*first, *spatial, load.indices[channel], *offsets)
-    return Gather(load, origin, (), Pixels(counts, steps, lower), (_size(rows), last[1]))
+    return Gather(load, origin, (), Pixels(counts, steps, lower), (*map(_size, images), _size(rows), last[1]))
 
 
 def _counted(
-    found: _Indices, rows: StageAxis, lead: int, channel: int
+    found: _Indices, rows: StageAxis, lead: int, dims: tuple[int, int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """(counts, steps) of pixels along the spatial dimensions, where rows count them, the last dimension fastest, and
-    images before them."""
+    images before them, if that is among the dimensions from `dims[0]` to before `dims[1]`."""
     counts: list[int] = []
     steps: list[int] = []
     inner = 1
-    for dim in reversed(range(channel)):
+    for dim in reversed(range(*dims)):
         terms = found.terms[dim].get(rows.var, [])
         if len(terms) != 1:
             return None
-        (atom, step), is_first = terms[0], dim == 0
+        (atom, step), is_first = terms[0], dim == dims[0]
         number: Expr = rows.var if inner == 1 else Binary("floordiv", rows.var, Const(inner, INDEX))
         count = _size(rows) // inner if is_first else _number(atom)
         wanted = number if is_first else Binary("mod", number, Const(count, INDEX))

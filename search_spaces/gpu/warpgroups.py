@@ -48,6 +48,7 @@ from search_spaces.access import buffer_shape
 from search_spaces.fusion import fused_consumer
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
+from search_spaces.gpu.channels import with_channels_last
 from search_spaces.gpu.matrices import matrix_alternatives
 from search_spaces.gpu.shared import private_producers
 from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
@@ -62,10 +63,10 @@ class WarpgroupTiling:
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         gpu = context.target.gpu
         can = context.target.backend.has_matrices and gpu is not None and gpu.has_warpgroups
-        return can and _in_tiles(sketch, stage) is not None
+        return can and _loaded(sketch, stage) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-        found = _in_tiles(sketch, stage)
+        found = _loaded(sketch, stage)
         assert found is not None
         whole = [_by_warpgroups(found, staged, context) for staged in (True, False)]
         return [*(x for x in whole if x is not None), *matrix_alternatives(sketch, stage, context)]
@@ -83,6 +84,17 @@ class TiledProduct:
     product: ProductAxes
     makers: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     together: int = 0
+
+
+def _loaded(sketch: PartialSketch, stage: Stage) -> TiledProduct | None:
+    """The stage as a product that warpgroups can do, with its operands as they are or with copies of them in which the
+    channels are neighbours."""
+    found, pair = _in_tiles(sketch, stage), matrix_operands(stage.op.body, stage.op.reducer)
+    row = None if pair is None else pair.row(*pair.loads, CAPABILITY, WARPS)
+    if found is not None or row is None:
+        return found
+    arranged = with_channels_last(sketch, stage.name, row)
+    return None if arranged is None else _in_tiles(arranged, arranged.state.stage(stage.name))
 
 
 def _in_tiles(sketch: PartialSketch, stage: Stage) -> TiledProduct | None:

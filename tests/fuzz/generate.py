@@ -21,6 +21,7 @@ from autosched.te import ComputeDAG, Tensor
 from autosched.te.reducers import smallest
 from autosched.te.rewrites.precision import with_precision
 from tests.fuzz import expressions as ex
+from tests.fuzz.images import ImageProduct
 from tests.fuzz.indices import looked_up, moved, moves_within
 
 EXTENTS = (1, 2, 3, 5, 7, 12, 13, 16, 17, 31, 33, 64)
@@ -361,6 +362,13 @@ class _Program:
 
         self.stage([*extents, *([filters] if filters is not None else [])], body)
 
+    def image(self, base: Tensor) -> None:
+        """A convolution of its own, of numbers that tensor cores take."""
+        for tensor in ImageProduct.random(self.rng).tensors(self.name("I")):
+            self.read.update(t.name for t in tensor.op.inputs)
+            self.stages.append(tensor)
+        self.pool.append(self.stages[-1])
+
     def overlap(self, base: Tensor) -> None:
         """A reduction that reads two moving windows of a stage before it, whose region is therefore their union."""
         if not base.shape or max(base.shape) < 3:
@@ -565,6 +573,7 @@ _KINDS: dict[Callable[[_Program, Tensor], None], int] = {
     _Program.matrices: 2,
     _Program.reduction: 5,
     _Program.window: 5,
+    _Program.image: 2,
     _Program.overlap: 4,
     _Program.copy: 3,
     _Program.stencil: 2,

@@ -29,6 +29,8 @@ def conv(name: str, shape: tuple[int, ...], dtype: str = "bfloat16", **settings:
         conv("c3d", (2, 2, 4, 5, 32, 16, 3, 1, 1)),
         conv("dil", (1, 9, 10, 32, 16, 3, 1, 2, 2), "float16"),
         conv("cbr", (2, 9, 9, 32, 32, 3, 1, 1)),
+        conv("conv2d", (1, 9, 8, 32, 64, 3, 1, 1), layout="NCHW"),
+        conv("conv2d", (3, 9, 7, 32, 64, 3, 2, 1), layout="NCHW"),
     ],
     ids=lambda dag: "-".join(map(str, (dag.outputs[0].name, *dag.outputs[0].public_shape))),
 )
