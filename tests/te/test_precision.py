@@ -59,3 +59,18 @@ def test_others_stay() -> None:
     k = te.reduce_axis(8, name="k")
     dag = te.ComputeDAG(te.compute((4,), lambda i: te.max(x[i, k], axis=k), name="Y"))
     assert with_precision(dag, SHORT) is dag
+
+
+def test_sums_of_8_bits_may_be_cut_off() -> None:
+    """Instructions keep 13 bits of the largest of 32 terms; what is exact there stays so."""
+    bounds = {}
+    for dtype in ("float16", "float8_e4m3fn"):
+        dag = product(16, 16, 70, dtype=dtype)
+        inputs = make_inputs(dag, 3, "normal")
+        (reference,) = evaluate(dag, inputs)
+        sizes = np.abs(inputs["A"].astype(np.float64)) @ np.abs(inputs["B"].astype(np.float64))
+        bounds[dtype] = (reference.bound / sizes).max()
+    assert bounds["float16"] < 2.0**-15
+    assert 3 * 2.0**-12 < bounds["float8_e4m3fn"] < 3.2 * 2.0**-12
+    ones = {t.name: np.ones(t.shape, inputs["A"].dtype) for t in dag.inputs}
+    assert not evaluate(dag, ones)[0].bound.any()

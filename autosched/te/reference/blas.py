@@ -123,22 +123,22 @@ def _exact_cast(source: str, target: str) -> bool:
     return b.bits > a.bits and (b.is_float or not a.is_float)
 
 
-def evaluate(c: Contraction, shape: Sequence[int], dtype: str) -> Bounded:
-    """The output of `shape`, with its error bound; integers wrap around in `dtype`."""
+def evaluate(c: Contraction, shape: Sequence[int], dtype: str, cut: float = 0.0) -> Bounded:
+    """The output of `shape`, with its error bound; integers wrap around in `dtype`. `cut`: see `rules.cut_off`."""
     if not DTYPES[dtype].is_float:
         return Bounded(_integers(c, shape, dtype))
     # Integers are cast before they are multiplied: their products wrap around.
     a, b = (Bounded(x.value.value.astype("float64", copy=False), x.value.err) for x in (c.a, c.b))
     value = np.zeros(tuple(shape))
     _multiply(c, a.value, b.value, value)
-    factor = (2.0 * c.terms + 1.0) * rules.unit(dtype)
+    factor, largest = (2.0 * c.terms + 1.0) * rules.unit(dtype) + cut, rules.exact_up_to(dtype, cut)
     size_a, size_b = np.abs(a.value), np.abs(b.value)
     if a.err is None and b.err is None:
         integers = rules.integral(a.value) and rules.integral(b.value)
-        if integers and c.terms * _largest(size_a) * _largest(size_b) <= DTYPES[dtype].largest_exact_integer:
+        if integers and c.terms * _largest(size_a) * _largest(size_b) <= largest:
             return Bounded(value)
         err = _magnitudes(c, shape, size_a, size_b)
-        if integers and float(err.max()) <= DTYPES[dtype].largest_exact_integer:
+        if integers and float(err.max()) <= largest:
             return Bounded(value)
         err *= factor
     else:

@@ -32,13 +32,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from autosched.ir.dots import factors
 from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Expr
 from autosched.ir.precision import PRECISIONS, SHORT_BITS
 
 Array: TypeAlias = npt.NDArray[Any]
 
 EXACT = "float64"  # what the reference computes in
 _FAST = 8.0  # units: 4 ulp of a fast function, an ulp being up to 2u of the result
+_TOGETHER, _CUT = 32, 2.0**-12
 _NOISE = 1e-30  # errors below this come from underflow only; they do not make the argument of sqrt negative
 
 
@@ -66,6 +69,19 @@ def constant(value: bool | int | float, dtype: str) -> Bounded:
     if DTYPES[dtype].is_float:
         return Bounded(np.asarray(DTYPES[dtype].numpy_dtype.type(value), dtype="float64"))
     return Bounded(np.asarray(value, dtype="int64" if isinstance(value, int) else None).astype(dtype))
+
+
+def cut_off(term: Expr, count: int) -> float:
+    """What instructions may lose that add up `count` products of floats of 8 bits, relative to the sum of their sizes:
+    they keep 13 bits of the largest of 32 terms and of what is there already. (wgmma on an H200: 2^-12.6.)"""
+    pair = factors(term, term.dtype)
+    is_short = pair is not None and all(DTYPES[x.dtype].is_float and DTYPES[x.dtype].bits == 8 for x in pair)
+    return -(-count // _TOGETHER) * _CUT if is_short else 0.0
+
+
+def exact_up_to(dtype: str, cut: float) -> float:
+    """Sums of integers up to this size are exact, where so much may be cut off."""
+    return DTYPES[dtype].largest_exact_integer if cut == 0.0 else 1.0 / _CUT
 
 
 def errors(*parts: Array | None) -> Array | None:

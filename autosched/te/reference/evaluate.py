@@ -5,7 +5,7 @@ own dtype with wrap-around. The bound is that of any kernel that computes in the
 summation, with or without fused multiply-adds, and with exp, tanh, erf and log of at most 4 ulp; the rules
 stand in `reference_rules`. A sum of n terms t has the bound sum of the terms' errors + 2 n u sum |t|, twice
 Higham's gamma_n, and none at all where all terms are integers and sum |t| is exactly representable: data
-of small integers therefore checks sums of products exactly.
+of small integers therefore checks sums of products exactly. Instructions that multiply floats of 8 bits lose more.
 
 A reducer of the user's own that only selects (argmax and its like) is combined in a tree; one that rounds
 is combined in order, with its errors doubled for other orders. Where a tuple reducer depends on which
@@ -171,7 +171,8 @@ def _seen(result: Bounded, tensor: Tensor) -> Reference:
 def _stage(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Bounded, ...]:
     product = _product(op, tensors)
     if product is not None:
-        return (blas.evaluate(product, op.shape, op.body[0].dtype),)
+        cut = rules.cut_off(op.body[0], product.terms)
+        return (blas.evaluate(product, op.shape, op.body[0].dtype, cut),)
     sums = find_prefix_scan(op)
     if sums is not None and op.reducer is not None and (kind := kind_of(op.reducer)) in _ACCUMULATED:
         (term,) = _stage(elements(op, sums, op.name), tensors)
@@ -363,10 +364,11 @@ def _sum(parts: Iterator[tuple[Bounded, ...]], space: tuple[int, ...], op: Compu
         exact = exact and part.err is None and rules.integral(part.value)
         if part.err is not None:
             err += _over(np.add, part.err)
-    if exact and float(size.max(initial=0.0)) <= DTYPES[dtype].largest_exact_integer:
-        return Bounded(total)
     terms = math.prod(a.extent for a in op.reduce_axes)
-    own = size * (2.0 * terms * rules.unit(dtype)) + terms * DTYPES[dtype].underflow
+    cut = rules.cut_off(op.body[0], terms)
+    if exact and float(size.max(initial=0.0)) <= rules.exact_up_to(dtype, cut):
+        return Bounded(total)
+    own = size * (2.0 * terms * rules.unit(dtype) + cut) + terms * DTYPES[dtype].underflow
     return Bounded(total, rules.tamed(total, err + own, dtype, err))
 
 
