@@ -79,9 +79,21 @@ _CHECKS: tuple[Check, ...] = (
     Check("elementwise", (31, 17)),
     Check("transpose", (33, 47)),
 )
+# For tensor cores: of every type, with and without whole tiles and whole 16 bytes in a row.
+_ON_TENSOR_CORES = (
+    *(Check("gmm", shape, {"dtype": dtype})
+      for dtype in ("bfloat16", "float16") for shape in ((1, 136, 264, 200), (2, 130, 64, 128), (1, 17, 33, 31))),
+    *(Check("gmm", (1, 72, 96, 80), {"dtype": dtype}) for dtype in ("int8", "uint8", "float8_e4m3fn", "float8_e5m2")),
+    *(Check("c2d", shape, {"dtype": dtype})
+      for dtype in ("bfloat16", "float16") for shape in ((2, 9, 9, 32, 64, 3, 1, 1), (1, 9, 8, 24, 40, 3, 2, 1))),
+    Check("dense", (40, 64, 72), {"dtype": "bfloat16"}),
+    *(Check(name, shape, {"dtype": dtype})
+      for dtype in ("bfloat16", "float16") for name, shape in (("softmax", (9, 48)), ("layer_norm", (5, 40)))),
+)  # fmt: skip
 _LISTED = {check.workload for check in _CHECKS}
 CHECKS = (
+    *_ON_TENSOR_CORES,
     *_CHECKS,
     *(Check(w.name, tuple(small_numbers(w).values())) for w in WORKLOADS.values() if w.name not in _LISTED),
 )
-QUICK_CHECKS: tuple[Check, ...] = tuple(c for c in CHECKS if c.workload in ("gmm", "sfm", "dep"))
+QUICK_CHECKS: tuple[Check, ...] = tuple(c for c in CHECKS if c.workload in ("gmm", "sfm", "dep") and not c.settings)

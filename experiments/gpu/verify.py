@@ -64,7 +64,7 @@ def verify(
 
 
 def random_jobs(dag: ComputeDAG, target: Target, n: int, seed: int) -> Iterator[Job]:
-    """Up to `n` legal candidates, taken from the sketches in turn; `key` is sketch and values."""
+    """Up to `n` legal candidates, or one of each sketch, taken from them in turn; `key` is sketch and values."""
     found = sketches(collapse(dag), target)
     nests = [lower(sketch.state) for sketch in found]
     names = [tuple(p.name for p in sketch.params) for sketch in found]
@@ -72,7 +72,7 @@ def random_jobs(dag: ComputeDAG, target: Target, n: int, seed: int) -> Iterator[
     rng = np.random.default_rng(seed)
     rows = [_legal(model, i, sketch, rng) for i, sketch in enumerate(found)]
     order = [(i, k) for k in range(DRAWN) for i in range(len(found)) if k < len(rows[i])]
-    for i, k in order[:n]:
+    for i, k in order[: max(n, len(found))]:
         values = dict(zip(names[i], map(int, rows[i][k]), strict=True))
         words = " ".join(f"{name}={value}" for name, value in values.items())
         yield Job(f"{found[i].name} {words}", build_source(nests[i], values, target))

@@ -353,7 +353,7 @@ def pocl(tmp_path, monkeypatch):
 
 def test_the_whole_script_on_an_opencl_device(pocl, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(suite, "QUICK", parse_cases("gmm:1x16x16x16"))
-    monkeypatch.setattr(suite, "QUICK_CHECKS", suite.CHECKS[:1])
+    monkeypatch.setattr(suite, "QUICK_CHECKS", suite.QUICK_CHECKS[:1])
     monkeypatch.setattr(script, "ROUNDS", 2)
     words = ["--target", "opencl", "--quick", "--trials", "2", "--minutes", "3", "--out", str(tmp_path)]
     assert script.main(words) == 0
