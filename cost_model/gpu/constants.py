@@ -36,7 +36,7 @@ class CardConstants:
     matrix_latency: Constant = 33.0  # until the result of a product of matrices can be used
     shared_latency: Constant = 30.0
     global_latency: Constant = 550.0
-    tile_latency: Constant = 1500.0  # of what the copy engine loads
+    tile_latency: Constant = 1150.0  # of what the copy engine loads
     loads_ahead: Constant = 4.0  # steps of a reduction that reads global memory, whose loads are on their way together
     block_latency: Constant = 500.0  # start and end of a block
     block_cycles: Constant = 150.0  # from the start of a block to that of the next on the same multiprocessor

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autosched.ir.closed_forms.arithmetic import is_one, is_zero
-from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary, imin, product, select
+from autosched.ir.expr import COMPARISON, INDEX, Binary, Const, Expr, Var, binary, imin, product, select
 from autosched.ir.linear import linear
-from autosched.ir.stmt import Buffer, Scope
+from autosched.ir.stmt import Buffer, Scope, Store
 from autosched.ir.visit import free_vars, loads, subexpressions
 from cost_model.analysis.access import stored
 from cost_model.analysis.statements import Statement
@@ -38,6 +38,7 @@ class Fill:
     steps: tuple[Expr, ...]  # distance in shared memory of neighbours along each dimension
     runs: tuple[tuple[str, Expr], ...]  # buffer outside -> contiguous elements of it
     aligned: Expr  # bool: every vector is one access
+    borders: Expr  # comparisons with a border that some place of the buffer may be beyond
 
     @property
     def width(self) -> Expr:
@@ -74,7 +75,35 @@ def fill_of(statement: Statement) -> Fill | None:
         run, even = _run(buffer, load.indices, places, shape, vector, lane)
         runs.append((buffer.name, run))
         aligned = aligned & even
-    return Fill(vector, bounds.get(each, UNIT), shape, tuple(steps), tuple(runs), aligned)
+    lengths = {x.var: x.bound for x in statement.loops} | {
+        p: e for p, e in zip(places, shape, strict=True) if p is not None
+    }
+    borders = _borders(store, lengths)
+    return Fill(vector, bounds.get(each, UNIT), shape, tuple(steps), tuple(runs), aligned, borders)
+
+
+def _borders(store: Store, lengths: Mapping[Expr, Expr]) -> Expr:
+    """Of the comparisons in a store's values, how many are needed; `lengths`: atom -> its values are 0 and up to that.
+
+    Code of a tile that divides its axis has none: what they say is known."""
+    found = NONE
+    for e in dict.fromkeys(x for value in store.values for x in subexpressions(value)):
+        if isinstance(e, Binary) and e.op in COMPARISON and e.a.dtype == INDEX:
+            found = found + select(_is_known(e, lengths), NONE, UNIT)
+    return found
+
+
+def _is_known(comparison: Binary, lengths: Mapping[Expr, Expr]) -> Expr:
+    """Whether it holds wherever the atoms are, bool. Coefficients are no less than 0, as those of tiles are."""
+    form = linear(comparison.a)
+    if comparison.op == "ge" and is_zero(comparison.b):
+        return binary("ge", form.constant, NONE)
+    if comparison.op != "lt" or not isinstance(comparison.b, Const) or any(a not in lengths for a, _ in form.terms):
+        return FALSE
+    largest = form.constant
+    for atom, coefficient in form.terms:
+        largest = largest + coefficient * (lengths[atom] - 1)
+    return binary("lt", largest, comparison.b)
 
 
 def flat(buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[dict[Expr, Expr], Expr]:

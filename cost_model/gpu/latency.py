@@ -70,7 +70,7 @@ from cost_model.gpu.kernels import (
 )
 from cost_model.gpu.machine import GpuMachine
 from cost_model.gpu.registers import accumulators, held, operands
-from cost_model.gpu.traffic import Traffic, dram_bytes, tile_traffic, traffic_of, ways
+from cost_model.gpu.traffic import Traffic, dram_bytes, l1_room, l2_bytes, tile_traffic, traffic_of, ways
 
 BASE_REGISTERS = 24  # addresses, counters, numbers of thread and block
 
@@ -146,28 +146,28 @@ def kernel_cost(kernel: KernelWork, machine: GpuMachine) -> KernelCost:
     resident = occupancy(kernel, registers, machine)
     costs = tuple(_work_cost(kernel, w, resident, machine) for w in kernel.works)
     share = real(ceildiv(kernel.blocks, facts.multiprocessors))
+    moved = [t for c in costs for t in c.traffic]
+    from_l2 = l2_bytes(moved, l1_room(kernel, resident, facts))
     exchanged = multiply(kernel.shuffles, kernel.warps(facts.warp))  # each takes a cycle of the pipe of shared memory
     pipes = (
         sum_of(c.arithmetic for c in costs),
         add(sum_of(c.issue for c in costs), multiply(exchanged, divide(k.issue, float(g.SCHEDULERS)))),
         add(sum_of(c.memory for c in costs), exchanged),
-        sum_of(c.port for c in costs),
+        divide(from_l2, multiply(k.l2_port, real(kernel.blocks))),
     )
     meetings = add(multiply(kernel.barriers, k.barrier_latency), multiply(kernel.shuffles, k.shuffle_latency))
     rounds = ceil(divide(share, resident))
     turns = rounds if kernel.is_persistent else ONE
-    latency = k.tile_latency if kernel.has_ring else k.global_latency
-    path = add(add(_path(costs, latency, turns), meetings), divide(k.block_latency, turns))
+    path = add(add(_path(kernel, costs, k, turns), meetings), divide(k.block_latency, turns))
     busy = multiply(share, maximum(maximum_of(pipes), k.block_cycles))
     on_chip = divide(_overlapped([busy, multiply(rounds, path)], k.overlap_loss), machine.clock_hz)
-    moved = [t for c in costs for t in c.traffic]
-    l2 = divide(sum_of(t.l2 for t in moved), machine.l2_bytes_s(kernel.has_ring))
+    l2 = divide(from_l2, machine.l2_bytes_s(kernel.has_ring))
     dram = divide(dram_bytes(moved, facts.l2_bytes), machine.dram_bytes_s)
     seconds = add(_overlapped([on_chip, l2, dram], k.overlap_loss), k.launch_s)
     return KernelCost(kernel, costs, registers, resident, share, path, pipes, on_chip, l2, dram, seconds)
 
 
-def _path(costs: tuple[WorkCost, ...], global_latency: Constant, together: Expr) -> Expr:
+def _path(kernel: KernelWork, costs: tuple[WorkCost, ...], constants: CardConstants, together: Expr) -> Expr:
     """Cycles of a block alone: statements take turns, but the fills of a pipeline go on beside what is computed. So
     many blocks' work `together` waits for one first fill."""
     piped = [c for c in costs if c.work.pipeline is not None]
@@ -176,14 +176,17 @@ def _path(costs: tuple[WorkCost, ...], global_latency: Constant, together: Expr)
     pipeline = fills[0].work.pipeline if fills else None
     if pipeline is None:
         return in_turns
-    flow = sum_of(c.flow for c in fills)
+    flow, work = sum_of(c.flow for c in fills), sum_of(c.cycles for c in computed)
     # all loads of an iteration are on their way together
-    waiting = add(flow, multiply(pipeline.rounds, global_latency))
-    beside = [
-        add(sum_of(c.cycles for c in computed), sum_of(c.issue for c in fills)),
-        flow,
-        divide(waiting, maximum(1.0, subtract(pipeline.stages, 1.0))),  # so many iterations' fills are under way
-    ]
+    latency = constants.tile_latency if kernel.has_ring else constants.global_latency
+    waiting = add(flow, multiply(pipeline.rounds, latency))
+    if kernel.has_ring:  # a place is loaded, computed with, and free again: as many of them take turns as there are
+        shared = multiply(sum_of(c.port for c in fills), divide(constants.l2_port, constants.l2_tiles))
+        loaded = add(shared, multiply(pipeline.rounds, latency))
+        ahead = divide(add(loaded, work), maximum(1.0, pipeline.stages))
+    else:
+        ahead = divide(waiting, maximum(1.0, subtract(pipeline.stages, 1.0)))  # iterations' fills are under way
+    beside = [add(work, sum_of(c.issue for c in fills)), flow, ahead]
     first = divide(waiting, multiply(maximum(1.0, pipeline.iterations), together))  # nothing to do meanwhile
     others = sum_of(c.cycles for c in costs if c.work.pipeline is None and not c.work.is_tile)
     return where(pipeline.stages > 1, add(add(maximum_of(beside), first), others), in_turns)
@@ -295,8 +298,7 @@ def _filling(kernel: KernelWork, work: Work, fill: Fill, constants: CardConstant
     for n in range(1, len(fill.shape)):
         fixed = divides(product(list(fill.shape[n:])), walked) | (fill.trips <= 1)
         each = add(each, where(fixed, 0.0, g.DIVISION_INSTRUCTIONS))
-    borders = sum(n for kind, n in work.statement.ops.counts if kind == "int_cmp")
-    each = add(each, g.BORDER_INSTRUCTIONS * borders)
+    each = add(each, multiply(fill.borders, g.BORDER_INSTRUCTIONS))
     copies = multiply(divide(work.executions, fill.vector), each)
     if work.pipeline is None:
         return copies
@@ -362,8 +364,9 @@ def _waits(work: Work, instructions: Expr, constants: CardConstants) -> Expr:
     short and its loop goes on; more often where an unrolled reduction reads global memory, since registers cannot hold
     what all its steps will need, and for each copy of a fill with borders, which are branches."""
     looped = [x for x in work.own if not unrolls(x)]
-    if work.fill is not None and dict(work.statement.ops.counts).get("int_cmp"):
-        return divide(work.executions, work.fill.vector)
+    if work.fill is not None:
+        together = where(work.fill.borders >= 1, 1.0, minimum(g.LOADS_IN_FLIGHT, work.fill.trips))
+        return divide(divide(work.executions, work.fill.vector), together)
     if work.statement.updates and work.accesses(*OUTSIDE):
         unrolled = product_of(x.trips for x in work.own if unrolls(x) and x.reduce)
         return multiply(work.steps, maximum(1.0, divide(unrolled, constants.loads_ahead)))

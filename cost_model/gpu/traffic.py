@@ -7,7 +7,7 @@ what they read, so a wave costs its footprint and an access
     min(bytes from L2, max(unique bytes, waves * footprint of a wave))
 
 or just the unique bytes where everything fits into L2. Where several statements of a kernel touch the same buffer, the
-later ones find it in L2, if what the blocks of a wave touch together fits into it.
+later ones find it in L1 if what the block touches of it fits there, in L2 if what the blocks of a wave touch does.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ from cost_model.gpu.kernels import KernelWork, Work, unrolls
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """Of one access of a statement, bytes of all blocks, real. `wave`: what the blocks that run side by side touch;
-    `once`: what is moved if each byte is moved once."""
+    """Of one access of a statement, bytes of all blocks, real. `block`: what one touches, `wave`: what the blocks that
+    run side by side do; `once`: what is moved if each byte is moved once."""
 
     buffer: str
+    block: Expr
     l2: Expr
     dram: Expr
     wave: Expr
@@ -52,7 +53,7 @@ class Traffic:
 
 def traffic_of(kernel: KernelWork, work: Work, access: Access, resident: Expr, facts: GpuFacts) -> Traffic:
     """Of a statement that threads execute; `resident`: blocks that a multiprocessor keeps."""
-    l2 = multiply(_from_l2(work, access, _l1_room(kernel, resident, facts)), ways(access))
+    l2 = multiply(_from_l2(work, access, l1_room(kernel, resident, facts)), ways(access))
     return tile_traffic(kernel, work, access, l2, resident, facts)
 
 
@@ -61,22 +62,33 @@ def tile_traffic(kernel: KernelWork, work: Work, access: Access, l2: Expr, resid
     waves, wave = _waves(kernel, work, access, multiply(resident, float(facts.multiprocessors)))
     unique = _unique(access)
     dram = multiply(maximum(unique, multiply(waves, wave)), ways(access))
-    return Traffic(access.buffer.name, l2, minimum(l2, dram), wave, unique, _once(work, access))
+    block = multiply(access.lines[work.first], float(access.line_bytes))
+    return Traffic(access.buffer.name, block, l2, minimum(l2, dram), wave, unique, _once(work, access))
 
 
-def dram_bytes(moved: Sequence[Traffic], l2_bytes: int) -> Expr:
+def l2_bytes(moved: Sequence[Traffic], room: Expr) -> Expr:
+    """Of a kernel whose blocks have `room` bytes of L1 each."""
+    buffers = _by_buffer(moved)
+    is_kept = sum_of(maximum_of([t.block for t in group]) for group in buffers if len(group) > 1) <= room
+    return sum_of(_again([t.l2 for t in group], is_kept) for group in buffers)
+
+
+def _by_buffer(moved: Sequence[Traffic]) -> list[list[Traffic]]:
+    return [[t for t in moved if t.buffer == name] for name in dict.fromkeys(t.buffer for t in moved)]
+
+
+def _again(each: Sequence[Expr], is_kept: Expr) -> Expr:
+    """What several statements move of a buffer: the later ones nothing, if what they touch is kept."""
+    return each[0] if len(each) == 1 else where(is_kept, maximum_of(each), sum_of(each))
+
+
+def dram_bytes(moved: Sequence[Traffic], cache_bytes: int) -> Expr:
     """Of a kernel."""
-    room = real(g.L2_CAPACITY_SHARE * l2_bytes)
-    buffers = {t.buffer: [u for u in moved if u.buffer == t.buffer] for t in moved}
-    fits = sum_of(maximum_of([t.unique for t in group]) for group in buffers.values()) <= room
-    is_kept = sum_of(maximum_of([t.wave for t in group]) for group in buffers.values()) <= room
-    once = sum_of(maximum_of([t.once for t in group]) for group in buffers.values())
-    again = sum_of(
-        group[0].dram
-        if len(group) == 1
-        else where(is_kept, maximum_of([t.dram for t in group]), sum_of(t.dram for t in group))
-        for group in buffers.values()
-    )
+    room, buffers = real(g.L2_CAPACITY_SHARE * cache_bytes), _by_buffer(moved)
+    fits = sum_of(maximum_of([t.unique for t in group]) for group in buffers) <= room
+    is_kept = sum_of(maximum_of([t.wave for t in group]) for group in buffers if len(group) > 1) <= room
+    once = sum_of(maximum_of([t.once for t in group]) for group in buffers)
+    again = sum_of(_again([t.dram for t in group], is_kept) for group in buffers)
     return where(fits, minimum(once, sum_of(t.l2 for t in moved)), again)
 
 
@@ -85,7 +97,7 @@ def ways(access: Access) -> float:
     return 2.0 if access.kind == "update" else 1.0
 
 
-def _l1_room(kernel: KernelWork, resident: Expr, facts: GpuFacts) -> Expr:
+def l1_room(kernel: KernelWork, resident: Expr, facts: GpuFacts) -> Expr:
     """Bytes of L1 for each resident block: what shared arrays leave of the memory that both share."""
     whole = facts.shared_per_multiprocessor
     left = subtract(float(whole), multiply(resident, kernel.shared + g.SHARED_RESERVED))
