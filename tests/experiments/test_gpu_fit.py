@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,11 +22,11 @@ from experiments.gpu.fit_quality import rank_correlation, ranking
 
 TARGET = parse_target("cuda -arch=sm_90")
 PROBLEMS = (
-    CalibrationProblem("gmm", (1, 512, 512, 512), "float32", 24),
-    CalibrationProblem("gmm", (1, 512, 512, 512), "bfloat16", 24),
+    CalibrationProblem("gmm", (1, 512, 512, 512), "float32", 10),
+    CalibrationProblem("gmm", (1, 512, 512, 512), "bfloat16", 10),
     CalibrationProblem("softmax", (1024, 1000), "float32", 8),
 )
-TRUE = replace(CardConstants(), clock_share=0.8, dram_share=0.8, launch_s=5e-6, global_latency=900.0, alone=2.5)
+TRUE = replace(CardConstants(), issue=1.3, dram_share=0.88, launch_s=5e-6, global_latency=900.0, alone=2.5)
 
 
 @pytest.fixture(scope="module")
@@ -62,16 +63,18 @@ def test_symbolic_constants_say_what_numbers_say():
     assert sketch.predicted(fit.vector(constants_of(TARGET.gpu))[None, :])[0] == pytest.approx(said)
 
 
-def test_the_fit_finds_what_made_the_times(measured):
+def test_the_fit_finds_what_made_the_times(measured, monkeypatch):
+    monkeypatch.setattr(fit, "STEPS", 25)
     of = fit.read([measured])
     assert len(of.left_out) == len(PROBLEMS)
     found = fit.fit(of, CardConstants())
-    for label in of.problems:
-        before, after = (ranking(*of.of_problem(label, c)) for c in (CardConstants(), found))
-        assert after.correlation > 0.9
-        assert after.regret <= before.regret + 0.05
-        assert abs(np.log(after.level)) < 0.2
-    assert found.launch_s == pytest.approx(TRUE.launch_s, rel=0.2)
+    off = []
+    for constants_ in (CardConstants(), found):
+        pairs = [of.of_problem(label, constants_) for label in of.problems]
+        off.append(np.mean(np.abs(np.log(np.concatenate([p / s for p, s in pairs])))))
+        assert max(ranking(*pair).regret for pair in pairs) < 1.2
+    assert off[1] < 0.5 * off[0]
+    assert found.launch_s == pytest.approx(TRUE.launch_s, rel=0.3)
     assert all(
         a <= fit.FREEDOM * b * 1.001 for a, b in zip(fit.vector(found), fit.vector(CardConstants()), strict=True)
     )
@@ -157,3 +160,23 @@ def test_rank_correlation_and_regret():
     assert rank_correlation(-a, b) == pytest.approx(-1.0)
     found = ranking(1 / a, b)
     assert (found.regret, found.regret_of_4) == (5.0, 2.0)
+
+
+CALIBRATION = Path(__file__).resolve().parents[2] / "experiments" / "results" / "gpu" / "nvidia-h200-calibration.jsonl"
+QUICKLY_READ = ("softmax", "layer_norm", "gmm:1x512x", "gmm:1x8192x")
+
+
+def test_the_model_orders_what_was_measured(tmp_path):
+    """Of a few problems; experiments.gpu.fit prints all."""
+    lines = [json.loads(line) for line in CALIBRATION.read_text().splitlines()]
+    kept = [
+        x
+        for x in lines
+        if str(x.get("label") or x.get("problem", x).get("label", QUICKLY_READ[0])).startswith(QUICKLY_READ)
+    ]
+    (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, kept)))
+    of = fit.read([tmp_path / "c.jsonl"])
+    found = [ranking(*of.of_problem(label, constants_of(of.facts))) for label in of.problems]
+    assert len(found) == len(QUICKLY_READ)
+    assert np.mean([q.correlation for q in found]) > 0.75
+    assert max(q.regret for q in found) < 1.2
