@@ -27,6 +27,7 @@ from autosched.ir.stmt import Reducer
 ACROSS, DOWN = 4, 8  # threads of a warp along the columns of D, and along its rows
 HALVES, NEIGHBOURS = 2, 2  # rows of a thread, which lie `DOWN` apart, and columns, which lie next to each other
 LINE = 16  # bytes that a lane names at a time of an operand's row
+WORDS = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "uint8": "u8"}  # of PTX
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 MOST_COLUMNS = 256  # of a product by a warpgroup
 
@@ -57,8 +58,9 @@ class MatrixIntrinsic:
 
     @property
     def can_lie_across(self) -> bool:
-        """Whether matrices of an operand whose rows lie across k are transposed on the way into registers."""
-        return DTYPES[self.left].nbytes > 1
+        """Whether matrices of an operand whose rows lie across k are transposed on the way into registers, or where
+        warpgroups read them."""
+        return DTYPES[self.left].nbytes > 1 if self.warps == 1 else DTYPES[self.left].nbytes == 2
 
     @property
     def parts(self) -> int:
@@ -106,9 +108,11 @@ def _of_bytes(left: str, right: str) -> MatrixIntrinsic:
                            f"mma.sync.aligned.m16n8k32.row.col.f32.{kinds}.f32", _OF_FLOAT8, since=89)  # fmt: skip
 
 
-def _by_warpgroups(operand: str, word: str) -> MatrixIntrinsic:
-    instruction = f"wgmma.mma_async.sync.aligned.m64n{{n}}k16.f32.{word}.{word}"
-    return MatrixIntrinsic(f"wgmma.{operand}", operand, operand, "float32", 16, instruction, {"sm_90": 2048},
+def _by_warpgroups(name: str, left: str, right: str, k: int) -> MatrixIntrinsic:
+    a, b = (WORDS[x] for x in (left, right))
+    accumulator, word = ("float32", "f32") if k == 16 else ("int32", "s32")
+    return MatrixIntrinsic(f"wgmma.{name}", left, right, accumulator, k,
+                           f"wgmma.mma_async.sync.aligned.m64n{{n}}k{k}.{word}.{a}.{b}", {"sm_90": 2048 * k // 16},
                            since=90, rows=64, m=64, warps=4)  # fmt: skip
 
 
@@ -143,7 +147,10 @@ MATRICES: dict[str, MatrixIntrinsic] = {
         *_integers("uint8", "uint8", "uint8"),
         *_integers("uint8.int8", "uint8", "int8"),
         *_integers("int8.uint8", "int8", "uint8"),
-        *(_by_warpgroups(*names) for names in (("float16", "f16"), ("bfloat16", "bf16"))),
+        *(_by_warpgroups(x, x, x, 16) for x in ("float16", "bfloat16")),
+        *(_by_warpgroups(x, x, x, 32) for x in ("int8", "uint8")),
+        _by_warpgroups("uint8.int8", "uint8", "int8", 32),
+        _by_warpgroups("int8.uint8", "int8", "uint8", 32),
     )
 }  # fmt: skip
 

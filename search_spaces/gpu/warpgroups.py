@@ -6,10 +6,11 @@
           k.1 unrolled:  the warpgroup's tiles times 32 bytes of k, one operation each
       the consumer (the fused one, or the copy out) writes the points, to memory or to a tile that the engine writes
 
-What is asked is whether a reduction is a sum of products of two operands of 16 bits, with axes of their own and one in
-common, in tensors whose rows the copy engine can read. Either may lie along k or across it. What is beyond an axis is
-read as zero and not written. Of sums over windows that are as many (`autosched/schedule/steps/matricize.py`) the engine
-gathers the pixels, zeros of a border too (`autosched/schedule/gathers.py`).
+What is asked is whether a reduction is a sum of products of two operands of 16 or 8 bits, with axes of their own and
+one in common, in tensors whose rows the copy engine can read. Either may lie along k or across it, bytes only along it.
+What is beyond an axis is read as zero and not written. Of sums over windows that are as many
+(`autosched/schedule/steps/matricize.py`) the engine gathers the pixels, zeros of a border too
+(`autosched/schedule/gathers.py`).
 """
 
 from __future__ import annotations
@@ -85,6 +86,22 @@ class TiledProduct:
     makers: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     together: int = 0
 
+    @property
+    def can_load(self) -> bool:
+        """Whether the copy engine can load both operands as the instruction reads them."""
+        operands = (self.product.left, self.product.right)
+        lies = [self.row.can_lie_across or self.product.is_along_depth(x) for x in operands]
+        return all(lies) and all(_can_load(self.sketch.state, x) for x in operands)
+
+
+def _turned(found: TiledProduct) -> TiledProduct | None:
+    """The product with operands along k that kernels before make, if that helps."""
+    if found.row.can_lie_across:
+        return None
+    made = with_channels_last(found.sketch, found.name, found.row)
+    turned = None if made is None else _product(made, found.name)
+    return turned if turned is not None and turned.can_load else None
+
 
 def _loaded(sketch: PartialSketch, stage: Stage) -> TiledProduct | None:
     """The stage as a product that warpgroups can do, with its operands as they are or with copies of them in which the
@@ -100,9 +117,9 @@ def _loaded(sketch: PartialSketch, stage: Stage) -> TiledProduct | None:
 def _in_tiles(sketch: PartialSketch, stage: Stage) -> TiledProduct | None:
     """The stage as a product of two matrices that the engine can load, if it is one or can become one."""
     found = _product(sketch, stage.name)
-    if found is not None and all(_can_load(sketch.state, x) for x in (found.product.left, found.product.right)):
-        return found
-    if found is not None or matrix_operands(stage.op.body, stage.op.reducer) is None or windows(stage.op) is None:
+    if found is not None:
+        return found if found.can_load else _turned(found)
+    if matrix_operands(stage.op.body, stage.op.reducer) is None or windows(stage.op) is None:
         return None
     consumer = fused_consumer(sketch.state, stage)
     reader = "" if consumer is None or consumer.name in sketch.done else consumer.name

@@ -54,6 +54,13 @@ def test_orders_and_batches(order: str) -> None:
     check(product(72, 40, 40, order, batch=3), 1)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_bytes_lie_along_k(order: str) -> None:
+    """Other operands are turned by a kernel before."""
+    check(product(80, 48, 96, order, "int8"), 1)
+    check(product(72, 32, 48, order, "uint8", batch=2), 1)
+
+
 def test_rows_that_are_no_multiples() -> None:
     """M is prime; what the copy engine reads has whole rows of 16 bytes."""
     check(product(131, 24, 24, "nn", "bfloat16"), 1)
