@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autosched.ir.expr import Binary, Const
 from autosched.ir.simplify import Affine
@@ -49,6 +49,7 @@ class Registers:
     most_operands: int = 0  # of one step of an unrolled reduction
     unrolled: tuple[For, ...] = ()  # loops around, up to the first that is not unrolled
     asked: int | None = None  # resident blocks that the schedule asks for
+    summed: set[str] = field(default_factory=set)  # arrays that tiles of products are added to
 
     @contextmanager
     def holding(self, buffer: Buffer, count: int) -> Iterator[None]:

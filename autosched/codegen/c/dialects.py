@@ -43,6 +43,7 @@ class Dialect:
     vector_of: str  # {elements}: as many, with commas
     word: str  # {elements} in the vector {type} {at} an address, whose place is a multiple of them, as an int
     dot: str  # a function {name} that adds the products of the bytes of two words to a number; {a}, {b} of their types
+    own_register: str  # a float {value} in a register of its own, whatever it is needed for; see `zigzag.py`
     has_matrices: bool  # whether warps multiply matrices; else each thread does what it is to have of them
     packs_small_ones: bool  # into 32 bits, elements that are less; else there are vectors of all
     atomics: Mapping[str, str]  # functions by operation; for types besides `atomic_types`, loops of OpenCL C
@@ -176,6 +177,7 @@ static __device__ __forceinline__ void wait_for_all_copies_but_{pending}()
     word="*(const int*)({at})",
     dot=DOT,
     bytes_of={"int8": "s32", "uint8": "u32"},
+    own_register="__fadd_rn({value}, -0.0f)",
     has_matrices=True,
     packs_small_ones=True,
     atomics={"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"},
@@ -223,6 +225,7 @@ OPENCL = Dialect(
     word="as_int(vload{elements}(0, {at}))",
     dot=PRODUCTS,
     bytes_of={"int8": "char4", "uint8": "uchar4"},
+    own_register="{value}",
     has_matrices=False,
     packs_small_ones=False,
     atomics={"add": "atomic_add", "min": "atomic_min", "max": "atomic_max"},

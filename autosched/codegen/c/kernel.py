@@ -21,6 +21,7 @@ from autosched.codegen.c.source import GpuSource, Launch, TensorMap
 from autosched.codegen.c.threads import Threads, triple
 from autosched.codegen.c.updates import compound, is_plain
 from autosched.codegen.c.vectors import VectorLoad, Vectors, VectorStep
+from autosched.codegen.c.zigzag import emit_tile, let_go
 from autosched.errors import ScheduleError
 from autosched.ir.atomics import atomic_operation
 from autosched.ir.dots import Dot, Word
@@ -267,17 +268,21 @@ class _Kernel:
             self._emit(body)
 
     def _product(self, stmt: For) -> bool:
-        """A product of matrices becomes instructions of warps; whether the loop is the outermost of one."""
+        """A product of matrices becomes instructions of warps, or of a thread in an order that suits it.
+
+        Whether the loop is the outermost of one.
+        """
         loops = None if self.ring is None else product_loops(stmt)
         if self.ring is not None and loops is not None:
             self.ring.product(loops)
             return True
         across, down, _ = self.threads.numbers
         product = warp_product(stmt, (across, down), self.c)
-        if product is not None:
-            self.registers.most_operands = max(self.registers.most_operands, product.fragment_bytes)
-            emit_product(product, self.c, self.text)
-        return product is not None
+        if product is None:
+            return emit_tile(stmt, self.c, self.text, self.registers, self._store)
+        self.registers.most_operands = max(self.registers.most_operands, product.fragment_bytes)
+        emit_product(product, self.c, self.text)
+        return True
 
     def _shared_places(self, buffer: str) -> int:
         """The places of a shared buffer that the iterations of a pipeline take in turn; 1 of any other."""
@@ -318,7 +323,8 @@ class _Kernel:
         indent = "\n" + "  " * (self.text.depth + 1)
         form = Lanes(self.c, self._placed(step.buffer).dtype, step.width)
         for n in range(0, len(targets), step.width):
-            parts = form.of(step.values[n : n + step.width])
+            values = step.values[n : n + step.width]
+            parts = let_go(values, form.of(values), self.registers.summed, self.dialect.own_register)
             self._vector_store(form, targets[n], form.vector([indent + x for x in parts], ","))
 
     def _vector_copy(self, target: str, load: VectorLoad, asynchronous: bool) -> None:

@@ -149,6 +149,7 @@ double fma(double, double, double);
 }
 static inline float rsqrtf(float a) { return 1.0f / sqrtf(a); }
 static inline double rsqrt(double a) { return 1.0 / sqrt(a); }
+static inline float __fadd_rn(float a, float b) { return a + b; }
 
 static inline float __int_as_float(int bits) { float value; __builtin_memcpy(&value, &bits, 4); return value; }
 static inline float __uint_as_float(unsigned bits) { float value; __builtin_memcpy(&value, &bits, 4); return value; }
