@@ -51,6 +51,7 @@ from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.channels import with_channels_last
 from search_spaces.gpu.matrices import matrix_alternatives
+from search_spaces.gpu.rows import can_split_tiles, parts_of_tiles, split_reduction
 from search_spaces.gpu.shared import private_producers
 from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
 
@@ -70,7 +71,8 @@ class WarpgroupTiling:
         found = _loaded(sketch, stage)
         assert found is not None
         whole = [_by_warpgroups(found, staged, context) for staged in (True, False)]
-        return [*(x for x in whole if x is not None), *matrix_alternatives(sketch, stage, context)]
+        done = [*whole, *_in_parts(found, context)]
+        return [*(x for x in done if x is not None), *matrix_alternatives(sketch, stage, context)]
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,23 @@ class TiledProduct:
         operands = (self.product.left, self.product.right)
         lies = [self.row.can_lie_across or self.product.is_along_depth(x) for x in operands]
         return all(lies) and all(_can_load(self.sketch.state, x) for x in operands)
+
+
+def _in_parts(found: TiledProduct, context: SketchContext) -> list[PartialSketch]:
+    """Parts of k that are whole tiles however many instructions these have, where there are few tiles of the result."""
+    stage, depth = found.sketch.state.stage(found.name), found.product.depth
+    if not can_split_tiles(found.sketch.state, stage):
+        return []
+    step, total, result = found.row.k * domains.RING_STEPS[-1], size(depth), list[PartialSketch]()
+    lengths = {-(-total // (parts * step)) * step for parts in parts_of_tiles(stage, depth)}
+    for length in sorted(n for n in lengths if n < total):
+        split, partial = split_reduction(found.sketch, stage, depth, length)
+        part = _product(split, partial)
+        if part is not None:
+            made = replace(part, makers=found.makers, together=found.together)
+            done = _by_warpgroups(made, True, context) or _by_warpgroups(made, False, context)
+            result += [] if done is None else [done.finish(note=f"split-k{-(-total // length)}")]
+    return result
 
 
 def _turned(found: TiledProduct) -> TiledProduct | None:

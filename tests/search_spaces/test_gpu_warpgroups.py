@@ -98,6 +98,13 @@ def test_a_prologue_has_a_kernel_of_its_own() -> None:
     check(te.ComputeDAG(C), 1)
 
 
+def test_parts_of_a_long_reduction() -> None:
+    """Each has blocks of its own; the last one ends where k does."""
+    dag = product(72, 40, 1096, "nn", "bfloat16")
+    assert any("split-k" in name for name in by_warpgroups(dag))
+    check(dag, 1)
+
+
 def test_where_they_are_offered() -> None:
     dag = product(64, 64, 64)
     assert by_warpgroups(dag) == ["C:wgmma.float16-staged", "C:wgmma.float16"]
