@@ -19,10 +19,14 @@ from autosched.runtime.simulator.build import find_compiler
 from autosched.runtime.simulator.execute import EXTREMES, Execution, Mode, build, execute
 from autosched.runtime.simulator.instructions import INSTRUCTIONS
 from autosched.runtime.simulator.maps import encoded
+from autosched.te.operators.registry import build as build_workload
+from autosched.te.reference.evaluate import evaluate, within
 from experiments.gpu.forms import all_forms
 from experiments.gpu.forms.blocks import named, registers
 from experiments.gpu.forms.form import Array, InstructionForm, map_of
+from experiments.gpu.forms.sums import added_up, sum_of
 from experiments.gpu.forms.warpgroups import Wgmma, form
+from experiments.gpu.forms.warps import KINDS, numbers
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="g++ is not installed (on Debian: g++)")
 CHECKED = Mode(checked=True)
@@ -142,3 +146,45 @@ def test_shared_memory_does_not_begin_at_address_0() -> None:
     given = form(Wgmma("bf16", "f32", 16, 128))
     ((result, _),) = ran(replace(given, body=given.body.replace("(base + 0)", "0")), CHECKED)
     assert [m.kind for m in result.mistakes] == ["outside"]
+
+
+# Sums
+
+
+@pytest.mark.parametrize("name", [n for n in FORMS if "mma" in n and "f32" in n])
+def test_sums_are_cut_off_to_the_last_bit(name: str) -> None:
+    ((_, memory),) = ran(FORMS[name], Mode())
+    assert (memory["c"].reshape(-1).view(np.float32) == FORMS[name].expected["c"].values).all()
+
+
+# Of twice a product: elements that an H200 had beyond 1e-5 of the sum of absolute values, and the most that one of them
+# was away from a sum that is cut off once.
+SEEN = (("e4m3", 16, 555, 0.005279541015625), ("e5m2", 16, 397, 0.00250244140625), ("e4m3", 64, 2017, 0.00732421875),
+        ("e4m3", 256, 7744, 0.00762939453125), ("bf16", 64, 0, 9.5367431640625e-07), ("f16", 16, 0, 1.9073486328125e-06),
+        ("tf32", 16, 0, 1.9073486328125e-06))  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "n", "beyond", "most"), SEEN)
+def test_sums_of_warpgroups_are_those_that_were_seen(kind: str, n: int, beyond: int, most: float) -> None:
+    (_, x), (_, y) = numbers(kind, (64, KINDS[kind][1]), 0), numbers(kind, (n, KINDS[kind][1]), 1)
+    found = added_up(sum_of(kind, True), x, y.T, (kind, kind), 2)
+    assert (np.abs(found - 2 * (x @ y.T)) > 1e-5 * (np.abs(x) @ np.abs(y).T + 1)).sum() == beyond
+    once = np.zeros_like(found)
+    for _ in range(2):
+        exact = once + x @ y.T
+        near = exact.astype(np.float32)
+        away = np.abs(near) > np.abs(exact)
+        once = np.where(away, np.nextafter(near, np.float32(0)), near).astype(np.float64)
+    assert np.abs(found - once).max() == most
+
+
+def test_the_bound_of_a_sum_covers_what_is_cut_off() -> None:
+    """A large product first, then small ones of which each loses nearly all."""
+    dag, _ = build_workload("gmm", (1, 8, 8, 256), {"dtype": "float16", "out_dtype": "float32"})
+    x, y = (np.full(shape, 0.12, np.float16) for shape in ((1, 8, 256), (1, 256, 8)))
+    x[..., 0], y[:, 0] = 1000, 1000
+    (reference,) = evaluate(dag, {t.name: array for t, array in zip(dag.inputs, (x, y), strict=True)})
+    wide = x[0].astype(np.float64), y[0].astype(np.float64)
+    found = added_up(sum_of("f16", True), *wide, ("f16", "f16"), 1)[None]
+    assert np.abs(found - wide[0] @ wide[1]).min() > 1
+    assert within(reference, found.astype(np.float32)).all()

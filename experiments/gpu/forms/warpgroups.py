@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from experiments.gpu.forms.form import BARRIERS, SHARED, Array, FormOutput, InstructionForm, helper
+from experiments.gpu.forms.sums import added_up, sum_of
 from experiments.gpu.forms.warps import BOUNDS, DTYPES, KINDS, RESULTS, numbers, packed
 
 SPAN = {0: 16, 32: 32, 64: 64, 128: 128}
@@ -180,7 +181,9 @@ def form(wgmma: Wgmma, meanwhile: str = "") -> InstructionForm:
     element = np.arange(wgmma.n // 2)
     rows = THREADS[:, None] // 32 * 16 + THREADS[:, None] % 32 // 4 + 8 * (element // 2 % 2)
     columns = 8 * (element // 4) + 2 * (THREADS[:, None] % 4) + element % 2
-    total, size = 2 * (x @ y.T), np.abs(x) @ np.abs(y).T + 1
+    exact, kinds = wgmma.result == "s32", (wgmma.kind, wgmma.kind)
+    total = 2 * (x @ y.T) if exact else added_up(sum_of(wgmma.kind, True), x, y.T, kinds, 2)
+    size = np.abs(x) @ np.abs(y).T + 1
     expected = FormOutput(
         total[rows, columns].ravel(), DTYPES[wgmma.result], None, BOUNDS[wgmma.result] * size[rows, columns].ravel()
     )

@@ -50,6 +50,7 @@ void multiply(void* const* given, const int* facts)
   const auto lane = [&](unsigned n) -> const Multiplied& { return *(const Multiplied*)given[n]; };
   const unsigned per = 32 / bits_of(left), most = k_extent / (4 * per);
   const unsigned mask = per == 1 ? ~0u : (1u << bits_of(left)) - 1;
+  const Sums sums = sums_of(left, false);
   std::vector<double> a(16 * k_extent), b(k_extent * 8);
   for (unsigned l = 0; l < WARP; ++l) {
     const unsigned g = l / 4, t = l % 4;
@@ -67,19 +68,21 @@ void multiply(void* const* given, const int* facts)
   for (unsigned l = 0; l < WARP; ++l)
     for (unsigned i = 0; i < 2 * halves; ++i) {
       const unsigned row = l / 4 + 8 * (i / 2), column = 2 * (l % 4) + i % 2;
-      double sum = 0;
-      for (unsigned k = 0; k < k_extent; ++k) sum += a[row * k_extent + k] * b[k * 8 + column];
       const Multiplied& own = lane(l);
+      const Factors factors = {&a[row * k_extent], &b[column], 8, k_extent, left, right};
       if (result == s32) {
+        double sum = 0;
+        for (unsigned k = 0; k < k_extent; ++k) sum += a[row * k_extent + k] * b[k * 8 + column];
         int64_t whole = int64_t(sum) + ((const int32_t*)own.c)[i];
         if (saturates) whole = std::min<int64_t>(std::max<int64_t>(whole, INT32_MIN), INT32_MAX);
         *(int32_t*)own.d[i] = int32_t(uint32_t(whole));
       } else if (result == f16) {
         uint32_t& word = *(uint32_t*)own.d[i / 2];
         const double old = value_of(f16, ((const uint32_t*)own.c)[i / 2] >> 16 * (i % 2) & 0xffff);
-        word = (word & ~(0xffffu << 16 * (i % 2))) | uint32_t(simulator_half_of_float(sum + old)) << 16 * (i % 2);
+        const uint32_t half = simulator_half_of_float(added_up(sums, factors, old));
+        word = (word & ~(0xffffu << 16 * (i % 2))) | half << 16 * (i % 2);
       } else {
-        *(float*)own.d[i] = truncated(sum + ((const float*)own.c)[i]);
+        *(float*)own.d[i] = added_up(sums, factors, ((const float*)own.c)[i]);
       }
     }
 }

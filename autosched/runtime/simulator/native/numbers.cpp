@@ -89,11 +89,67 @@ static uint16_t byte_of_float(float value, int digits, int bias, double largest,
 extern "C" uint16_t simulator_e4m3_of_float(float value) { return byte_of_float(value, 3, 7, 448, 0x7e); }
 extern "C" uint16_t simulator_e5m2_of_float(float value) { return byte_of_float(value, 2, 15, 57344, 0x7b); }
 
-// Sums within an instruction are cut off, not rounded.
 float truncated(double value)
 {
   const float near = value;
   return std::isfinite(near) && std::fabs(near) > std::fabs(value) ? std::nextafter(near, 0.0f) : near;
+}
+
+// As an H200 adds up; experiments/gpu/forms/sums.py says what was measured.
+Sums sums_of(Number operand, bool by_warpgroup)
+{
+  if (by_warpgroup && (operand == e4m3 || operand == e5m2)) return {13, 13, 32};
+  return {25, 23, 16};
+}
+
+namespace {
+
+constexpr int NONE = -5000;  // the exponent of zero
+
+int exponent_of(double value, int least)
+{
+  uint64_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return value == 0 ? NONE : std::max(int(bits >> 52 & 0x7ff) - 1023, least);
+}
+
+int least_of(Number number)
+{
+  switch (number) {
+    case f16: case e5m2: return -14;
+    case e4m3: return -6;
+    default: return -126;
+  }
+}
+
+double part(const Sums& how, const Factors& f, unsigned first, unsigned end, double sum)
+{
+  const int left = least_of(f.left), right = least_of(f.right);
+  int largest = exponent_of(sum, least_of(f32));
+  double plain = sum;
+  for (unsigned k = first; k < end; ++k) {
+    largest = std::max(largest, exponent_of(f.a[k], left) + exponent_of(f.b[k * f.step_of_b], right));
+    plain += f.a[k] * f.b[k * f.step_of_b];
+  }
+  if (!std::isfinite(plain)) return plain;
+  if (largest <= NONE / 2) return 0;
+  const double scale = std::ldexp(1.0, how.fraction - largest);
+  int64_t total = int64_t(sum * scale);
+  for (unsigned k = first; k < end; ++k) total += int64_t(f.a[k] * f.b[k * f.step_of_b] * scale);
+  return std::ldexp(double(total), largest - how.fraction);
+}
+
+}  // namespace
+
+double added_up(const Sums& how, const Factors& factors, double sum)
+{
+  for (unsigned k = 0; k < factors.n; k += how.length) {
+    sum = part(how, factors, k, std::min(k + how.length, factors.n), sum);
+    float cut = truncated(sum);
+    if (how.kept < 23 && std::isfinite(cut)) cut = float_of(word_of(cut) & ~0u << (23 - how.kept));
+    sum = cut;
+  }
+  return sum;
 }
 
 }  // namespace simulator

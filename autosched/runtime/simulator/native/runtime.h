@@ -199,5 +199,11 @@ enum Number { f32, f16, bf16, tf32, s8, u8, e4m3, e5m2, s32 };
 double value_of(Number, uint32_t bits);
 unsigned bits_of(Number);
 float truncated(double);
+// How the products of an instruction are added up: brought to the exponent of the largest, cut off `fraction` bits
+// below it, `length` at a time; what comes of it is cut off to `kept` bits.
+struct Sums { int fraction, kept; unsigned length; };
+Sums sums_of(Number operand, bool by_warpgroup);
+struct Factors { const double *a, *b; unsigned step_of_b, n; Number left, right; };
+double added_up(const Sums&, const Factors&, double sum);
 
 }  // namespace simulator

@@ -83,19 +83,21 @@ std::vector<double> held(const Product& p)
   return values;
 }
 
-void write_result(const Product& p, unsigned t, unsigned i, double sum)
+void write_result(const Product& p, unsigned t, unsigned i, const Factors& factors)
 {
+  const Sums sums = sums_of(factors.left, true);
   void* const place = p.places[t * p.results + (p.kinds[0] == f16 ? i / 2 : i)];
   if (p.kinds[0] == s32) {
-    const int64_t old = p.adds ? *(int32_t*)place : 0;
-    *(int32_t*)place = int32_t(uint32_t(int64_t(sum) + old));
+    double sum = p.adds ? *(int32_t*)place : 0;
+    for (unsigned k = 0; k < factors.n; ++k) sum += factors.a[k] * factors.b[k];
+    *(int32_t*)place = int32_t(uint32_t(int64_t(sum)));
   } else if (p.kinds[0] == f16) {
     uint32_t& word = *(uint32_t*)place;
     const unsigned shift = 16 * (i % 2);
     const double old = p.adds ? value_of(f16, word >> shift & 0xffff) : 0;
-    word = (word & ~(0xffffu << shift)) | uint32_t(simulator_half_of_float(sum + old)) << shift;
+    word = (word & ~(0xffffu << shift)) | uint32_t(simulator_half_of_float(added_up(sums, factors, old))) << shift;
   } else {
-    *(float*)place = truncated(sum + (p.adds ? *(float*)place : 0.0f));
+    *(float*)place = added_up(sums, factors, p.adds ? *(float*)place : 0.0f);
   }
 }
 
@@ -106,9 +108,8 @@ void execute(const Product& p, const Block& block, unsigned thread)
   for (unsigned t = 0; t < GROUP; ++t)
     for (int i = 0; i < p.n / 2; ++i) {
       const unsigned row = t / WARP * 16 + t % WARP / 4 + 8 * (i / 2 % 2), column = 8 * (i / 4) + 2 * (t % 4) + i % 2;
-      double sum = 0;
-      for (int k = 0; k < p.k; ++k) sum += a[row * p.k + k] * b[column * p.k + k];
-      write_result(p, t, i, sum);
+      const Number left = (Number)p.kinds[1], right = (Number)p.kinds[2];
+      write_result(p, t, i, {&a[row * p.k], &b[column * p.k], 1, unsigned(p.k), left, right});
     }
 }
 
