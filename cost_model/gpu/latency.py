@@ -48,7 +48,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Cast, Const, Expr, Load, binary, ceildiv, imax, imin, product, select
 from autosched.ir.matrices import MATRICES
 from autosched.ir.stmt import Scope
-from autosched.ir.tiles import REGISTERS, WARPGROUP
+from autosched.ir.tiles import REGISTERS, SPARE_REGISTERS, WARPGROUP
 from autosched.ir.visit import subexpressions
 from cost_model.analysis.access import Access
 from cost_model.analysis.statements import Analysis
@@ -201,7 +201,7 @@ def register_estimate(kernel: KernelWork, machine: GpuMachine) -> Expr:
     result: Expr = Const(0, INDEX)
     for work in kernel.works:
         result = imax(result, accumulators(work) + operands(work))
-    return result + held(kernel) + BASE_REGISTERS
+    return result + held(kernel) + (SPARE_REGISTERS if kernel.has_ring else BASE_REGISTERS)
 
 
 def register_room(kernel: KernelWork, machine: GpuMachine) -> Expr:

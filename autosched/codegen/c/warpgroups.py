@@ -162,7 +162,8 @@ def _multiply_helper(product: GroupProduct, c: Expressions) -> str:
     """The name of the instruction's function, in use from now on."""
     row, width = product.row, product.columns
     across = [int(not p.is_along_depth) for p in (product.left, product.right)]
-    name = f"multiply_tiles_{row.left}_{width}_{across[0]}{across[1]}"
+    types = row.name.partition(".")[2].replace(".", "_")
+    name = f"multiply_tiles_{types}_{width}_{across[0]}{across[1]}"
     count = width // ACROSS * HALVES
     letter, kind = CONSTRAINTS[row.accumulator], c.type(row.accumulator)
     results = ", ".join(
