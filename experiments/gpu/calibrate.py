@@ -46,25 +46,39 @@ def _gmm(m: int, n: int, k: int, dtype: str = "float32", candidates: int = 24) -
     return CalibrationProblem("gmm", (1, m, n, k), dtype, candidates)
 
 
+def _c2d(images: int, *numbers: int, dtype: str = "bfloat16", candidates: int = 20) -> CalibrationProblem:
+    return CalibrationProblem("c2d", (images, *numbers), dtype, candidates)
+
+
 # The most telling first.
 PROBLEMS = (
-    _gmm(1024, 1024, 1024, candidates=32),
     _gmm(4096, 4096, 4096, "bfloat16"),
-    _gmm(8192, 8192, 8192, "bfloat16", 16),
+    _c2d(16, 14, 14, 256, 256, 3, 1, 1),
     _gmm(4096, 4096, 4096),
-    CalibrationProblem("c2d", (16, 14, 14, 256, 256, 3, 1, 1)),
+    _gmm(512, 4096, 4096, "bfloat16"),
+    _gmm(8192, 8192, 8192, "bfloat16", 16),
+    _c2d(16, 7, 7, 512, 512, 3, 1, 1),
     _gmm(1024, 1024, 1024, "bfloat16"),
-    CalibrationProblem("softmax", (4096, 4096), candidates=20),
-    CalibrationProblem("c2d", (16, 14, 14, 256, 256, 3, 1, 1), "bfloat16"),
-    CalibrationProblem("c2d", (1, 56, 56, 64, 64, 1, 1, 0)),
-    _gmm(2048, 2048, 2048),
     _gmm(17, 4096, 4096, "bfloat16"),
-    CalibrationProblem("elementwise", (4096, 4096), candidates=12),
+    _gmm(2048, 2048, 2048),
+    _c2d(16, 56, 56, 64, 64, 1, 1, 0),
+    _gmm(4096, 4096, 4096, "int8", 20),
+    CalibrationProblem("gmm", (96, 1024, 1024, 64), "bfloat16", 20),
+    _c2d(16, 224, 224, 3, 64, 7, 2, 3),
+    _c2d(16, 14, 14, 256, 256, 3, 1, 1, dtype="float32"),
+    CalibrationProblem("softmax", (4096, 4096), candidates=16),
+    CalibrationProblem("layer_norm", (4096, 4096), "bfloat16", 16),
+    _gmm(1024, 1024, 1024),
+    _gmm(2048, 2048, 2048, "bfloat16"),
+    _c2d(1, 14, 14, 256, 256, 3, 1, 1),
+    _c2d(1, 56, 56, 64, 64, 1, 1, 0, dtype="float32"),
+    CalibrationProblem("elementwise", (4096, 4096), "bfloat16", 12),
     _gmm(512, 512, 512),
     CalibrationProblem("layer_norm", (4096, 4096), candidates=16),
-    CalibrationProblem("c2d", (1, 14, 14, 256, 256, 3, 1, 1)),
-    CalibrationProblem("c2d", (16, 56, 56, 64, 64, 1, 1, 0)),
-)  # fmt: skip
+    _c2d(1, 14, 14, 256, 256, 3, 1, 1, dtype="float32"),
+    CalibrationProblem("elementwise", (4096, 4096), candidates=12),
+    _c2d(16, 56, 56, 64, 64, 1, 1, 0, dtype="float32"),
+)
 QUICK = (
     CalibrationProblem("gmm", (1, 48, 40, 56), candidates=5),
     CalibrationProblem("softmax", (16, 33), candidates=3),

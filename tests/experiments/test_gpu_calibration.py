@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from autosched.target import parse_target
+from autosched.tuner.search import Search
 from experiments.gpu import calibrate, ceilings
 from experiments.gpu.calibrate import PROBLEMS, QUICK
 from experiments.gpu.ceilings import CEILINGS, Ceiling
 from experiments.gpu.drawn import CalibrationProblem, drawn, parts, problem_model
 from experiments.gpu.steps import StepRequest
+from search_spaces import space
 
 
 def test_candidates_begin_with_the_search_s_first_pick_and_spread_over_the_ranks():
@@ -24,6 +26,19 @@ def test_candidates_begin_with_the_search_s_first_pick_and_spread_over_the_ranks
     assert max(seconds) > 4 * min(seconds)
     kernels = parts(of, found[0])
     assert sum(k["seconds"] for k in kernels) == pytest.approx(seconds[0])
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("shape", [(1, 4096, 4096, 4096), (1, 17, 4096, 4096), (96, 1024, 64, 1024)])
+def test_nothing_random_is_much_better_than_the_draft_s_pick(arch, shape):
+    """By its own model, among 20,000 rows of each sketch."""
+    of = problem_model(CalibrationProblem("gmm", shape, "bfloat16"), parse_target(f"cuda -arch={arch}"))
+    (pick,) = Search(space, of.sketches, of.model, 1).propose(0, 1, "draft")
+    rng, seconds = np.random.default_rng(2), []
+    for i, sketch in enumerate(of.sketches):
+        rows = of.model.legal_rows(i, space.enumerate_grid(sketch, 20_000, rng))
+        seconds.append(of.model.analytic_latency(i, rows).min(initial=1.0))
+    assert of.model.analytic_latency(pick.sketch, np.array([pick.values]))[0] <= 1.05 * min(seconds)
 
 
 def test_every_problem_builds_and_has_a_label_of_its_own():
