@@ -151,6 +151,14 @@ def resident(name: str) -> SketchParam:
     return SketchParam(name, (1, 2, 3), "resident")
 
 
+def part(name: str, length: int, step: int, most: int) -> SketchParam | None:
+    """How long the parts of a reduction are, whole steps: `most` of them or fewer. None where it has one only."""
+    counts = {*range(2, 9), *(n * power for n in (5, 6, 7, 8) for power in powers(most // 5))}
+    lengths = {-(-length // (n * step)) * step for n in counts if n <= most}
+    chosen = tuple(sorted(n for n in lengths if n < length))
+    return SketchParam(name, chosen, "tile") if chosen else None
+
+
 def raster(name: str) -> SketchParam:
     """Rows of blocks that are started together."""
     return SketchParam(name, (1, 2, 4, 8, 16), "raster")

@@ -128,17 +128,16 @@ def _capability(context: SketchContext) -> int:
 
 
 def _in_parts(whole: Matrices, context: SketchContext) -> list[PartialSketch]:
-    """Parts of k that are whole steps, whatever their number between two fills; other blocks have other parts."""
-    depth, result = whole.product.depth, []
-    step, total = whole.row.k * domains.MOST_STEPS, size(depth)
-    lengths = {-(-total // (parts * step)) * step for parts in parts_of_tiles(whole.stage, depth)}
-    for length in sorted(n for n in lengths if n < total):
-        split, partial = split_reduction(whole.sketch, whole.stage, depth, length)
-        part = matrix_product(split, partial, context)
-        if part is not None:
-            done = _by_warps(replace(part, gathers=whole.gathers), True, context)
-            result.append(done.finish(note=f"split-k{-(-total // length)}"))
-    return result
+    """Parts of k of an open length, whole steps whatever their number between two fills; other blocks have others."""
+    depth, step = whole.product.depth, whole.row.k * domains.MOST_STEPS
+    length = domains.part(f"{whole.name}.{depth.name}.b", size(depth), step, max(parts_of_tiles(whole.stage, depth)))
+    if length is None:
+        return []
+    split, partial = split_reduction(whole.sketch.with_params([length]), whole.stage, depth, length.name)
+    part = matrix_product(split, partial, context)
+    return (
+        [] if part is None else [_by_warps(replace(part, gathers=whole.gathers), True, context).finish(note="split-k")]
+    )
 
 
 def _by_warps(found: Matrices, fold: bool, context: SketchContext) -> PartialSketch:

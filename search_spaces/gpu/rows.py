@@ -35,7 +35,7 @@ from autosched.schedule import (
     Team,
     Vectorize,
 )
-from autosched.schedule.stage import StageAxis
+from autosched.schedule.stage import Num, StageAxis
 from search_spaces.access import extent, lane_reduction, reads_of
 from search_spaces.fusion import is_copy
 from search_spaces.gpu import domains
@@ -338,7 +338,7 @@ def parts_of_tiles(stage: Stage, axis: StageAxis) -> list[int]:
     return sorted({most, max(2, most // 4)})
 
 
-def split_reduction(sketch: PartialSketch, stage: Stage, axis: StageAxis, length: int) -> tuple[PartialSketch, str]:
+def split_reduction(sketch: PartialSketch, stage: Stage, axis: StageAxis, length: Num) -> tuple[PartialSketch, str]:
     """The reduction over `axis` in parts of `length`, and the stage that computes them; they are combined point by
     point."""
     sketch = sketch.apply(Rfactor(stage.name, axis.name, length, "outer"))
