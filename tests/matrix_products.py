@@ -23,7 +23,9 @@ from autosched.schedule import (
     Rfactor,
     Split,
     State,
+    StoreTiles,
     Unroll,
+    WarpgroupMma,
     initial_state,
 )
 from autosched.te.rewrites.precision import with_precision
@@ -103,3 +105,38 @@ def matrix_state(
     if stages > 1:
         state = state.apply(Pipeline(acc, f"{k}.0", stages))
     return state.apply(Mma(acc, row.name))
+
+
+def group_state(
+    dag: te.ComputeDAG,
+    groups: tuple[int, int] = (1, 1),
+    columns: int = 2,
+    steps: int = 2,
+    stages: int = 2,
+    multiprocessors: int = 0,
+    staged: bool = False,
+) -> State:
+    """Warpgroups, each with some tiles of 64 rows (`groups`), by `columns` units of 8; so many `steps` of k at a
+    time."""
+    acc, dtype = "C.acc", dag.inputs[0].dtype
+    state = initial_state(dag).apply(
+        CacheWrite("C"),
+        Split("C", "i", (*groups, 4, 2, 8)),
+        Split("C", "j", (columns, 4, 2)),
+        Reorder("C", ("i.0", "j.0", "i.1", "i.3", "i.5", "j.2", "i.2", "j.1", "i.4", "j.3")),
+        Fuse("C", ("i.1", "i.3")),
+        Bind("C", "i.0", "blockIdx.y"),
+        Bind("C", "j.0", "blockIdx.x"),
+        Bind("C", "i.1@i.3", "threadIdx.z"),
+        Bind("C", "i.5", "threadIdx.y"),
+        Bind("C", "j.2", "threadIdx.x"),
+        *(Unroll("C", loop) for loop in ("i.2", "j.1", "i.4", "j.3")),
+        *([StoreTiles("C")] if staged else []),
+        ComputeAt(acc, "C", "j.2", "register"),
+        Split(acc, "k", (steps, 32 if "int" in dtype else 16)),
+        Reorder(acc, ("k.0", "k.1", "i", "j", "k.2")),
+        *(Unroll(acc, loop) for loop in ("k.1", "i", "j", "k.2")),
+    )
+    for buffer in "AB":
+        state = state.apply(CacheRead(buffer, acc, "tile"), ComputeAt(f"{buffer}.tile", acc, "k.0", "shared"))
+    return state.apply(Pipeline(acc, "k.0", stages, "tiles", multiprocessors), WarpgroupMma(acc, f"wgmma.{dtype}"))

@@ -1,0 +1,73 @@
+"""Products by warpgroups, tiles in rings and tiles that are written back mean what the operators say."""
+
+from __future__ import annotations
+
+import pytest
+
+from autosched.errors import ScheduleError
+from autosched.ir.printer import func_text
+from autosched.ir.stmt import Store, TileCopy, walk
+from autosched.lower import concretise, lower
+from autosched.schedule import Pipeline, StoreTiles, WarpgroupMma, initial_state, replay, steps_to_json
+from tests.helpers import exact
+from tests.matrix_products import ORDERS, group_state, product
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_of_operands(order: str) -> None:
+    dag = product(40, 16, 24, order)
+    func = exact(dag, group_state(dag, steps=1))
+    assert {s.matrix for s in walk(func.body) if isinstance(s, Store)} == {"", "wgmma.float16"}
+    assert {s.outside for s in walk(func.body) if isinstance(s, TileCopy)} == {"A", "B"}
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "groups", "columns", "steps", "stages"),
+    [(67, 16, 8, (1, 1), 2, 1, 2), (17, 24, 16, (2, 1), 2, 1, 3), (65, 8, 24, (1, 2), 2, 2, 2)],
+)
+@pytest.mark.parametrize("staged", [False, True])
+def test_ragged_tiles(
+    m: int, n: int, k: int, groups: tuple[int, int], columns: int, steps: int, stages: int, staged: bool
+) -> None:
+    dag = product(m, n, k)
+    func = exact(dag, group_state(dag, groups, columns, steps, stages, 3, staged))
+    back = [s for s in walk(func.body) if isinstance(s, TileCopy) and s.back]
+    assert [s.outside for s in back] == ["C"] * staged
+
+
+def test_a_record_brings_the_schedule_back() -> None:
+    dag = product(64, 16, 32)
+    state = group_state(dag, staged=True, multiprocessors=4)
+    again = replay(dag, steps_to_json(state, {}))
+    assert func_text(concretise(lower(again), {})[0]) == func_text(concretise(lower(state), {})[0])
+
+
+def test_the_nest_as_text() -> None:
+    dag = product(64, 16, 32)
+    text = func_text(concretise(lower(group_state(dag, staged=True, multiprocessors=4)), {})[0])
+    assert "# reduce, 2 stages, by tiles, on 4 multiprocessors" in text
+    assert "load tile A.tile[0, 0, 0] = A[0, 0]  # 64 x 32" in text
+    assert "alloc C.staged: float32[64, 16] shared layout(0,1; panels)" in text
+    assert "store tile C[0, 0] = C.staged[0, 0]  # 64 x 16" in text
+
+
+def test_what_is_refused() -> None:
+    dag = product(64, 16, 32)
+    *before, pipeline, last = group_state(dag).steps
+    assert isinstance(pipeline, Pipeline)
+    for steps, reason in (
+        ((pipeline, WarpgroupMma("C.acc", "mma.float16")), "no row of MATRICES of 4 warps is called so"),
+        ((pipeline, WarpgroupMma("C.acc", "wgmma.bfloat16")), "products of float16 and float16 in float32"),
+        ((last,), "by a pipeline of 'tiles' first"),
+        ((Pipeline("C.acc", "k.0", 2, "asynchronous", 4),), "only tiles are loaded ahead for other blocks' work"),
+        ((pipeline, StoreTiles("C.acc")), "it is not elementwise"),
+    ):
+        with pytest.raises(ScheduleError, match=reason):
+            initial_state(dag).apply(*before, *steps)
+
+
+def test_rows_that_the_engine_cannot_copy_are_refused() -> None:
+    with pytest.raises(ScheduleError, match=r"tiles of A cannot be loaded: its rows are no multiples of 16 bytes"):
+        group_state(product(64, 16, 35))
+    with pytest.raises(ScheduleError, match=r"rows of its result are no multiples of 16 bytes"):
+        group_state(product(64, 18, 32, "nt"), staged=True)
