@@ -2,7 +2,7 @@
 written or in any other way.
 
     blocks of rows i:  warps along i (z):  lanes of a warp, 8 along i (y) by 4 along columns (x)
-      the operand with rows i of the first product, in shared memory
+      the operand with rows i of the first product, in shared memory or in registers
       accumulators of the second product in registers; maximum and sum of each row of weights
         blocks of k:                                        <- what else both products read is copied here, or ahead
           the first product for rows i and this k, in registers
@@ -63,6 +63,12 @@ class _Chain:
     sums: Matrices
     weighted: WeightedSum
 
+    @property
+    def can_hold(self) -> bool:
+        """Whether rows of the first product's left operand can stay in the registers of the warp that they are for."""
+        left = self.scores.product.left
+        return left.indices[-2] is self.scores.product.rows.var and self.scores.product.is_along_depth(left)
+
 
 class OnlineProducts:
     """Both products and what is between them in one kernel; then what other rules do with the second one."""
@@ -75,7 +81,8 @@ class OnlineProducts:
         assert chain is not None
         apart = WarpgroupTiling()
         others = apart.apply if apart.applies(sketch, stage, context) else matrix_alternatives
-        return [_in_one(sketch, stage, chain, context), *others(sketch, stage, context)]
+        ways = (False, True) if chain.can_hold else (False,)
+        return [*(_in_one(sketch, stage, chain, held, context) for held in ways), *others(sketch, stage, context)]
 
 
 def _chain(sketch: PartialSketch, stage: Stage, context: SketchContext) -> _Chain | None:
@@ -105,7 +112,8 @@ def _reads(state: State, weighted: WeightedSum) -> list[Load]:
     return [x for x in found if x.buffer not in weighted.peak.op.buffers]
 
 
-def _in_one(sketch: PartialSketch, stage: Stage, chain: _Chain, context: SketchContext) -> PartialSketch:
+def _in_one(sketch: PartialSketch, stage: Stage, chain: _Chain, held: bool, context: SketchContext) -> PartialSketch:
+    """`held`: the rows of the first product's left operand are in registers, not in shared memory."""
     row, depth, first = chain.sums.row, chain.sums.product.depth, chain.first.name
     peak, total = chain.weighted.peak.name, chain.weighted.total.name
     sketch, root = _averaged(sketch, stage)
@@ -124,11 +132,12 @@ def _in_one(sketch: PartialSketch, stage: Stage, chain: _Chain, context: SketchC
     )
     sketch = _spread(sketch, weights, root, (steps.name, row.k // (ACROSS * NEIGHBOURS)))
     sketch = _first(sketch.apply(Online(acc, weights, peak, total)), chain, weights)
-    sketch = _shared(sketch, chain.scores.product.left.buffer, first, At(root, around))
+    left = chain.scores.product.left.buffer
+    sketch = _held(sketch, left, first, At(root, around)) if held else _shared(sketch, left, first, At(root, around))
     sketch = _shared(sketch, chain.scores.product.right.buffer, first, At(acc, loops[0]))
     sketch = _shared(sketch, chain.sums.product.right.buffer, acc, At(acc, loops[0]))
     sketch = pipeline(sketch, acc, loops[0], depth, context.target).apply(Mma(first, row.name), Mma(acc, row.name))
-    return sketch.finish(root, acc, weights, peak, total, first, note=f"{stage.name}:online-{row.name}")
+    return sketch.finish(root, acc, weights, peak, total, first, note=f"{stage.name}:online-{row.name}{'-held' * held}")
 
 
 def _averaged(sketch: PartialSketch, stage: Stage) -> tuple[PartialSketch, str]:
@@ -162,16 +171,24 @@ def _spread(sketch: PartialSketch, weights: str, root: str, tiles: tuple[Num, ..
     """Each lane has the weights of its rows in columns that lie as those of the first product do: in `tiles` of as many
     as a row of lanes has."""
     *batch, rows, columns = (a.name for a in sketch.state.stage(weights).op.axes)
-    m, n = ([f"{a}.{level}" for level in range(5)] for a in (rows, columns))
+    m = [f"{rows}.{level}" for level in range(5)]
+    *n, lanes, neighbours = (f"{columns}.{level}" for level in range(len(tiles) + 3))
     theirs = sketch.state.stage(root)
     places = ("threadIdx.z", "threadIdx.y", "threadIdx.x")
+    inner = (n[0], m[2], *n[1:], m[3], neighbours)
     return sketch.apply(
         Split(weights, rows, theirs.factors(theirs.op.axes[-2].name)),
         Split(weights, columns, (*tiles, ACROSS, NEIGHBOURS)),
-        Reorder(weights, (m[1], m[4], n[3], *batch, m[0], n[0], m[2], n[1], n[2], m[3], n[4])),
-        *(Spread(weights, x, place) for x, place in zip((m[1], m[4], n[3]), places, strict=True)),
-        *(Unroll(weights, name) for name in (m[2], n[1], n[2], m[3], n[4])),
+        Reorder(weights, (m[1], m[4], lanes, *batch, m[0], *inner)),
+        *(Spread(weights, x, place) for x, place in zip((m[1], m[4], lanes), places, strict=True)),
+        *(Unroll(weights, name) for name in inner),
     )
+
+
+def _held(sketch: PartialSketch, buffer: str, reader: str, at: At) -> PartialSketch:
+    """A copy of what `reader` reads of its left operand, each element in the lane that an instruction wants it of."""
+    sketch = sketch.apply(CacheRead(buffer, reader, "held"), ComputeAt(f"{buffer}.held", at.stage, at.loop, "warp"))
+    return _spread(sketch, f"{buffer}.held", at.stage, ()).finish(f"{buffer}.held")
 
 
 def _first(sketch: PartialSketch, chain: _Chain, weights: str) -> PartialSketch:

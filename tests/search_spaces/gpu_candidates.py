@@ -35,10 +35,15 @@ class Drawn:
 
 
 def draw(
-    dag: ComputeDAG, target: Target, sampled: int = SAMPLED, seed: int = 0, rules: tuple[SketchRule, ...] = RULES
+    dag: ComputeDAG,
+    target: Target,
+    sampled: int = SAMPLED,
+    seed: int = 0,
+    rules: tuple[SketchRule, ...] = RULES,
+    mark: str = "",
 ) -> Iterator[Drawn]:
-    """Every sketch of a collapsed graph."""
-    for sketch in sketches(dag, target, rules):
+    """Every sketch of a collapsed graph that has `mark` in its name."""
+    for sketch in (s for s in sketches(dag, target, rules) if mark in s.name):
         func = lower(sketch.state)
         model = CostModel([func], [tuple(p.name for p in sketch.params)], target, 1)
         rng = np.random.default_rng(seed)
