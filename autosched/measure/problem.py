@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 DATA_SETS = ("normal", "structured")  # random normal; and distinct values that show permuted or dropped terms
 Array = npt.NDArray[Any]
+_PART = 1 << 18  # elements whose limits are computed at a time: temporaries of 2 MB stay in cache
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,20 @@ def limits(value: Array, bound: Array, dtype: str) -> tuple[Array, Array]:
     kind = DTYPES[dtype].numpy_dtype
     if not DTYPES[dtype].is_float:
         return _integer_limits(value, bound, kind)
+    from autosched.te.reference.parallel import for_each
+
+    low, high = (np.empty(value.size, kind) for _ in range(2))
+    flat, errors = value.reshape(-1), bound.reshape(-1)
+
+    def compute(start: int) -> None:
+        part = slice(start, start + _PART)
+        low[part], high[part] = _float_limits(flat[part], errors[part], kind)
+
+    for_each(compute, range(0, value.size, _PART))
+    return low.reshape(value.shape), high.reshape(value.shape)
+
+
+def _float_limits(value: Array, bound: Array, kind: np.dtype[Any]) -> tuple[Array, Array]:
     wide = value.astype(np.float64)
     with np.errstate(all="ignore"):
         below = np.where(np.isinf(bound), -np.inf, np.where(np.isinf(wide), wide, wide - bound))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from autosched.te.reference import blas
 from autosched.te.reference import error_bounds as rules
 from autosched.te.reference.blocks import DomainBox
 from autosched.te.reference.error_bounds import Array, Bounded
+from autosched.te.reference.parallel import for_each
 from autosched.te.rewrites.prefix_scan import ScanPattern, elements, find_prefix_scan
 from autosched.te.rewrites.winograd import TILES, match_stage, transformed
 from autosched.te.tensor import ComputeOp, Tensor, postorder
@@ -178,13 +180,16 @@ def _stage(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Bounded, ...]
         (term,) = _stage(elements(op, sums, op.name), tensors)
         return (_accumulated(op, sums, term, kind),)
     out = _Output(op)
-    for box in _boxes([(a.name, a.extent) for a in op.axes], _BLOCK):
-        if op.reducer is None:
-            block = DomainBox(box, tensors)
-            found: tuple[Bounded, ...] = tuple(block.eval(b) for b in op.body)
-        else:
-            found = _reduce(op, op.reducer, box, tensors)
-        out.put(box, found)
+
+    def compute(box: Mapping[str, tuple[int, int]]) -> None:
+        with np.errstate(all="ignore"):  # which each thread has for itself
+            if op.reducer is None:
+                block = DomainBox(box, tensors)
+                out.put(box, tuple(block.eval(b) for b in op.body))
+            else:
+                out.put(box, _reduce(op, op.reducer, box, tensors))
+
+    for_each(compute, list(_boxes([(a.name, a.extent) for a in op.axes], _BLOCK)))
     return out.done()
 
 
@@ -239,16 +244,21 @@ class _Output:
         self.shape = op.shape
         self.values = [np.empty(op.shape, rules.working_type(b.dtype)) for b in op.body]
         self.errors: list[Array | None] = [None] * len(op.body)
+        self._lock = Lock()
 
     def put(self, box: Mapping[str, tuple[int, int]], found: Sequence[Bounded]) -> None:
         place = tuple(slice(lo, hi) for lo, hi in box.values())
         for i, val in enumerate(found):
             self.values[i][place] = val.value
             if val.err is not None:
-                errors = self.errors[i]
-                if errors is None:
-                    errors = self.errors[i] = np.zeros(self.shape)
-                errors[place] = val.err
+                self._errors(i)[place] = val.err
+
+    def _errors(self, i: int) -> Array:
+        with self._lock:
+            errors = self.errors[i]
+            if errors is None:
+                errors = self.errors[i] = np.zeros(self.shape)
+            return errors
 
     def done(self) -> tuple[Bounded, ...]:
         return tuple(
