@@ -22,7 +22,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Load
 from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic, matrix_operands
 from autosched.ir.stmt import Scope
-from autosched.ir.tiles import WARPS, has_maps
+from autosched.ir.tiles import SPANS, WARPS, has_maps
 from autosched.schedule import (
     CacheRead,
     ComputeAt,
@@ -89,11 +89,18 @@ class TiledProduct:
     together: int = 0
 
     @property
+    def operands(self) -> tuple[Load, Load]:
+        return self.product.left, self.product.right
+
+    @property
+    def can_lie(self) -> bool:
+        """Whether the instruction reads both operands as they lie."""
+        return all(self.row.can_lie_across or self.product.is_along_depth(x) for x in self.operands)
+
+    @property
     def can_load(self) -> bool:
         """Whether the copy engine can load both operands as the instruction reads them."""
-        operands = (self.product.left, self.product.right)
-        lies = [self.row.can_lie_across or self.product.is_along_depth(x) for x in operands]
-        return all(lies) and all(_can_load(self.sketch.state, x) for x in operands)
+        return self.can_lie and all(_can_load(self.sketch.state, x) for x in self.operands)
 
 
 def _in_parts(found: TiledProduct, context: SketchContext) -> list[PartialSketch]:
@@ -103,11 +110,16 @@ def _in_parts(found: TiledProduct, context: SketchContext) -> list[PartialSketch
         return []
     step, total, result = found.row.k * domains.RING_STEPS[-1], size(depth), list[PartialSketch]()
     lengths = {-(-total // (parts * step)) * step for parts in parts_of_tiles(stage, depth)}
+    if found.together:  # beyond the last tap there is the image, not zero: parts end with it
+        least = found.row.k * domains.RING_STEPS[0]
+        exact = [n for n in range(least, total, least) if total % n == 0]
+        lengths = {min(n for n in exact if n >= length) for length in lengths if any(n >= length for n in exact)}
     for length in sorted(n for n in lengths if n < total):
         split, partial = split_reduction(found.sketch, stage, depth, length)
         part = _product(split, partial)
         if part is not None:
-            made = replace(part, makers=found.makers, together=found.together)
+            together = math.gcd(found.together, length // found.row.k) if found.together else 0
+            made = replace(part, makers=found.makers, together=together)
             done = _by_warpgroups(made, True, context) or _by_warpgroups(made, False, context)
             result += [] if done is None else [done.finish(note=f"split-k{-(-total // length)}")]
     return result
@@ -143,11 +155,11 @@ def _in_tiles(sketch: PartialSketch, stage: Stage) -> TiledProduct | None:
     consumer = fused_consumer(sketch.state, stage)
     reader = "" if consumer is None or consumer.name in sketch.done else consumer.name
     made = _product(sketch.apply(Matricize(stage.name, reader)), stage.name)
-    if made is None:
+    if made is None or not made.can_lie:
         return None
     before = {s.name for s in sketch.state.stages}
     makers, together = list[tuple[str, ...]](), 0
-    for load in (made.product.left, made.product.right):
+    for load in made.operands:
         if load.buffer in before or made.sketch.state.producer(load.buffer) is None:
             if not _can_load(made.sketch.state, load):
                 return None
@@ -171,6 +183,8 @@ def _product(sketch: PartialSketch, name: str) -> TiledProduct | None:
     row = pair.row(axes.left, axes.right, CAPABILITY, WARPS)
     m, n = size(axes.rows), size(axes.columns)
     if row is None or min(m, row.m) * min(n, row.n) * LEAST_SHARE < row.m * row.n or 2 * size(axes.depth) < row.k:
+        return None
+    if not axes.is_along_depth(axes.right) and n * DTYPES[axes.right.dtype].nbytes < SPANS[-1]:  # no panel is so narrow
         return None
     return TiledProduct(sketch, name, row, axes)
 

@@ -9,8 +9,12 @@ from autosched.codegen import build_source
 from autosched.codegen.c.source import GpuSource
 from autosched.te.dag import ComputeDAG
 from autosched.te.operators.registry import build
+from autosched.te.reference.evaluate import evaluate, within
+from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
 from cost_model.model import CostModel
+from tests.codegen import cuda
+from tests.matrix_products import product
 from tests.search_spaces.gpu_candidates import draw
 from tests.search_spaces.test_gpu_warpgroups import MARK, SM_90, by_warpgroups, check, drawn
 
@@ -30,12 +34,31 @@ def conv(name: str, shape: tuple[int, ...], dtype: str = "bfloat16", **settings:
         conv("dil", (1, 9, 10, 32, 16, 3, 1, 2, 2), "float16"),
         conv("cbr", (2, 9, 9, 32, 32, 3, 1, 1)),
         conv("conv2d", (1, 9, 8, 32, 64, 3, 1, 1), layout="NCHW"),
+        conv("c2d", (1, 9, 8, 64, 32, 3, 1, 1), "int8"),
         conv("conv2d", (3, 9, 7, 32, 64, 3, 2, 1), layout="NCHW"),
     ],
     ids=lambda dag: "-".join(map(str, (dag.outputs[0].name, *dag.outputs[0].public_shape))),
 )
 def test_kinds(dag: ComputeDAG) -> None:
     check(dag, 1)
+
+
+@pytest.mark.parametrize(
+    "dag", [conv("c2d", (1, 5, 5, 64, 16, 3, 1, 1)), product(64, 48, 320, "nt", "bfloat16")], ids=str
+)
+def test_parts_of_the_reduction(dag: ComputeDAG) -> None:
+    """Equal ones, whose tiles end with them."""
+    inputs = make_inputs(dag, 0, "normal")
+    references = evaluate(dag, inputs)
+    parts = [d for d in drawn(dag) if "split-k" in d.sketch.name]
+    assert parts
+    for one in parts:
+        source = build_source(one.func, next(iter(one.candidates(1))), SM_90)
+        assert isinstance(source, GpuSource)
+        assert "wgmma.mma_async" in source.text
+        outputs = cuda.run(source, one.func, inputs)
+        for tensor, reference in zip(dag.outputs, references, strict=True):
+            assert within(reference, outputs[tensor.name].reshape(tensor.public_shape)).all(), source.text
 
 
 def test_the_map_is_of_pixels_and_copies_are_of_windows() -> None:
@@ -50,6 +73,7 @@ def test_where_they_are_offered() -> None:
     assert by_warpgroups(conv("c2d", (1, 8, 8, 32, 16, 3, 1, 1)))
     assert not by_warpgroups(conv("c2d", (1, 8, 8, 24, 16, 3, 1, 1))), "a tile would reach beyond a tap"
     assert not by_warpgroups(conv("c2d", (1, 8, 8, 32, 20, 3, 1, 1))), "rows of weights are 40 bytes"
+    assert not by_warpgroups(conv("c2d", (1, 8, 8, 32, 8, 3, 1, 1))), "nor is a row of them a panel's"
     assert not by_warpgroups(conv("dep", (1, 8, 8, 32, 3, 1, 1)))
 
 
