@@ -23,11 +23,13 @@ import numpy.typing as npt
 from autosched.errors import UsageError
 from autosched.ir.dtype import DTYPES, is_foreign
 from autosched.runtime.spec import ArraySpec
+from autosched.target import usable_cores
 
 if TYPE_CHECKING:
     from autosched.te.dag import ComputeDAG
 
 DATA_SETS = ("normal", "structured")  # random normal; and distinct values that show permuted or dropped terms
+MANY_CORES = 8  # from so many on there is memory for several data sets at a time
 Array = npt.NDArray[Any]
 _PART = 1 << 18  # elements whose limits are computed at a time: temporaries of 2 MB stay in cache
 
@@ -39,7 +41,7 @@ class Problem:
     inputs: tuple[ArraySpec, ...]
     outputs: tuple[ArraySpec, ...]
     directory: Path
-    _written: Future[None] | None = field(default=None, repr=False, compare=False)
+    _written: tuple[Future[None], ...] = field(default=(), repr=False, compare=False)
 
     @property
     def n_bytes(self) -> int:
@@ -47,15 +49,16 @@ class Problem:
 
     def wait(self) -> None:
         """Returns when all files are written; raises what went wrong in writing them."""
-        if self._written is not None:
-            self._written.result()
+        for part in self._written:
+            part.result()
 
 
 def make_problem(dag: ComputeDAG, directory: Path, seed: int) -> Problem:
     """Starts writing the data sets of `dag`, derived from `seed`, into the existing `directory`, and returns at once.
 
-    The reference runs in a thread (NumPy leaves the interpreter lock), so that candidates can be built meanwhile. It is
-    a daemon: a program that is told to end does not wait for it.
+    The reference runs in a thread (NumPy leaves the interpreter lock), so that candidates can be built meanwhile; each
+    data set in one of its own where there are cores for them. They are daemons: a program that is told to end does not
+    wait for them.
     """
     from autosched.te.reference.evaluate import evaluate
     from autosched.te.reference.inputs import make_inputs
@@ -64,11 +67,9 @@ def make_problem(dag: ComputeDAG, directory: Path, seed: int) -> Problem:
     inputs = tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in dag.inputs)
     outputs = tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in dag.outputs)
 
-    written: Future[None] = Future()
-
-    def write() -> None:
+    def write(names: tuple[str, ...], written: Future[None]) -> None:
         try:
-            for name in DATA_SETS:
+            for name in names:
                 arrays = make_inputs(dag, seed, name)
                 expected = [(r.value, r.bound) for r in evaluate(dag, arrays)]
                 write_data_set(directory, name, inputs, outputs, arrays, expected)
@@ -83,8 +84,11 @@ def make_problem(dag: ComputeDAG, directory: Path, seed: int) -> Problem:
         else:
             written.set_result(None)
 
-    threading.Thread(target=write, name="autosched-reference", daemon=True).start()
-    return Problem(inputs, outputs, directory, written)
+    parts = tuple((name,) for name in DATA_SETS) if usable_cores() >= MANY_CORES else (DATA_SETS,)
+    futures = tuple(Future[None]() for _ in parts)
+    for part in zip(parts, futures, strict=True):
+        threading.Thread(target=write, args=part, name="autosched-reference", daemon=True).start()
+    return Problem(inputs, outputs, directory, futures)
 
 
 def write_data_set(

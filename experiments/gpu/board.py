@@ -42,7 +42,7 @@ LEAST_CHECK_S = 5.0
 ATTEMPTS = 2
 RESERVE_S = 8.0  # for the table, and for processes to end
 TUNING_S, LEAST_TUNING_S, QUICK_TUNING_S = 100.0, 40.0, 5.0  # a search cut short would stand as the result
-CONTEST_S, LEAST_CONTEST_S = 120.0, 10.0
+CONTEST_S, LEAST_CONTEST_S, RETRY_S = 120.0, 10.0, 30.0
 COMPILE_S, LEAST_COMPILE_S = 150.0, 30.0
 KEPT = (
     "best_s", "best_ci_s", "gflops", "trials", "failed", "failures", "wall_s", "search_s", "build_s", "check_s",
@@ -113,10 +113,10 @@ def hold_contest(
     while True:
         present = [name for name in names if name not in left_out]
         request = {"case": case.label, "db": str(database), "peers": present, "rounds": rounds, "sample_s": sample_s}
-        # What is slow to start is the last of `present`: it may take half of the time, and a try without it the rest.
+        # What is slow to start is the last of `present`: a try without it must be possible.
         seconds = give_up - time.monotonic()
         try:
-            row = arena.ask(request, seconds / 2 if present else seconds)
+            row = arena.ask(request, seconds - min(seconds / 2, RETRY_S) if present else seconds)
         except Lost as lost:
             if lost.stage not in present or time.monotonic() >= give_up:
                 return {"error": str(lost)}

@@ -68,3 +68,21 @@ def test_what_goes_wrong_in_the_reference_is_raised(tmp_path: Path) -> None:
         patch.setattr("autosched.te.reference.evaluate.evaluate", refuse)
         with pytest.raises(ZeroDivisionError):
             make_problem(dag, tmp_path, seed=3).wait()
+
+
+def test_data_sets_are_the_same_side_by_side(tmp_path, monkeypatch):
+    """Each in a thread of its own, where there are cores for it."""
+    from autosched.measure import problem as module
+    from autosched.te.operators.registry import build
+
+    dag, _ = build("gmm", (1, 8, 9, 10))
+    for cores in (1, 64):
+        folder = tmp_path / str(cores)
+        folder.mkdir()
+        monkeypatch.setattr(module, "usable_cores", lambda cores=cores: cores)
+        made = module.make_problem(dag, folder, 0)
+        made.wait()
+        assert len(made._written) == (1 if cores == 1 else 2)
+    files = sorted(path.name for path in (tmp_path / "1").iterdir())
+    assert files == sorted(path.name for path in (tmp_path / "64").iterdir())
+    assert all((tmp_path / "1" / name).read_bytes() == (tmp_path / "64" / name).read_bytes() for name in files)
