@@ -68,7 +68,7 @@ def operations(store: Store, lanes: frozenset[Var] | None = None, vectors: froze
     decided = set() if lanes is None else {e for e in _nodes(values) if _is_decided(e, lanes)}
     free = decided | set(_nodes([e.cond for e in decided if isinstance(e, Select)]))
     for expr in _nodes(values):
-        kind = "" if expr in fused else _kind(expr)
+        kind = "" if expr in fused else kind_of(expr)
         if kind:
             counts[kind] = counts.get(kind, 0) + _multiplicity(expr)
             shared = kind == "float_divmod" and vectors and not free_vars(expr.children[1]) & vectors
@@ -141,7 +141,8 @@ def is_whole_word(expr: Expr) -> bool:
     return len({(p.buffer, p.indices[:-1]) for p in expr.parts if isinstance(p, Load)}) == 1
 
 
-def _kind(expr: Expr) -> str:
+def kind_of(expr: Expr) -> str:
+    """Its class of operations, "" where it takes none."""
     prefix = "float_" if DTYPES[expr.dtype].is_float else "int_"
     match expr:
         case Binary(op=op) if op in COMPARISON:

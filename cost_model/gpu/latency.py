@@ -49,8 +49,9 @@ from autosched.ir.expr import INDEX, Cast, Const, Expr, Load, binary, ceildiv, i
 from autosched.ir.matrices import MATRICES
 from autosched.ir.stmt import Scope
 from autosched.ir.tiles import REGISTERS, SPARE_REGISTERS, WARPGROUP
-from autosched.ir.visit import subexpressions
+from autosched.ir.visit import free_vars, loads, subexpressions
 from cost_model.analysis.access import Access
+from cost_model.analysis.operations import kind_of
 from cost_model.analysis.statements import Analysis
 from cost_model.gpu import machine as g
 from cost_model.gpu import matrices
@@ -312,7 +313,27 @@ def _slots(work: Work, machine: GpuMachine) -> float:
     added_up = any(isinstance(e, Dot) for value in statement.store.values for e in subexpressions(value))
     share = {"int_mad": g.DOT_SHARE} if added_up else {}
     slots = sum(g.SLOTS[kind] * share.get(kind, 1.0) * n for kind, n in counted)
+    slots -= _hoisted(work)
     return slots * (machine.double_slots if statement.itemsize == 8 else 1.0)
+
+
+def _hoisted(work: Work) -> float:
+    """Slots of what is the same in all that the thread does and is computed before; a division by such a number, which
+    the block has stored, is a product (`autosched.lower.passes.divide_once`)."""
+    own = {x.var for x in work.own}
+    near = {a.buffer.name for a in work.accesses(*PRIVATE, Scope.SHARED)} - set(work.statement.store.buffers)
+
+    def is_still(e: Expr) -> bool:
+        return bool(loads(e)) and not free_vars(e) & own and all(x.buffer in near for x in loads(e))
+
+    found = 0.0
+    for e in dict.fromkeys(e for value in work.statement.store.values for e in subexpressions(value)) if own else ():
+        kind = kind_of(e)
+        if kind.startswith("float") and is_still(e):
+            found += g.SLOTS[kind]
+        elif kind == "float_divmod" and is_still(e.children[1]):
+            found += g.SLOTS[kind] - g.SLOTS["float_mul"]
+    return found
 
 
 def _conversions(work: Work) -> tuple[Expr, float]:

@@ -105,6 +105,25 @@ def test_one_block_more_than_a_round_costs_a_round() -> None:
     assert feature(2048, "wave_efficiency") < 1
 
 
+@pytest.mark.parametrize(("name", "most"), [("layer_norm", 8), ("softmax", 20)])
+def test_what_is_the_same_in_a_row_is_computed_once(name: str, most: float) -> None:
+    """Division by a row's sum is a product, its mean and deviation take no slots of an element."""
+    found, model = model_of(name, (512, 512))
+    for i, sketch in enumerate(found):
+        cost = model.sketches[i].latency.kernels[0].costs[-1]  # type: ignore[union-attr]
+        forms = Program([cost.slots, cost.work.executions], [p.name for p in sketch.params])
+        slots, executions = forms(rows_of(sketch, 4))
+        assert cost.work.statement.stage == name
+        assert (slots <= most * executions).all()
+
+
+def test_what_threads_of_a_row_add_up_takes_few_registers() -> None:
+    found, model = model_of("layer_norm", (512, 4096))
+    row = np.array([[1024 if p.kind == "thread" else p.domain[0] for p in found[0].params]])
+    registers = model.sketches[0].latency.kernels[0].registers  # type: ignore[union-attr]
+    assert Program([registers], [p.name for p in found[0].params])(row)[0, 0] <= 40  # ptxas: 32
+
+
 def test_bank_conflicts_cost() -> None:
     found, model = model_of("transpose", (1024, 1024))
     i = next(n for n, s in enumerate(found) if "shared" in s.name)
