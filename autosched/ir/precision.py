@@ -5,7 +5,7 @@ or it is the sum of two, big = tf32(x) and small = tf32(x - big), and a b = big 
 leaves out small small. What x is rounded by, relatively, so that this is covered:
 
     tf32      2^-11, half a unit in the last place
-    3xtf32    2^-21: the rest of the small part is 2^-22, and what is left out as much of the product
+    3xtf32    2^-21: what is cut off the small part is 2^-22, and what is left out as much of the product
 
 Numbers with no more than 11 bits are not changed by either.
 """

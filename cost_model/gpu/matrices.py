@@ -75,12 +75,12 @@ def load_cycles(statement: Statement, access: Access, own: Sequence[AnalysedLoop
 
 
 def conversions(own: Sequence[AnalysedLoop], updates: Expr, row: MatrixIntrinsic) -> Expr:
-    """Slots of a thread for operands that become numbers of an instruction's type, real: each of two parts is
-    converted, after a subtraction the second one."""
+    """Slots of a thread for operands that become numbers of an instruction's type, real: converted, or in two parts by
+    two operations on integers and a subtraction."""
     if not row.precision:
         return ZERO
     rows, columns, depth = own[-3:]
-    each = row.parts * g.SLOTS["float_other"] + (row.parts - 1) * g.SLOTS["float_addsub"]
+    each = g.SLOTS["float_other"] + (row.parts - 1) * g.SLOTS["float_addsub"]
     words = add(multiply(rows.trips, float(row.deep)), multiply(columns.trips, row.deep / NEIGHBOURS))
     steps = divide(updates, multiply(multiply(rows.trips, columns.trips), depth.trips))
     return multiply(multiply(steps, words), each)

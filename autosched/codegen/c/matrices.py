@@ -325,8 +325,12 @@ class Fragments:
             self.text.line(f"{array}[{self.c.text(at + n)}] = __float_as_uint({element});")
 
     def shorten(self, array: str, count: int) -> str:
-        """Registers with numbers that the instruction takes, and the array of what is left of them, if it is wanted."""
-        rest, convert = self.text.name(f"{array}_rest"), _short_helper(self.c)
+        """Registers with numbers that the instruction takes, and the array of what is left of them, if it is wanted.
+
+        The instruction does not look at the last 13 bits. Where something is left, a NaN is one there, so that the
+        first part is rounded without a look at it; what is left may be cut off.
+        """
+        rest = self.text.name(f"{array}_rest")
         has_rest = self.product.row.parts > 1
         if has_rest:
             self.text.line(f"unsigned {rest}[{count}];")
@@ -334,10 +338,10 @@ class Fragments:
             at = f"{array}[{self.c.text(n)}]"
             if has_rest:
                 self.text.line(f"const float whole = __uint_as_float({at});")
-                self.text.line(f"{at} = {convert}(whole);")
-                self.text.line(f"{rest}[{self.c.text(n)}] = {convert}(whole - __uint_as_float({at}));")
+                self.text.line(f"{at} = ({at} + 0x1000) & 0xffffe000;")
+                self.text.line(f"{rest}[{self.c.text(n)}] = __float_as_uint(whole - __uint_as_float({at}));")
             else:
-                self.text.line(f"{at} = {convert}(__uint_as_float({at}));")
+                self.text.line(f"{at} = {_short_helper(self.c)}(__uint_as_float({at}));")
         return rest
 
     def multiply(self, a: str, b: str) -> None:
