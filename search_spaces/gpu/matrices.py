@@ -43,7 +43,7 @@ class MatrixTiling:
     """Sums of products that warps can do; the tiles of `MultiLevelTiling`, where a thread is for itself, come after."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        return _in_matrices(sketch, stage, context) is not None
+        return in_matrices(sketch, stage, context) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         return matrix_alternatives(sketch, stage, context)
@@ -81,19 +81,19 @@ def matrix_alternatives(sketch: PartialSketch, stage: Stage, context: SketchCont
     """The product by warps, whole and in parts of k, and without."""
     read = (r.load.buffer for r in reads_of(sketch.state, stage))
     is_fed = any(private_producer(sketch, stage, b) is not None for b in read)
-    found = _in_matrices(sketch, stage, context)
+    found = in_matrices(sketch, stage, context)
     assert found is not None
     whole = [_by_warps(found, fold, context) for fold in ((True, False) if is_fed else (True,))]
     arranged = with_channels_last(sketch, stage.name, found.row)
     if arranged is not None:
-        found = _in_matrices(arranged, arranged.state.stage(stage.name), context) or found
+        found = in_matrices(arranged, arranged.state.stage(stage.name), context) or found
         whole.append(_by_warps(found, True, context))
     is_long = can_split_tiles(found.sketch.state, found.stage)
     alone = split_tiled_alternatives if can_split_tiles(sketch.state, stage) else tiled_alternatives
     return [*whole, *(_in_parts(found, context) if is_long else []), *alone(sketch, stage, context)]
 
 
-def _in_matrices(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Matrices | None:
+def in_matrices(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Matrices | None:
     """The stage as a product of two matrices, if it is one or can become one, and enough for an instruction."""
     found = matrix_product(sketch, stage.name, context)
     pair = matrix_operands(stage.op.body, stage.op.reducer)

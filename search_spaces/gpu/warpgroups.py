@@ -50,7 +50,7 @@ from search_spaces.fusion import fused_consumer
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.channels import with_channels_last
-from search_spaces.gpu.matrices import matrix_alternatives
+from search_spaces.gpu.matrices import in_matrices, matrix_alternatives
 from search_spaces.gpu.rows import can_split_tiles, parts_of_tiles, split_reduction
 from search_spaces.gpu.shared import private_producers
 from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
@@ -65,7 +65,8 @@ class WarpgroupTiling:
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         gpu = context.target.gpu
         can = context.target.backend.has_matrices and gpu is not None and gpu.has_warpgroups
-        return can and _loaded(sketch, stage) is not None
+        is_known = can and in_matrices(sketch, stage, context) is not None
+        return is_known and _loaded(sketch, stage) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         found = _loaded(sketch, stage)

@@ -115,6 +115,7 @@ def test_where_they_are_offered() -> None:
     assert not by_warpgroups(product(64, 60, 64)), "rows of B are 120 bytes"
     assert not by_warpgroups(product(64, 64, 60)), "rows of A are 120 bytes"
     assert by_warpgroups(product(64, 60, 64, "nt"))
+    assert not by_warpgroups(product(26, 5, 11, "tn", "uint8", batch=3)), "that is less than one step of k"
 
 
 def test_the_draft_prefers_them_where_there_is_much_to_do() -> None:
