@@ -12,6 +12,7 @@ import pytest
 from autosched.errors import TargetError, UsageError
 from autosched.ir.closed_forms.program import Program
 from autosched.ir.matrices import MATRICES
+from autosched.runtime.gpu.tensor_pipes import PIPES
 from autosched.target import parse_target
 from cost_model.gpu import constants
 from cost_model.gpu.constants import CardConstants, constants_of, matrix_rates_of, read_cards, with_card
@@ -152,6 +153,7 @@ def test_the_table_in_the_package_is_sound():
     for name, row in read_cards().items():
         assert name
         assert all(float(x) > 0 for x in row["constants"].values())
+        assert set(row["matrix_rates"]) <= set(PIPES)
 
 
 def test_rank_correlation_and_regret():
