@@ -65,7 +65,7 @@ class CardStep:
 
 STEPS = (
     CardStep("facts", 45, "attributes, clocks idle and under load, bandwidths, launch latency, rates", "card_facts"),
-    CardStep("instructions", 90, "every PTX instruction that the simulator knows, on the card", "instructions"),
+    CardStep("instructions", 60, "every PTX instruction that the simulator knows, on the card", "instructions"),
     CardStep("ceilings", 60, "what PyTorch, cuBLAS and cuDNN reach", "ceilings"),
     CardStep("ladder", 75, "products on tensor cores in the forms that an emitter could choose", "ladder"),
     CardStep(

@@ -150,3 +150,10 @@ def test_a_step_ends_with_its_summary_even_when_it_raises(trial, capsys):
     with pytest.raises(ValueError, match="x"):
         go(StepRequest("trial", 1.0, True, trial), To())
     assert [next(iter(json.loads(line))) for line in exec_lines] == ["prediction", "label", "summary"]
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+def test_every_step_can_be_loaded_and_sums_up_nothing(step, tmp_path):
+    module = step.load()
+    assert module.predict(StepRequest(step.name, 1.0, True, tmp_path))
+    assert isinstance(module.summary({}), str)
