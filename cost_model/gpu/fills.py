@@ -143,7 +143,7 @@ def _run(
             continue
         digit = None if place is None else digits.get(place)
         goes_on = goes_on & binary("eq", step, run)
-        length = extent if digit is None else imin(extent, digit.count)
+        length = extent if digit is None else imin(extent, digit.reach)
         run = select(goes_on, run * length, run)
         even = even & (divides(vector, step) | binary("lt", step, run) | binary("eq", extent, UNIT))
         if digit is not None:
@@ -166,6 +166,7 @@ class PlaceDigit:
     atoms: tuple[Expr, ...]
     number: Expr
     place: Expr
+    reach: Expr  # for how many positions neighbours are neighbours, with the digits after the last
 
     def keeps(self, vector: Expr) -> Expr:
         """Whether neighbours in a vector differ in the last digit alone, bool."""
@@ -191,7 +192,19 @@ def _digit(moves: Mapping[Expr, Expr], place: Expr) -> PlaceDigit | None:
         return None
     number, count = next(iter(divisions))[0], Const(counts[0], INDEX)
     last = binary("mod", number, count)
-    return PlaceDigit(moves.get(last, NONE), count, last, atoms, number, place)
+    return PlaceDigit(moves.get(last, NONE), count, last, atoms, number, place, _reach(moves, number, counts[0]))
+
+
+def _reach(moves: Mapping[Expr, Expr], number: Expr, count: int) -> Expr:
+    """Positions until a digit moves the address by something else than all the positions before it: taps beside each
+    other go on where the channels end."""
+    while True:
+        here, quotient = Const(count, INDEX), binary("floordiv", number, Const(count, INDEX))
+        digits = (a for a, step in moves.items() if isinstance(a, Binary) and a.op == "mod" and step is here)
+        following = next((a.b for a in digits if a.a is quotient and isinstance(a.b, Const)), None)
+        if following is None:
+            return here
+        count *= int(following.value)
 
 
 def divides(small: Expr, large: Expr) -> Expr:

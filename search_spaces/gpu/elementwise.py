@@ -37,6 +37,7 @@ from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.partial_sketch import PartialSketch, SketchContext
 
+SHORT = 16  # elements of a last axis that leaves the threads of a block to the one before
 MOST_NODES = 64  # a larger expression is not computed again for each of several readers
 
 
@@ -118,7 +119,8 @@ def _last(stage: Stage) -> str:
 
 
 def _plain(sketch: PartialSketch, stage: Stage) -> PartialSketch:
-    """Threads x along the last axis, y along the one before; switch axes unrolled, vectors innermost."""
+    """Threads x along the last axis, y along the one before, more of them where that is short; switch axes unrolled,
+    vectors innermost."""
     name = stage.name
     *others, last = stage.op.axes
     short = [a for a in others if a.name in switch_axes(stage)]
@@ -132,7 +134,8 @@ def _plain(sketch: PartialSketch, stage: Stage) -> PartialSketch:
     blocks = [*(a.name for a in rows), f"{last.name}.0"]
     threads = [f"{last.name}.1"]
     if rows:
-        params.append(domains.threads(f"{name}.{rows[-1].name}.t", size(rows[-1]), "", domains.MOST_YZ))
+        most = domains.MOST_X if size(last) <= SHORT else domains.MOST_YZ
+        params.append(domains.threads(f"{name}.{rows[-1].name}.t", size(rows[-1]), "", most))
         steps.append(Split(name, rows[-1].name, (params[-1].name,)))
         blocks[-2] = f"{rows[-1].name}.0"
         threads.insert(0, f"{rows[-1].name}.1")
