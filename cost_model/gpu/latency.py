@@ -70,7 +70,7 @@ from cost_model.gpu.kernels import (
     wavefronts,
 )
 from cost_model.gpu.machine import GpuMachine
-from cost_model.gpu.registers import accumulators, held, operands
+from cost_model.gpu.registers import accumulators, held, operand_waits, operands
 from cost_model.gpu.traffic import Traffic, dram_bytes, l1_room, l2_bytes, tile_traffic, traffic_of, ways
 
 BASE_REGISTERS = 24  # addresses, counters, numbers of thread and block
@@ -297,7 +297,8 @@ def _filling(kernel: KernelWork, work: Work, fill: Fill, constants: CardConstant
     walked = kernel.threads * fill.vector
     each: Expr = real(constants.fill_instructions)
     for n in range(1, len(fill.shape)):
-        fixed = divides(product(list(fill.shape[n:])), walked) | (fill.trips <= 1)
+        first = binary("eq", product(list(fill.shape[:n])), Const(1, INDEX))  # there is nothing to divide
+        fixed = first | divides(product(list(fill.shape[n:])), walked) | (fill.trips <= 1)
         each = add(each, where(fixed, 0.0, g.DIVISION_INSTRUCTIONS))
     each = add(each, multiply(fill.borders, g.BORDER_INSTRUCTIONS))
     copies = multiply(divide(work.executions, fill.vector), each)
@@ -362,6 +363,7 @@ def _arithmetic(kernel: KernelWork, work: Work, machine: GpuMachine) -> tuple[Ex
         return add(multiply(work.executions, matrices.issued(work.statement, work.own)), converted), cycles
     converted, every_time = _conversions(work)
     slots = add(multiply(work.executions, _slots(work, machine) - every_time), converted)
+    slots = multiply(slots, operand_waits(work))
     lanes = facts.fma_per_cycle_per_multiprocessor / facts.warp
     return slots, multiply(multiply(slots, real(kernel.warps(facts.warp))), 1.0 / lanes)
 

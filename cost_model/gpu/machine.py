@@ -36,6 +36,9 @@ SLOTS: dict[str, float] = {
     "int_math": 4.0, "int_other": 1.0, "bool_op": 0.5, "select_op": 1.0,
 }  # fmt: skip
 DOT_SHARE = 0.5  # of a multiply-add for each product that an instruction adds up with others
+# Slots of a multiply-add with an operand that comes in vectors along the reduction: in each of its steps all its
+# registers are in one bank, and wait for each other (`autosched.codegen.c.zigzag`).
+ALONG_SLOTS = 1.13
 # Double-precision operations take this many slots, by compute capability; cards for graphics have few such units.
 DOUBLE_SLOTS: dict[str, float] = {"sm_80": 2.0, "sm_90": 2.0, "sm_100": 2.0}
 DOUBLE_SLOTS_ELSEWHERE = 64.0

@@ -1,9 +1,10 @@
-"""Registers of a GPU's thread, in closed form: its own buffers, operands, what it holds for the next iteration."""
+"""Registers of a GPU's thread, in closed form: its own buffers, operands, what it holds for the next iteration; and
+how long operands take to read."""
 
 from __future__ import annotations
 
-from autosched.ir.closed_forms.arithmetic import is_one
-from autosched.ir.expr import INDEX, Const, Expr, ceildiv, imin, product, select
+from autosched.ir.closed_forms.arithmetic import ONE, is_one, real
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, ceildiv, imin, product, select
 from autosched.ir.matrices import MATRICES
 from autosched.ir.stmt import THREADS, Scope
 from cost_model.analysis.access import Access
@@ -69,3 +70,14 @@ def _read_ahead(work: Work, access: Access) -> Expr:
         if x.reduce and unrolls(x) and is_one(access.stride[i]):
             return imin(x.bound, Const(most_elements, INDEX))
     return UNIT
+
+
+def operand_waits(work: Work) -> Expr:
+    """Slots of a multiply-add, real: more than one where many operands are in the same bank of registers."""
+    store = work.statement.store
+    value = store.values[0]
+    is_product = isinstance(value, Binary) and value.op == "mul" and value.dtype == "float32"
+    if not (work.statement.updates and is_product and all(isinstance(x, Load) for x in value.children)):
+        return ONE
+    read = (a for a in work.statement.accesses if a.kind == "read")
+    return ONE if all(is_one(_read_ahead(work, a)) for a in read) else real(g.ALONG_SLOTS)
