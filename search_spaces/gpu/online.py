@@ -44,9 +44,9 @@ from autosched.schedule.steps.online import WeightedSum, expanded, weighted_sum
 from search_spaces.fusion import fused_consumer
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
-from search_spaces.gpu.matrices import Matrices, matrix_alternatives, matrix_product
+from search_spaces.gpu.matrices import Matrices, matrix_product
 from search_spaces.gpu.shared import pipeline
-from search_spaces.gpu.warpgroups import WarpgroupTiling
+from search_spaces.gpu.warpgroups import warpgroup_alternatives
 from search_spaces.partial_sketch import PartialSketch, SketchContext
 
 MOST_ACROSS = (
@@ -79,10 +79,9 @@ class OnlineProducts:
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         chain = _chain(sketch, stage, context)
         assert chain is not None
-        apart = WarpgroupTiling()
-        others = apart.apply if apart.applies(sketch, stage, context) else matrix_alternatives
+        apart = warpgroup_alternatives(sketch, stage, context)
         ways = (False, True) if chain.can_hold else (False,)
-        return [*(_in_one(sketch, stage, chain, held, context) for held in ways), *others(sketch, stage, context)]
+        return [*(_in_one(sketch, stage, chain, held, context) for held in ways), *apart]
 
 
 def _chain(sketch: PartialSketch, stage: Stage, context: SketchContext) -> _Chain | None:

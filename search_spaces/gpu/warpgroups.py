@@ -63,17 +63,26 @@ class WarpgroupTiling:
     """Sums of products that warpgroups can do; the tiles of `MatrixTiling`, by single warps, come after."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        gpu = context.target.gpu
-        can = context.target.backend.has_matrices and gpu is not None and gpu.has_warpgroups
-        is_known = can and in_matrices(sketch, stage, context) is not None
-        return is_known and _loaded(sketch, stage) is not None
+        return _product_of(sketch, stage, context) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-        found = _loaded(sketch, stage)
-        assert found is not None
-        whole = [_by_warpgroups(found, staged, context) for staged in (True, False)]
-        done = [*whole, *_in_parts(found, context)]
-        return [*(x for x in done if x is not None), *matrix_alternatives(sketch, stage, context)]
+        return warpgroup_alternatives(sketch, stage, context)
+
+
+def warpgroup_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+    """The product by warpgroups, whole and in parts of k, where they can do it; and as `matrix_alternatives`."""
+    found = _product_of(sketch, stage, context)
+    done = [] if found is None else [_by_warpgroups(found, staged, context) for staged in (True, False)]
+    done += [] if found is None else _in_parts(found, context)
+    return [*(x for x in done if x is not None), *matrix_alternatives(sketch, stage, context)]
+
+
+def _product_of(sketch: PartialSketch, stage: Stage, context: SketchContext) -> TiledProduct | None:
+    """The stage as a product for warpgroups; None where the device has none."""
+    gpu = context.target.gpu
+    can = context.target.backend.has_matrices and gpu is not None and gpu.has_warpgroups
+    is_known = can and in_matrices(sketch, stage, context) is not None
+    return _loaded(sketch, stage) if is_known else None
 
 
 @dataclass(frozen=True)
