@@ -6,12 +6,14 @@ from __future__ import annotations
 from autosched.ir.closed_forms.arithmetic import ONE, is_one, real
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, ceildiv, imin, product, select
 from autosched.ir.matrices import MATRICES
-from autosched.ir.stmt import THREADS, Scope
+from autosched.ir.stmt import THREADS, ForKind, Scope
 from cost_model.analysis.access import Access
 from cost_model.gpu import machine as g
 from cost_model.gpu import matrices
 from cost_model.gpu.fills import NONE, OUTSIDE, UNIT
 from cost_model.gpu.kernels import PRIVATE, KernelWork, Work, unrolls
+
+MOST_TERMS = 8  # of an expression that registers hold before they are added up
 
 
 def accumulators(work: Work) -> Expr:
@@ -41,7 +43,7 @@ def operands(work: Work) -> Expr:
             result = result + imin(work.fill.trips, Const(int(g.LOADS_IN_FLIGHT), INDEX)) * work.fill.vector * size
             continue
         moving = [x.bound for i, x in enumerate(work.own, work.first) if access.moves(i) and _is_held(work, i)]
-        result = result + product(moving) * _read_ahead(work, access) * (size * access.count)
+        result = result + product(moving) * _read_ahead(work, access) * (size * _together(work, access))
     return result
 
 
@@ -57,10 +59,18 @@ def held(kernel: KernelWork) -> Expr:
     return result
 
 
+def _together(work: Work, access: Access) -> int:
+    """Loads of an access whose values are needed at the same time: of a long expression that is stored, a few."""
+    return access.count if work.statement.updates else min(access.count, MOST_TERMS)
+
+
 def _is_held(work: Work, loop: int) -> bool:
-    """Whether what the copies of an unrolled loop read is needed at the same time: not where they are added up."""
+    """Whether what the copies of an unrolled loop read is needed at the same time: not where they are added up, and
+    where each is stored to memory only what a vector has."""
     x, statement = work.statement.loops[loop], work.statement
-    return unrolls(x) and not x.reduce and (not statement.updates or statement.write.moves(loop))
+    if statement.updates:
+        return unrolls(x) and not x.reduce and statement.write.moves(loop)
+    return x.kind is ForKind.VECTORIZE or (unrolls(x) and statement.write.buffer.scope in PRIVATE)
 
 
 def _read_ahead(work: Work, access: Access) -> Expr:
