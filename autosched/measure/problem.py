@@ -115,6 +115,8 @@ def write_limits(
     for j, (spec, (value, bound)) in enumerate(zip(outputs, expected, strict=True)):
         bound = np.broadcast_to(np.asarray(bound, np.float64), value.shape)
         low, high = limits(value, bound, spec.dtype)
+        if DTYPES[spec.dtype].is_float and not DTYPES[spec.dtype].has_infinity:  # what is too large is NaN there
+            bound = np.where(np.isnan(low) != np.isnan(high), np.inf, bound)
         for part, array in (("bound", bound), ("low", low), ("high", high)):
             np.save(limit_file(directory, name, j, part, tile), plain(array.reshape(spec.shape)), allow_pickle=False)
 
@@ -133,8 +135,8 @@ def limits(value: Array, bound: Array, dtype: str) -> tuple[Array, Array]:
     """The least and the greatest `dtype` that lie within `bound` of `value`, elementwise.
 
     Floats: rounded inwards, except that an interval reaching beyond the dtype's range admits the infinity that a
-    correct kernel rounds to; an infinite value admits only itself; an expected NaN gives NaN limits. An infinite bound
-    admits everything (a NaN too, which no limits can say: see `check`).
+    correct kernel rounds to, and has a limit that is NaN where there is none; an infinite value admits only itself; an
+    expected NaN gives NaN limits. An infinite bound admits everything (a NaN too, which no limits say: see `check`).
     """
     kind = DTYPES[dtype].numpy_dtype
     if not DTYPES[dtype].is_float:
@@ -153,14 +155,15 @@ def limits(value: Array, bound: Array, dtype: str) -> tuple[Array, Array]:
 
 
 def _float_limits(value: Array, bound: Array, kind: np.dtype[Any]) -> tuple[Array, Array]:
-    wide = value.astype(np.float64)
+    wide, row = value.astype(np.float64), DTYPES[kind.name]
+    end = kind.type(-np.inf if row.has_infinity else -row.largest)
     with np.errstate(all="ignore"):
         below = np.where(np.isinf(bound), -np.inf, np.where(np.isinf(wide), wide, wide - bound))
         above = np.where(np.isinf(bound), np.inf, np.where(np.isinf(wide), wide, wide + bound))
         low, high = below.astype(kind), above.astype(kind)
         too_low, too_high = low.astype(np.float64) < below, high.astype(np.float64) > above
-        low = np.where(too_low & np.isfinite(low), np.nextafter(low, kind.type(np.inf)), low)
-        high = np.where(too_high & np.isfinite(high), np.nextafter(high, kind.type(-np.inf)), high)
+        low = np.where(too_low & np.isfinite(low), np.nextafter(low, -end), low)
+        high = np.where(too_high & np.isfinite(high), np.nextafter(high, end), high)
     return low, high
 
 

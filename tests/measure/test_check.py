@@ -14,7 +14,7 @@ import pytest
 from autosched.codegen.source import KernelSource
 from autosched.measure.buffers import ALIGNMENT, POISON_FLOAT, REDZONE, GuardedBuffer, poison_bytes
 from autosched.measure.check import Array, Expected, compare
-from autosched.measure.problem import limits
+from autosched.measure.problem import limit_file, limits, write_limits
 from autosched.measure.protocol import (
     REQUESTS,
     Frames,
@@ -406,3 +406,15 @@ def test_number_too_large_for_a_float_is_refused() -> None:
 def test_poison_is_nan_in_every_width(tmp_path: Path) -> None:
     for kind in (np.float16, np.float32, np.float64):
         assert np.isnan(poison_bytes("float32", 16).view(kind)).all()
+
+
+def test_limits_where_there_are_no_infinities(tmp_path: Path) -> None:
+    """What is too large is NaN, which an interval that reaches there admits."""
+    value, bound = np.array([1.0, 460.0, 9000.0, -9000.0, 440.0]), np.array([0.05, 20.0, 1.0, 1.0, 20.0])
+    low, high = (x.astype(np.float64) for x in limits(value, bound, "float8_e4m3fn"))
+    np.testing.assert_array_equal(low, [1.0, 448.0, np.nan, np.nan, 448.0])
+    np.testing.assert_array_equal(high, [1.0, np.nan, np.nan, np.nan, 448.0])
+    spec = ArraySpec("C", (5,), "float8_e4m3fn")
+    write_limits(tmp_path, "some", (spec,), [(value, bound)])
+    written = np.load(limit_file(tmp_path, "some", 0, "bound", 0))
+    np.testing.assert_array_equal(np.isinf(written), [False, True, False, False, False])
