@@ -27,7 +27,9 @@ from autosched.ir.stmt import Reducer
 ACROSS, DOWN = 4, 8  # threads of a warp along the columns of D, and along its rows
 HALVES, NEIGHBOURS = 2, 2  # rows of a thread, which lie `DOWN` apart, and columns, which lie next to each other
 LINE = 16  # bytes that a lane names at a time of an operand's row
-WORDS = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "uint8": "u8"}  # of PTX
+WORDS = {
+    "float16": "f16", "bfloat16": "bf16", "int8": "s8", "uint8": "u8", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
+}  # of PTX  # fmt: skip
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 MOST_COLUMNS = 256  # of a product by a warpgroup
 
@@ -108,12 +110,12 @@ def _of_bytes(left: str, right: str) -> MatrixIntrinsic:
                            f"mma.sync.aligned.m16n8k32.row.col.f32.{kinds}.f32", _OF_FLOAT8, since=89)  # fmt: skip
 
 
-def _by_warpgroups(name: str, left: str, right: str, k: int) -> MatrixIntrinsic:
-    a, b = (WORDS[x] for x in (left, right))
-    accumulator, word = ("float32", "f32") if k == 16 else ("int32", "s32")
-    return MatrixIntrinsic(f"wgmma.{name}", left, right, accumulator, k,
-                           f"wgmma.mma_async.sync.aligned.m64n{{n}}k{k}.{word}.{a}.{b}", {"sm_90": 2048 * k // 16},
-                           since=90, rows=64, m=64, warps=4)  # fmt: skip
+def _by_warpgroups(left: str, right: str) -> MatrixIntrinsic:
+    is_float, k = DTYPES[left].is_float, 2 * LINE // DTYPES[left].nbytes
+    accumulator, word = ("float32", "f32") if is_float else ("int32", "s32")
+    return MatrixIntrinsic(f"wgmma.{left if left == right else f'{left}.{right}'}", left, right, accumulator, k,
+                           f"wgmma.mma_async.sync.aligned.m64n{{n}}k{k}.{word}.{WORDS[left]}.{WORDS[right]}",
+                           {"sm_90": 128 * k}, since=90, rows=64, m=64, warps=4)  # fmt: skip
 
 
 # Recalled from the papers, not measured; sm_100 as sm_80. sm_90 and sm_100 have faster instructions than these.
@@ -147,10 +149,9 @@ MATRICES: dict[str, MatrixIntrinsic] = {
         *_integers("uint8", "uint8", "uint8"),
         *_integers("uint8.int8", "uint8", "int8"),
         *_integers("int8.uint8", "int8", "uint8"),
-        *(_by_warpgroups(x, x, x, 16) for x in ("float16", "bfloat16")),
-        *(_by_warpgroups(x, x, x, 32) for x in ("int8", "uint8")),
-        _by_warpgroups("uint8.int8", "uint8", "int8", 32),
-        _by_warpgroups("int8.uint8", "int8", "uint8", 32),
+        *(_by_warpgroups(x, x) for x in ("float16", "bfloat16")),
+        *(_by_warpgroups(a, b) for a in FLOAT8 for b in FLOAT8),
+        *(_by_warpgroups(a, b) for a in ("int8", "uint8") for b in ("int8", "uint8")),
     )
 }  # fmt: skip
 

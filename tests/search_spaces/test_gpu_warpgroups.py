@@ -59,6 +59,8 @@ def test_bytes_lie_along_k(order: str) -> None:
     """Other operands are turned by a kernel before."""
     check(product(80, 48, 96, order, "int8"), 1)
     check(product(72, 32, 48, order, "uint8", batch=2), 1)
+    check(product(72, 32, 64, order, "float8_e4m3fn"), 1)
+    check(product(72, 32, 32, order, "float8_e5m2*float8_e4m3fn"), 1)
 
 
 def test_rows_that_are_no_multiples() -> None:
