@@ -46,26 +46,8 @@ def test_products_are_right_in_that_order(name, values):
     assert within(reference, seen.reshape(reference.value.shape)).all()
 
 
-@pytest.mark.parametrize("values", [{}, {"acc.k.c": 3, "acc.k.u": 2}, {"acc.k.c": 6, "acc.k.u": 4, "acc.stages": 2}])
-def test_operands_are_read_a_step_ahead(values):
-    """Without a read beyond the buffers, which the simulator would refuse."""
-    dag, concrete, source = made(ACROSS, **values)
-    assert "X_shared_ahead" in source.text
-    assert "keep_float" in source.text
-    inputs = make_inputs(dag, 0, "integers")
-    seen = run(source, concrete, inputs)["matmul"]
-    (reference,) = evaluate(dag, inputs)
-    assert within(reference, seen.reshape(reference.value.shape)).all()
-
-
-@pytest.mark.parametrize("values", [{"acc.k.c": 1}, {"acc.k.u": 1}, {"j.v": 1, "j.s": 5}])
-def test_one_step_and_other_tiles_are_not_read_ahead(values):
-    assert "ahead[" not in made(ACROSS, **values)[2].text.replace("k_0_ahead", "")
-    assert "_shared_ahead" not in made(ALONG)[2].text
-
-
 def test_the_operand_of_the_column_comes_first():
-    line = next(x for x in made(ACROSS, **{"acc.k.c": 1})[2].text.splitlines() if "+=" in x)
+    line = next(x for x in made(ACROSS)[2].text.splitlines() if "+=" in x)
     assert line.index("Y_shared") < line.index("X_shared")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from autosched.codegen.c.ahead import emit_ahead
 from autosched.codegen.c.atomics import atomic_update
 from autosched.codegen.c.blocks import block_order
 from autosched.codegen.c.bounds import Registers, is_unrolled, unrolling
@@ -191,7 +190,7 @@ class _Kernel:
             self.line(self.dialect.barrier)
 
     def _for(self, stmt: For) -> None:
-        if self.dialect.has_matrices and self._product(stmt):
+        if is_unrolled(stmt) and self.dialect.has_matrices and self._product(stmt):
             return
         name = self.c.variables[stmt.var] = self.text.name(stmt.var.name)
         kind = self.c.index_type
@@ -273,8 +272,6 @@ class _Kernel:
 
         Whether the loop is the outermost of one.
         """
-        if not is_unrolled(stmt):
-            return emit_ahead(stmt, self.c, self.text, self.registers, self._store)
         loops = None if self.ring is None else product_loops(stmt)
         if self.ring is not None and loops is not None:
             self.ring.product(loops)

@@ -44,7 +44,7 @@ def product_tile(rows: For) -> ProductTile | None:
     columns = rows.body
     if not (isinstance(columns, For) and isinstance(columns.body, Store) and _adds(columns.body)):
         return None
-    if not all(is_unrolled(x) and not x.reduce and extent(x) >= LEAST for x in (rows, columns)):
+    if not all(is_unrolled(x) and not x.reduce and _extent(x) >= LEAST for x in (rows, columns)):
         return None
     store = columns.body
     a, b = ([x for x in store.values[0].children if loop.var in free_vars(x)] for loop in (rows, columns))
@@ -63,23 +63,19 @@ def _adds(store: Store) -> bool:
     return len(store.values) == 1 and is_added and is_product and all(isinstance(x, Load) for x in value.children)
 
 
-def is_zigzag(tile: ProductTile, around: Sequence[For], c: Expressions) -> bool:
-    """Whether the order is of use: it takes an even number of columns, and operands that are no vectors along the
-    reduction. `around`: unrolled loops outside of the tile."""
-    steps = [x.var for x in around if x.reduce]
-    along = any((v, 1) in _place(x, c).terms for v in steps for x in (tile.a, tile.b))
-    return extent(tile.columns) % 2 == 0 and not along
-
-
 def emit_tile(rows: For, c: Expressions, text: Text, registers: Registers, emit: Callable[[Store], None]) -> bool:
-    """Whether the loop is the rows of a tile and is written in that order; `emit` writes the statement."""
+    """Whether the loop is the rows of a tile and is written in that order, which takes an even number of columns.
+
+    `emit` writes the statement.
+    """
     tile = product_tile(rows)
     if tile is None:
         return False
     registers.summed.update(tile.store.buffers)
-    if not is_zigzag(tile, registers.unrolled, c):
+    steps = [x.var for x in registers.unrolled if x.reduce]
+    if _extent(tile.columns) % 2 or any((v, 1) in _place(x, c).terms for v in steps for x in (tile.a, tile.b)):
         return False
-    emit_zigzag(tile, c, text, registers, emit)
+    _emit_zigzag(tile, c, text, registers, emit)
     return True
 
 
@@ -88,15 +84,15 @@ def _place(load: Load, c: Expressions) -> Affine:
     return c.simplify.affine(c.flat(c.buffers[load.buffer][0], load.indices))
 
 
-def emit_zigzag(
+def _emit_zigzag(
     tile: ProductTile, c: Expressions, text: Text, registers: Registers, emit: Callable[[Store], None]
 ) -> None:
     row, column = (text.name(x.var.name) for x in (tile.rows, tile.columns))
     pair, step = text.name("pair"), text.name("step")
     c.variables.update({tile.rows.var: row, tile.columns.var: column})
-    last, kind = extent(tile.rows) - 1, c.index_type
+    last, kind = _extent(tile.rows) - 1, c.index_type
     text.line(c.dialect.unroll)
-    with text.block(_loop(kind, pair, extent(tile.columns) // 2)):
+    with text.block(_loop(kind, pair, _extent(tile.columns) // 2)):
         text.line(c.dialect.unroll)
         with text.block(_loop(kind, step, 2 * (last + 1))):
             text.line(f"const {kind} {row} = {pair} % 2 ? {last} - {step} / 2 : {step} / 2;")
@@ -117,5 +113,5 @@ def _loop(kind: str, name: str, extent: int) -> str:
     return f"for ({kind} {name} = 0; {name} < {extent}; ++{name})"
 
 
-def extent(loop: For) -> int:
+def _extent(loop: For) -> int:
     return int(loop.extent.value) if isinstance(loop.extent, Const) else 0
