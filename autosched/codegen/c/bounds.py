@@ -37,6 +37,7 @@ MOST_COPIES = 32  # of statements that the compiler may make of an unrolled body
 FEW_COPIES = 4  # bodies smaller than this are left to the compiler
 HELD_ADDRESSES = 2  # registers beside an element that is held for the next iteration of a pipeline: where it goes
 TOGETHER = 4  # copies to shared memory that are unrolled
+STARTED = 16  # the same, of asynchronous ones of an element each, which need no registers but an address for all
 MOST_APART = 8  # that are unrolled where each has its own divisions
 
 
@@ -109,7 +110,8 @@ def unrolling(loop: For, is_shared: Callable[[str], bool]) -> int | None:
     stores = [s for s in walk(loop.body) if isinstance(s, Store)]
     nested = any(isinstance(s, (Barrier, For)) and not is_unrolled(s) for s in walk(loop.body))
     if stores and not nested and all(is_shared(b) for s in stores for b in s.buffers):
-        return _apart(loop, stores) or TOGETHER
+        is_single = all(s.asynchronous for s in stores) and not any(isinstance(s, For) for s in walk(loop.body))
+        return _apart(loop, stores) or (STARTED if is_single else TOGETHER)
     copies = _copies(loop.body)
     if copies < FEW_COPIES:
         return None
