@@ -169,7 +169,9 @@ def test_what_cooperate_refuses() -> None:
 
 def test_what_compute_at_refuses_of_shared_memory() -> None:
     state = bound().apply(CacheRead("A", "C", "shared"))
-    refused(state, ComputeAt("A.shared", "C", "k", "far"), "scope must be one of local, register, shared, got 'far'")
+    refused(
+        state, ComputeAt("A.shared", "C", "k", "far"), "scope must be one of local, register, shared, warp, got 'far'"
+    )
     refused(state, ComputeAt("A.shared", "C", "i", "shared"), "C has no loop 'i'")
     refused(state, ComputeAt("C", "C", "k", "shared"), "cannot be computed inside itself")
     refused(state, ComputeAt("C", "A.shared", "d0", "shared"), "C is an output; cache_write it first")

@@ -9,7 +9,7 @@ from autosched.errors import ScheduleError
 from autosched.ir.expr import Binary, Load
 from autosched.ir.interpreter.interpret import interpret
 from autosched.lower import lower
-from autosched.schedule import Average, Online, Spread, State, initial_state
+from autosched.schedule import Average, Mma, Online, Spread, State, initial_state
 from autosched.te.operators.normalise import softmax
 from autosched.te.reference.evaluate import evaluate, within
 from autosched.te.reference.inputs import make_inputs
@@ -93,3 +93,13 @@ def test_the_text_names_every_step() -> None:
     state, step = steps_before(Online)
     done = state.apply(step)
     assert done.stage("top").running == done.stage("all").running == "Y.weights"
+
+
+def test_only_products_read_what_a_warp_holds() -> None:
+    early, step = steps_before(Spread)
+    with pytest.raises(ScheduleError, match="is computed with scope 'warp'; spread it over threads"):
+        lower(early)
+    assert isinstance(step, Spread)
+    late, _ = steps_before(Mma)
+    with pytest.raises(ScheduleError, match="let products of matrices"):
+        lower(late)

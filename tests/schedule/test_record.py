@@ -154,7 +154,7 @@ def test_an_empty_schedule():
         ('[["Fuse","D",[]]]', "at least two loops are needed"),
         ('[["Prefetch","D","C","i","3"]]', "the stored step Prefetch holds '3' where int is expected"),
         ('[["Prefetch","D","C","i",1e9]]', "the stored step Prefetch holds 1000000000.0 where int is expected"),
-        ('[["ComputeAt","C","D","i","global"]]', "scope must be one of local, register, shared, got 'global'"),
+        ('[["ComputeAt","C","D","i","global"]]', "scope must be one of local, register, shared, warp, got 'global'"),
         ('[["Pack","C",["1",0],[]]]', "the stored step Pack holds '1' where int is expected"),
         ('[["Pack","C",[1,0],[1,4]]]', r"the stored step Pack holds 1 where tuple\[int, int\] is expected"),
         ('[["Pack","C",[1,0],[[1,4,2]]]]', r"holds \[1, 4, 2\] where tuple\[int, int\] is expected"),

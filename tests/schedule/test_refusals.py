@@ -139,8 +139,8 @@ CASES: list[tuple[ComputeDAG, tuple[Step, ...], Step, str]] = [
     (DENSE, (), ComputeAt("D", "C", "i"), "compute_at(D, C, i): D is an output; cache_write it first"),
     (DENSE, (Vectorize("D", "j"),), ComputeAt("C", "D", "j"), "compute_at(C, D, j): the loop is vectorised"),
     (DENSE, (Parallel("C", ("i",)),), ComputeAt("C", "D", "i"), "compute_at(C, D, i): C has parallel loops"),
-    (DENSE, (), ComputeAt("C", "D", "i", "far"), "scope must be one of local, register, shared, got 'far'"),
-    (DENSE, (), ComputeAt("C", "D", "i", "param"), "scope must be one of local, register, shared, got 'param'"),
+    (DENSE, (), ComputeAt("C", "D", "i", "far"), "scope must be one of local, register, shared, warp, got 'far'"),
+    (DENSE, (), ComputeAt("C", "D", "i", "param"), "scope must be one of local, register, shared, warp, got 'param'"),
     (CHAIN, (), ComputeAt("A", "B", "i"), "compute_at(A, B, i): M reads A outside of loop i of B, in which A is computed"),
     (
         CHAIN, (ComputeAt("B", "M", "i"),), ComputeAt("A", "M", "j"),

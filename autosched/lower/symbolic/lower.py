@@ -10,12 +10,17 @@ from autosched.lower.symbolic.online_nest import OnlineNest
 from autosched.lower.symbolic.weights import is_prepared, keep_weights
 from autosched.schedule.stage import Stage
 from autosched.schedule.state import State
+from autosched.schedule.steps.loops import check
 from autosched.schedule.steps.stages import shape_of_buffer
 
 
 def lower(state: State, name: str = "kernel") -> Func:
     """The loop nest of a schedule, with closed forms where it has parameters; what weights determine is apart."""
     state = keep_weights(state) if state.weights else state
+    for stage in (s for s in state.stages if s.scope is Scope.WARP):
+        is_held = stage.is_spread and all(s.matrix for s in state.consumers(stage))
+        where = f"lower: {stage.name} is computed with scope 'warp'"
+        check(is_held, f"{where}; spread it over threads (Spread), and let products of matrices (Mma) alone read it")
     domains = infer_domains(state)
     roots = [s for s in state.stages if s.at is None]
     params = tuple(
