@@ -46,6 +46,11 @@ def test_products_are_right_in_that_order(name, values):
     assert within(reference, seen.reshape(reference.value.shape)).all()
 
 
+def test_every_second_row_of_a_wide_tile_begins_with_the_second_column():
+    assert "step / 2 % 2 ? 1 - step % 2" in made(ACROSS)[2].text
+    assert "1 - step % 2" not in made(ACROSS, **{"j.v": 1})[2].text
+
+
 def test_the_operand_of_the_column_comes_first():
     line = next(x for x in made(ACROSS)[2].text.splitlines() if "+=" in x)
     assert line.index("Y_shared") < line.index("X_shared")
