@@ -34,7 +34,10 @@ KEPT = re.compile(
     r"inst_executed\.|issue_active|issue_inst0|warps_eligible|warps_active|stalled.*ratio|pipe_(fma|alu|lsu).*pct|"
     r"shared.*(wavefronts|conflict)|hit_rate|dram__bytes|throughput.*pct|cycles_elapsed"
 )
-SHOWN = re.compile(r"time_duration|registers|issue_active|pipe_fma.*active|stalled.*ratio|hit_rate\.pct|per_second")
+SHOWN = re.compile(
+    r"time_duration\.sum|registers_per_thread |issue_active\.avg\.pct_of_peak_sustained_active|"
+    r"pipe_fma_cycles_active\.avg|stalled.*ratio|lts__t_sector_hit_rate\.pct"
+)
 
 
 @dataclass(frozen=True)
