@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autosched.errors import UsageError
-from experiments.report import contests, cycles, features, models, networks
+from experiments.report import contests, cycles, features, gpu, models, networks
 from experiments.report.results import Lines, load
 
 
@@ -41,6 +41,7 @@ _ALL = (
     Section("cost-model", ("cost_model_quality",), models.quality),
     Section("throughput", ("search_throughput",), models.throughput),
     Section("networks", ("networks",), networks.networks),
+    Section("gpu", ("gpu/nvidia-h200-scoreboard",), gpu.board),
     Section("cpu-features", (), features.cpu),
     Section("gpu-features", (), features.gpu),
 )
