@@ -47,8 +47,8 @@ def test_the_nest_as_text() -> None:
     text = func_text(concretise(lower(group_state(dag, staged=True, multiprocessors=4)), {})[0])
     assert "# reduce, 2 stages, by tiles, on 4 multiprocessors" in text
     assert "load tile A.tile[0, 0, 0] = A[0, 0]  # 64 x 32" in text
-    assert "alloc C.staged: float32[64, 16] shared layout(0,1; panels)" in text
-    assert "store tile C[0, 0] = C.staged[0, 0]  # 64 x 16" in text
+    assert "alloc C.staged: float32[1, 64, 16] shared layout(0,1,2; panels)" in text
+    assert "store tile C[0, 0] = C.staged[0, 0, 0]  # 64 x 16" in text
 
 
 def test_what_is_refused() -> None:

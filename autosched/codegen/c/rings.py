@@ -28,7 +28,7 @@ from autosched.codegen.c.warpgroups import DESCRIPTOR, emit_group_product, group
 from autosched.errors import ScheduleError
 from autosched.ir.expr import INDEX, Const, Var
 from autosched.ir.stmt import Allocate, Barrier, Buffer, For, If, Pixels, Scope, Seq, Stmt, TileCopy, walk
-from autosched.ir.storage import element_count
+from autosched.ir.storage import element_count, versions_of
 from autosched.ir.tiles import ALIGNMENT, MOST_REGISTERS, REGISTERS, WARPGROUP, WARPS, Panels, constant_shape, panels_of
 
 MEMORY = ': "memory"'
@@ -48,6 +48,7 @@ PLAIN: dict[str, tuple[str, str, str]] = {
                "mbarrier.arrive.shared::cta.b64 _, [%0];", f":: {BARRIER} {MEMORY}"),
     "begin_products": ("", "wgmma.fence.sync.aligned;", f"::{MEMORY}"),
     "commit_products": ("", "wgmma.commit_group.sync.aligned;", f"::{MEMORY}"),
+    "meet": ("int number", f"bar.sync %0, {WARPGROUP};", f':: "r"(number) {MEMORY}'),
     "show_to_engine": ("", "fence.proxy.async.shared::cta;", f"::{MEMORY}"),
     "commit_stores": ("", "cp.async.bulk.commit_group;", f"::{MEMORY}"),
     "wait_for_stores": ("", "cp.async.bulk.wait_group.read 0;", f"::{MEMORY}"),
@@ -76,8 +77,6 @@ STORE = f"""\
   asm volatile("cp.async.bulk.tensor.{{rank}}d.global.shared::cta.bulk_group [%0, {{{{{{places}}}}}}], [%1];"
                :: "l"((unsigned long long)map), "r"((unsigned)__cvta_generic_to_shared(from)), {{operands}} {MEMORY});
 }}}}"""
-MEET = f"""\
-{FUNCTION}void {{name}}() {{{{ asm volatile("bar.sync 1, {{count}};" ::{MEMORY}); }}}}"""
 # What was multiplied is in registers from here on, not before.
 KEEP = f"""\
 {FUNCTION}void keep_{{kind}}({{kind}}& value) {{{{ asm volatile("" : "+{{letter}}"(value) :{MEMORY}); }}}}"""
@@ -157,7 +156,7 @@ class RingCode:
         """What the kernel takes first; the C names of its tensors are known."""
         self.c.helpers["TensorMap"] = MAP_TYPE
         loads = zip(self.ring.loads, map(panels_of, self.ring.buffers), strict=True)
-        stores = ((copy, Panels(constant_shape(b), b.itemsize)) for copy, b in self.stores.items())
+        stores = ((copy, panels_of(b)) for copy, b in self.stores.items())
         return [self._tensor_map(copy, panels) for copy, panels in (*loads, *stores)]
 
     def _tensor_map(self, copy: TileCopy, panels: Panels) -> TensorMap:
@@ -258,26 +257,27 @@ class RingCode:
     # results
 
     def meet(self) -> None:
-        """Threads that multiply wait for one another; what they have written is seen by the engine, and what it reads
+        """Threads of a warpgroup wait for one another; what they have written is seen by the engine, and what it reads
         is free."""
         self._call("show_to_engine")
         self._first("wait_for_stores")
-        name = f"meet_{self.groups * WARPGROUP}"
-        self.c.helpers[name] = MEET.format(name=name, count=self.groups * WARPGROUP)
-        self.text.line(f"{name}();")
+        z = self.c.dialect.thread.format(axis="z", number=2)
+        self._call("meet", f"{z} / {WARPS} + 1" if self.groups > 1 else "1")
 
     def store(self, copy: TileCopy) -> None:
         """By the thread that comes by."""
         buffer, name = self.c.buffers[copy.buffer]
-        panels = Panels(constant_shape(buffer), buffer.itemsize)
+        panels, group = panels_of(buffer), self.c.text(self.c.simplify(copy.place[0]))
+        tile = f"{name}[{group}]" if versions_of(buffer)[0] > 1 else name
         helper = self._store_helper(len(copy.origin))
         for n in range(panels.count):
             at = self._corner(copy, n * (panels.span // panels.itemsize))
-            self.text.line(f"{helper}(&{self.maps[copy.buffer]}, {at}, &{name}[{n * panels.elements}]);")
+            self.text.line(f"{helper}(&{self.maps[copy.buffer]}, {at}, &{tile}[{n * panels.elements}]);")
         self._call("commit_stores")
 
     def _first(self, name: str) -> None:
-        with self.text.block(f"if ({self._is_first(0)})"):
+        x, y, z = (self.c.dialect.thread.format(axis=a, number=n) for n, a in enumerate("xyz"))
+        with self.text.block(f"if ({x} == 0 && {y} == 0 && {z} % {WARPS} == 0)"):
             self._call(name)
 
     # loops
