@@ -342,6 +342,13 @@ def _scores(softmax: bool) -> Callable[[Params, Tensors], Formulation]:
     return formulation
 
 
+def _attention(p: Params, a: Tensors) -> Formulation:
+    from torch.nn import functional
+
+    (q, k, v), is_causal = a, bool(_number(p, "causal", 0))
+    return lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal), _same
+
+
 def _max_pool(p: Params, a: Tensors) -> Formulation:
     from torch.nn import functional
 
@@ -452,6 +459,7 @@ TORCH: dict[str, Callable[[Params, Tensors], Formulation]] = {
     "dense": _dense,
     "tbg": _scores(softmax=False),
     "tbs": _scores(softmax=True),
+    "attention": _attention,
     "nrm": _norm,
     "sfm": _softmax,
     "softmax": _softmax,

@@ -28,11 +28,12 @@ _IMAGES = ("16x14x14x256x256x3x1x1", "16x56x56x64x64x1x1x0", "16x7x7x512x512x3x1
 _FIRST = (
     "gmm:1x8192x8192x8192@bfloat16", "gmm:1x4096x4096x4096@bfloat16", "gmm:1x4096x4096x4096",
     *(f"c2d:{shape}@bfloat16" for shape in _IMAGES[:3]),
-    "gmm:1x1024x1024x1024@bfloat16", "gmm:1x1024x1024x1024", "gmm:1x512x4096x4096@bfloat16",
-    "gmm:1x17x4096x4096@bfloat16", *(f"c2d:{shape}" for shape in _IMAGES[:3]), "gmm:1x2048x2048x2048@bfloat16",
-    "gmm:1x2048x2048x2048", f"c2d:{_IMAGES[3]}@bfloat16", f"c2d:{_IMAGES[3]}", "c2d", "gmm:1x512x512x512",
-    "gmm:1x4096x4096x4096@float16", "sfm:4096x4096", "nrm:1x8192x4096", "elementwise:4096x4096", "cbr:1", "dep:0",
-    "tbg:0", "sfm:3", "nrm:3", "grp:2", "dil:2", "t2d:1", "cap:0", "layer_norm:4096x4096", "transpose:4096x4096",
+    "attention:8x12x1024x64@bfloat16", "gmm:1x1024x1024x1024@bfloat16", "gmm:1x1024x1024x1024",
+    "gmm:1x512x4096x4096@bfloat16", "gmm:1x17x4096x4096@bfloat16", *(f"c2d:{shape}" for shape in _IMAGES[:3]),
+    "gmm:1x2048x2048x2048@bfloat16", "gmm:1x2048x2048x2048", f"c2d:{_IMAGES[3]}@bfloat16", f"c2d:{_IMAGES[3]}", "c2d",
+    "gmm:1x512x512x512", "gmm:1x4096x4096x4096@float16", "sfm:4096x4096", "nrm:1x8192x4096", "elementwise:4096x4096",
+    "cbr:1", "dep:0", "tbg:0", "sfm:3", "nrm:3", "grp:2", "dil:2", "t2d:1", "cap:0", "layer_norm:4096x4096",
+    "transpose:4096x4096",
 )  # fmt: skip
 _OPERATORS = ("cbr", "dep", "tbg", "sfm", "nrm", "grp", "dil", "t2d", "cap")
 _REST = tuple(f"{name}:{i}" for i in range(4) for name in _OPERATORS)
@@ -56,6 +57,7 @@ _CHECKS: tuple[Check, ...] = (
     Check("cbr", (1, 9, 9, 3, 17, 3, 1, 1)),
     Check("tbg", (1, 17, 3, 5)),
     Check("tbs", (1, 40, 2, 8)),
+    Check("attention", (1, 3, 37, 19, 53)),
     Check("matmul", (40, 1, 70)),
     Check("batch_matmul", (3, 19, 33, 21)),
     Check("dense", (5, 33, 7)),
@@ -87,6 +89,7 @@ _ON_TENSOR_CORES = (
     *(Check("c2d", shape, {"dtype": dtype})
       for dtype in ("bfloat16", "float16") for shape in ((2, 9, 9, 32, 64, 3, 1, 1), (1, 9, 8, 24, 40, 3, 2, 1))),
     Check("dense", (40, 64, 72), {"dtype": "bfloat16"}),
+    *(Check("attention", shape, {"dtype": "bfloat16"}) for shape in ((1, 3, 37, 19, 53), (2, 2, 72, 32, 0, 1))),
     *(Check(name, shape, {"dtype": dtype})
       for dtype in ("bfloat16", "float16") for name, shape in (("softmax", (9, 48)), ("layer_norm", (5, 40)))),
 )  # fmt: skip

@@ -42,6 +42,7 @@ NHWC: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("cbr", (1, 9, 9, 3, 17, 3, 1, 1)),
     ("tbg", (1, 17, 3, 5)),
     ("tbs", (1, 40, 2, 8)),
+    ("attention", (1, 2, 19, 5, 23)),
     ("matmul", (1, 1, 1)),
     ("matmul", (40, 1, 70)),
     ("matmul", (5, 7, 300)),
@@ -86,6 +87,7 @@ DTYPES: tuple[tuple[str, tuple[int, ...], str], ...] = (
     ("gelu", (5, 9), "float64"),
     ("elementwise", (31, 17), "int64"),
     ("transpose", (33, 47), "bool"),
+    ("attention", (1, 2, 19, 16, 21, 1), "bfloat16"),
     ("elementwise", (31, 32), "int8"),
     *((name, shape, dtype) for dtype in ("float16", "bfloat16") for name, shape in (
         ("gmm", (2, 13, 17, 31)),

@@ -12,7 +12,7 @@ import pytest
 
 from autosched.errors import UsageError
 from autosched.te import ComputeDAG, Tensor
-from autosched.te.operators import conv, elementwise, gemm, normalise, pool
+from autosched.te.operators import attention, conv, elementwise, gemm, normalise, pool
 from autosched.te.operators.transposed import t2d
 from autosched.te.operators.winograd import winograd
 from autosched.te.reference.evaluate import evaluate
@@ -182,6 +182,18 @@ def test_attention_and_softmax(dtype: str) -> None:
     same(got, naive_softmax(np.einsum("nihd,njhd->nhij", ins["Q"], ins["K"]).reshape(6, 5, 5)))
     ins, got = run(normalise.softmax(3, 7, dtype))
     same(got, naive_softmax(ins["A"]))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("sizes", [(2, 3, 5, 7, 4), (1, 1, 5, 1, 9), (1, 2, 1, 3, 1), (1, 2, 5, 3, 0)])
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention(dtype: str, sizes: tuple[int, ...], causal: int) -> None:
+    ins, got = run(attention.attention(*sizes, causal, dtype))
+    scores = np.einsum("nhid,nhjd->nhij", ins["Q"], ins["K"]) / math.sqrt(sizes[3])
+    assert scores.shape == (*sizes[:3], sizes[4] or sizes[2])
+    if causal:
+        scores[..., np.triu(np.ones(scores.shape[-2:], bool), 1)] = -np.inf
+    same(got, naive_softmax(scores) @ ins["V"])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

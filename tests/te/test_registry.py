@@ -79,6 +79,9 @@ def test_shape_settings_batch_and_dtype_combine() -> None:
         ({"name": "matmul", "shape": 5}, r"matmul: the shape needs 3 numbers \(M,N,K\) but has 1 \(5\)"),
         ({"name": "matmul", "settings": {"K": 2.0}}, r"matmul: K must be an integer >= 1 but is 2.0"),
         ({"name": "avg_pool2d", "settings": {"count_include_pad": 2}}, r"must be from 0 to 1 but is 2"),
+        ({"name": "attention", "settings": {"causal": 2}}, r"attention: causal must be from 0 to 1 but is 2"),
+        ({"name": "attention", "settings": {"keys": -1}}, r"attention: keys must be an integer >= 0 but is -1"),
+        ({"name": "attention", "dtype": "float8_e5m2"}, r"attention: dtype must be one of float32, float64, float16"),
         ({"name": "mine.py:f", "shape": (1,)}, r"a function of your own takes no shape"),
     ],
 )

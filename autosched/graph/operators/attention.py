@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 
-from autosched import te
 from autosched.errors import GraphError
 from autosched.graph.operators import operator
-from autosched.graph.operators.elementwise import broadcast_shape, element
-from autosched.graph.operators.products import stretched
-from autosched.ir.expr import Expr
+from autosched.graph.operators.elementwise import broadcast_shape
 from autosched.te import Tensor
-from autosched.te.operators.normalise import softmax_and_peak
-from autosched.te.operators.window import stored, widen
+from autosched.te.operators.attention import scaled_dot_product
+from autosched.te.operators.window import stored
 
 
 @operator
@@ -27,46 +24,13 @@ def attention(
     torch.
     """
     batch = _batch(q, k, v)
-    (length, depth), (places, width) = q.shape[-2:], v.shape[-2:]
-    factor = 1.0 / math.sqrt(depth) if scale is None else scale
-    heads = [_heads(t, q) for t in (k, v)]
-    d, s = te.reduce_axis(depth, name="d"), te.reduce_axis(places, name="s")
-
-    def place(t: Tensor, i: tuple[Expr, ...], shared: int) -> tuple[Expr, ...]:
-        """Of a query's batch and head in `t`, of whose heads each serves `shared` of the queries'."""
-        index = (*i[: len(batch) - 1], i[len(batch) - 1] // shared)
-        return stretched(t.shape[:-2], index)
-
-    def score(*i: Expr) -> Expr:
-        x, y = q[(*stretched(q.shape[:-2], i[:-2]), i[-2], d)], k[(*place(k, i, heads[0]), i[-1], d)]
-        return te.sum(widen(x) * widen(y), axis=d)
-
-    scores = te.compute((*batch, length, places), score, name="scores")
-    if mask is not None and broadcast_shape(mask.shape, scores.shape) != scores.shape:
-        raise GraphError(f"a mask of shape {list(mask.shape)} does not fit scores of {list(scores.shape)}")
-
-    def masked(*i: Expr) -> Expr:
-        value = scores[i] * factor
-        if mask is not None and mask.dtype != "bool":
-            value = value + element(mask, i)
-        kept = [] if mask is None or mask.dtype != "bool" else [element(mask, i)]
-        kept += [i[-1] <= i[-2]] if causal else []
-        return te.select(te.all(*kept), value, -math.inf) if kept else value
-
-    shares, peak = softmax_and_peak(te.compute(scores.shape, masked, name="masked"))
-    weights = stored(shares, v.dtype)
-
-    def mixed(*i: Expr) -> Expr:
-        return te.sum(widen(weights[(*i[:-1], s)]) * widen(v[(*place(v, i, heads[1]), s, i[-1])]), axis=s)
-
-    result = te.compute((*batch, length, width), mixed, name="mixed")
-    if mask is None:  # every query keeps the first key
-        return stored(result, q.dtype)
-
-    def at(*i: Expr) -> Expr:
-        return te.select(te.equal(peak[i[:-1]], -math.inf), 0.0, result[i])
-
-    return stored(te.compute(result.shape, at, name="attention"), q.dtype)
+    _check_heads(k, q)
+    _check_heads(v, q)
+    scores = (*batch, q.shape[-2], k.shape[-2])
+    if mask is not None and broadcast_shape(mask.shape, scores) != scores:
+        raise GraphError(f"a mask of shape {list(mask.shape)} does not fit scores of {list(scores)}")
+    factor = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
+    return stored(scaled_dot_product(q, k, v, batch, factor, mask, causal), q.dtype)
 
 
 def _batch(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
@@ -80,10 +44,9 @@ def _batch(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
     return (*broadcast_shape(*(t.shape[:-3] for t in (q, k, v))), q.shape[-3])
 
 
-def _heads(t: Tensor, q: Tensor) -> int:
-    """How many heads of `q` one of `t` serves."""
+def _check_heads(t: Tensor, q: Tensor) -> None:
+    """Each head of `t` serves as many of `q`."""
     if q.shape[-3] % t.shape[-3]:
         raise GraphError(
             f"{q.shape[-3]} heads of queries are no multiple of {t.shape[-3]}, the heads of keys or values"
         )
-    return q.shape[-3] // t.shape[-3]

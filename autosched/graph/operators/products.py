@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from autosched import te
 from autosched.errors import GraphError
@@ -13,15 +12,9 @@ from autosched.graph.operators.elementwise import broadcast_shape, element
 from autosched.ir.dtype import DTYPES, promote
 from autosched.ir.expr import Expr
 from autosched.te import Tensor
-from autosched.te.operators.window import stored, widen
+from autosched.te.operators.window import stored, stretched, widen
 
 ELLIPSIS = "..."
-
-
-def stretched(sizes: Sequence[int], index: Sequence[Any]) -> tuple[Any, ...]:
-    """Where dimensions of these sizes are read that broadcasting aligns with the end of `index`."""
-    own = index[len(index) - len(sizes) :]
-    return tuple(0 if size == 1 else i for i, size in zip(own, sizes, strict=True))
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:

@@ -19,12 +19,12 @@ from autosched.graph.operators import operator
 from autosched.graph.operators.convolutions import convolution_windows, convolved, first_of_group
 from autosched.graph.operators.elementwise import broadcast_shape, element
 from autosched.graph.operators.images import Images
-from autosched.graph.operators.products import product, stretched
+from autosched.graph.operators.products import product
 from autosched.graph.operators.windows import Ints, Pads
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Expr
 from autosched.te import Tensor
-from autosched.te.operators.window import stored
+from autosched.te.operators.window import stored, stretched
 
 BYTES = ("int8", "uint8")
 SUM = "int32"

@@ -20,7 +20,7 @@ from typing import Any
 from autosched.errors import UsageError
 from autosched.ir.dtype import DTYPES
 from autosched.te.dag import ComputeDAG
-from autosched.te.operators import conv, elementwise, gemm, normalise, pool
+from autosched.te.operators import attention, conv, elementwise, gemm, normalise, pool
 from autosched.te.operators.transposed import t2d
 from autosched.te.operators.window import stored
 from autosched.te.operators.winograd import winograd
@@ -29,9 +29,10 @@ from autosched.te.tensor import Tensor
 FLOATS = tuple(sorted((d for d, row in DTYPES.items() if row.is_float), key=lambda d: DTYPES[d].is_stored_only))
 NUMBERS = (*FLOATS, *(d for d, row in DTYPES.items() if row.is_integer))
 EVERYTHING = (*NUMBERS, "bool")
+_SHARES = tuple(d for d in FLOATS if DTYPES[d].bits > 8)  # a softmax is rounded to them and goes on
 
-_LEAST = {"pad": 0, "count_include_pad": 0}  # every other argument is at least 1
-_MOST = {"count_include_pad": 1}
+_LEAST = {"pad": 0, "count_include_pad": 0, "keys": 0, "causal": 0}  # every other argument is at least 1
+_MOST = {"count_include_pad": 1, "causal": 1}
 Shape = tuple[int, ...]
 
 
@@ -61,7 +62,7 @@ class BuiltinWorkload:
 # Sizes of a small instance, by the names of arguments; hardly one divides by what tiles like.
 SMALL = {
     "B": 2, "C": 5, "CI": 4, "CO": 6, "D": 5, "H": 7, "K": 7, "L": 9, "M": 5, "N": 3, "W": 6,
-    "dim": 3, "heads": 2, "k": 2, "pad": 1, "seq": 4,
+    "causal": 1, "dim": 3, "heads": 2, "k": 2, "keys": 5, "pad": 1, "queries": 4, "seq": 4,
 }  # fmt: skip
 
 
@@ -166,6 +167,7 @@ _OTHERS = (
     _named(gemm.matmul, NUMBERS, "A[M,K] * B[K,N]", 3),
     _named(gemm.batch_matmul, NUMBERS, "X[B,M,K] * Y[B,K,N]", 4),
     _named(gemm.dense, NUMBERS, "X[M,K] * W[K,N] + bias[N]", 3),
+    _named(attention.attention, _SHARES, "softmax(Q K^T / sqrt(dim)) V: Q [N,heads,queries,dim]; 0 keys: as many", 4),
     _named(conv.conv2d, NUMBERS, "convolution in NHWC (W[k,k,CI/groups,CO]) or NCHW (W[CO,CI/groups,k,k])", 8),
     _named(conv.depthwise, NUMBERS, "depthwise convolution in NHWC (W[k,k,C]) or NCHW (W[C,k,k])", 7),
     _named(winograd, FLOATS, "3x3 convolution by Winograd's F(m x m, 3 x 3), m = 2 or 4", 6),

@@ -1,4 +1,4 @@
-"""What the operators share: window arithmetic, explicit padding and accumulation types."""
+"""What the operators share: window arithmetic, explicit padding, broadcasting and accumulation types."""
 
 from __future__ import annotations
 
@@ -62,6 +62,12 @@ def check_divides(what: str, groups: int, **channels: int) -> None:
                 f"{what}: {name}={value} is not divisible by groups={groups}; each group needs the same number of "
                 f"channels, so choose {name} as a multiple of groups"
             )
+
+
+def stretched(sizes: Sequence[int], index: Sequence[Any]) -> tuple[Any, ...]:
+    """Where dimensions of these sizes are read that broadcasting aligns with the end of `index`."""
+    own = index[len(index) - len(sizes) :]
+    return tuple(0 if size == 1 else i for i, size in zip(own, sizes, strict=True))
 
 
 def widen(x: Expr) -> Expr:
