@@ -112,6 +112,7 @@ BESIDE = {
         *JOINED,
         *VERBS,
         "autosched.session.task",
+        "autosched.session.simulation",
         "autosched.network",
         "autosched.api",
         "autosched",
