@@ -146,6 +146,7 @@ class Stage:
     pipeline: Pipelined | None = None
     non_temporal: bool = False  # its values may go around the caches
     staged: bool = False  # its values go through shared memory, from where the copy engine writes them
+    staged_in: str = ""  # the loop in each of whose iterations some of them do; "" for all at once
     matrix: str = ""  # the row of `ir/matrices.py` by which warps add up its products
     whole: tuple[tuple[str, int], ...] = ()  # axis -> its innermost loops that run in full even where it is shorter
     running: str = ""  # the stage beside which its reduction goes on, part by part: it has what came so far

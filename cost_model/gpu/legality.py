@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from autosched.ir.closed_forms.arithmetic import is_one
 from autosched.ir.expr import INDEX, Binary, Const, Expr, binary, imax, imin
+from autosched.ir.matrices import ACROSS, MATRICES, MOST_COLUMNS
 from autosched.ir.stmt import Scope
 from autosched.ir.tiles import MOST_BOX, SPANS
 from autosched.lower.limits import MAX_WORKSPACE_BYTES
@@ -71,6 +72,9 @@ def _kernel_rules(kernel: KernelWork, machine: GpuMachine) -> list[Rule]:
             rules.append(Rule(f"copies of {stage} held", few | ~work.is_held))
         if work.is_tile:
             rules += _tile_rules(work)
+        row = MATRICES.get(work.statement.store.matrix)
+        if row is not None and row.warps > 1:
+            rules.append(Rule(f"columns of {stage}", work.own[-2].bound * ACROSS <= MOST_COLUMNS))
         if work.fill is not None:
             one = binary("eq", work.fill.vector, Const(1, INDEX))
             rules.append(Rule(f"vectors of {stage}", one | work.fill.aligned))

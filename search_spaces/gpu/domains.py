@@ -134,6 +134,12 @@ def group_columns(name: str, units: int, group: str) -> SketchParam:
     return SketchParam(name, tuple(n for n in GROUP_COLUMNS if n <= enough), "tile", group)
 
 
+def staged_parts(name: str, units: int, group: str) -> SketchParam:
+    """In how many parts a warpgroup's columns go out, one after another: the fewer at a time, the more room for
+    rings."""
+    return SketchParam(name, (1, 2, 4) if units > GROUP_COLUMNS[0] else (1,), "tile", group)
+
+
 def ring_steps(name: str, steps: int, together: int = 0) -> SketchParam:
     """Instructions along a reduction for each place of a ring: rows of a tile have 32 bytes for each. Of so many that
     lie `together` it is a part, if that is not 0."""

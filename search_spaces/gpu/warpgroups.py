@@ -229,8 +229,7 @@ def _by_warpgroups(found: TiledProduct, staged: bool, context: SketchContext) ->
     sketch, consumer, acc = fuse_consumer(sketch, stage)
     if staged and not can_store_tiles(sketch.state.stage(consumer)):
         return None
-    sketch = _bind(sketch, consumer, stage, product)
-    sketch = sketch.apply(StoreTiles(consumer)) if staged else sketch
+    sketch = _bind(sketch, consumer, stage, product, staged)
     sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))
     depth = product.depth
     group = f"{acc}.{depth.name}"
@@ -253,7 +252,7 @@ def _by_warpgroups(found: TiledProduct, staged: bool, context: SketchContext) ->
     return sketch.finish(consumer, acc, note=f"{stage.name}:{row.name}{'-staged' * staged}")
 
 
-def _bind(sketch: PartialSketch, consumer: str, stage: Stage, product: ProductAxes) -> PartialSketch:
+def _bind(sketch: PartialSketch, consumer: str, stage: Stage, product: ProductAxes, staged: bool) -> PartialSketch:
     """The consumer's loops as blocks, warpgroups, their threads, and tiles with the points of a thread."""
     axes = sketch.state.stage(consumer).op.axes
     rows, columns = (axes[stage.op.axes.index(a)] for a in (product.rows, product.columns))
@@ -266,18 +265,23 @@ def _bind(sketch: PartialSketch, consumer: str, stage: Stage, product: ProductAx
         domains.group_columns(f"{across}.s", units, across),
     ]
     groups, height, width = (p.name for p in params)
-    m, n = [f"{rows.name}.{level}" for level in range(6)], [f"{columns.name}.{level}" for level in range(4)]
+    if staged:
+        params.append(domains.staged_parts(f"{across}.p", units, across))
+    parts = [p.name for p in params[3:]]
+    m = [f"{rows.name}.{level}" for level in range(6)]
+    n = [f"{columns.name}.{level}" for level in range(4 + len(parts))]
     others = [a for a in axes if a not in (rows, columns)]
     blocks = [*(a.name for a in others), m[0], n[0]]
     warps = f"{m[1]}@{m[3]}"
     steps: list[Step] = [
         Split(consumer, rows.name, (groups, height, WARPS, HALVES, DOWN)),
-        Split(consumer, columns.name, (width, ACROSS, NEIGHBOURS)),
-        Reorder(consumer, (*blocks, m[1], m[3], m[5], n[2], m[2], n[1], m[4], n[3])),
+        Split(consumer, columns.name, (*parts, width, ACROSS, NEIGHBOURS)),
+        Reorder(consumer, (*blocks, m[1], m[3], m[5], n[-2], *n[1:-3], m[2], n[-3], m[4], n[-1])),
         Fuse(consumer, (m[1], m[3])),
         *bind_blocks(consumer, blocks, [size(a) for a in (*others, rows, columns)]),
-        *bind_threads(consumer, [warps, m[5], n[2]]),
-        *(Unroll(consumer, name) for name in (m[2], n[1], m[4], n[3])),
+        *bind_threads(consumer, [warps, m[5], n[-2]]),
+        *(Unroll(consumer, name) for name in (*n[1:-3], m[2], n[-3], m[4], n[-1])),
+        *([StoreTiles(consumer, n[1])] if staged else []),
     ]
     sketch = sketch.with_params(params).apply(*steps)
     resident = domains.resident(f"{consumer}.resident")

@@ -51,7 +51,7 @@ RESERVED = frozenset(
     TensorMap matrix_descriptor start_barrier show_barriers expect_bytes arrive has_passed begin_products
     commit_products wait_for_all_products_but_0 wait_for_all_products_but_1 load_tile_1 load_tile_2 load_tile_3
     load_tile_4 load_tile_5 store_tile_1 store_tile_2 store_tile_3 store_tile_4 store_tile_5 show_to_engine
-    commit_stores wait_for_stores meet keep_float keep_int
+    commit_stores wait_for_stores meet_1 meet_2 meet_3 keep_float keep_int
     start_next_kernel wait_for_kernels_before
     """.split()  # noqa: SIM905
 )

@@ -48,7 +48,7 @@ PLAIN: dict[str, tuple[str, str, str]] = {
                "mbarrier.arrive.shared::cta.b64 _, [%0];", f":: {BARRIER} {MEMORY}"),
     "begin_products": ("", "wgmma.fence.sync.aligned;", f"::{MEMORY}"),
     "commit_products": ("", "wgmma.commit_group.sync.aligned;", f"::{MEMORY}"),
-    "meet": ("int number", f"bar.sync %0, {WARPGROUP};", f':: "r"(number) {MEMORY}'),
+    **{f"meet_{n}": ("", f"bar.sync {n}, {WARPGROUP};", f"::{MEMORY}") for n in REGISTERS},
     "show_to_engine": ("", "fence.proxy.async.shared::cta;", f"::{MEMORY}"),
     "commit_stores": ("", "cp.async.bulk.commit_group;", f"::{MEMORY}"),
     "wait_for_stores": ("", "cp.async.bulk.wait_group.read 0;", f"::{MEMORY}"),
@@ -262,7 +262,9 @@ class RingCode:
         self._call("show_to_engine")
         self._first("wait_for_stores")
         z = self.c.dialect.thread.format(axis="z", number=2)
-        self._call("meet", f"{z} / {WARPS} + 1" if self.groups > 1 else "1")
+        for group in range(self.groups):  # numbers that are known leave barriers to other blocks
+            with self.text.block(f"if ({z} / {WARPS} == {group})"):
+                self._call(f"meet_{group + 1}")
 
     def store(self, copy: TileCopy) -> None:
         """By the thread that comes by."""

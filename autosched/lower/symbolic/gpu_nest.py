@@ -81,8 +81,9 @@ class GpuNest(NestBuilder):
 
     def _loops(self, n: int, covered: Mapping[str, Expr], outer: tuple[Var, ...]) -> Stmt:
         nest = super()._loops(n, covered, outer)
-        bound = sum(x.kind in THREADS or x.kind in BLOCKS for x in self.stage.loops)
-        return written_back(self.domain, self._thread()[1], nest) if self.stage.staged and n == bound else nest
+        kinds = (*THREADS, *BLOCKS)
+        outside = sum(x.kind in kinds or x.name == self.stage.staged_in for x in self.stage.loops)
+        return written_back(self.domain, self._thread()[1], nest) if self.stage.staged and n == outside else nest
 
     def _exact_extent(self, axis: str, level: int, covered: Mapping[str, Expr], init: bool) -> Expr:
         if self.stage.op.axis(axis).reduce and not self.stage.matrix:

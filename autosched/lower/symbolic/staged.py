@@ -22,8 +22,9 @@ from autosched.schedule.stage import Stage
 def staged_buffer(domain: Domain) -> Buffer:
     """What a block's warpgroups have of a stage at the root, in shared memory, in panels, one after the other."""
     stage, (split, outer), shape = domain.stage, _group_level(domain.stage), list[Expr]()
+    apart = {(split, outer), *(stage.loop(stage.staged_in).parts if stage.staged_in else ())}
     for a in stage.op.axes:
-        levels = [n for n in range(1, len(stage.factors(a.name)) + 1) if (a.name, n) != (split, outer)]
+        levels = [n for n in range(1, len(stage.factors(a.name)) + 1) if (a.name, n) not in apart]
         shape.append(product([part_bound(stage, domain.regions[a.name], a.name, n) for n in levels]))
     groups = part_bound(stage, domain.regions[split], split, outer)
     layout = Layout(tuple(range(len(shape) + 1)), panels=True)
@@ -55,7 +56,9 @@ def staged_store(domain: Domain, store: Stmt) -> Stmt:
 
 
 def _blocks(domain: Domain) -> set[Var]:
-    return {domain.loop_var(x) for x in domain.stage.loops if x.kind in BLOCKS}
+    """The loops that move a tile: those of blocks, and that whose iterations take it in turn."""
+    stage = domain.stage
+    return {domain.loop_var(x) for x in stage.loops if x.kind in BLOCKS or x.name == stage.staged_in}
 
 
 def _group_level(stage: Stage) -> tuple[str, int]:

@@ -66,13 +66,15 @@ class WarpgroupMma:
 
 @dataclass(frozen=True)
 class StoreTiles:
-    """What the blocks of `stage` write goes through shared memory in tiles, from where the copy engine writes it.
+    """What the blocks of `stage` write goes through shared memory in tiles, from where the copy engine writes it; those
+    of each iteration of `loop`, the first one inside of the threads, in turn, if it is named.
 
-    Refused unless the stage is elementwise, at the root, bound to blocks and threads, has one value, and rows of its
-    result are multiples of 16 bytes.
+    Refused unless the stage is elementwise, at the root, bound to blocks, warpgroups and threads, has one value, and
+    rows of its result are multiples of 16 bytes.
     """
 
     stage: str
+    loop: str = ""
 
     def apply(self, state: State) -> State:
         stage = state.stage(self.stage)
@@ -84,7 +86,10 @@ class StoreTiles:
             bool(kinds & set(BLOCKS) and kinds & set(THREADS)), f"{where}: bind its loops to blocks and threads first"
         )
         check(can_store_tiles(stage), f"{where}: rows of its result are no multiples of {ROW_BYTES} bytes")
-        return state.with_stage(replace(stage, staged=True))
+        inside = [x for x in stage.loops if x.kind not in BLOCKS and x.kind not in THREADS]
+        is_first = not self.loop or (bool(inside) and inside[0].name == self.loop and len(inside[0].parts) == 1)
+        check(is_first, f"{where}: {self.loop!r} is not the first loop inside of the threads")
+        return state.with_stage(replace(stage, staged=True, staged_in=self.loop))
 
 
 def can_store_tiles(stage: Stage) -> bool:
@@ -124,11 +129,11 @@ def _check_threads(where: str, state: State, stage: Stage, product: ProductAxes)
     rows, columns = (reader.op.axes[stage.op.axes.index(a)].name for a in (product.rows, product.columns))
     down, across = reader.factors(rows), reader.factors(columns)
     check(len(down) == 5 and down[2:] == (WARPS, HALVES, DOWN), f"{where}: the last factors of {rows} must be 4, 2, 8")
-    check(len(across) == 3 and across[1:] == (ACROSS, NEIGHBOURS), f"{where}: those of {columns} must be 4, 2")
+    check(across[-2:] == (ACROSS, NEIGHBOURS), f"{where}: those of {columns} must be 4, 2")
     wanted = {
         ForKind.THREAD_Z: ((rows, 1), (rows, 3)),
         ForKind.THREAD_Y: ((rows, 5),),
-        ForKind.THREAD_X: ((columns, 2),),
+        ForKind.THREAD_X: ((columns, len(across) - 1),),
     }
     for kind, parts in wanted.items():
         bound = [x.parts for x in reader.loops if x.kind is kind]
