@@ -8,35 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from autosched import te
 from autosched.codegen.c.source import GpuSource
 from autosched.errors import UsageError
-from autosched.graph.operators.attention import attention
 from autosched.measure.check import CandidateError
 from autosched.measure.simulated import EXAMINING
 from autosched.session.simulation import simulated
-from autosched.te import ComputeDAG
 from autosched.tuner.protocols import Candidate
 from experiments.gpu.drawn import CalibrationProblem, ProblemModel, job, named, problem_model
-
-ATTENTION = "attention"
 
 
 @dataclass(frozen=True)
 class SassProblem(CalibrationProblem):
-    """Also attention of [batch, heads, length, depth], by the expression that networks are made of."""
-
-    def dag(self) -> ComputeDAG:
-        if self.workload != ATTENTION:
-            return super().dag()
-        q, k, v = (te.placeholder(self.shape, self.dtype, name=name) for name in "qkv")
-        return ComputeDAG(attention(q, k, v))
+    """A problem that can be made small."""
 
     @property
     def reduced(self) -> tuple[SassProblem, ...]:
         """A few tiles with whole rows, then sizes that no tile divides. Rows of operands keep whole pieces of 16 bytes,
         without which other sketches are offered; what is added up is as long as the pipelines of large tiles need."""
-        if self.workload == ATTENTION:
+        if self.workload == "attention":
             shapes = _of_attention(self.shape)
         elif self.workload == "gmm":
             shapes = _of_product(self.shape)
@@ -47,7 +36,7 @@ class SassProblem(CalibrationProblem):
 
 def _of_product(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     _, m, n, k = shape
-    return (1, min(m, 256), min(n, 256), min(k, 1024)), (1, min(m, 131), min(n, 264), min(k, 1032))
+    return (1, min(m, 256), min(n, 256), min(k, 1024)), (1, min(m, 131), min(n, 264), min(k - 8, 1032))
 
 
 def _of_convolution(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

@@ -3,10 +3,11 @@
     python -m experiments.gpu.sass [--out FILE] [NAMES]
 
 For each problem, type and compute capability: seconds of the processor until the search has its first candidate, the
-sketch and its values, what ptxas says (registers, spilled bytes, warnings), of the instructions of the loop that
-multiplies the share that are products of tensor cores, the model's seconds and the share of the tensor cores' rate that
-they stand for, and whether the same sketch and values are right on the simulator at reduced sizes, with the wavefronts
-of shared memory over the least there. NAMES are parts of labels, such as `gmm` or "sm_80": only these are made anew.
+sketch and its values, what ptxas says (registers before warps give some to others, spilled bytes, warnings), of the
+instructions of the loop that multiplies the share that are products of tensor cores, the model's seconds and the share
+of the tensor cores' rate at the boost clock that they stand for, and whether the same sketch and values are right on
+the simulator at reduced sizes, with the wavefronts of shared memory over the least there, of what threads themselves
+load and store. NAMES are parts of labels, such as `gmm` or "float16 sm_80": only these are made anew.
 Rows go to FILE, results/gpu/sass.json, one by one; the whole table is printed at the end. Needs nvcc and cuobjdump.
 """
 
@@ -32,7 +33,7 @@ from autosched.tuner.protocols import Candidate
 from autosched.tuner.search import Search
 from experiments.gpu.drawn import ProblemModel, job, named, problem_model
 from experiments.gpu.hot_loop import disassembled, find_cuobjdump, hot_loop
-from experiments.gpu.reduced import ATTENTION, SassProblem, tried
+from experiments.gpu.reduced import SassProblem, tried
 from experiments.tuning import write_results
 from search_spaces import space
 
@@ -42,7 +43,7 @@ SHAPES: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("gmm", (1, 4096, 4096, 4096)), ("gmm", (1, 8192, 8192, 8192)), ("gmm", (1, 1024, 1024, 1024)),
     ("gmm", (1, 512, 4096, 4096)), ("gmm", (1, 17, 4096, 4096)), ("c2d", (16, 14, 14, 256, 256, 3, 1, 1)),
     ("c2d", (16, 56, 56, 64, 64, 1, 1, 0)), ("c2d", (16, 7, 7, 512, 512, 3, 1, 1)),
-    ("c2d", (16, 224, 224, 3, 64, 7, 2, 3)), (ATTENTION, (8, 12, 1024, 64)),
+    ("c2d", (16, 224, 224, 3, 64, 7, 2, 3)), ("attention", (8, 12, 1024, 64)),
 )  # fmt: skip
 HEADER = (
     "problem", "draft, CPU s", "sketch", "registers", "spilled", "warnings", "products in the loop", "share",
@@ -119,9 +120,11 @@ def _compiled(code: DeviceCode, tools: Tools) -> Row:
     loop = hot_loop(disassembled(code.code, tools.cuobjdump))
     assert loop is not None
     return {
-        "registers": [r.registers for r in code.resources], "spilled": sum(r.spill_bytes for r in code.resources),
-        "warnings": list(code.warnings), "loop": {**vars(loop), "share": loop.share},
-    }  # fmt: skip
+        "registers": {r.kernel: r.registers for r in code.resources},
+        "spilled": sum(r.spill_bytes for r in code.resources),
+        "warnings": list(code.warnings),
+        "loop": {**vars(loop), "share": loop.share},
+    }
 
 
 def tensor_peak(facts: GpuFacts, dtype: str) -> float:
@@ -145,7 +148,7 @@ def _cells(label: str, row: Row) -> Iterator[str]:
     loop, ratios = row["loop"], [x["wavefronts"] for x in row["reduced"] if x.get("wavefronts")]
     yield f"{row['draft_s']:.2f}"
     yield f"`{row['sketch']}` {' '.join(f'{name}={value}' for name, value in row['values'].items())}"
-    yield ", ".join(map(str, row["registers"]))
+    yield ", ".join(str(count) for _, count in sorted(row["registers"].items()))
     yield str(row["spilled"])
     yield "; ".join(row["warnings"]) or "none"
     yield f"{loop['products']} {loop['opcode']} of {loop['instructions']}{'' if loop['is_loop'] else ', no loop'}"
