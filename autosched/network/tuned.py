@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from autosched.errors import UsageError
 from autosched.network.turns import network_s
+from autosched.tuner.asked import Asked
 from autosched.tuner.policy import SearchSetup
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ class NetworkResult:
 
 def check_tuning(given: Mapping[str, object], setup: object, callbacks: object) -> None:
     """Raises UsageError for what is said of a search for a network, but is of workloads only."""
-    others = [name for name, value in given.items() if value and name not in ("target", "threads")]
+    plain = {name: value for name, value in given.items() if not value or value == getattr(Asked, name, None)}
+    others = [name for name in given if name not in plain and name not in ("target", "threads")]
     if not isinstance(setup, SearchSetup) or setup != SearchSetup(started=setup.started):
         others.append("search")
     if others:
