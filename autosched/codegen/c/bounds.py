@@ -50,6 +50,7 @@ class Registers:
     most_operands: int = 0  # of one step of an unrolled reduction
     unrolled: tuple[For, ...] = ()  # loops around, up to the first that is not unrolled
     asked: int | None = None  # resident blocks that the schedule asks for
+    most_apart: int = 0  # copies with places of their own that are written out one after the other
     summed: set[str] = field(default_factory=set)  # arrays that tiles of products are added to
 
     @contextmanager
@@ -73,11 +74,17 @@ class Registers:
         size = sum(operand_bytes(index, itemsize, self.unrolled) for index, itemsize in operands)
         self.most_operands = max(self.most_operands, size)
 
+    def unrolling(self, loop: For, is_shared: Callable[[str], bool]) -> int | None:
+        """As the function `unrolling` says; copies that are written out are held."""
+        self.most_apart = max(self.most_apart, _held_copies(loop, is_shared))
+        return unrolling(loop, is_shared)
+
     def blocks(self, threads: int, ahead: bool) -> int | None:
         """Blocks that a multiprocessor shall keep, for the launch bounds; None where the compiler may choose."""
         if self.asked is not None:
             return self.asked
-        return resident_blocks(threads, self.most_private, self.most_operands, ahead)
+        operands = self.most_operands + 4 * HELD_ADDRESSES * self.most_apart
+        return resident_blocks(threads, self.most_private, operands, ahead)
 
 
 def resident_blocks(threads: int, private_bytes: int, operand_bytes: int, ahead: bool = False) -> int | None:
@@ -109,13 +116,23 @@ def unrolling(loop: For, is_shared: Callable[[str], bool]) -> int | None:
     """How often the compiler shall unroll a loop that is none of the schedule's unrolled ones; None: as it likes."""
     stores = [s for s in walk(loop.body) if isinstance(s, Store)]
     nested = any(isinstance(s, (Barrier, For)) and not is_unrolled(s) for s in walk(loop.body))
-    if stores and not nested and all(is_shared(b) for s in stores for b in s.buffers):
+    if stores and not nested and _fills(stores, is_shared):
         is_single = all(s.asynchronous for s in stores) and not any(isinstance(s, For) for s in walk(loop.body))
         return _apart(loop, stores) or (STARTED if is_single else TOGETHER)
     copies = _copies(loop.body)
     if copies < FEW_COPIES:
         return None
     return 1 if nested else max(1, MOST_COPIES // copies)
+
+
+def _held_copies(loop: For, is_shared: Callable[[str], bool]) -> int:
+    """Copies of a loop that is written out for their places, each of which registers hold; 0 of another loop."""
+    stores = [s for s in walk(loop.body) if isinstance(s, Store)]
+    return (_apart(loop, stores) or 0) if stores and _fills(stores, is_shared) else 0
+
+
+def _fills(stores: Sequence[Store], is_shared: Callable[[str], bool]) -> bool:
+    return all(is_shared(b) for s in stores for b in s.buffers)
 
 
 def _apart(loop: For, stores: Sequence[Store]) -> int | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from autosched.codegen.c.atomics import atomic_update
 from autosched.codegen.c.blocks import block_order
-from autosched.codegen.c.bounds import Registers, is_unrolled, unrolling
+from autosched.codegen.c.bounds import Registers, is_unrolled
 from autosched.codegen.c.dialects import DIALECTS, Dialect
 from autosched.codegen.c.expressions import COMPARED, INT_LIMIT, Expressions
 from autosched.codegen.c.lanes import Lanes, lanes_together
@@ -228,7 +228,7 @@ class _Kernel:
             if self._vectors(stmt, int(stmt.extent.value)):
                 return
             self.line(self.dialect.unroll)
-        elif (times := unrolling(stmt, self._is_shared)) is not None and self.dialect.unroll_by:
+        elif (times := self.registers.unrolling(stmt, self._is_shared)) is not None and self.dialect.unroll_by:
             self.line(self.dialect.unroll_by.format(times=times))
         extent = self.c.text(stmt.extent, COMPARED)
         with self.text.block(f"for ({kind} {name} = 0; {name} < {extent}; ++{name})"), self.registers.within(stmt):
