@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from autosched.errors import UsageError
+from autosched.ir.dtype import DTYPES
 from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.device import DeviceMemory, GpuDevice, Stream
 from autosched.runtime.gpu.devices import GPUS
@@ -135,7 +136,7 @@ def borrow(device: GpuDevice, name: str, value: Any, stream: Stream) -> Foreign:
 def _of_interface(device: GpuDevice, value: Any, form: dict[str, Any], owner: Any) -> Foreign:
     if form.get("mask") is not None:
         raise ValueError("it has a mask")
-    shape, dtype = tuple(map(int, form["shape"])), np.dtype(form["typestr"])
+    shape, dtype = tuple(map(int, form["shape"])), _dtype(value, form["typestr"])
     address, read_only = form["data"]
     memory = device.adopt(int(address), math.prod(shape) * dtype.itemsize)
     strides = form.get("strides")
@@ -148,6 +149,14 @@ def _of_interface(device: GpuDevice, value: Any, form: dict[str, Any], owner: An
         keep=value,
         stream=stream_handle(device, owner),
     )
+
+
+def _dtype(value: Any, typestr: str) -> np.dtype[Any]:
+    """Of types that NumPy alone does not know the interface has the size; the array says which it is."""
+    plain = np.dtype(typestr)
+    named = DTYPES.get(str(getattr(value, "dtype", "")).rpartition(".")[2])  # as in torch.bfloat16
+    known = plain.kind == "V" and named is not None and named.numpy_dtype.itemsize == plain.itemsize
+    return named.numpy_dtype if known and named is not None else plain
 
 
 def _of_dlpack(device: GpuDevice, value: Any, stream: Stream) -> Foreign:
