@@ -7,7 +7,7 @@ sketch and its values, what ptxas says (registers before warps give some to othe
 instructions of the loop that multiplies the share that are products of tensor cores, the model's seconds and the share
 of the tensor cores' rate at the boost clock that they stand for, and whether the same sketch and values are right on
 the simulator at reduced sizes, with the wavefronts of shared memory over the least there, of what threads themselves
-load and store. NAMES are parts of labels, such as `gmm` or "float16 sm_80": only these are made anew.
+load and store. NAMES are parts of labels, such as `gmm` or "sm_80": only these are made anew.
 Rows go to FILE, results/gpu/sass.json, one by one; the whole table is printed at the end. Needs nvcc and cuobjdump.
 """
 
