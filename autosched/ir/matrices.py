@@ -70,6 +70,12 @@ class MatrixIntrinsic:
         return 2 if self.precision == "3xtf32" else 1
 
     @property
+    def registers(self) -> int:
+        """Of a thread, for each word of an operand: floats of 8 bits become such of 16 on a device with no instruction
+        for them, as a warp has none on sm_90."""
+        return self.parts * (2 if self.left in FLOAT8 else 1)
+
+    @property
     def deep(self) -> int:
         """Lines of 16 bytes of an operand's row."""
         return self.k * DTYPES[self.left].nbytes // LINE

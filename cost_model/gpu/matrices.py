@@ -89,7 +89,7 @@ def conversions(own: Sequence[AnalysedLoop], updates: Expr, row: MatrixIntrinsic
 def fragments(own: Sequence[AnalysedLoop], row: MatrixIntrinsic) -> Expr:
     """32-bit registers of both operands for one step, integer."""
     rows, columns, _ = own[-3:]
-    return (rows.bound * row.deep + columns.bound * row.deep // NEIGHBOURS) * row.parts
+    return (rows.bound * row.deep + columns.bound * row.deep // NEIGHBOURS) * row.registers
 
 
 def tensor_cycles(updates: Expr, threads: Expr, rate: Expr) -> Expr:

@@ -129,7 +129,7 @@ class WarpProduct:
     def fragment_bytes(self) -> int:
         a, b = (tiles * each for tiles, each in zip(self.tiles, self.held, strict=True))
         registers = b if self.left.is_held else a + b
-        return WORD * registers * self.row.parts
+        return WORD * registers * self.row.registers
 
     @property
     def lane(self) -> Lane:

@@ -86,6 +86,7 @@ PIPES: Mapping[str, TensorPipe] = {
         TensorPipe("wgmma.int8", "s8", 1, 0x01010101, 90, True),
         TensorPipe("wgmma.uint8", "u8", 1, 0x01010101, 90, True),
         TensorPipe("wgmma.float8_e4m3fn", "e4m3", 1, 0x38383838, 90, True),
+        TensorPipe("wgmma.float8_e5m2", "e5m2", 1, 0x3C3C3C3C, 90, True),
     )
 }
 
