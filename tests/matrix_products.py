@@ -58,6 +58,20 @@ def product(m: int, n: int, k: int, order: str = "nn", dtype: str = "float16", b
     return te.ComputeDAG(te.compute((*lead, m, n), function, name="C"))
 
 
+def biased(m: int, n: int, k: int, dtype: str = "float16", prologue: bool = False) -> te.ComputeDAG:
+    """relu(A B + bias) as `dtype`, an epilogue; with a `prologue` relu(relu(A) B + bias)."""
+    A, B = te.placeholder((m, k), dtype, name="A"), te.placeholder((k, n), dtype, name="B")
+    bias, axis = te.placeholder((n,), "float32", name="bias"), te.reduce_axis(k, name="k")
+    P = te.compute((m, k), lambda i, j: te.cast(te.max(te.cast(A[i, j], "float32"), 0.0), dtype), name="P")
+    left = P if prologue else A
+    C = te.compute(
+        (m, n),
+        lambda i, j: te.sum(te.cast(left[i, axis], "float32") * te.cast(B[axis, j], "float32"), axis=axis),
+        name="C",
+    )
+    return te.ComputeDAG(te.compute((m, n), lambda i, j: te.cast(te.max(C[i, j] + bias[j], 0.0), dtype), name="D"))
+
+
 def matrix_state(
     dag: te.ComputeDAG,
     warps: tuple[int, int] = (1, 1),

@@ -11,11 +11,17 @@ from autosched.ir.stmt import Func
 from autosched.lower import lower
 from autosched.target import Target
 from autosched.te.dag import ComputeDAG
+from autosched.te.operators.registry import build
 from cost_model.model import CostModel
 from search_spaces.gpu import RULES, SketchRule, sketches
 from search_spaces.space import Population, Sketch, sample, unique
 
 SAMPLED = 1000  # rows of a sketch from which the legal ones are taken
+
+
+def conv(name: str, shape: tuple[int, ...], dtype: str = "bfloat16", **settings: str | int) -> ComputeDAG:
+    """An operator of images, of small floats."""
+    return build(name, shape, settings, dtype=dtype)[0]
 
 
 @dataclass(frozen=True)

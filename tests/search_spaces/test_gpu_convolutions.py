@@ -9,19 +9,14 @@ from autosched import te
 from autosched.schedule import Matricize, replay, steps_to_json
 from autosched.target import parse_target
 from autosched.te.dag import ComputeDAG
-from autosched.te.operators.registry import build
 from autosched.te.rewrites.collapse import collapse
 from cost_model.model import CostModel
 from search_spaces.gpu import sketches
 from tests.codegen.gpu import TARGETS
-from tests.search_spaces.gpu_candidates import draw
+from tests.search_spaces.gpu_candidates import conv, draw
 from tests.search_spaces.test_gpu_matrices import MARK, by_warps, check
 
 SM_80 = TARGETS["cuda"]
-
-
-def conv(name: str, shape: tuple[int, ...], dtype: str = "bfloat16", **settings: str | int) -> ComputeDAG:
-    return build(name, shape, settings, dtype=dtype)[0]
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,14 @@ import pytest
 from autosched.codegen import build_source
 from autosched.codegen.c.source import GpuSource
 from autosched.te.dag import ComputeDAG
-from autosched.te.operators.registry import build
 from autosched.te.reference.evaluate import evaluate, within
 from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
 from cost_model.model import CostModel
 from tests.codegen import cuda
 from tests.matrix_products import product
-from tests.search_spaces.gpu_candidates import draw
+from tests.search_spaces.gpu_candidates import conv, draw
 from tests.search_spaces.test_gpu_warpgroups import MARK, SM_90, by_warpgroups, check, drawn
-
-
-def conv(name: str, shape: tuple[int, ...], dtype: str = "bfloat16", **settings: str | int) -> ComputeDAG:
-    return build(name, shape, settings, dtype=dtype)[0]
 
 
 @pytest.mark.parametrize(

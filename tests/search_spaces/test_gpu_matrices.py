@@ -18,7 +18,7 @@ from search_spaces.gpu import sketches
 from tests.codegen import cuda
 from tests.codegen.gpu import TARGETS
 from tests.codegen.nvcc import resources
-from tests.matrix_products import ORDERS, product
+from tests.matrix_products import ORDERS, biased, product
 from tests.search_spaces.gpu_candidates import Drawn, draw
 
 MARK = "mma."
@@ -88,22 +88,9 @@ def test_nvcc_takes_what_the_first_cards_get(dtype: str, tmp_path: Path) -> None
     resources(source.text, "sm_75", tmp_path)
 
 
-def biased(m: int, n: int, k: int, dtype: str = "float16") -> te.ComputeDAG:
-    """relu(relu(A) B + bias) as `dtype`: a prologue and an epilogue."""
-    A, B = te.placeholder((m, k), dtype, name="A"), te.placeholder((k, n), dtype, name="B")
-    bias, axis = te.placeholder((n,), "float32", name="bias"), te.reduce_axis(k, name="k")
-    P = te.compute((m, k), lambda i, j: te.cast(te.max(te.cast(A[i, j], "float32"), 0.0), dtype), name="P")
-    C = te.compute(
-        (m, n),
-        lambda i, j: te.sum(te.cast(P[i, axis], "float32") * te.cast(B[axis, j], "float32"), axis=axis),
-        name="C",
-    )
-    return te.ComputeDAG(te.compute((m, n), lambda i, j: te.cast(te.max(C[i, j] + bias[j], 0.0), dtype), name="D"))
-
-
 def test_prologue_and_epilogue() -> None:
-    check(biased(40, 24, 48), 1)
-    check(biased(19, 21, 35, "bfloat16"), 1)
+    check(biased(40, 24, 48, prologue=True), 1)
+    check(biased(19, 21, 35, "bfloat16", prologue=True), 1)
 
 
 def test_where_they_are_offered() -> None:
@@ -134,7 +121,7 @@ def test_parts_of_a_long_reduction() -> None:
     assert sketch.name == "C.rf:mma.bfloat16/split-k"
     assert {p.name: p.domain for p in sketch.params}["C.k.b"] == (128, 192)
     check(product(33, 9, 389, "tn", "uint8"), 1)
-    check(biased(5, 11, 323), 1)
+    check(biased(5, 11, 323, prologue=True), 1)
 
 
 def test_what_lies_beyond_a_sum_is_not_added() -> None:

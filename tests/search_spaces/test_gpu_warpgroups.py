@@ -15,7 +15,7 @@ from autosched.te.rewrites.collapse import collapse
 from cost_model.model import CostModel
 from search_spaces.gpu import sketches
 from tests.codegen import cuda
-from tests.matrix_products import ORDERS, product
+from tests.matrix_products import ORDERS, biased, product
 from tests.search_spaces.gpu_candidates import Drawn, draw
 
 MARK = "wgmma."
@@ -68,18 +68,6 @@ def test_rows_that_are_no_multiples() -> None:
     check(product(131, 24, 24, "nn", "bfloat16"), 1)
     check(product(67, 37, 136, "nt"), 1)
     check(product(64, 1024, 16, "nn"), 1)
-
-
-def biased(m: int, n: int, k: int, dtype: str = "float16") -> te.ComputeDAG:
-    """relu(A B + bias) as `dtype`: an epilogue."""
-    A, B = te.placeholder((m, k), dtype, name="A"), te.placeholder((k, n), dtype, name="B")
-    bias, axis = te.placeholder((n,), "float32", name="bias"), te.reduce_axis(k, name="k")
-    C = te.compute(
-        (m, n),
-        lambda i, j: te.sum(te.cast(A[i, axis], "float32") * te.cast(B[axis, j], "float32"), axis=axis),
-        name="C",
-    )
-    return te.ComputeDAG(te.compute((m, n), lambda i, j: te.cast(te.max(C[i, j] + bias[j], 0.0), dtype), name="D"))
 
 
 def test_epilogues() -> None:
