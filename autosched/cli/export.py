@@ -9,6 +9,10 @@ from autosched.backends import exports
 from autosched.cli import networks
 from autosched.errors import UsageError
 
+ARCHIVE = "archive"
+_NETWORK_SUFFIXES = {"so": ".so", ARCHIVE: ".asc"}
+_ABOUT = "of a network, a file that autosched.load takes"
+
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser(
@@ -16,7 +20,12 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="write a record's kernel or a network as files",
         description="Writes a record's kernel, or a network as one program, as files of its own.",
     )
-    parser.add_argument("--kind", choices=exports(), default="so", help="default: so, a shared library")
+    parser.add_argument(
+        "--kind",
+        choices=(*exports(), ARCHIVE),
+        default="so",
+        help=f"default: so, a shared library; {ARCHIVE}: {_ABOUT}",
+    )
     parser.add_argument("--out", type=Path, metavar="PATH", help="file to write (default: named after what it is)")
     networks.add_record_or_network(parser)
     parser.set_defaults(run=run)
@@ -42,8 +51,15 @@ def _record(args: argparse.Namespace) -> list[Path]:
 
 
 def _network(args: argparse.Namespace) -> list[Path]:
-    if args.kind != "so":
-        raise UsageError(f"a network is exported as so, a shared library with header and weights, not as {args.kind}")
+    if args.kind not in _NETWORK_SUFFIXES:
+        raise UsageError(
+            "a network is exported as so, a shared library with header and weights, or as archive, a file that "
+            f"autosched.load takes, not as {args.kind}"
+        )
     found = networks.the_network(args.id, args)
-    out = args.out or Path(f"{found.name}.so")
-    return networks.load_network(found, args).export(out)
+    out = args.out or Path(f"{found.name}{_NETWORK_SUFFIXES[args.kind]}")
+    model = networks.load_network(found, args)
+    if args.kind == "so":
+        return model.export(out)
+    model.save(out)
+    return [out]

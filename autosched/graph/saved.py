@@ -34,7 +34,7 @@ _TYPES = {dtype.abbreviation.upper(): name for name, dtype in DTYPES.items()}  #
 
 def save_graph(path: Path, graph: Graph, facts: Mapping[str, str]) -> None:
     """Writes a graph, with more text by name. A file that is there is replaced once the new one is whole."""
-    entries: dict[str, Any] = {"__metadata__": {**facts, "graph": json.dumps(_data(graph), sort_keys=True)}}
+    entries: dict[str, Any] = {}
     at = 0
     constants = dict(sorted(graph.constants.items(), key=lambda pair: -pair[1].dtype.itemsize))
     for name, array in constants.items():
@@ -44,12 +44,11 @@ def save_graph(path: Path, graph: Graph, facts: Mapping[str, str]) -> None:
             "data_offsets": [at, at + array.nbytes],
         }
         at += array.nbytes
-    header = json.dumps(entries).encode()
-    header += b" " * (-(8 + len(header)) % ALIGNMENT)
+    header = header_of(entries, {**facts, "graph": json.dumps(_data(graph), sort_keys=True)})
     descriptor, part = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(len(header).to_bytes(8, "little") + header)
+            file.write(header)
             for array in constants.values():
                 file.write(np.ascontiguousarray(array).reshape(-1).view("uint8").data)
         os.replace(part, path)
@@ -57,6 +56,14 @@ def save_graph(path: Path, graph: Graph, facts: Mapping[str, str]) -> None:
         with contextlib.suppress(OSError):
             os.unlink(part)
         raise
+
+
+def header_of(tensors: Mapping[str, Mapping[str, Any]], facts: Mapping[str, str]) -> bytes:
+    """What a file of the format begins with, its length first; the metadata, `facts`, come before the tensors. What
+    follows is aligned to ALIGNMENT bytes."""
+    header = json.dumps({"__metadata__": facts, **tensors}).encode()
+    header += b" " * (-(8 + len(header)) % ALIGNMENT)
+    return len(header).to_bytes(8, "little") + header
 
 
 def load_saved(path: Path) -> tuple[Graph, dict[str, str]]:

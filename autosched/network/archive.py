@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,8 +54,7 @@ def load_archive(path: Path) -> tuple[Graph, Choose]:
         raise GraphError(f"{path} is damaged: its schedules cannot be read ({error})") from error
 
     def schedule(recipe: Recipe) -> Recipe:
-        known = (recipe.device.target.fingerprint, recipe.threads) == (facts.get("target"), threads)
-        if not known or (found := steps.get(_hash(recipe))) is None:
+        if (found := steps.get(_hash(recipe))) is None:
             return recipe
         try:
             check_target(replay(recipe.request.collapsed, found), recipe.device.target.kind)
@@ -64,7 +63,18 @@ def load_archive(path: Path) -> tuple[Graph, Choose]:
             return recipe
         return replace(recipe, steps=found)
 
-    return graph, lambda recipes: [schedule(recipe) for recipe in recipes]
+    def choose(recipes: Sequence[Recipe]) -> list[Recipe]:
+        here = {(recipe.device.target.fingerprint, recipe.threads) for recipe in recipes}
+        made_for = (facts.get("target"), threads)
+        if not steps or here <= {made_for}:
+            return [schedule(recipe) for recipe in recipes]
+        tell(
+            f"the schedules in {path} are for {made_for[0]} and {threads} thread(s), these kernels for "
+            f"{' and '.join(f'{target} and {n}' for target, n in sorted(here))}: the analytic model chooses others"
+        )
+        return list(recipes)
+
+    return graph, choose
 
 
 def _hash(recipe: Recipe) -> str:

@@ -129,7 +129,7 @@ def test_wrong_words_are_one_sentence_and_nothing_is_written(cli: Any, saved, tm
 def test_export_writes_a_library(cli: Any, saved, tmp_path):
     answer = cli("export", saved, "--out", tmp_path / "net.so", "--threads", "1", "--json")
     assert (answer.code, answer.json["model"]) == (0, str(saved))
-    assert answer.json["files"] == [str(tmp_path / name) for name in ("net.so", "net.h", "net.weights")]
+    assert answer.json["files"] == [str(tmp_path / name) for name in ("net.so", "net.h", "net.safetensors")]
     assert "int autosched_net(const float *x, " in (tmp_path / "net.h").read_text()
     before = sorted(tmp_path.iterdir())
     for words, reason in ((("--kind", "object"), "not as object"), (("--out", tmp_path / "net.o"), "ends in .so")):
@@ -137,6 +137,18 @@ def test_export_writes_a_library(cli: Any, saved, tmp_path):
         assert (answer.code, answer.out) == (2, "")
         assert reason in answer.err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_export_writes_an_archive(cli: Any, saved, tmp_path):
+    out = tmp_path / "again.asc"
+    answer = cli("export", saved, "--kind", "archive", "--out", out, "--json")
+    assert (answer.code, answer.json["kind"], answer.json["files"]) == (0, "archive", [str(out)])
+    x = np.ones((2, 3), "float32")
+    np.testing.assert_array_equal(api.load(out)(x), api.load(saved)(x))
+    answer = cli("export", saved, "--kind", "archive", "--out", tmp_path / "again.so")
+    assert (answer.code, answer.out) == (2, "")
+    assert "saved as a file *.asc" in answer.err
+    assert list(tmp_path.glob("again.so")) == []
 
 
 def test_verify_says_how_near_a_network_comes(cli: Any, saved):

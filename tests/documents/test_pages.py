@@ -226,20 +226,20 @@ C = [content for page in PAGES for language, content in page.blocks if language 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 @pytest.mark.parametrize("block", C)
 def test_c_blocks_compile_with_the_header_that_they_include(block, tmp_path):
-    include, body = block.split("\n", 1)
-    (stem,) = re.findall(r'#include "(\w+)\.h"', include)
+    (include,) = re.findall(r'#include "\w+\.h".*', block)
+    (stem,) = re.findall(r'"(\w+)\.h"', include)
     if stem.startswith("autosched_"):
         a, b, c = (ArraySpec(letter, (4, 4), "float32") for letter in "ABC")
         name = stem.removeprefix("autosched_")
         kernel = Deployable(name, name, KernelSource(name, "", 64, 1), parse_target("cpu"), (a, b), (c,))
         (tmp_path / f"{stem}.h").write_text(header_text(kernel))
-        taken = "const float *A, const float *B, float *C"
+        body = block.split("\n", 1)[1]
+        text = f"#include <stdlib.h>\n{include}\nvoid use(const float *A, const float *B, float *C) {{\n{body}}}\n"
     else:
         values = {name: Value(name, (3,), "float32") for name in "xy"}
         network = Graph(("x",), ("y",), (Node("relu", ("x",), ("y",)),), values)
         compile_graph(network, threads=1).export(tmp_path / f"{stem}.so")
-        taken = "const float *x, float *y, void *workspace"
-    text = f"#include <stdlib.h>\n{include}\nvoid use({taken}) {{\n{body}}}\n"
+        text = block
     command = [
         "cc",
         "-std=c11",

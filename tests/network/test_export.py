@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,18 +14,20 @@ import pytest
 from autosched.errors import UsageError
 from autosched.graph.graph import Graph, Node, Value
 from autosched.network.model import Model, compile_graph
+from autosched.network.weights_file import ASKED
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
 MAIN = """
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "net.h"
 int main(int argc, char **argv) {
-    static float x[7 * 13], y[7 * 5], y2[7 * 13];
+    static float x[AUTOSCHED_NET_SIZE_x], y[AUTOSCHED_NET_SIZE_y], y2[AUTOSCHED_NET_SIZE_t];
     const void *weights = autosched_net_map(argv[argc - 1]);
-    void *workspace = aligned_alloc(64, (AUTOSCHED_NET_WORKSPACE_BYTES + 63) / 64 * 64 + 64);
-    if (weights == NULL) return 3;
+    void *workspace = aligned_alloc(64, AUTOSCHED_NET_WORKSPACE_BYTES);
+    if (weights == NULL) return errno == EINVAL ? 3 : errno == EBADMSG ? 5 : errno == ENOENT ? 6 : 7;
     if (fread(x, 4, 7 * 13, stdin) != 7 * 13) return 2;
     for (int i = 0; i < 2; i++)
         if (autosched_net(x, y, y2, weights, workspace) != 0) return 4;
@@ -50,7 +53,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Path]:
     folder = tmp_path_factory.mktemp("exported")
     net = model()
     paths = net.export(folder / "net.so")
-    assert [path.name for path in paths] == ["net.so", "net.h", "net.weights"]
+    assert [path.name for path in paths] == ["net.so", "net.h", "net.safetensors"]
     return net, folder
 
 
@@ -64,16 +67,49 @@ def test_a_c_program_runs_the_network(exported: tuple[Model, Path], tmp_path: Pa
     main = tmp_path / "main"
     subprocess.run([*words, *flags, "-o", main, tmp_path / "main.c", "-x", "none", folder / "net.so"], check=True)
     x = np.random.default_rng(1).standard_normal((7, 13), "float32")
-    done = subprocess.run([main, folder / "net.weights"], input=x.tobytes(), capture_output=True, check=True)
+    done = subprocess.run([main, folder / "net.safetensors"], input=x.tobytes(), capture_output=True, check=True)
     found = np.frombuffer(done.stdout, "float32")
     np.testing.assert_array_equal(found, np.concatenate([y.reshape(-1) for y in net(x)]))
 
-    other = bytearray((folder / "net.weights").read_bytes())
-    other[-1] ^= 1
-    for n, content in enumerate([bytes(other), bytes(other[:-1]), b""]):
-        path = tmp_path / f"{n}.weights"
+    whole = (folder / "net.safetensors").read_bytes()
+    head = 8 + int.from_bytes(whole[:8], "little")
+    damaged = {
+        "of another network": (whole.replace(b'"digest": "', b'"digest": "0')[: len(whole)], 3),
+        "truncated": (whole[:-1], 3),
+        "empty": (b"", 3),
+        "one bit": (whole[:-40] + bytes([whole[-40] ^ 1]) + whole[-39:], 5),
+        "two words": (whole[:head] + whole[head + 8 : head + 16] + whole[head : head + 8] + whole[head + 16 :], 5),
+    }
+    for name, (content, code) in damaged.items():
+        path = tmp_path / name
         path.write_bytes(content)
-        assert subprocess.run([main, path], input=x.tobytes(), capture_output=True, check=False).returncode == 3
+        done = subprocess.run([main, path], input=x.tobytes(), capture_output=True, check=False)
+        assert (done.returncode, done.stdout) == (code, b""), name
+    done = subprocess.run([main, tmp_path / "missing"], input=x.tobytes(), capture_output=True, check=False)
+    assert done.returncode == 6
+
+
+def test_tools_read_the_weights(exported: tuple[Model, Path]) -> None:
+    net, folder = exported
+    content = (folder / "net.safetensors").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    entries = json.loads(content[8 : 8 + length])
+    facts = entries.pop("__metadata__")
+    begin, end = entries.pop("packed")["data_offsets"]
+    assert not entries
+    assert facts["target"] == net.device.target.fingerprint
+    assert (8 + length) % 64 == 0
+    assert (8 + length + end, begin) == (len(content), 0)
+    assert content[8 + length :][: net.block.nbytes] == net.block.tobytes()
+
+
+def test_another_processor_is_refused(exported: tuple[Model, Path]) -> None:
+    """What the header asks the processor for is what the library was made for."""
+    net, folder = exported
+    text = (folder / "net.h").read_text()
+    for name in ASKED:
+        asked = f'__builtin_cpu_supports("{name}")' in text
+        assert asked == (net.device.target.arch == "x86_64" and net.device.target.has(name))
 
 
 def test_two_libraries_in_one_process(exported: tuple[Model, Path], tmp_path: Path) -> None:
