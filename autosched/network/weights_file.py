@@ -68,7 +68,7 @@ class WeightsFile:
 
     @property
     def content(self) -> bytes:
-        return b"".join((self.head, memoryview(self.block)))
+        return b"".join((self.head, self.block.data))
 
     @property
     def digest_at(self) -> int:
@@ -87,7 +87,7 @@ def packed_weights(block: Array, network: str, target: Target) -> WeightsFile:
     """The file of a network's block of weights (uint8), for kernels that were made for `target`."""
     padded = np.zeros(-(-block.nbytes // ALIGNMENT) * ALIGNMENT, "uint8")
     padded[: block.nbytes] = block
-    digest = hashlib.sha256(padded).hexdigest()
+    digest = hashlib.sha256(padded.data).hexdigest()
     tensor = {"dtype": "U8", "shape": [padded.nbytes], "data_offsets": [0, padded.nbytes]}
     facts = {"digest": digest, "network": network, "target": target.fingerprint}
     return WeightsFile(header_of({"packed": tensor}, facts), padded, digest)
