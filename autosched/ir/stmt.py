@@ -300,9 +300,9 @@ class Pixels:
 class TileCopy(Stmt):
     """buffer[(*place, *p)] = outside[origin + p] for all p in `shape`, and zero where that is outside of the tensor.
 
-    `dims`: the source's dimension along which each of p goes, where these are not all in order. With `pixels` the tile
-    is rows by channels: row p is the p-th pixel from the one at the origin, which has the offsets that are its last
-    numbers added.
+    `dims`: the source's dimension along which each of p goes, where these are not all in order; -1 of one that is 0.
+    With `pixels` the tile is rows by channels, after what is 0: row p is the p-th pixel from the one at the origin,
+    which has the offsets that are its last numbers added.
 
     One instruction of the thread that comes by, from global to shared memory; `tiles.py` says how it is stored there,
     and `as_loops` what it means element by element. A `back` one is the other way round: what is in the tensor is

@@ -131,11 +131,10 @@ def _box_indices(load: TileCopy, points: Sequence[Expr]) -> list[Expr]:
 
 def _pixel_indices(load: TileCopy, pixels: Pixels, points: Sequence[Expr]) -> list[Expr]:
     """Of the image, those along the spatial dimensions, of the channel."""
-    *images, row, channel = points
+    *_, row, channel = points  # those before are of a batch: a tile has one of each
     spatial, rank = len(pixels.counts), load.rank
     first = rank - 1 - spatial
     number: Expr = load.origin[0] if first else ZERO
-    number = number + images[0] if images else number
     places = [
         (at - low) // step for at, low, step in zip(load.origin[first:], pixels.lower, pixels.steps, strict=False)
     ]

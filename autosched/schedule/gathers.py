@@ -5,6 +5,8 @@
 Rows of it are pixels of an image, which the engine counts itself (`Pixels`), from the pixel with which the tile begins;
 the digits of k but the last are an offset. Where each axis steps along a dimension of its own, a tile is a box of the
 tensor. Along an axis of which only the last digit moves in a tile, tiles are parts of that digit's count: `grains`.
+Axes before the last two are those of a batch, of which a tile has one point: they may move any dimension, as groups of
+channels do.
 
 Source: CUDA driver API, "cuTensorMapEncodeIm2col"; PTX ISA, "cp.async.bulk.tensor".
 """
@@ -15,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autosched.ir.bounds import bound_of
+from autosched.ir.bounds import Bound, bound_of
 from autosched.ir.conditions import conjuncts
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Simplifier
@@ -33,13 +35,15 @@ Term = tuple[Expr, int]  # what an index has of an axis: an atom and how often
 @dataclass(frozen=True)
 class Gather:
     """`origin`: the index of the tile's first element, in terms of the copy's axes, and with pixels the offset of its
-    window along each spatial dimension; `dims`: the dimension along which each axis steps, without pixels."""
+    window along each spatial dimension; `dims`: the dimension along which each axis steps, without pixels, -1 of one
+    of a batch that has none for itself. `ends`: whether what is beyond an axis is outside of the tensor."""
 
     load: Load
     origin: tuple[Expr, ...]
     dims: tuple[int, ...]
     pixels: Pixels | None
     grains: tuple[int, ...]
+    ends: tuple[bool, ...]
 
     @property
     def is_window(self) -> bool:
@@ -55,7 +59,7 @@ class Gather:
         whole = [n == _size(a) for n, a in zip(self.grains, op.axes, strict=True)]
         if not all(w for n, w in enumerate(whole) if n != depth):
             return None
-        return 0 if whole[depth] else self.grains[depth]
+        return 0 if whole[depth] and self.ends[depth] else self.grains[depth]
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,14 @@ class _Indices:
         for atom, count in self.terms[dim].get(var, ()):
             total = total + atom * count
         return total
+
+    def moved(self, axis: StageAxis) -> list[int]:
+        """The dimensions that the axis moves."""
+        return [d for d, found in enumerate(self.terms) if axis.var in found]
+
+    def is_alone(self, axis: StageAxis) -> bool:
+        """Whether nothing else moves the dimensions that the axis moves."""
+        return all(len(self.terms[d]) == 1 for d in self.moved(axis))
 
     def straight(self, axis: StageAxis) -> tuple[int, int] | None:
         """The dimension along which the axis steps from element to element, alone, and for how many at a time; None
@@ -122,12 +134,15 @@ def gather_of(op: StageOp, shape: Sequence[int]) -> Gather | None:
 
 def _only_outside(value: Expr, shape: Sequence[int], simplify: Simplifier) -> Load | None:
     """The element that is copied, if it is one, and zero where its indices are outside of the tensor or nowhere."""
-    if not isinstance(value, Select):
-        return value if isinstance(value, Load) else None
-    load = value.a
-    if not isinstance(load, Load) or not isinstance(value.b, Const) or str(value.b.value) not in ("0", "0.0"):
+    bounds: list[Bound | None] = []
+    while isinstance(value, Select):
+        if not isinstance(value.b, Const) or str(value.b.value) not in ("0", "0.0"):
+            return None
+        bounds += [bound_of(c, simplify) for c in conjuncts(value.cond)]
+        value = value.a
+    load = value
+    if not isinstance(load, Load):
         return None
-    bounds = [bound_of(c, simplify) for c in conjuncts(value.cond)]
     ends = [(True, simplify.affine(i)) for i in load.indices]
     ends += [(False, simplify.affine(i - e)) for i, e in zip(load.indices, shape, strict=True)]
     return load if all(b in ends for b in bounds) else None
@@ -136,19 +151,27 @@ def _only_outside(value: Expr, shape: Sequence[int], simplify: Simplifier) -> Lo
 def _in_box(found: _Indices, load: Load) -> Gather | None:
     """Each axis steps along a dimension of its own, the last one along the last."""
     straight = [found.straight(a) for a in found.axes]
+    for n, axis in enumerate(found.axes[:-2]):
+        if straight[n] is None or not found.is_alone(axis):
+            straight[n] = (-1, _size(axis))
     dims = [s[0] for s in straight if s is not None]
-    if len(set(dims)) < len(straight) or dims[-1:] != [len(load.indices) - 1]:
+    own = [d for d in dims if d >= 0]
+    if len(dims) < len(straight) or len(set(own)) < len(own) or dims[-1:] != [len(load.indices) - 1]:
         return None
-    return Gather(load, load.indices, tuple(dims), None, tuple(s[1] for s in straight if s is not None))
+    grains = tuple(s[1] for s in straight if s is not None)
+    return Gather(load, load.indices, tuple(dims), None, grains, tuple(map(found.is_alone, found.axes)))
 
 
 def _in_pixels(found: _Indices, load: Load, shape: Sequence[int]) -> Gather | None:
-    """The last two axes: rows are pixels, the other steps along the channels, which are the last dimension. An axis
-    before them steps along the images."""
+    """The last two axes: rows are pixels, the other steps along the channels, which are the last dimension. Axes
+    before them step along the images, or to another group of channels."""
     channel = len(load.indices) - 1
-    if not 2 <= len(found.axes) <= 3 or channel < 1:
+    if len(found.axes) < 2 or channel < 1:
         return None
-    *images, rows, depth = found.axes
+    *batch, rows, depth = found.axes
+    images = [a for a in batch if found.moved(a) != [channel]]
+    if len(images) > 1:
+        return None
     last = found.straight(depth)
     counting = images[0] if images else rows
     is_lead = channel > 1 and not found.constants[0] and set(found.terms[0]) == {counting.var}
@@ -172,7 +195,9 @@ def _in_pixels(found: _Indices, load: Load, shape: Sequence[int]) -> Gather | No
     if any(n < 0 for d in range(lead, channel) for _, n in found.terms[d].get(depth.var, ())):
         return None
     origin = (*first, *spatial, load.indices[channel], *offsets)
-    return Gather(load, origin, (), Pixels(counts, steps, lower), (*map(_size, images), _size(rows), last[1]))
+    grains = (*map(_size, (*batch, rows)), last[1])
+    ends = tuple(map(found.is_alone, found.axes))
+    return Gather(load, origin, (), Pixels(counts, steps, lower), grains, ends)
 
 
 def _counted(

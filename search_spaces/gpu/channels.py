@@ -1,8 +1,9 @@
 """Operands of a sum of products with their channels as neighbours, in whole pieces of memory.
 
-Channels are the longest reduction axis that is alone in a dimension of each operand. Where that is not the last one,
-as of images with channels first, a kernel before makes a copy in which it is; of weights that is done ahead. Where a
-row of them is no whole pieces, as of images of three channels, it goes on with zeros.
+Channels are the longest reduction axis that is alone in a dimension of each operand. Where that is not the last one, as
+of images with channels first, a kernel before makes a copy in which it is; of weights that is done ahead. Where a row
+of them is no whole pieces, as of images of three channels, it goes on with zeros: pieces are what a thread copies at a
+time, or of warpgroups, which copy nothing themselves, what an instruction takes of k.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ def with_channels_last(sketch: PartialSketch, name: str, row: MatrixIntrinsic) -
     made = sketch
     for load in _operands(sketch.state.stage(name)):
         made = _turned(made, made.state.stage(name), load, channels, row)
-    if _can_go_on(made.state, made.state.stage(name), channels):
-        made = _lengthened(made, name, channels)
+    longer = _longer(made.state, made.state.stage(name), channels, row)
+    if longer is not None:
+        made = made.apply(Lengthen(name, channels.name, longer))
+        for load in _operands(made.state.stage(name)):
+            made = _with_makers(made, load.buffer)
     if made is sketch:
         return None
     for load in _operands(made.state.stage(name)):
@@ -44,6 +48,15 @@ def with_channels_last(sketch: PartialSketch, name: str, row: MatrixIntrinsic) -
         if is_new and channels.var in free_vars(load.indices[-1]):  # others are made where they are copied
             made = own_nests(made, made.state.stage(load.buffer))[0]
     return made
+
+
+def with_whole_channels(sketch: PartialSketch, name: str, row: MatrixIntrinsic) -> PartialSketch | None:
+    """The sketch in which channels are whole pieces, of operands that are meant to be computed where they are copied;
+    None where they are so, or cannot be."""
+    stage = sketch.state.stage(name)
+    channels = _channels(stage)
+    longer = None if channels is None else _longer(sketch.state, stage, channels, row)
+    return None if channels is None or longer is None else sketch.apply(Lengthen(name, channels.name, longer))
 
 
 def _operands(stage: Stage) -> tuple[Load, Load]:
@@ -91,23 +104,14 @@ def _with_makers(sketch: PartialSketch, copy: str) -> PartialSketch:
     return sketch.apply(*(ComputeInline(x.name) for x in makers))
 
 
-def _can_go_on(state: State, stage: Stage, channels: StageAxis) -> bool:
-    """Whether nothing but the channels is in a dimension of each operand, which are all of it, but no whole pieces."""
+def _longer(state: State, stage: Stage, channels: StageAxis, row: MatrixIntrinsic) -> int | None:
+    """The channels in whole pieces, where nothing but they is in a dimension of each operand, and they are all of it;
+    None where they are so already, or would be more than twice as many by warpgroups."""
     pair = _operands(stage)
     dims = [_dim_of(load, channels) for load in pair]
     is_all = [shape_of_buffer(state, x.buffer)[d] is channels.extent for x, d in zip(pair, dims, strict=True)]
     is_alone = [x.indices[d] is channels.var for x, d in zip(pair, dims, strict=True)]
-    return all(is_all) and all(is_alone) and size(channels) % _piece(pair[0]) > 0
-
-
-def _piece(load: Load) -> int:
-    return PIECE // DTYPES[load.dtype].nbytes
-
-
-def _lengthened(sketch: PartialSketch, name: str, channels: StageAxis) -> PartialSketch:
-    """The channels in whole pieces."""
-    piece = _piece(_operands(sketch.state.stage(name))[0])
-    made = sketch.apply(Lengthen(name, channels.name, -(-size(channels) // piece) * piece))
-    for load in _operands(made.state.stage(name)):
-        made = _with_makers(made, load.buffer)
-    return made
+    piece = row.k if row.warps > 1 else PIECE // DTYPES[pair[0].dtype].nbytes
+    longer = -(-size(channels) // piece) * piece
+    is_worth = row.warps == 1 or longer <= 2 * size(channels)
+    return longer if all(is_all) and all(is_alone) and longer > size(channels) and is_worth else None

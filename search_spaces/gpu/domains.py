@@ -141,10 +141,17 @@ def staged_parts(name: str, units: int, group: str) -> SketchParam:
 
 
 def ring_steps(name: str, steps: int, together: int = 0) -> SketchParam:
-    """Instructions along a reduction for each place of a ring: rows of a tile have 32 bytes for each. Of so many that
-    lie `together` it is a part, if that is not 0."""
+    """Instructions along a reduction for each place of a ring: rows of a tile have 32 bytes for each."""
     enough = min((n for n in RING_STEPS if n >= steps), default=RING_STEPS[-1])
-    return SketchParam(name, tuple(n for n in RING_STEPS if n <= enough and together % n == 0), "tile")
+    return SketchParam(name, tuple(n for n in parts_together(together) if n <= enough), "tile")
+
+
+def parts_together(together: int) -> tuple[int, ...]:
+    """Into pieces of how many instructions so many may be cut; RING_STEPS where that is 0. Odd numbers have rows of 32
+    bytes, for nothing else is a part of them."""
+    if not together:
+        return RING_STEPS
+    return tuple(n for n in range(1, RING_STEPS[-1] + 1) if together % n == 0 and (n % 2 == 0 or together % 2))
 
 
 def ring_places(name: str) -> SketchParam:

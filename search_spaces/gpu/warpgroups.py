@@ -9,7 +9,7 @@
 What is asked is whether a reduction is a sum of products of two operands of 16 or 8 bits, with axes of their own and
 one in common, in tensors whose rows the copy engine can read. Either may lie along k or across it, bytes only along it.
 What is beyond an axis is read as zero and not written. Of sums over windows that are as many
-(`autosched/schedule/steps/matricize.py`) the engine gathers the pixels, zeros of a border too
+(`autosched/schedule/steps/matricize.py`) the engine gathers the pixels, zeros of a border and beyond the channels too
 (`autosched/schedule/gathers.py`).
 """
 
@@ -49,7 +49,7 @@ from search_spaces.access import buffer_shape
 from search_spaces.fusion import fused_consumer
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
-from search_spaces.gpu.channels import with_channels_last
+from search_spaces.gpu.channels import with_channels_last, with_whole_channels
 from search_spaces.gpu.matrices import in_matrices, matrix_alternatives
 from search_spaces.gpu.rows import can_split_tiles, parts_of_tiles, split_reduction
 from search_spaces.gpu.shared import private_producers
@@ -121,7 +121,7 @@ def _in_parts(found: TiledProduct, context: SketchContext) -> list[PartialSketch
     step, total, result = found.row.k * domains.RING_STEPS[-1], size(depth), list[PartialSketch]()
     lengths = {-(-total // (parts * step)) * step for parts in parts_of_tiles(stage, depth)}
     if found.together:  # beyond the last tap there is the image, not zero: parts end with it
-        least = found.row.k * domains.RING_STEPS[0]
+        least = found.row.k * domains.parts_together(found.together)[0]
         exact = [n for n in range(least, total, least) if total % n == 0]
         lengths = {min(n for n in exact if n >= length) for length in lengths if any(n >= length for n in exact)}
     for length in sorted(n for n in lengths if n < total):
@@ -160,8 +160,18 @@ def _in_tiles(sketch: PartialSketch, stage: Stage) -> TiledProduct | None:
     found = _product(sketch, stage.name)
     if found is not None:
         return found if found.can_load else _turned(found)
-    if matrix_operands(stage.op.body, stage.op.reducer) is None or windows(stage.op) is None:
+    pair = matrix_operands(stage.op.body, stage.op.reducer)
+    row = None if pair is None else pair.row(*pair.loads, CAPABILITY, WARPS)
+    if pair is None or windows(stage.op) is None:
         return None
+    longer = None if row is None else with_whole_channels(sketch, stage.name, row)
+    if longer is not None:
+        return _in_windows(longer, longer.state.stage(stage.name))
+    return _in_windows(sketch, stage)
+
+
+def _in_windows(sketch: PartialSketch, stage: Stage) -> TiledProduct | None:
+    """The sum over windows as a product of matrices whose tiles the engine gathers, if it can."""
     consumer = fused_consumer(sketch.state, stage)
     reader = "" if consumer is None or consumer.name in sketch.done else consumer.name
     made = _product(sketch.apply(Matricize(stage.name, reader)), stage.name)
@@ -178,7 +188,7 @@ def _in_tiles(sketch: PartialSketch, stage: Stage) -> TiledProduct | None:
         gathered = _gathered(made.sketch, load.buffer)
         op = made.sketch.state.stage(load.buffer).op
         grain = None if gathered is None else gathered[1].grain(op, made.product.depth_dim(load))
-        if gathered is None or grain is None or grain % (made.row.k * domains.RING_STEPS[0]):
+        if gathered is None or grain is None or grain % made.row.k:
             return None
         makers.append(gathered[0])
         together = math.gcd(together, grain // made.row.k)
@@ -203,8 +213,10 @@ def _gathered(sketch: PartialSketch, name: str) -> tuple[tuple[str, ...], Gather
     """The stages that the engine does the work of, last ones first, and how it gathers; None where it cannot. A border
     of zeros is among them, if nobody else reads it."""
     stage = sketch.state.stage(name)
-    border = private_producers(sketch, stage, stage.op.loads[0].buffer)
-    for inlined in (border, []) if border else ([],):
+    makers = list[Stage]()
+    while border := private_producers(sketch, (makers or [stage])[-1], (makers or [stage])[-1].op.loads[0].buffer):
+        makers += border
+    for inlined in (makers[:n] + makers[n + 1 :] for n in reversed(range(len(makers) + 1))):
         state = sketch.state.apply(*(ComputeInline(x.name) for x in inlined))
         op = state.stage(name).op
         source = op.loads[0] if len(op.loads) == 1 else None

@@ -1,4 +1,4 @@
-"""Convolutions as networks have them: small numbers, channels first or last, a border, an epilogue.
+"""Convolutions as networks have them: small numbers, channels first or last, a border, groups, an epilogue.
 
 Tensor cores take these, where their channels and outputs are enough.
 """
@@ -36,6 +36,7 @@ class ImageProduct:
     pad: int
     is_first: bool  # channels before the sizes
     is_finished: bool  # stored in the type of the image, with a bias in between
+    groups: int  # each of so many channels and filters
 
     @staticmethod
     def random(rng: random.Random) -> ImageProduct:
@@ -45,9 +46,9 @@ class ImageProduct:
                 rng.choice(DTYPES_OF_IMAGES), rng.choice((1, 1, 2, 3)), tuple(rng.choice(EXTENTS) for _ in range(rank)),
                 rng.choice(CHANNELS), rng.choice(FILTERS), tuple(rng.choice((1, 2, 3, 3)) for _ in range(rank)),
                 rng.choice((1, 1, 1, 2, 3)), rng.choice((1, 1, 2)), rng.choice((0, 1, 1, 2)),
-                rng.random() < 0.3, rng.random() < 0.6,
+                rng.random() < 0.3, rng.random() < 0.6, rng.choice((1, 1, 1, 1, 2, 3)),
             )  # fmt: skip
-            products = math.prod((made.images, made.channels, made.filters, *made.taps, *made.places))
+            products = math.prod((made.images, made.groups, made.channels, made.filters, *made.taps, *made.places))
             if min(made.places) > 0 and products <= MOST_PRODUCTS:
                 return made
 
@@ -56,44 +57,54 @@ class ImageProduct:
         spans = ((t - 1) * self.dilation + 1 for t in self.taps)
         return tuple((n + 2 * self.pad - s) // self.stride + 1 for n, s in zip(self.sizes, spans, strict=True))
 
-    def ordered(self, n: Any, sizes: Any, c: Any) -> tuple[Any, ...]:
-        """Of an image: its number, places and channel, in their order."""
-        return (n, c, *sizes) if self.is_first else (n, *sizes, c)
+    def ordered(self, n: Any, sizes: Any, *c: Any) -> tuple[Any, ...]:
+        """Of an image: its number, places and channel, or group and channel, in their order."""
+        return (n, *c, *sizes) if self.is_first else (n, *sizes, *c)
 
-    def parts(self, index: tuple[Expr, ...]) -> tuple[Expr, tuple[Expr, ...], Expr]:
-        return (index[0], index[2:], index[1]) if self.is_first else (index[0], index[1:-1], index[-1])
+    def parts(self, index: tuple[Expr, ...]) -> tuple[Expr, tuple[Expr, ...], tuple[Expr, ...]]:
+        rank = len(self.sizes)
+        return (
+            (index[0], index[-rank:], index[1:-rank])
+            if self.is_first
+            else (index[0], index[1 : rank + 1], index[rank + 1 :])
+        )
 
     def tensors(self, prefix: str) -> list[Tensor]:
         """The stages, in order."""
-        image = te.placeholder(self.ordered(self.images, self.sizes, self.channels), self.dtype, f"{prefix}X")
-        kernel = (
-            (self.filters, self.channels, *self.taps) if self.is_first else (*self.taps, self.channels, self.filters)
+        image = te.placeholder(
+            self.ordered(self.images, self.sizes, self.groups * self.channels), self.dtype, f"{prefix}X"
         )
+        filters = self.groups * self.filters
+        kernel = (filters, self.channels, *self.taps) if self.is_first else (*self.taps, self.channels, filters)
         weights, zero = te.placeholder(kernel, self.dtype, f"{prefix}W"), te.const(0, self.dtype)
         wide = DTYPES[self.dtype].computes_in if DTYPES[self.dtype].is_float else "int32"
 
         def bordered(*index: Expr) -> Expr:
             n, at, c = self.parts(index)
             inside = [x for a, e in zip(at, self.sizes, strict=True) for x in (a >= self.pad, a < self.pad + e)]
-            element = image[self.ordered(n, [a - self.pad for a in at], c)]
+            element = image[self.ordered(n, [a - self.pad for a in at], *c)]
             return te.select(te.all(*inside), element, zero)
 
-        whole = self.ordered(self.images, [e + 2 * self.pad for e in self.sizes], self.channels)
+        whole = self.ordered(self.images, [e + 2 * self.pad for e in self.sizes], self.groups * self.channels)
         made = [te.compute(whole, bordered, f"{prefix}P")] if self.pad else []
         source = made[-1] if made else image
         taps = [te.reduce_axis(t, f"r{n}") for n, t in enumerate(self.taps)]
         c = te.reduce_axis(self.channels, "c")
 
         def summed(*index: Expr) -> Any:
-            n, at, o = self.parts(index)
+            n, at, (*g, o) = self.parts(index)
+            first, filters = (g[0] * self.channels, g[0] * self.filters) if g else (0, 0)
             window = [a * self.stride + t * self.dilation for a, t in zip(at, taps, strict=True)]
-            weight = weights[(o, c, *taps) if self.is_first else (*taps, c, o)]
-            return te.sum(te.cast(source[self.ordered(n, window, c)], wide) * te.cast(weight, wide), axis=[*taps, c])
+            weight = weights[(filters + o, c, *taps) if self.is_first else (*taps, c, filters + o)]
+            return te.sum(
+                te.cast(source[self.ordered(n, window, first + c)], wide) * te.cast(weight, wide), axis=[*taps, c]
+            )
 
-        shape = self.ordered(self.images, self.places, self.filters)
+        last = (self.groups, self.filters) if self.groups > 1 else (self.filters,)
+        shape = self.ordered(self.images, self.places, *last)
         made.append(te.compute(shape, summed, f"{prefix}C"))
         if self.is_finished and DTYPES[self.dtype].is_float:
-            bias, product = te.placeholder((self.filters,), wide, f"{prefix}B"), made[-1]
+            bias, product = te.placeholder(last, wide, f"{prefix}B"), made[-1]
 
             def finished(*index: Expr) -> Expr:
                 return te.cast(te.max(product[index] + bias[self.parts(index)[2]], 0.0), self.dtype)

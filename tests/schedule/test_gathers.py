@@ -58,6 +58,31 @@ def test_pixels(name: str, shape: tuple[int, ...], pixels: Pixels) -> None:
     assert box.dims == (len(box.origin) - 2, len(box.origin) - 1)
 
 
+def test_groups_of_channels() -> None:
+    """A batch whose tiles begin at other channels: what is beyond a group is the next one, not zero."""
+    found = gathered("grp", (2, 7, 9, 64, 48, 1, 1, 0, 1, 2), "left")
+    assert found is not None
+    assert found.dims == (-1, 0, 1)
+    assert not found.ends[-1]
+    box = gathered("grp", (2, 7, 9, 64, 48, 3, 1, 1, 1, 2), "right")
+    assert box is not None
+    assert box.dims == (-1, 2, 3)
+    assert box.grains == (2, 32, 24)
+    pixels = gathered("grp", (2, 7, 9, 64, 48, 3, 1, 1, 1, 2), "left", "pad")
+    assert pixels is not None
+    assert pixels.pixels == Pixels((7, 9), (1, 1), (-1, -1))
+    assert pixels.grains == (2, 2 * 7 * 9, 32)
+
+
+def test_zeros_beyond_the_channels() -> None:
+    """They are outside of the tensor, where the engine reads zeros as well; elsewhere they are not."""
+    inside = select(K < 24, Load("X", (M, K), "float16"), Const(0.0, "float16"))
+    assert gather_of(copy((M, K), 8, 32, inside), (8, 24)) is not None
+    both = select(M < 8, inside, Const(0.0, "float16"))
+    assert gather_of(copy((M, K), 9, 32, both), (8, 24)) is not None
+    assert gather_of(copy((M, K), 8, 32, inside), (8, 32)) is None
+
+
 def test_a_border_that_is_stored_is_no_border() -> None:
     found = gathered("c2d", (2, 7, 9, 32, 16, 3, 1, 1), "left")
     assert found is not None

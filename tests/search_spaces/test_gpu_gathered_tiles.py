@@ -31,8 +31,18 @@ from tests.search_spaces.test_gpu_warpgroups import MARK, SM_90, by_warpgroups, 
         conv("conv2d", (1, 9, 8, 32, 64, 3, 1, 1), layout="NCHW"),
         conv("c2d", (1, 9, 8, 64, 32, 3, 1, 1), "int8"),
         conv("conv2d", (3, 9, 7, 32, 64, 3, 2, 1), layout="NCHW"),
+        conv("c2d", (2, 7, 9, 48, 16, 3, 1, 1)),
+        conv("c2d", (1, 7, 9, 24, 16, 3, 2, 1), "float16"),
+        conv("c2d", (1, 7, 9, 20, 16, 3, 1, 1)),
+        conv("c2d", (1, 9, 9, 24, 32, 1, 2, 0)),
+        conv("conv2d", (1, 9, 8, 24, 64, 3, 1, 1), layout="NCHW"),
+        conv("c2d", (1, 7, 9, 48, 32, 3, 1, 1), "int8"),
+        conv("grp", (1, 7, 8, 64, 64, 3, 1, 1, 1, 2)),
+        conv("grp", (2, 7, 5, 48, 48, 3, 2, 1, 1, 3), "float16"),
+        conv("grp", (2, 9, 9, 96, 96, 1, 1, 0, 1, 3)),
+        conv("conv2d", (2, 9, 8, 64, 128, 3, 1, 1), layout="NCHW", groups=2),
     ],
-    ids=lambda dag: "-".join(map(str, (dag.outputs[0].name, *dag.outputs[0].public_shape))),
+    ids=lambda dag: "-".join(map(str, (*dag.inputs[0].public_shape, "to", *dag.outputs[0].public_shape))),
 )
 def test_kinds(dag: ComputeDAG) -> None:
     check(dag, 1)
@@ -66,7 +76,10 @@ def test_the_map_is_of_pixels_and_copies_are_of_windows() -> None:
 
 def test_where_they_are_offered() -> None:
     assert by_warpgroups(conv("c2d", (1, 8, 8, 32, 16, 3, 1, 1)))
-    assert not by_warpgroups(conv("c2d", (1, 8, 8, 24, 16, 3, 1, 1))), "a tile would reach beyond a tap"
+    assert by_warpgroups(conv("c2d", (1, 8, 8, 24, 16, 3, 1, 1)))[0] == "conv:wgmma.bfloat16-staged", "with no copy"
+    assert not by_warpgroups(conv("c2d", (1, 8, 8, 3, 16, 3, 1, 1))), "most of an instruction's channels would be zero"
+    assert by_warpgroups(conv("grp", (1, 8, 8, 32, 32, 3, 1, 1, 1, 2)))
+    assert not by_warpgroups(conv("grp", (1, 8, 8, 48, 32, 3, 1, 1, 1, 2))), "a tile would reach into another group"
     assert not by_warpgroups(conv("c2d", (1, 8, 8, 32, 20, 3, 1, 1))), "rows of weights are 40 bytes"
     assert not by_warpgroups(conv("c2d", (1, 8, 8, 32, 8, 3, 1, 1))), "nor is a row of them a panel's"
     assert not by_warpgroups(conv("dep", (1, 8, 8, 32, 3, 1, 1)))

@@ -103,7 +103,7 @@ def test_where_they_are_offered() -> None:
     assert not by_warpgroups(product(64, 64, 64, dtype="float32"))
     assert not by_warpgroups(product(8, 64, 64))
     assert not by_warpgroups(product(64, 60, 64)), "rows of B are 120 bytes"
-    assert not by_warpgroups(product(64, 64, 60)), "rows of A are 120 bytes"
+    assert all("A.long@root" in s for s in by_warpgroups(product(64, 64, 60))), "rows of A are 120 bytes"
     assert by_warpgroups(product(64, 60, 64, "nt"))
     assert not by_warpgroups(product(26, 5, 11, "tn", "uint8", batch=3)), "that is less than one step of k"
 

@@ -130,6 +130,9 @@ def _check_threads(where: str, state: State, stage: Stage, product: ProductAxes)
     down, across = reader.factors(rows), reader.factors(columns)
     check(len(down) == 5 and down[2:] == (WARPS, HALVES, DOWN), f"{where}: the last factors of {rows} must be 4, 2, 8")
     check(across[-2:] == (ACROSS, NEIGHBOURS), f"{where}: those of {columns} must be 4, 2")
+    batch = {a.name for a in reader.op.axes} - {rows, columns}
+    inside = [x.name for x in reader.loops if x.kind not in BLOCKS and batch & {axis for axis, _ in x.parts}]
+    check(not inside, f"{where}: bind {', '.join(inside)} of {reader.name} to blocks")
     wanted = {
         ForKind.THREAD_Z: ((rows, 1), (rows, 3)),
         ForKind.THREAD_Y: ((rows, 5),),
