@@ -40,6 +40,7 @@ _FAMILIES = (
     "normalisation",
     "attention",
     "quantised",
+    "few_bits",
 )  # modules of this package
 _TABLE: dict[str, Callable[..., Any]] = {}
 

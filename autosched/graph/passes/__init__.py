@@ -18,6 +18,7 @@ from autosched.graph.passes.complete_norms import complete_norms
 from autosched.graph.passes.compose_parts import compose_parts
 from autosched.graph.passes.fold_batch_norm import fold_batch_norm
 from autosched.graph.passes.fold_constants import fold_constants
+from autosched.graph.passes.keep_few_bits import keep_few_bits
 from autosched.graph.passes.known_powers import know_powers
 from autosched.graph.passes.merge_layouts import merge_layouts
 from autosched.graph.passes.merge_siblings import merge_siblings
@@ -48,6 +49,7 @@ PASSES: tuple[GraphPass, ...] = (
     GraphPass("multiply_integers", multiply_integers, "Sums of bytes are exact and fast, and weights stay small."),
     GraphPass("fold_constants", fold_constants, "Weights are seen as they are, and computed once."),
     GraphPass("remove_identities", remove_identities, "What changes nothing hides what belongs together."),
+    GraphPass("keep_few_bits", keep_few_bits, "One row takes as long as its weights take to come from memory."),
     GraphPass("merge_layouts", merge_layouts, "Elements are moved once, or not at all."),
     GraphPass("fold_batch_norm", fold_batch_norm, "A scale and a shift of channels cost nothing within the weights."),
     GraphPass("recognise_composites", recognise_composites, "An operator as a whole is computed wide and in one pass."),

@@ -9,6 +9,7 @@ joined too, so that it stays with the product.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,16 +18,27 @@ import numpy as np
 from autosched.graph.graph import Array, Graph, Node
 from autosched.graph.passes.rewrite import Change, apply, new_name, read_once
 
-_JOINED_ALONG = {"linear": 0, "matmul": 1}  # the dimension of the weights that the result's last one is made of
+# The dimension of the weights that the result's last one is made of, and how many arrays they are.
+_JOINED_ALONG = {"linear": (0, 1), "matmul": (1, 1), "linear_few_bits": (0, 3)}
 
 
 @dataclass(frozen=True)
 class _Sibling:
-    """A product: the nodes that it takes, the last of which makes `end`, and their constants."""
+    """A product: the nodes that it takes, the last of which makes `end`, and their constants; None for one of the
+    weights that is left out."""
 
     nodes: tuple[Node, ...]
-    weights: Array
+    weights: tuple[Array | None, ...]
     bias: Array | None
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What products that are joined have in common."""
+        first = self.nodes[0]
+        shared = [
+            None if w is None else (w.dtype.name, *_others(w, _JOINED_ALONG[first.operator][0])) for w in self.weights
+        ]
+        return first.operator, first.inputs[0], json.dumps(sorted(first.attributes.items())), *shared
 
     @property
     def end(self) -> str:
@@ -40,8 +52,7 @@ def merge_siblings(graph: Graph) -> Graph:
     for node in graph.nodes:
         sibling = _sibling(graph, node) if node.operator in _JOINED_ALONG else None
         if sibling is not None:
-            kind = (node.operator, node.inputs[0], sibling.weights.dtype.name)
-            groups.setdefault(kind, []).append(sibling)
+            groups.setdefault(sibling.kind, []).append(sibling)
     changes: dict[int, Change] = {}
     for siblings in groups.values():
         if len(siblings) > 1:
@@ -53,16 +64,21 @@ def merge_siblings(graph: Graph) -> Graph:
 
 def _sibling(graph: Graph, node: Node) -> _Sibling | None:
     """None where weights or bias are no constants, or there is more than one matrix of them."""
-    x, weights, bias = (*node.inputs, None)[:3]
-    array = graph.constants.get(weights or "")
-    if array is None or array.ndim != 2 or graph.is_constant(x) or (bias and not graph.is_constant(bias)):
+    n_weights = _JOINED_ALONG[node.operator][1]
+    given = (*node.inputs, *(None,) * (n_weights + 2 - len(node.inputs)))
+    x, names = given[0], given[1:]
+    arrays = tuple(None if name is None else graph.constants.get(name) for name in names[:n_weights])
+    missing = any(array is None and name is not None for array, name in zip(arrays, names, strict=False))
+    bias = names[n_weights]
+    wrong = arrays[0] is None or any(array is not None and array.ndim != 2 for array in arrays)
+    if missing or wrong or graph.is_constant(x) or (bias and not graph.is_constant(bias)):
         return None
     if bias:
-        return _Sibling((node,), array, graph.constants[bias])
-    return _with_bias(graph, node, array) or _Sibling((node,), array, None)
+        return _Sibling((node,), arrays, graph.constants[bias])
+    return _with_bias(graph, node, arrays) or _Sibling((node,), arrays, None)
 
 
-def _with_bias(graph: Graph, node: Node, weights: Array) -> _Sibling | None:
+def _with_bias(graph: Graph, node: Node, weights: tuple[Array | None, ...]) -> _Sibling | None:
     """With the node after a product that adds a constant for each column to it, and nothing else reads it."""
     made = graph.values[node.outputs[0]]
     if not read_once(graph, made.name) or graph.users[made.name][0].operator != "add":
@@ -78,20 +94,33 @@ def _with_bias(graph: Graph, node: Node, weights: Array) -> _Sibling | None:
 
 
 def _joined(graph: Graph, first: Node, siblings: Sequence[_Sibling]) -> Change:
-    axis, made = _JOINED_ALONG[first.operator], graph.values[first.outputs[0]]
-    weights, together = new_name(graph, first, "weights"), new_name(graph, first, "together")
-    sizes = tuple(each.weights.shape[axis] for each in siblings)
-    constants = {weights: np.concatenate([each.weights for each in siblings], axis), **_biases(graph, first, siblings)}
-    inputs = (first.inputs[0], *constants)
-    nodes = [replace(first, inputs=inputs, outputs=(together,))]
-    if first.operator == "matmul" and len(inputs) > 2:
+    axis, made = _JOINED_ALONG[first.operator][0], graph.values[first.outputs[0]]
+    together = new_name(graph, first, "together")
+    sizes = tuple(graph.values[each.nodes[0].outputs[0]].shape[-1] for each in siblings)
+    constants: dict[str, Array] = {}
+    inputs = [first.inputs[0]]
+    for n, parts in enumerate(zip(*(each.weights for each in siblings), strict=True)):
+        given = [part for part in parts if part is not None]
+        inputs.append(new_name(graph, first, f"weights{n or ''}") if given else None)
+        constants |= {str(inputs[-1]): np.concatenate(given, axis)} if given else {}
+    biases = _biases(graph, first, siblings)
+    constants |= biases
+    inputs += biases if first.operator != "matmul" else ()
+    while inputs[-1] is None:
+        inputs.pop()
+    nodes = [replace(first, inputs=tuple(inputs), outputs=(together,))]
+    if first.operator == "matmul" and biases:
         shifted = new_name(graph, first, "shifted")
-        nodes = [replace(first, inputs=inputs[:2], outputs=(together,))]
-        nodes.append(Node("add", (together, inputs[2]), (shifted,)))
+        nodes.append(Node("add", (together, *biases), (shifted,)))
         together = shifted
     ends = tuple(each.end for each in siblings)
     nodes.append(Node("split", (together,), ends, {"sizes": sizes, "axis": len(made.shape) - 1}))
     return Change(tuple(nodes), constants)
+
+
+def _others(array: Array, axis: int) -> tuple[int, ...]:
+    """The sizes of the dimensions that are not joined."""
+    return (*array.shape[:axis], *array.shape[axis + 1 :])
 
 
 def _biases(graph: Graph, first: Node, siblings: Sequence[_Sibling]) -> Mapping[str, Array]:

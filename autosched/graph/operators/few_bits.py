@@ -1,0 +1,66 @@
+"""Products with weights of few bits, which are unpacked in registers: of one token, weights are all that takes time.
+
+    words[n, k / p] holds p = 32 / bits codes, the first in the lowest bits; groups of each row share scale and zero:
+
+    y[m, n] = sum over k of x[m, k] * (code[n, k] - zero[n, k / group]) * scale[n, k / group]
+
+A word's terms are added up first, so that the scale is multiplied once for all of them, and zeros once for their sum.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from autosched import te
+from autosched.errors import GraphError
+from autosched.graph.operators import operator
+from autosched.graph.operators.products import added
+from autosched.ir.expr import Expr
+from autosched.te import Tensor
+
+WORD = "int32"
+WORD_BITS = 32
+
+
+@operator
+def linear_few_bits(
+    x: Tensor,
+    words: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None = None,
+    b: Tensor | None = None,
+    bits: int = 4,
+    zero: float = 0.0,
+) -> Tensor:
+    """x[..., K] @ w[N, K].T + b[N], w made of codes in words[N, K bits / 32] with scales[N, groups] and zeros[N,
+    groups]; where these are left out all zeros are `zero`."""
+    each = WORD_BITS // bits
+    depth, (width, groups) = words.shape[1] * each, scales.shape
+    if x.shape[-1] != depth or depth % (groups * each) or words.shape[0] != width:
+        raise GraphError(
+            f"x[..., K], words[N, K / {each}] and scales[N, groups] do not fit each other: they are {list(x.shape)}, "
+            f"{list(words.shape)} and {list(scales.shape)}"
+        )
+    in_group = depth // (groups * each)
+    g, w = te.reduce_axis(groups, name="g"), te.reduce_axis(in_group, name="w")
+
+    def term(*i: Expr) -> Expr:
+        *row, n = i
+        word = words[n, g * in_group + w]
+        factors = [x[(*row, (g * in_group + w) * each + j)] for j in range(each)]
+        codes = [te.cast((word >> bits * j) & ((1 << bits) - 1), x.dtype) for j in range(each)]
+        if zeros is None and zero:
+            codes = [code - zero for code in codes]
+        total = _sum([f * code for f, code in zip(factors, codes, strict=True)])
+        if zeros is not None:
+            total = total - _sum(factors) * zeros[n, g]
+        return total * scales[n, g] if groups > 1 else total
+
+    sums = te.compute((*x.shape[:-1], width), lambda *i: te.sum(term(*i), axis=[g, w]), name="linear")
+    if groups == 1:
+        sums = te.compute(sums.shape, lambda *i: sums[i] * scales[i[-1], 0], name="scaled")
+    return added(sums, b)
+
+
+def _sum(terms: list[Expr]) -> Expr:
+    return reduce(lambda a, b: a + b, terms)
