@@ -218,10 +218,13 @@ def _regions(
     ranging = {v: b for v, b in ranges.items() if v not in fixed}
     reads: list[tuple[Interval, ...]] = []
     ends: list[tuple[Expr | None, ...]] = []
+    points = set(range(len(stage.op.axes)))  # axes along which readers are at one point, which is there as they are
     for reader in directly_read_by(state, stage):
         values: dict[Expr, Expr] = dict(domains[reader.name].values)
         for load in reader.op.loads_from(*stage.op.buffers):
-            reads.append(tuple(interval(substitute(i, values), ranging) for i in load.indices))
+            places = [substitute(i, values) for i in load.indices]
+            points -= {n for n, place in enumerate(places) if not ranging.keys().isdisjoint(free_vars(place))}
+            reads.append(tuple(interval(place, ranging) for place in places))
             ends.append(tuple(_end(domains[reader.name], i, fixed) for i in load.indices))
     for n, axis in enumerate(stage.op.axes):
         united = _unite([r[n] for r in reads])
@@ -230,7 +233,8 @@ def _regions(
         else:
             ended = {e[n] for e in ends}
             end = ended.pop() if len(ended) == 1 else None
-            whole[axis.name] = _clip(united, axis.extent, axis.extent if end is None else end)
+            region = _clip(united, axis.extent, axis.extent if end is None else end)
+            whole[axis.name] = replace(region, limit=ONE) if end is not None and n in points else region
     if gpu and stage.scope is Scope.REGISTER:
         whole.update(_compact(state, stage, domains, ranging))
     return whole
