@@ -12,6 +12,7 @@ axes     Flatten                                                            (ste
 windows  Separate                                                           (steps/separate.py)
          Matricize                                                          (steps/matricize.py)
          Lengthen                                                           (steps/lengthen.py)
+shares   DivideLast                                                         (steps/shares.py)
 operands Widen  Factor  Once                                                (steps/widen.py)
 words    Tensorize                                                          (steps/tensorize.py)
 whole    Winograd                                                           (steps/winograd.py)
@@ -40,6 +41,7 @@ from autosched.schedule.steps.matricize import Matricize, windows
 from autosched.schedule.steps.online import Average, Online, Spread
 from autosched.schedule.steps.places import NarrowPlaces
 from autosched.schedule.steps.separate import Separate, window_axes
+from autosched.schedule.steps.shares import DivideLast
 from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.steps.tensorize import Tensorize
 from autosched.schedule.steps.warpgroups import StoreTiles, WarpgroupMma, can_store_tiles
@@ -57,6 +59,7 @@ __all__ = [
     "ComputeInline",
     "Cooperate",
     "CrossThread",
+    "DivideLast",
     "Factor",
     "FetchAhead",
     "Flatten",

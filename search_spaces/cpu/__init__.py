@@ -27,6 +27,7 @@ from search_spaces.cpu.scatter import Scatter
 from search_spaces.cpu.streaming import streaming_variants
 from search_spaces.cpu.tiling import MultiLevelTiling
 from search_spaces.cpu.transforms import WinogradTransform, initial_sketches
+from search_spaces.cpu.weighted import WeightedRows
 from search_spaces.partial_sketch import MAX_SKETCHES, PartialSketch, SketchContext, SketchRule, grow, numbered
 from search_spaces.space import Sketch
 
@@ -41,6 +42,8 @@ RULES: tuple[SketchRule, ...] = (
     PrefixScan(),
     # A reduction whose data say where each element is added: one step for each element, in vectors.
     Scatter(),
+    # Shares of a softmax of a product's results weigh a sum, as in attention: all of it in tasks of rows; and tiled.
+    WeightedRows(),
     # Few outputs, much work, contiguous data: blocks of the reduction over threads; and as LaneReduction.
     SplitReduction(),
     # Few register tiles for many threads, long reduction: blocks of it over threads; and as MultiLevelTiling.
