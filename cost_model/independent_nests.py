@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.ir.closed_forms.program import Floats, Ints
-from autosched.ir.expr import Expr, Param
-from autosched.ir.visit import subexpressions
+from autosched.ir.expr import Expr
+from autosched.ir.visit import named_params
 from cost_model.cpu.legality import Rule
 
 Mask = npt.NDArray[np.bool_]
@@ -42,7 +42,7 @@ def connected(forms: Mapping[int, Sequence[Expr]], params: Sequence[str]) -> tup
     number = {name: n for n, name in enumerate(params)}
     groups: list[tuple[set[int], set[int]]] = []
     for n, own in forms.items():
-        named = {number[e.name] for form in own for e in subexpressions(form) if isinstance(e, Param)}
+        named = {number[name] for form in own for name in named_params(form)}
         met = [g for g in groups if g[1] & named]
         groups = [g for g in groups if not g[1] & named]
         groups.append(({n}.union(*(g[0] for g in met)), named.union(*(g[1] for g in met))))

@@ -164,6 +164,14 @@ class GpuSketchModel(ClosedForms):
         return self.latency.seconds
 
     @property
+    def nests(self) -> Mapping[int, Expr]:
+        return {n: kernel.seconds for n, kernel in enumerate(self.latency.kernels)}
+
+    @property
+    def own_forms(self) -> Mapping[int, Sequence[Expr]]:
+        return {n: [seconds] for n, seconds in self.nests.items()}
+
+    @property
     def table(self) -> tuple[features.Feature, ...]:
         return GPU_FEATURES
 

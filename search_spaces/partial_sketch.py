@@ -89,6 +89,11 @@ def numbered(sketches: list[Sketch]) -> tuple[Sketch, ...]:
 Alternative: TypeAlias = PartialSketch | Callable[[], PartialSketch]
 
 
+def noted(alternative: Alternative, note: str) -> Alternative:
+    """The alternative with a further note; it is not computed yet."""
+    return lambda: _evaluate(alternative).finish(note=note)
+
+
 class SketchRule(Protocol):
     """One way to schedule a stage.
 

@@ -124,6 +124,12 @@ def free_vars(expr: Expr) -> frozenset[Var]:
 
 
 @lru_cache(maxsize=KNOWN)
+def named_params(expr: Expr) -> frozenset[str]:
+    """The names of the parameters in a closed form."""
+    return frozenset(e.name for e in subexpressions(expr) if isinstance(e, Param))
+
+
+@lru_cache(maxsize=KNOWN)
 def is_closed(expr: Expr) -> bool:
     """Whether only constants and parameters occur."""
     return not any(isinstance(e, (Var, Load)) for e in subexpressions(expr))

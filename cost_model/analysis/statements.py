@@ -209,7 +209,6 @@ class Synchronisation:
 
     loops: tuple[AnalysedLoop, ...]
     weight: Expr
-    nest: int = 0
     values: int = 0
 
 
@@ -217,11 +216,8 @@ class Synchronisation:
 class Analysis:
     statements: tuple[Statement, ...]
     allocations: tuple[Allocation, ...]
-    barriers: tuple[Synchronisation, ...] = ()
-    shuffles: tuple[Synchronisation, ...] = ()
     parameter_bytes: int = 0  # inputs and outputs
-    resident: Mapping[int, Expr] = field(default_factory=dict)  # nest -> blocks that a multiprocessor should keep
-    raster: Mapping[int, Expr] = field(default_factory=dict)  # nest -> rows of blocks that are started together
+    nests: tuple[Nest, ...] = ()  # each as if it were alone
 
 
 def analyse(func: Func, geometry: Geometry = USUAL) -> Analysis:
@@ -237,12 +233,8 @@ def analyse(func: Func, geometry: Geometry = USUAL) -> Analysis:
     statements = tuple(s.beside(number, near, far) for number, n in enumerate(nests) for s in n.statements)
     allocations = [Allocation(buffer, 0, ()) for buffer in around]
     allocations += [replace(a, nest=number) for number, n in enumerate(nests) for a in n.allocations]
-    barriers = tuple(replace(b, nest=number) for number, n in enumerate(nests) for b in n.barriers)
-    shuffles = tuple(replace(s, nest=number) for number, n in enumerate(nests) for s in n.shuffles)
     parameters = sum(b.itemsize * math.prod(int(e.value) for e in b.shape if isinstance(e, Const)) for b in func.params)
-    resident = {number: n.resident for number, n in enumerate(nests) if n.resident is not None}
-    raster = {number: n.raster for number, n in enumerate(nests) if n.raster is not None}
-    return Analysis(statements, tuple(allocations), barriers, shuffles, parameters, resident, raster)
+    return Analysis(statements, tuple(allocations), parameters, tuple(nests))
 
 
 def _used(stmt: Stmt, buffers: Mapping[str, Buffer]) -> tuple[Buffer, ...]:
@@ -257,8 +249,9 @@ def _used(stmt: Stmt, buffers: Mapping[str, Buffer]) -> tuple[Buffer, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Nest:
-    """A nest at the root. `touched`: bytes of each buffer in a first level cache, and in a larger one, by access."""
+class Nest:
+    """A nest at the root. `touched`: bytes of each buffer in a first level cache, and in a larger one, by access;
+    `resident`: blocks that a multiprocessor should keep, `raster`: rows of blocks that are started together."""
 
     statements: tuple[Statement, ...]
     touched: tuple[Mapping[str, list[Expr]], Mapping[str, list[Expr]]]
@@ -270,7 +263,7 @@ class _Nest:
 
 
 @lru_cache(maxsize=KNOWN_NESTS)
-def _nest(stmt: Stmt, outside: tuple[Buffer, ...], geometry: Geometry) -> _Nest:
+def _nest(stmt: Stmt, outside: tuple[Buffer, ...], geometry: Geometry) -> Nest:
     """The closed forms of one nest that touches these buffers from outside."""
     inside = (s.buffer for s in walk(stmt) if isinstance(s, Allocate))
     walked = _Walk({b.name: b for b in (*outside, *inside)}, geometry)
@@ -285,7 +278,7 @@ def _nest(stmt: Stmt, outside: tuple[Buffer, ...], geometry: Geometry) -> _Nest:
         tile, asking = tiles.get(_tile_of(found)), _asking(statement, walked.hints)
         statements.append(replace(statement, rolling=tile, asking=asking))
     met = tuple(walked.allocations), tuple(walked.barriers), tuple(walked.shuffles)
-    return _Nest(
+    return Nest(
         tuple(statements), (touched[0].get(0, {}), touched[1].get(0, {})), *met, walked.resident, walked.raster
     )
 

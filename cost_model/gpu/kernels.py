@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from autosched.ir.closed_forms.arithmetic import (
     ONE,
@@ -44,7 +44,7 @@ from autosched.ir.stmt import BLOCKS, THREADS, Buffer, ForKind, Scope
 from autosched.ir.tiles import ALIGNMENT, BARRIER_BYTES, WARPGROUP
 from autosched.ir.visit import free_vars, is_copy
 from cost_model.analysis.access import Access, stored
-from cost_model.analysis.statements import Analysis, Statement, Synchronisation
+from cost_model.analysis.statements import KNOWN_NESTS, Analysis, Nest, Statement, Synchronisation
 from cost_model.analysis.trips import AnalysedLoop
 from cost_model.gpu import machine as g
 from cost_model.gpu import matrices
@@ -200,22 +200,23 @@ def unrolls(loop: AnalysedLoop) -> bool:
 
 def kernels(analysis: Analysis) -> tuple[KernelWork, ...]:
     """One for each nest at the root, in order."""
-    numbers = dict.fromkeys(s.nest for s in analysis.statements)
-    return tuple(_kernel(analysis, n) for n in numbers)
+    return tuple(_kernel(nest) for nest in analysis.nests if nest.statements)
 
 
-def _kernel(analysis: Analysis, nest: int) -> KernelWork:
-    statements = [s for s in analysis.statements if s.nest == nest]
+@lru_cache(maxsize=KNOWN_NESTS)
+def _kernel(nest: Nest) -> KernelWork:
+    """What other kernels do is no matter, so that those of many sketches are looked at once."""
+    statements = nest.statements
     bounds = {x.kind: x.bound for s in statements for x in s.loops}
     grid = [bounds.get(kind, UNIT) for kind in BLOCKS]
     block = [bounds.get(kind, UNIT) for kind in THREADS]
     works = tuple(_work(s) for s in statements)
-    arrays = [a.buffer for a in analysis.allocations if a.nest == nest and a.buffer.scope is Scope.SHARED]
+    arrays = [a.buffer for a in nest.allocations if a.buffer.scope is Scope.SHARED]
     rings = [w.pipeline.stages for w in works if w.is_tile and w.is_fill and w.pipeline is not None][:1]
     unit = ALIGNMENT if rings else g.VECTOR_BYTES
     shared = [*(_shared_bytes(b, unit) for b in arrays), *(n * BARRIER_BYTES for n in rings)]
-    passed = (_times_met(b) for b in analysis.barriers if b.nest == nest)
-    shuffled = (multiply(_times_met(s), float(s.values)) for s in analysis.shuffles if s.nest == nest)
+    passed = (_times_met(b) for b in nest.barriers)
+    shuffled = (multiply(_times_met(s), float(s.values)) for s in nest.shuffles)
     return KernelWork(
         works,
         (grid[0], grid[1], grid[2]),
@@ -225,8 +226,8 @@ def _kernel(analysis: Analysis, nest: int) -> KernelWork:
         sum_of(shuffled),
         bool(rings),
         any(x.overlap is not None and x.overlap.multiprocessors > 0 for w in works for x in w.own),
-        analysis.resident.get(nest, UNIT),
-        analysis.raster.get(nest, UNIT),
+        UNIT if nest.resident is None else nest.resident,
+        UNIT if nest.raster is None else nest.raster,
     )
 
 

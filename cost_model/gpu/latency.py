@@ -26,6 +26,7 @@ instruction- and warp-level parallelism, occupancy). Constants are in `cost_mode
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from autosched.ir.closed_forms.arithmetic import (
     ONE,
@@ -52,7 +53,7 @@ from autosched.ir.tiles import REGISTERS, SPARE_REGISTERS, WARPGROUP
 from autosched.ir.visit import free_vars, loads, subexpressions
 from cost_model.analysis.access import Access
 from cost_model.analysis.operations import kind_of
-from cost_model.analysis.statements import Analysis
+from cost_model.analysis.statements import KNOWN_NESTS, Analysis
 from cost_model.gpu import machine as g
 from cost_model.gpu import matrices
 from cost_model.gpu.constants import CardConstants, Constant
@@ -141,7 +142,9 @@ def gpu_analytic_latency(analysis: Analysis, machine: GpuMachine) -> GpuAnalytic
     return GpuAnalyticLatency(costs, sum_of(c.seconds for c in costs))
 
 
+@lru_cache(maxsize=KNOWN_NESTS)
 def kernel_cost(kernel: KernelWork, machine: GpuMachine) -> KernelCost:
+    """The latency of one kernel, in closed form; looked at once for all sketches that have it."""
     facts, k = machine.facts, machine.constants
     registers = register_estimate(kernel, machine)
     resident = occupancy(kernel, registers, machine)

@@ -8,13 +8,15 @@ Registers are an estimate: a kernel that is said to fit may still spill, seldom 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from autosched.ir.closed_forms.arithmetic import is_one
 from autosched.ir.expr import INDEX, Binary, Const, Expr, binary, imax, imin
 from autosched.ir.matrices import ACROSS, MATRICES, MOST_COLUMNS
 from autosched.ir.stmt import Scope
 from autosched.ir.tiles import MOST_BOX, SPANS
 from autosched.lower.limits import MAX_WORKSPACE_BYTES
-from cost_model.analysis.statements import Analysis
+from cost_model.analysis.statements import KNOWN_NESTS, Analysis
 from cost_model.cpu.legality import Rule, extents, summed
 from cost_model.gpu import machine as g
 from cost_model.gpu.kernels import PRIVATE, KernelWork, Work, kernels, unrolls
@@ -41,7 +43,8 @@ def gpu_rules(analysis: Analysis, machine: GpuMachine) -> tuple[Rule, ...]:
     return tuple(r for r in rules if not (isinstance(r.holds, Const) and r.holds.value))
 
 
-def _kernel_rules(kernel: KernelWork, machine: GpuMachine) -> list[Rule]:
+@lru_cache(maxsize=KNOWN_NESTS)
+def _kernel_rules(kernel: KernelWork, machine: GpuMachine) -> tuple[Rule, ...]:
     facts = machine.facts
     warp: Expr = Const(facts.warp, INDEX)
     rules = [
@@ -80,7 +83,7 @@ def _kernel_rules(kernel: KernelWork, machine: GpuMachine) -> list[Rule]:
             rules.append(Rule(f"vectors of {stage}", one | work.fill.aligned))
             widest = g.VECTOR_BYTES // work.statement.itemsize
             rules.append(Rule(f"width of {stage}", work.fill.vector <= max(1, widest)))
-    return rules
+    return tuple(rules)
 
 
 def _tile_rules(work: Work) -> list[Rule]:

@@ -62,7 +62,7 @@ class GpuMachine:
     target: Target
     facts: GpuFacts
     constants: CardConstants
-    matrix_rates: Mapping[str, float]
+    matrix_rates: tuple[tuple[str, float], ...]  # by pipe
 
     @property
     def double_slots(self) -> float:
@@ -83,7 +83,7 @@ class GpuMachine:
 
     def matrix_rate(self, row: MatrixIntrinsic) -> Expr:
         """Multiply-adds of a multiprocessor in a cycle, by such instructions: as measured, else from the tables."""
-        measured = self.matrix_rates.get(row.pipe)
+        measured = dict(self.matrix_rates).get(row.pipe)
         if measured is None:
             return multiply(self.constants.tensor_share, float(row.rate(self.facts.arch)))
         return multiply(divide(self.constants.tensor_share, self.constants.clock_share), measured)
@@ -97,4 +97,4 @@ def gpu_machine(
     if target.gpu is None:
         raise TargetError(f"the target {target.kind} has no facts of a GPU; parse it with parse_target")
     rates = matrix_rates_of(target.gpu) if matrix_rates is None else matrix_rates
-    return GpuMachine(target, target.gpu, constants or constants_of(target.gpu), rates)
+    return GpuMachine(target, target.gpu, constants or constants_of(target.gpu), tuple(rates.items()))

@@ -25,7 +25,7 @@ from search_spaces.gpu.rows import (
     team_axis,
 )
 from search_spaces.gpu.tiling import Plan, can_tile, plans, tile_reduction
-from search_spaces.partial_sketch import PartialSketch, SketchContext
+from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext
 
 TEAM_PARTS = (8, 64)
 START_THREADS = 128
@@ -39,7 +39,7 @@ class AtomicSplit:
             return False
         return can_split_tiles(sketch.state, stage) or _is_long_team(sketch.state, stage)
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
         if _is_long_team(sketch.state, stage):
             return [*team_alternatives(sketch, stage, context), *_atomic_teams(sketch, stage, context)]
         return [*split_tiled_alternatives(sketch, stage, context), *_atomic_tiles(sketch, stage, context)]

@@ -19,6 +19,7 @@ A long reduction with few tiles is offered in parts as well, each in blocks of i
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from autosched.ir.expr import Load
 from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic, matrix_operands
@@ -33,7 +34,7 @@ from search_spaces.gpu.channels import with_channels_last
 from search_spaces.gpu.rows import can_split_tiles, parts_of_tiles, split_reduction, split_tiled_alternatives
 from search_spaces.gpu.shared import copy_to_shared, pipeline, private_producer, private_producers
 from search_spaces.gpu.tiling import is_large, rastered, tiled_alternatives
-from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
+from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer, noted
 
 ROWS = HALVES * DOWN  # of an instruction
 LEAST_SHARE = 8  # of the points of an instruction's tile, one in so many has to exist
@@ -45,7 +46,7 @@ class MatrixTiling:
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return in_matrices(sketch, stage, context) is not None
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
         return matrix_alternatives(sketch, stage, context)
 
 
@@ -77,17 +78,18 @@ class Matrices:
         return [*first, *(private_producers(self.sketch, reader, read) if fold else [])]
 
 
-def matrix_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+def matrix_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
     """The product by warps, whole and in parts of k, and without."""
     read = (r.load.buffer for r in reads_of(sketch.state, stage))
     is_fed = any(private_producer(sketch, stage, b) is not None for b in read)
     found = in_matrices(sketch, stage, context)
     assert found is not None
-    whole = [_by_warps(found, fold, context) for fold in ((True, False) if is_fed else (True,))]
+    folds = (True, False) if is_fed else (True,)
+    whole: list[Alternative] = [partial(_by_warps, found, fold, context) for fold in folds]
     arranged = with_channels_last(sketch, stage.name, found.row)
     if arranged is not None:
         found = in_matrices(arranged, arranged.state.stage(stage.name), context) or found
-        whole.append(_by_warps(found, True, context))
+        whole.append(partial(_by_warps, found, True, context))
     is_long = can_split_tiles(found.sketch.state, found.stage)
     alone = split_tiled_alternatives if can_split_tiles(sketch.state, stage) else tiled_alternatives
     return [*whole, *(_in_parts(found, context) if is_long else []), *alone(sketch, stage, context)]
@@ -127,17 +129,17 @@ def _capability(context: SketchContext) -> int:
     return gpu.capability if gpu is not None and context.target.backend.has_matrices else 0
 
 
-def _in_parts(whole: Matrices, context: SketchContext) -> list[PartialSketch]:
+def _in_parts(whole: Matrices, context: SketchContext) -> list[Alternative]:
     """Parts of k of an open length, whole steps whatever their number between two fills; other blocks have others."""
     depth, step = whole.product.depth, whole.row.k * domains.MOST_STEPS
     length = domains.part(f"{whole.name}.{depth.name}.b", size(depth), step, max(parts_of_tiles(whole.stage, depth)))
     if length is None:
         return []
-    split, partial = split_reduction(whole.sketch.with_params([length]), whole.stage, depth, length.name)
-    part = matrix_product(split, partial, context)
-    return (
-        [] if part is None else [_by_warps(replace(part, gathers=whole.gathers), True, context).finish(note="split-k")]
-    )
+    split, name = split_reduction(whole.sketch.with_params([length]), whole.stage, depth, length.name)
+    part = matrix_product(split, name, context)
+    if part is None:
+        return []
+    return [noted(partial(_by_warps, replace(part, gathers=whole.gathers), True, context), "split-k")]
 
 
 def _by_warps(found: Matrices, fold: bool, context: SketchContext) -> PartialSketch:

@@ -17,6 +17,7 @@ What is asked is whether warps can do both products (`ir/matrices.py`) and wheth
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from autosched.ir.expr import Load
 from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS
@@ -47,7 +48,7 @@ from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loo
 from search_spaces.gpu.matrices import Matrices, matrix_product
 from search_spaces.gpu.shared import pipeline
 from search_spaces.gpu.warpgroups import warpgroup_alternatives
-from search_spaces.partial_sketch import PartialSketch, SketchContext
+from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext
 
 MOST_ACROSS = (
     256  # columns of the second product, and terms of the first, that registers and shared memory have room for
@@ -76,12 +77,12 @@ class OnlineProducts:
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return _chain(sketch, stage, context) is not None
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
         chain = _chain(sketch, stage, context)
         assert chain is not None
         apart = warpgroup_alternatives(sketch, stage, context)
         ways = (False, True) if chain.can_hold else (False,)
-        return [*(_in_one(sketch, stage, chain, held, context) for held in ways), *apart]
+        return [*(partial(_in_one, sketch, stage, chain, held, context) for held in ways), *apart]
 
 
 def _chain(sketch: PartialSketch, stage: Stage, context: SketchContext) -> _Chain | None:

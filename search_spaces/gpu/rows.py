@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 from autosched.errors import ScheduleError
 from autosched.ir.linear import ONE
@@ -42,7 +43,7 @@ from search_spaces.gpu import domains
 from search_spaces.gpu.binding import WARP, bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.elementwise import narrowest, shares_leading_axes
 from search_spaces.gpu.tiling import Plan, can_tile, plans, reduce_by_thread, tile_reduction, tiled_alternatives
-from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
+from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer, noted
 from search_spaces.space import SketchParam
 
 SEVERAL_ROWS = 1024  # up to this length a block may well do several rows
@@ -304,7 +305,7 @@ class SplitTiledReduction:
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return can_split_tiles(sketch.state, stage)
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
         return split_tiled_alternatives(sketch, stage, context)
 
 
@@ -316,7 +317,7 @@ def can_split_tiles(state: State, stage: Stage) -> bool:
     return points(stage) <= TILED_POINTS and longest >= 2 * LEAST_PART
 
 
-def split_tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+def split_tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
     """The tiles without parts; a matrix times a vector by teams as well; and the reduction in parts."""
     found = tiled_alternatives(sketch, stage, context)
     axis = max(stage.op.reduce_axes, key=size)
@@ -324,11 +325,10 @@ def split_tiled_alternatives(sketch: PartialSketch, stage: Stage, context: Sketc
     if lane is not None and len([a for a in stage.op.axes if size(a) > 1]) == 1:  # a matrix times a vector
         found.append(reduce_by_team(sketch, stage, lane.name, context, note=f"{stage.name}:team"))
     for parts in parts_of_tiles(stage, axis):
-        split, partial = split_reduction(sketch, stage, axis, -(-size(axis) // parts))
-        inner = split.state.stage(partial)
+        split, name = split_reduction(sketch, stage, axis, -(-size(axis) // parts))
+        inner = split.state.stage(name)
         for plan in [p for p in plans(split, inner) if p.shared][:2] or [Plan()]:
-            new = tile_reduction(split, inner, plan, context)
-            found.append(new.finish(note=f"split-k{parts}"))
+            found.append(noted(partial(tile_reduction, split, inner, plan, context), f"split-k{parts}"))
     return found
 
 

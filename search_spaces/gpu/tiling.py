@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 from autosched.ir.dtype import DTYPES
 from autosched.ir.stmt import ForKind, Scope
@@ -32,7 +33,7 @@ from search_spaces.gpu.shared import (
     reused_operands,
     transposed_dimension,
 )
-from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
+from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer
 
 MOST_DOTS = 4  # alternatives with an instruction for several products
 
@@ -63,7 +64,7 @@ class MultiLevelTiling:
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return can_tile(sketch.state, stage)
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
         return tiled_alternatives(sketch, stage, context)
 
 
@@ -72,16 +73,16 @@ def can_tile(state: State, stage: Stage) -> bool:
     return stage.op.reducer is not None and has_reuse(stage, reads_of(state, stage))
 
 
-def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
     """The reduction in tiles, once for each plan. Where an instruction adds up several products, one plan remains for
     shapes that it does not help."""
-    every = [tile_reduction(sketch, stage, plan, context) for plan in plans(sketch, stage)]
+    every: list[Alternative] = [partial(tile_reduction, sketch, stage, p, context) for p in plans(sketch, stage)]
     dots = in_dots(sketch, stage)
     if dots is None:
         return every
     added = dots.state.stage(stage.name)
     chosen = plans(dots, added)[:MOST_DOTS]
-    return [*(tile_reduction(dots, added, replace(plan, dots=True), context) for plan in chosen), every[0]]
+    return [*(partial(tile_reduction, dots, added, replace(plan, dots=True), context) for plan in chosen), every[0]]
 
 
 def plans(sketch: PartialSketch, stage: Stage) -> list[Plan]:

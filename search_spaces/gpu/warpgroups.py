@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Load
@@ -53,7 +54,7 @@ from search_spaces.gpu.channels import with_channels_last, with_whole_channels
 from search_spaces.gpu.matrices import in_matrices, matrix_alternatives
 from search_spaces.gpu.rows import can_split_tiles, parts_of_tiles, split_reduction
 from search_spaces.gpu.shared import private_producers
-from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
+from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer, noted
 
 CAPABILITY = 90  # of the devices that have the instruction
 LEAST_SHARE = 4  # of the points of an instruction's rows and 8 columns, one in so many has to exist
@@ -65,16 +66,15 @@ class WarpgroupTiling:
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return _product_of(sketch, stage, context) is not None
 
-    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
         return warpgroup_alternatives(sketch, stage, context)
 
 
-def warpgroup_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+def warpgroup_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
     """The product by warpgroups, whole and in parts of k, where they can do it; and as `matrix_alternatives`."""
     found = _product_of(sketch, stage, context)
-    done = [] if found is None else [_by_warpgroups(found, staged, context) for staged in (True, False)]
-    done += [] if found is None else _in_parts(found, context)
-    return [*(x for x in done if x is not None), *matrix_alternatives(sketch, stage, context)]
+    done = [] if found is None else [*_by_warpgroups(found, context), *_in_parts(found, context)]
+    return [*done, *matrix_alternatives(sketch, stage, context)]
 
 
 def _product_of(sketch: PartialSketch, stage: Stage, context: SketchContext) -> TiledProduct | None:
@@ -113,25 +113,24 @@ class TiledProduct:
         return self.can_lie and all(_can_load(self.sketch.state, x) for x in self.operands)
 
 
-def _in_parts(found: TiledProduct, context: SketchContext) -> list[PartialSketch]:
+def _in_parts(found: TiledProduct, context: SketchContext) -> list[Alternative]:
     """Parts of k that are whole tiles however many instructions these have, where there are few tiles of the result."""
     stage, depth = found.sketch.state.stage(found.name), found.product.depth
     if not can_split_tiles(found.sketch.state, stage):
         return []
-    step, total, result = found.row.k * domains.RING_STEPS[-1], size(depth), list[PartialSketch]()
+    step, total, result = found.row.k * domains.RING_STEPS[-1], size(depth), list[Alternative]()
     lengths = {-(-total // (parts * step)) * step for parts in parts_of_tiles(stage, depth)}
     if found.together:  # beyond the last tap there is the image, not zero: parts end with it
         least = found.row.k * domains.parts_together(found.together)[0]
         exact = [n for n in range(least, total, least) if total % n == 0]
         lengths = {min(n for n in exact if n >= length) for length in lengths if any(n >= length for n in exact)}
     for length in sorted(n for n in lengths if n < total):
-        split, partial = split_reduction(found.sketch, stage, depth, length)
-        part = _product(split, partial)
+        split, name = split_reduction(found.sketch, stage, depth, length)
+        part = _product(split, name)
         if part is not None:
             together = math.gcd(found.together, length // found.row.k) if found.together else 0
             made = replace(part, makers=found.makers, together=together)
-            done = _by_warpgroups(made, True, context) or _by_warpgroups(made, False, context)
-            result += [] if done is None else [done.finish(note=f"split-k{-(-total // length)}")]
+            result.append(noted(_by_warpgroups(made, context)[0], f"split-k{-(-total // length)}"))
     return result
 
 
@@ -232,15 +231,20 @@ def _can_load(state: State, load: Load) -> bool:
     return is_outside and has_maps(buffer_shape(state, load.buffer), DTYPES[load.dtype].nbytes)
 
 
-def _by_warpgroups(found: TiledProduct, staged: bool, context: SketchContext) -> PartialSketch | None:
-    """`staged`: results go through shared memory; None where the copy engine cannot write them."""
+def _by_warpgroups(found: TiledProduct, context: SketchContext) -> list[Alternative]:
+    """Results through shared memory, where the copy engine can write them, and from registers."""
+    sketch, consumer, _ = fuse_consumer(found.sketch, found.sketch.state.stage(found.name))
+    ways = (True, False) if can_store_tiles(sketch.state.stage(consumer)) else (False,)
+    return [partial(_in_ring, found, staged, context) for staged in ways]
+
+
+def _in_ring(found: TiledProduct, staged: bool, context: SketchContext) -> PartialSketch:
+    """`staged`: results go through shared memory."""
     assert context.target.gpu is not None
     multiprocessors = context.target.gpu.multiprocessors
     sketch, row, product = found.sketch, found.row, found.product
     stage = sketch.state.stage(found.name)
     sketch, consumer, acc = fuse_consumer(sketch, stage)
-    if staged and not can_store_tiles(sketch.state.stage(consumer)):
-        return None
     sketch = _bind(sketch, consumer, stage, product, staged)
     sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))
     depth = product.depth
