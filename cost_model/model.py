@@ -149,7 +149,7 @@ class GpuSketchModel(ClosedForms):
 
     @cached_property
     def analysis(self) -> Analysis:
-        return analyse(self.func, Geometry(gpu_machine.SECTOR))
+        return analyse(self.func, Geometry(gpu_machine.SECTOR, larger=1.0))
 
     @cached_property
     def latency(self) -> GpuAnalyticLatency:

@@ -175,8 +175,12 @@ class Const(Expr):
     dtype: str = INDEX
 
     def __new__(cls: type[N], value: Scalar, dtype: str = INDEX) -> N:
-        exact = repr(value) if isinstance(value, (bool, float)) else value  # True is 1, 0.0 is -0.0
-        return interned(cls, (cls, exact, dtype), (value, dtype))
+        kind = type(value)  # True is 1 and 1.0
+        exact = value if kind is int or (value and value == value) else repr(value)  # 0.0 is -0.0
+        key = (cls, kind, exact, dtype)
+        known = KNOWN.get(key)
+        node: N | None = None if known is None else known()  # as in `Binary`
+        return interned(cls, key, (value, dtype)) if node is None else node
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -290,6 +294,13 @@ def const(value: ExprLike, dtype: str = INDEX) -> Expr:
     return Const(int(value), dtype)
 
 
+def _of_scalar(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
+    """Both operands where one is a Python scalar."""
+    if type(b) is int and isinstance(a, Expr) and a.dtype == INDEX:  # as most are
+        return a, Const(b, INDEX)
+    return _unify(widened(a), widened(b))
+
+
 def _unify(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
     """Python scalars are weak: they take the dtype of the other side (a float next to an int makes float32)."""
     if isinstance(a, Expr) and isinstance(b, Expr):
@@ -298,8 +309,6 @@ def _unify(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
         dtype = promote(a.dtype, b.dtype)
         return cast(a, dtype), cast(b, dtype)
     if isinstance(a, Expr):
-        if type(b) is int and a.dtype == INDEX:  # as most are
-            return a, Const(b, INDEX)
         number = scalar(b, "an operator")
         dtype = _weak(a.dtype, number)
         return cast(a, dtype), const(number, dtype)
@@ -334,7 +343,7 @@ _FOLDS: dict[str, Callable[[Any, Any], Any]] = {
 
 def binary(op: str, lhs: ExprLike, rhs: ExprLike) -> Expr:
     """Build `lhs op rhs` with dtypes unified, integer constants folded and neutral elements dropped."""
-    a, b = (lhs, rhs) if isinstance(lhs, Expr) and isinstance(rhs, Expr) else _unify(widened(lhs), widened(rhs))
+    a, b = (lhs, rhs) if isinstance(lhs, Expr) and isinstance(rhs, Expr) else _of_scalar(lhs, rhs)
     dtype = a.dtype
     if dtype != b.dtype or DTYPES[dtype].is_stored_only:
         a, b = _unify(widened(a), widened(b))

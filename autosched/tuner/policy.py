@@ -42,6 +42,7 @@ class Policy:
     draft_generations: int = 3  # generations of evolution under the analytic latency
     draft_descents: int = 6  # then all neighbours of its best rows, so many times over
     draft_descended: int = 16  # ... of so many each time, at first also of each sketch's best
+    draft_slower: float = 8.0  # ... unless what it has drawn is said to be so many times slower than the best of all
     draft_in_vain: int = 2  # ... until so many of these in a row find nothing better
     draft_trials: int = 12  # measurements that follow the draft alone
     cover_share: float = 0.35  # at most, goes into trying each sketch once: the draft ranks rows better than sketches

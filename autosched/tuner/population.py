@@ -53,10 +53,13 @@ class Pool:
         """The named rows only, in the order named."""
         return Pool(tuple(part.take(local[sketch == i]) for i, part in enumerate(self.parts)))
 
-    def top(self, n: int, each: int = 0) -> Pool:
-        """The best `n` rows and the best `each` of every sketch, best first within each sketch."""
-        sketch, local, _ = self.flat()
-        keep = cumulative_count(sketch) < each
+    def top(self, n: int, each: int = 0, within: float = np.inf) -> Pool:
+        """The best `n` rows and the best `each` of every sketch whose best one scores at most `within` less than all,
+        best first within each sketch."""
+        sketch, local, score = self.flat()
+        rank = cumulative_count(sketch)
+        near = np.isin(sketch, sketch[(rank == 0) & (score >= self.best_score - within)])
+        keep = near & (rank < each)
         keep[:n] = True
         return self.select(sketch[keep], local[keep])
 

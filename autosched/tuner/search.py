@@ -149,8 +149,9 @@ class Search(Generic[S]):
 
         pool = self._judged(judge, rows)
         pool = pool.merge(self._judged(self._analytic, best, pool))
+        within = float(np.log(self._policy.draft_slower))
         for _ in range(self._policy.draft_generations):
-            children = self._children(pool.top(self._policy.elite, each=8), 4 * self._policy.elite, rng)
+            children = self._children(pool.top(self._policy.elite, 8, within), 4 * self._policy.elite, rng)
             pool = pool.merge(self._judged(self._analytic, children, pool))
         return self._descended(pool)
 
@@ -159,9 +160,9 @@ class Search(Generic[S]):
         each time from others: what random draws and children come near to and seldom hit. It ends where nothing
         better is found for some times."""
         done: list[Keys] = [part.keys[:0] for part in pool.parts]
-        top, in_vain = pool.best_score, 0
+        top, in_vain, within = pool.best_score, 0, float(np.log(self._policy.draft_slower))
         for number in range(self._policy.draft_descents):
-            best = pool.without(done).top(self._policy.draft_descended, each=int(number == 0))
+            best = pool.without(done).top(self._policy.draft_descended, int(number == 0), within)
             done = [np.concatenate([keys, part.keys]) for keys, part in zip(done, best.parts, strict=True)]
             near = [self._near(i, part.rows) for i, part in enumerate(best.parts)]
             pool = pool.merge(self._judged(self._analytic, near, pool))

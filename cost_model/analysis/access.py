@@ -60,7 +60,7 @@ class Geometry:
     """Caches as accesses meet in their sets; ways, pages and spare lines are as in `Microarchitecture`."""
 
     line_bytes: int = LINE_BYTES
-    larger: float = 8.0  # lines of the second level cache over those of the first
+    larger: float = 8.0  # lines of the second level cache over those of the first; 1 where nobody asks about that one
     l1_ways: int = GENERIC.l1_ways
     page_bytes: int = GENERIC.page_bytes
     conflict_spare: float = GENERIC.conflict_spare
@@ -81,19 +81,17 @@ class Free:
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """One buffer in one statement. Depth-indexed tuples have m + 1 entries, loop-indexed ones m."""
+    """One buffer in one statement. Depth-indexed tuples have m + 1 entries, loop-indexed ones m; what nobody asks for
+    is not worked out."""
 
     buffer: Buffer
     kind: str  # read, write, update (read and written in place)
     count: int  # loads (and stores) of the statement's text that this stands for
     index: tuple[Expr, ...]  # of the first of them, in storage order
-    stride: tuple[Expr, ...]  # elements that one step of each loop moves the address; constant 0: not at all
-    elements: Widths  # distinct elements touched
-    lines: Widths  # distinct cache lines touched, real
-    resident: Widths  # lines of a first level cache that they take up, more where they crowd in a few sets, real
-    settled: Widths  # the same of a second level cache: it has more sets, so more lines of a place in a page are free
+    shape: tuple[Expr, ...]  # likewise
+    slack: tuple[int, ...]  # extra width of each stored dimension because of the others
+    view: Moving
     geometry: Geometry
-    extents: tuple[tuple[Widths, Widths, Expr], ...]  # of each stored dimension: positions, width, elements of a step
     non_temporal: bool = False  # written around the caches
 
     def moves(self, loop: int) -> bool:
@@ -106,6 +104,64 @@ class Access:
     @property
     def in_registers(self) -> bool:
         return self.buffer.scope is Scope.REGISTER
+
+    @cached_property
+    def stride(self) -> tuple[Expr, ...]:
+        """Elements that one step of each loop moves the address; constant 0: not at all."""
+        stride = [ZERO] * self.view.depth
+        for place, step in zip(self.index, self._strides, strict=True):
+            for loop in self.view.moving(place):
+                stride[loop] = stride[loop] + self.view.step(place, loop) * step
+        return tuple(stride)
+
+    @cached_property
+    def elements(self) -> Widths:
+        """Distinct elements touched."""
+        elements = [product([c[d] for c in self._counts]) for d in range(self.view.depth + 1)]
+        moving = [self.view.moving(i) for i in self.index]
+        together = tuple(sorted({v for m in moving for v in m}))
+        if len(together) < sum(map(len, moving)) and not any(self.slack):  # a loop walks two dimensions at once
+            elements = [imin(e, self.view.iterations(together, d)) for d, e in enumerate(elements)]
+        return tuple(elements)
+
+    @cached_property
+    def lines(self) -> Widths:
+        """Distinct cache lines touched, real."""
+        spans, itemsize = [self.view.widths(i) for i in self.index[-2:]], self.buffer.itemsize
+        return tuple(
+            _lines([c[d] for c in self._counts], [s[d] for s in spans], self.shape, itemsize, self.line_bytes)
+            for d in range(self.view.depth + 1)
+        )
+
+    @cached_property
+    def resident(self) -> Widths:
+        """Lines of a first level cache that they take up, more where they crowd in a few sets, real."""
+        return self._with_conflicts(self.geometry.conflict_spare)
+
+    @cached_property
+    def settled(self) -> Widths:
+        """The same of a second level cache: it has more sets, so more lines of a place in a page are free."""
+        return self._with_conflicts(self.geometry.conflict_spare * self.geometry.larger)
+
+    def _with_conflicts(self, free: float) -> Widths:
+        steps = _steps(self.shape, self.buffer.itemsize, self.line_bytes)
+        counts = self._counts
+        return tuple(_resident(n, [c[d] for c in counts], steps, self.geometry, free) for d, n in enumerate(self.lines))
+
+    @cached_property
+    def extents(self) -> tuple[tuple[Widths, Widths, Expr], ...]:
+        """Of each stored dimension: positions, width, elements of a step."""
+        return tuple(zip(self._counts, map(self.view.widths, self.index), self._strides, strict=True))
+
+    @cached_property
+    def _counts(self) -> tuple[Widths, ...]:
+        """Positions of each stored dimension."""
+        return tuple(self.view.counts(i, s, k) for i, s, k in zip(self.index, self.shape, self.slack, strict=True))
+
+    @cached_property
+    def _strides(self) -> tuple[Expr, ...]:
+        """Elements of a step along each stored dimension."""
+        return tuple(product(self.shape[i + 1 :]) for i in range(len(self.shape)))
 
     @cached_property
     def pages(self) -> Widths:
@@ -227,10 +283,10 @@ class Moving:
         result = [imin(shape, w + 1) if not is_zero(w) else ONE for w in widths]
         moving = self.moving(index)
         if not slack and not self._contiguous(index, moving):
-            result = [imin(c, self._iterations(moving, d)) for d, c in enumerate(result)]
+            result = [imin(c, self.iterations(moving, d)) for d, c in enumerate(result)]
         return tuple(result)
 
-    def _iterations(self, moving: tuple[int, ...], depth: int) -> Expr:
+    def iterations(self, moving: tuple[int, ...], depth: int) -> Expr:
         return product([self.free[i].bound for i in reversed(moving) if i >= depth])
 
     def _contiguous(self, index: Expr, moving: tuple[int, ...]) -> bool:
@@ -264,41 +320,12 @@ def make_access(
     buffer: Buffer, kind: str, positions: tuple[tuple[Expr, ...], ...], view: Moving, geometry: Geometry
 ) -> Access:
     """The access of a statement in the loops of `view` to `positions`, index tuples that differ in constants only."""
-    line_bytes, spare = geometry.line_bytes, geometry.conflict_spare
     index, shape = stored(buffer, positions[0])
-    slack = _slack(buffer, positions)
-    counts = [view.counts(i, s, k) for i, s, k in zip(index, shape, slack, strict=True)]
-    elements = [product([c[d] for c in counts]) for d in range(view.depth + 1)]
-    moving = [view.moving(i) for i in index]
-    if len({v for m in moving for v in m}) < sum(map(len, moving)) and not any(
-        slack
-    ):  # a loop walks two dimensions at once
-        together = tuple(sorted({v for m in moving for v in m}))
-        elements = [imin(e, view._iterations(together, d)) for d, e in enumerate(elements)]
-    strides = [product(shape[i + 1 :]) for i in range(len(shape))]
-    stride = [ZERO] * view.depth
-    for place, step in zip(index, strides, strict=True):
-        for loop in view.moving(place):
-            stride[loop] = stride[loop] + view.step(place, loop) * step
-    spans = [view.widths(i) for i in index]
-    lines = [
-        _lines([c[d] for c in counts], [s[d] for s in spans[-2:]], shape, elements[d], buffer.itemsize, line_bytes)
-        for d in range(view.depth + 1)
-    ]
-    lines_of = tuple(lines)
-    steps = _steps(shape, buffer.itemsize, line_bytes)
-    resident, settled = (
-        tuple(_resident(n, [c[d] for c in counts], steps, geometry, free) for d, n in enumerate(lines))
-        for free in (spare, spare * geometry.larger)
-    )
-    extents = tuple(zip(map(tuple, counts), spans, strides, strict=True))
     return Access(
-        buffer, kind, len(positions), tuple(index), tuple(stride), tuple(elements), lines_of, resident, settled,
-        geometry, extents,
+        buffer, kind, len(positions), tuple(index), tuple(shape), _slack(buffer, positions), view, geometry
     )  # fmt: skip
 
 
-@lru_cache(maxsize=KNOWN)  # it is asked for several times
 def transferred(
     footprint: tuple[Expr, ...], runs: tuple[Expr, ...], working_set: tuple[Expr, ...], capacity: float
 ) -> Expr:
@@ -329,19 +356,17 @@ def width(expr: Expr, loops: Sequence[Free]) -> Expr:
     return Moving(tuple(loops), frozenset(loop.var for loop in loops)).widths(expr)[0]
 
 
-def _slack(buffer: Buffer, positions: Sequence[tuple[Expr, ...]]) -> list[int]:
+def _slack(buffer: Buffer, positions: Sequence[tuple[Expr, ...]]) -> tuple[int, ...]:
     """Extra width of each stored dimension because several positions at constant distances are touched."""
     places = [stored(buffer, p)[0] for p in positions]
     result = []
     for dim in zip(*places, strict=True):
         offsets = [int(c.value) for c in (linear(i).constant for i in dim) if isinstance(c, Const)]
         result.append(max(offsets) - min(offsets) if offsets else 0)
-    return result
+    return tuple(result)
 
 
-def _lines(
-    counts: list[Expr], widths: list[Expr], shape: list[Expr], elements: Expr, itemsize: int, line_bytes: int
-) -> Expr:
+def _lines(counts: list[Expr], widths: list[Expr], shape: Sequence[Expr], itemsize: int, line_bytes: int) -> Expr:
     """Cache lines of a region: rows times the lines of a row, where short rows that lie close share lines.
 
     A row of `s` bytes is max(1, s / line) lines: alignment is not known, and rows of packed panels are aligned.
@@ -370,7 +395,7 @@ def _pages(extents: Sequence[tuple[Expr, Expr, Expr]], itemsize: int, page_bytes
     return pages
 
 
-def _steps(shape: list[Expr], itemsize: int, line_bytes: int) -> list[int] | None:
+def _steps(shape: Sequence[Expr], itemsize: int, line_bytes: int) -> list[int] | None:
     """Bytes, or what divides them, that a step along each dimension moves; None where that says too little: the dense
     tiles of a packed copy."""
     steps = []

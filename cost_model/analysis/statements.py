@@ -268,7 +268,8 @@ def _nest(stmt: Stmt, outside: tuple[Buffer, ...], geometry: Geometry) -> Nest:
     inside = (s.buffer for s in walk(stmt) if isinstance(s, Allocate))
     walked = _Walk({b.name: b for b in (*outside, *inside)}, geometry)
     walked.visit(stmt, (), ONE, {})
-    touched = _touched(walked.found, lambda a: a.resident), _touched(walked.found, lambda a: a.settled)
+    inner = _touched(walked.found, lambda a: a.resident)
+    touched = inner, inner if geometry.larger == 1.0 else _touched(walked.found, lambda a: a.settled)
     near, far = ({key: _working_set(t.items()) for key, t in tables.items()} for tables in touched)
     tiles = {_tile_of(found): _rolling(found) for found in walked.found if found.store.reducer is not None}
     statements = []
@@ -278,9 +279,7 @@ def _nest(stmt: Stmt, outside: tuple[Buffer, ...], geometry: Geometry) -> Nest:
         tile, asking = tiles.get(_tile_of(found)), _asking(statement, walked.hints)
         statements.append(replace(statement, rolling=tile, asking=asking))
     met = tuple(walked.allocations), tuple(walked.barriers), tuple(walked.shuffles)
-    return Nest(
-        tuple(statements), (touched[0].get(0, {}), touched[1].get(0, {})), *met, walked.resident, walked.raster
-    )
+    return Nest(tuple(statements), (touched[0].get(0, {}), touched[1].get(0, {})), *met, walked.resident, walked.raster)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,10 @@ seconds to compile.
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 
+from autosched.ir.closed_forms.arithmetic import in_pairs
 from autosched.ir.expr import Const, Expr, ceildiv, imax, product, select
 from autosched.ir.stmt import ForKind, Scope
 from autosched.lower.limits import MAX_LOCAL_BYTES, MAX_WORKSPACE_BYTES, WORKSPACE_SHARE
@@ -55,10 +57,7 @@ def rules(analysis: Analysis, machine: Machine) -> tuple[Rule, ...]:
 
 
 def summed(terms: list[Expr]) -> Expr:
-    result: Expr = Const(0)
-    for term in terms:
-        result = result + term
-    return result
+    return in_pairs(operator.add, terms, Const(0))
 
 
 def _registers(analysis: Analysis, nest: int, machine: Machine) -> Expr:

@@ -17,6 +17,7 @@ sectors of 32 bytes. In shared memory, whose 32 banks are 4 bytes wide, w thread
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -27,6 +28,7 @@ from autosched.ir.closed_forms.arithmetic import (
     add,
     ceil,
     divide,
+    in_pairs,
     is_one,
     is_zero,
     maximum,
@@ -43,7 +45,7 @@ from autosched.ir.matrices import MATRICES
 from autosched.ir.stmt import BLOCKS, THREADS, Buffer, ForKind, Scope
 from autosched.ir.tiles import ALIGNMENT, BARRIER_BYTES, WARPGROUP
 from autosched.ir.visit import free_vars, is_copy
-from cost_model.analysis.access import Access, stored
+from cost_model.analysis.access import KNOWN, Access, stored
 from cost_model.analysis.statements import KNOWN_NESTS, Analysis, Nest, Statement, Synchronisation
 from cost_model.analysis.trips import AnalysedLoop
 from cost_model.gpu import machine as g
@@ -221,7 +223,7 @@ def _kernel(nest: Nest) -> KernelWork:
         works,
         (grid[0], grid[1], grid[2]),
         (block[0], block[1], block[2]),
-        _sum(shared),
+        in_pairs(operator.add, shared, NONE),
         sum_of(passed),
         sum_of(shuffled),
         bool(rings),
@@ -236,13 +238,6 @@ def _times_met(meeting: Synchronisation) -> Expr:
     passed = multiply(product_of(x.trips for x in meeting.loops if x.kind not in (*BLOCKS, *THREADS)), meeting.weight)
     overlap = meeting.loops[-1].overlap if meeting.loops else None
     return passed if overlap is None else multiply(passed, where(overlap.stages > 1, 0.5, 1.0))
-
-
-def _sum(terms: Sequence[Expr]) -> Expr:
-    result = NONE
-    for term in terms:
-        result = result + term
-    return result
 
 
 def _shared_bytes(buffer: Buffer, alignment: int) -> Expr:
@@ -398,6 +393,7 @@ def bank_cycles(strides: Sequence[Expr], counts: Sequence[Expr], words: float) -
     return maximum(1.0, maximum(rows, apart))
 
 
+@lru_cache(maxsize=KNOWN)
 def _common_banks(stride: Expr, words: float) -> Expr:
     """gcd(stride in words, banks), real; less than a word counts as one."""
     distance = stride * int(words) if words >= 1 else ceildiv(stride, round(1 / words))

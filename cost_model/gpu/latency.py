@@ -34,6 +34,7 @@ from autosched.ir.closed_forms.arithmetic import (
     add,
     ceil,
     divide,
+    in_pairs,
     maximum,
     maximum_of,
     minimum,
@@ -202,9 +203,7 @@ def _overlapped(limits: list[Expr], loss: Constant) -> Expr:
 
 def register_estimate(kernel: KernelWork, machine: GpuMachine) -> Expr:
     """32-bit registers that a thread needs without spilling, integer."""
-    result: Expr = Const(0, INDEX)
-    for work in kernel.works:
-        result = imax(result, accumulators(work) + operands(work))
+    result = in_pairs(imax, [accumulators(work) + operands(work) for work in kernel.works], Const(0, INDEX))
     return result + held(kernel) + (SPARE_REGISTERS if kernel.has_ring else BASE_REGISTERS)
 
 

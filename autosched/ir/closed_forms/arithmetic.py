@@ -6,7 +6,7 @@ that an operand is a real number. Python numbers are taken as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from autosched.ir.expr import Binary, Call, Const, Expr, Param, call, cast, select
 from autosched.ir.visit import substitute
@@ -67,11 +67,17 @@ def where(cond: Expr, a: Expr | float, b: Expr | float) -> Expr:
     return select(cond, real(a), real(b))
 
 
+def in_pairs(combine: Callable[[Expr, Expr], Expr], terms: Sequence[Expr], nothing: Expr) -> Expr:
+    """`terms` combined by an associative operation, `nothing` for none: pairs, then pairs of these. What does not
+    depend on each other is computed at once (`program.LevelPlan`), a chain of as many is not."""
+    while len(terms) > 1:
+        odd = [terms[-1]] if len(terms) % 2 else []
+        terms = [*map(combine, terms[:-1:2], terms[1::2]), *odd]
+    return terms[0] if terms else nothing
+
+
 def sum_of(terms: Iterable[Expr | float]) -> Expr:
-    result: Expr = ZERO
-    for term in terms:
-        result = add(result, term)
-    return result
+    return in_pairs(add, [x for term in terms if (x := real(term)) is not ZERO], ZERO)
 
 
 def product_of(terms: Iterable[Expr | float]) -> Expr:
@@ -84,11 +90,7 @@ def product_of(terms: Iterable[Expr | float]) -> Expr:
 
 def maximum_of(terms: Iterable[Expr | float]) -> Expr:
     """The maximum of non-negative `terms`, 0 for none."""
-    result: Expr = ZERO
-    for term in terms:
-        x = real(term)
-        result = x if result is ZERO else result if x is ZERO else maximum(result, x)
-    return result
+    return in_pairs(maximum, [x for term in terms if (x := real(term)) is not ZERO], ZERO)
 
 
 def with_values(expr: Expr, values: Mapping[str, int]) -> Expr:
