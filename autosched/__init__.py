@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from autosched.api import tune as tune
     from autosched.api import verify as verify
     from autosched.api import workload as workload
+    from autosched.network.dynamic import load_dynamic as load_dynamic
     from autosched.runtime.gpu.arrays import DeviceArray as DeviceArray
     from autosched.runtime.gpu.arrays import empty as empty
     from autosched.runtime.gpu.arrays import to_device as to_device
@@ -47,6 +48,7 @@ _HOMES: dict[str, str | None] = {
     "explain": "autosched.api",
     "export": "autosched.api",
     "load": "autosched.api",
+    "load_dynamic": "autosched.network.dynamic",
     "parse_target": "autosched.target",
     "show": "autosched.api",
     "te": None,

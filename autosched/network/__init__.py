@@ -4,6 +4,7 @@ load        what users call a network, as a graph
 tasks       its kernels, those that compute the same as one task
 program     kernels, the plan of the arena, and where weights lie
 model       the program linked, its weights packed: a function of arrays
+dynamic     networks whose sizes vary, by varying: a program for each choice, with the schedules of the nearest one
 records     the schedules that were measured before, for its tasks
 room        whether this machine has the memory for it
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import queue
@@ -18,6 +19,7 @@ from autosched.network.object_cache import find_object, keep_object, shrink
 from autosched.network.recipe import CANDIDATES, NOT_BUILT, KernelObject, Recipe, make_kernel
 
 ALONE = 2  # kernels are built here: a process takes as long to start
+SPARE_S = 30.0  # that processes wait for more kernels, of the next network or of other sizes
 
 
 class UnbuiltKernel(NoValidCandidate):
@@ -52,7 +54,8 @@ def _build_in_processes(recipes: Sequence[Recipe]) -> None:
     jobs: queue.SimpleQueue[Recipe] = queue.SimpleQueue()
     for recipe in recipes:
         jobs.put(recipe)
-    builders = [_Builder(jobs) for _ in range(min(len(os.sched_getaffinity(0)), len(recipes)))]
+    n = min(len(os.sched_getaffinity(0)), len(recipes))
+    builders = [_Builder(jobs, _SPARES.take() or _started()) for _ in range(n)]
     try:
         for builder in builders:
             builder.start()
@@ -67,14 +70,58 @@ def _build_in_processes(recipes: Sequence[Recipe]) -> None:
             raise builder.error
 
 
+class _Spares:
+    """Processes that have built what they were asked for, and wait for more. One that was started by another process,
+    before a fork, or in another environment, which may name another cache, is not used again."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[tuple[int, dict[str, str]], subprocess.Popen[bytes]]] = []
+        self._lock = threading.Lock()
+        self._end: threading.Timer | None = None
+
+    def take(self) -> subprocess.Popen[bytes] | None:
+        with self._lock:
+            for n, (origin, process) in enumerate(self._waiting):
+                if origin == _origin() and process.poll() is None:
+                    return self._waiting.pop(n)[1]
+        return None
+
+    def keep(self, process: subprocess.Popen[bytes]) -> None:
+        origin = _origin()
+        if any(other != origin for other, _ in self._waiting):
+            self.end()
+        with self._lock:
+            self._waiting.append((origin, process))
+            if self._end is not None:
+                self._end.cancel()
+            self._end = threading.Timer(SPARE_S, self.end)
+            self._end.daemon = True
+            self._end.start()
+
+    def end(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for (pid, _), process in waiting:
+            if pid == os.getpid():
+                _kill(process)
+
+
+def _origin() -> tuple[int, dict[str, str]]:
+    return os.getpid(), worker_environment(os.environ)
+
+
+_SPARES = _Spares()
+atexit.register(_SPARES.end)
+
+
 class _Builder(threading.Thread):
     """Hands jobs to a process of its own, one after the other, and starts another process where LLVM has ended it."""
 
-    def __init__(self, jobs: queue.SimpleQueue[Recipe]) -> None:
+    def __init__(self, jobs: queue.SimpleQueue[Recipe], process: subprocess.Popen[bytes]) -> None:
         super().__init__(name="autosched-builder", daemon=True)
         self.error: Exception | None = None
         self._jobs = jobs
-        self._process: subprocess.Popen[bytes] | None = None
+        self._given = self._process = process
         self._ended = False
 
     def run(self) -> None:
@@ -82,17 +129,16 @@ class _Builder(threading.Thread):
             while self.error is None and not self._ended:
                 self._build(self._jobs.get_nowait())
         except queue.Empty:
-            pass
+            if self._process is self._given:  # one that this thread has started ends with it
+                _SPARES.keep(self._process)
+                return
         except Exception as error:
             self.error = error
-        finally:
-            self.end()
+        self.end()
 
     def end(self) -> None:
         self._ended = True
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        _kill(self._process)
 
     def _build(self, recipe: Recipe) -> None:
         job = {"spec": recipe.spec, "target": recipe.target_text, "threads": recipe.threads, "steps": recipe.steps}
@@ -111,7 +157,7 @@ class _Builder(threading.Thread):
 
     def _ask(self, job: dict[str, object]) -> dict[str, str] | None:
         """The answer of the process, None if it ended."""
-        if self._process is None or self._process.poll() is not None:
+        if self._process.poll() is not None:
             self._process = _started()
         to, answers = _pipes(self._process)
         try:
@@ -125,6 +171,11 @@ class _Builder(threading.Thread):
             return None
         answer: dict[str, str] = json.loads(line)
         return answer
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 def _started() -> subprocess.Popen[bytes]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from autosched.codegen.source import KernelSource
 from autosched.errors import ExpressionError, GraphError, NoValidCandidate, ScheduleError
 from autosched.runtime.jit import compile_object, llvm_version
+from autosched.schedule import steps_to_json
 from autosched.session.device import Device, find_device
 from autosched.session.request import Request
 from autosched.session.task import analytic_best, make_task
@@ -23,12 +24,14 @@ NOT_BUILT = (NoValidCandidate, GraphError, ExpressionError, ScheduleError)  # th
 
 @dataclass(frozen=True)
 class KernelObject:
-    """Code for one kernel; the fields are those of its `KernelSource`, with an object file for the text."""
+    """Code for one kernel; the fields are those of its `KernelSource`, with an object file for the text. `steps` is its
+    schedule, in JSON."""
 
     name: str
     workspace_bytes: int
     packed_bytes: int
     winograd: int
+    steps: str
     code: bytes
 
     @property
@@ -66,17 +69,18 @@ class Recipe:
     def request(self) -> Request:
         return Request(redefine(self.spec, None), self.device, self.target_text)
 
-    def source(self, place: int = 0) -> KernelSource:
-        """The code of the schedule that is given or, by its place from 0, of one that the analytic model likes.
+    def source(self, place: int = 0) -> tuple[KernelSource, str]:
+        """The code, and the steps, of the schedule that is given or, by its place from 0, of one that the analytic
+        model likes.
 
         Raises ScheduleError for steps that do not fit, NoValidCandidate where nothing can be generated.
         """
         if self.steps:
-            return _source_of(self.request, self.steps, self.name)
-        task, _ = make_task(self.request, name=self.name)
-        found = [source for _, source in analytic_best(task, place + 1)][-1]
-        assert isinstance(found, KernelSource)
-        return found
+            return _source_of(self.request, self.steps, self.name), self.steps
+        task, sketches = make_task(self.request, name=self.name)
+        candidate, source = analytic_best(task, place + 1)[-1]
+        assert isinstance(source, KernelSource)
+        return source, steps_to_json(sketches[candidate.sketch].state, task.values(candidate))
 
 
 def make_kernel(recipe: Recipe, passed_over: int = 0) -> KernelObject:
@@ -86,13 +90,13 @@ def make_kernel(recipe: Recipe, passed_over: int = 0) -> KernelObject:
     """
     error: Exception | None = None
     for place in range(passed_over, CANDIDATES):
-        source = recipe.source(place)
+        source, steps = recipe.source(place)
         try:
             code = compile_object(source.ir, recipe.device.target)
         except RuntimeError as failure:
             error = failure
         else:
-            return KernelObject(source.name, source.workspace_bytes, source.packed_bytes, source.winograd, code)
+            return KernelObject(source.name, source.workspace_bytes, source.packed_bytes, source.winograd, steps, code)
     raise NoValidCandidate(f"no candidate of {recipe.request.problem.name} can be compiled: {error}") from error
 
 

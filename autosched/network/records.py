@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from autosched.errors import AutoschedError, ScheduleError, StoreError
 from autosched.graph.graph import Graph
 from autosched.network.model import Model, compile_graph
+from autosched.network.nearest import NearestSchedules, form_of
 from autosched.network.object_cache import find_object
 from autosched.network.recipe import Recipe
 from autosched.network.tasks import Choose
@@ -58,6 +59,23 @@ def compile_with_records(
         return compile_graph(graph, target, threads, lambda recipes: stored(choose(recipes) if choose else recipes))
 
 
+def compile_varying(
+    graph: Graph, nearest: NearestSchedules, target: str | None, threads: int | None, db: Path | str | None
+) -> Model:
+    """The network as one program, with stored schedules of its kernels, else those of kernels of nearly the same sizes
+    that `nearest` knows or that are stored, else with what the analytic model likes best."""
+    with stored_schedules(db) as stored:
+        if stored is None:
+            return compile_graph(graph, target, threads, nearest)
+
+        def choose(recipes: Sequence[Recipe]) -> Sequence[Recipe]:
+            found = stored(recipes)
+            nearest.add(stored.alike([recipe for recipe in found if not recipe.steps]))
+            return nearest(found)
+
+        return compile_graph(graph, target, threads, choose)
+
+
 @dataclass
 class StoredSchedules:
     """Gives recipes their schedules from a database. `passed`: what was passed over, and why."""
@@ -74,6 +92,16 @@ class StoredSchedules:
         device = recipes[0].device
         best = self.database.best_of(set(hashes.values()), device.target.fingerprint, device.threads)
         return tuple(self._with_steps(r, best.get(hashes.get(r, ""), ())) for r in recipes)
+
+    def alike(self, recipes: Sequence[Recipe]) -> list[tuple[str, str]]:
+        """Specs that differ from those of `recipes` in sizes alone, with the steps of their best verified records."""
+        if not recipes:
+            return []
+        wanted, device = {form_of(recipe.spec).structure for recipe in recipes}, recipes[0].device
+        hashes = {spec: found for spec, found in self._known[0].items() if form_of(spec).structure in wanted}
+        best = self.database.best_of(set(hashes.values()), device.target.fingerprint, device.threads)
+        verified = {name: records[0].steps for name, records in best.items() if records[0].verified}
+        return [(spec, verified[found]) for spec, found in hashes.items() if found in verified]
 
     def _with_steps(self, recipe: Recipe, records: Sequence[Record]) -> Recipe:
         for record in records:

@@ -37,10 +37,11 @@ def verify_model(
 
 def _by_name(model: Model, inputs: Mapping[str, object] | Sequence[object]) -> dict[str, Array]:
     """Raises UsageError for arrays that the network does not take."""
+    names = [spec.name for spec in model.inputs]
     if isinstance(inputs, Mapping):
-        given = in_order(model.inputs, (), {str(name): array for name, array in inputs.items()})
+        given = in_order(names, (), {str(name): array for name, array in inputs.items()})
     elif isinstance(inputs, Sequence):
-        given = in_order(model.inputs, tuple(inputs), {})
+        given = in_order(names, tuple(inputs), {})
     else:
         raise UsageError(f"inputs are arrays in order, or by name, got {type(inputs).__name__}")
     return {spec.name: as_input(spec, array) for spec, array in zip(model.inputs, given, strict=True)}

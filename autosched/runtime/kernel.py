@@ -86,7 +86,7 @@ class Kernel:
 
     def __call__(self, *arrays: object, out: object = None, **named: object) -> Any:
         if named or len(arrays) != len(self.inputs):
-            arrays = in_order(self.inputs, arrays, named)
+            arrays = in_order([spec.name for spec in self.inputs], arrays, named)
         if out is not None:
             given = tuple(out) if isinstance(out, (tuple, list)) else (out,)
             if not self._passes((*arrays, *given)):

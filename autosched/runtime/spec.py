@@ -40,11 +40,10 @@ def largest(specs: Sequence[ArraySpec]) -> int:
     return max(range(len(specs)), key=lambda n: specs[n].nbytes, default=0)
 
 
-def in_order(specs: Sequence[ArraySpec], arrays: tuple[object, ...], named: Mapping[str, object]) -> tuple[object, ...]:
-    """An array for each of `specs`: the first ones in order, the others by name. Raises UsageError where one lacks."""
-    rest = [spec.name for spec in specs[len(arrays) :]]
-    if len(arrays) > len(specs) or set(rest) != set(named):
-        names = ", ".join(spec.name for spec in specs)
+def in_order(names: Sequence[str], arrays: tuple[object, ...], named: Mapping[str, object]) -> tuple[object, ...]:
+    """An array for each of `names`: the first ones in order, the others by name. Raises UsageError where one lacks."""
+    rest = names[len(arrays) :]
+    if len(arrays) > len(names) or set(rest) != set(named):
         got = f" and {', '.join(named)}" if named else ""
-        raise UsageError(f"the kernel takes {len(specs)} arrays ({names}), but got {len(arrays)}{got}")
+        raise UsageError(f"the kernel takes {len(names)} arrays ({', '.join(names)}), but got {len(arrays)}{got}")
     return (*arrays, *(named[name] for name in rest))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,20 @@ def test_kernels_are_built_once(sizes: list[int], monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(build, "make_kernel", refuse)
     monkeypatch.setattr(build, "_started", refuse)
     check(graph)
+
+
+def test_processes_build_for_several_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    build._SPARES.end()
+    check(chain([2, 3, 4, 5, 6]))
+    waiting = [process for _, process in build._SPARES._waiting]
+    assert waiting
+    check(chain([12, 13, 14, 15]))
+    assert {*waiting} <= {process for _, process in build._SPARES._waiting}
+    assert len(build._SPARES._waiting) <= len(os.sched_getaffinity(0))
+    monkeypatch.setenv("TMPDIR", "/elsewhere")  # another environment needs processes of its own
+    assert build._SPARES.take() is None
+    build._SPARES.end()
+    assert all(process.poll() is not None for process in waiting)
 
 
 def test_other_code_is_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

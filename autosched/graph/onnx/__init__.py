@@ -10,6 +10,7 @@ rules/     ONNX operators as nodes of ours: one function each
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,16 +23,46 @@ from autosched.graph.graph import Graph
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-def load_onnx(path: str | Path, sizes: Mapping[str, int] = NONE, fixed: Mapping[str, npt.ArrayLike] = NONE) -> Graph:
-    """The network in an ONNX file. `sizes` says what its symbolic dimensions are, by name: {"batch": 1}; one that has
-    no name is called by its place, as in {"x[0]": 1}. `fixed` has values of inputs that are the same in each run, as a
-    sampling rate that branches depend on: they are constants then. Raises GraphError for what is not accepted."""
+@dataclass(frozen=True)
+class OnnxFile:
+    """An ONNX file that was read (`model`), and where data beside it lie."""
+
+    model: Any
+    folder: Path
+
+    def graph(self, sizes: Mapping[str, int] = NONE, fixed: Mapping[str, npt.ArrayLike] = NONE) -> Graph:
+        """The network, as `load_onnx` says."""
+        from autosched.graph.onnx.importer import import_model
+
+        return import_model(self.model, sizes, fixed, self.folder)
+
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the arrays that a call takes, in their order."""
+        constants = {tensor.name for tensor in self.model.graph.initializer}
+        return tuple(info.name for info in self.model.graph.input if info.name not in constants)
+
+    def symbolic_dimensions(self) -> dict[str, tuple[str, int]]:
+        """Those of the inputs, by name, each with the input that has it first and its place there. Raises GraphError
+        for inputs that are no tensors."""
+        from autosched.graph.onnx.inputs import symbolic_dimensions
+
+        return symbolic_dimensions(self.model.graph)
+
+
+def read_onnx(path: str | Path) -> OnnxFile:
+    """Raises GraphError for what is no ONNX file, UsageError where the package onnx is missing."""
     try:
         from autosched.graph.onnx.files import read_model
-        from autosched.graph.onnx.importer import import_model
     except ImportError as error:
         if error.name != "onnx":
             raise
         raise UsageError("reading ONNX files needs the package onnx: pip install 'autosched[onnx]'") from error
     file = Path(path)
-    return import_model(read_model(file), sizes, fixed, file.parent)
+    return OnnxFile(read_model(file), file.parent)
+
+
+def load_onnx(path: str | Path, sizes: Mapping[str, int] = NONE, fixed: Mapping[str, npt.ArrayLike] = NONE) -> Graph:
+    """The network in an ONNX file. `sizes` says what its symbolic dimensions are, by name: {"batch": 1}; one that has
+    no name is called by its place, as in {"x[0]": 1}. `fixed` has values of inputs that are the same in each run, as a
+    sampling rate that branches depend on: they are constants then. Raises GraphError for what is not accepted."""
+    return read_onnx(path).graph(sizes, fixed)

@@ -41,6 +41,17 @@ def inputs_of(graph: GraphProto, sizes: Mapping[str, int], fixed: Collection[str
     return values
 
 
+def symbolic_dimensions(graph: GraphProto) -> dict[str, tuple[str, int]]:
+    """By name, each with the input that has it first, and its place there."""
+    constants = {tensor.name for tensor in graph.initializer}
+    found: dict[str, tuple[str, int]] = {}
+    for info in graph.input:
+        for place, (name, size) in enumerate(dimensions(info) if info.name not in constants else ()):
+            if size is None:
+                found.setdefault(name, (info.name, place))
+    return found
+
+
 def fixed_inputs(graph: GraphProto, fixed: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
     """The values of inputs that are constants, as arrays of their types."""
     infos = {info.name: info for info in graph.input}

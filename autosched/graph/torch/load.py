@@ -59,6 +59,17 @@ def load_torch(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) 
     return _walk(b, program.graph_module, known, inputs, type(module).__name__)
 
 
+def load_resized(
+    module: torch.nn.Module, example_inputs: Sequence[torch.Tensor], shapes: Sequence[tuple[int, ...]]
+) -> Graph:
+    """As `load_torch`, for inputs of other shapes: those that have another one than their example are zeros."""
+    resized = [
+        x if tuple(x.shape) == shape else torch.zeros(shape, dtype=x.dtype)
+        for x, shape in zip(example_inputs, shapes, strict=True)
+    ]
+    return load_torch(module, resized)
+
+
 def load_fx(
     module: fx.GraphModule, example_inputs: Sequence[Any], constants: Mapping[int, torch.Tensor] | None = None
 ) -> Graph:

@@ -72,7 +72,7 @@ class GpuKernel:
 
     def __call__(self, *arrays: object, out: object = None, stream: object = None, **named: object) -> Any:
         if named or len(arrays) != len(self.inputs):
-            arrays = in_order(self.inputs, arrays, named)
+            arrays = in_order([spec.name for spec in self.inputs], arrays, named)
         arrays = tuple(map(settled, arrays))
         items = () if out is None else self._out_items(out)
         on_host = self._place((*arrays, *items))

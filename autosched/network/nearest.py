@@ -1,0 +1,76 @@
+"""Schedules of kernels that differ from one in their sizes alone: the steps of the one that is nearest will do.
+
+A schedule holds for any sizes that it fits: what does not divide is guarded. To take it over needs a tenth of the time
+that the analytic model takes to choose one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from autosched.errors import AutoschedError
+from autosched.network.recipe import Recipe
+from autosched.schedule import check_target, replay
+
+
+@dataclass(frozen=True)
+class SizedForm:
+    """What a kernel computes, by its spec: `structure` without its sizes, but for those that are 1, as these have no
+    loops; and `sizes`, in the order in which they stand there."""
+
+    structure: str
+    sizes: tuple[int, ...]
+
+    def distance(self, other: SizedForm) -> float:
+        """How far the sizes are apart: the sum of the logarithms of what one is of the other. The structures are the
+        same."""
+        return sum(abs(math.log(a / b)) for a, b in zip(self.sizes, other.sizes, strict=True) if a != b)
+
+
+def form_of(spec: str) -> SizedForm:
+    sizes: list[int] = []
+
+    def without_sizes(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {name: without_sizes(each) for name, each in part.items()}
+        if isinstance(part, list):
+            return [without_sizes(each) for each in part]
+        if isinstance(part, int) and part > 1:
+            sizes.append(part)
+            return "size"
+        return part
+
+    return SizedForm(json.dumps(without_sizes(json.loads(spec))), tuple(sizes))
+
+
+@dataclass
+class NearestSchedules:
+    """Gives recipes that have no steps those of the nearest one that is known. Of those that are as near, the one that
+    was added first."""
+
+    _known: dict[str, dict[tuple[int, ...], str]] = field(default_factory=dict)  # steps, by structure and sizes
+
+    def add(self, known: Iterable[tuple[str, str]]) -> None:
+        """Pairs of a spec and steps."""
+        for spec, steps in known:
+            form = form_of(spec)
+            self._known.setdefault(form.structure, {}).setdefault(form.sizes, steps)
+
+    def __call__(self, recipes: Sequence[Recipe]) -> list[Recipe]:
+        return [recipe if recipe.steps else self._nearest(recipe) for recipe in recipes]
+
+    def _nearest(self, recipe: Recipe) -> Recipe:
+        form = form_of(recipe.spec)
+        known = self._known.get(form.structure)
+        if not known:
+            return recipe
+        sizes = min(known, key=lambda sizes: form.distance(SizedForm(form.structure, sizes)))
+        try:
+            check_target(replay(recipe.request.collapsed, known[sizes]), recipe.device.target.kind)
+        except AutoschedError:  # axes are merged, or not, by their sizes
+            return recipe
+        return replace(recipe, steps=known[sizes])
