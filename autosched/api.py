@@ -202,23 +202,25 @@ def load(
     threads: int | None = None,
     db: Path | str | None = None,
     records: bool = True,
+    simulate: bool = False,
 ) -> Model:
     """A network as one program: an ONNX file, a saved model, a torch module with `example_inputs`, or a graph.
 
     Kernels have the schedules that were saved with the network, those of the best records in `db` (default:
     `autosched db path`) that this installation has verified, or the ones that the analytic model likes best; nothing is
     measured. `records` False leaves the database out. A RecordWarning tells of records that do not fit any more.
-    `sizes` says what symbolic dimensions of an ONNX file are. Raises GraphError for a network that is not accepted,
-    with all operators that are unknown.
+    `sizes` says what symbolic dimensions of an ONNX file are. `target` may be a GPU's; `simulate` executes the kernels
+    of one for CUDA ("cuda -arch=sm_80") on the processor. Raises GraphError for a network that is not accepted, with
+    all operators that are unknown.
     """
+    from autosched.network.compile import compile_graph
     from autosched.network.load import load_network
-    from autosched.network.model import compile_graph
     from autosched.network.records import compile_with_records
 
     graph, choose = load_network(model, example_inputs, sizes or {})
     if not records:
-        return compile_graph(graph, target, threads, choose)
-    return compile_with_records(graph, target, threads, choose, db)
+        return compile_graph(graph, target, threads, choose, simulate)
+    return compile_with_records(graph, target, threads, choose, db, simulate=simulate)
 
 
 @overload

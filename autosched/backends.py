@@ -32,6 +32,8 @@ class Backend:
     has_shuffles: bool = False  # threads that run in step exchange values
     has_asynchronous_copies: bool = False  # where the device has them too
     has_matrices: bool = False  # warps multiply matrices, where the device can
+    array_alignment: int = 64  # bytes that the arrays of a network begin at multiples of
+    part_alignment: int = 1  # ... and that parts of these do which kernels read and write as arrays
 
 
 BACKENDS: dict[str, Backend] = {
@@ -51,8 +53,11 @@ BACKENDS: dict[str, Backend] = {
         has_shuffles=True,
         has_asynchronous_copies=True,
         has_matrices=True,
+        array_alignment=512,
+        part_alignment=16,  # of the widest access
     ),
-    "opencl": Backend(True, None, ("opencl",), {"opencl": ".cl"}),
+    # No device asks for more of a part of a buffer (CL_DEVICE_MEM_BASE_ADDR_ALIGN).
+    "opencl": Backend(True, None, ("opencl",), {"opencl": ".cl"}, array_alignment=512, part_alignment=512),
 }
 
 

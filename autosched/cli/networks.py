@@ -62,6 +62,12 @@ def add_network(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=options.integer(1), metavar="N", help="default: the processor's cores")
 
 
+def add_simulate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--simulate", action="store_true", help="execute a network's kernels for CUDA on the processor, without a GPU"
+    )
+
+
 def add_record_or_network(parser: argparse.ArgumentParser) -> None:
     """A record by its number, with what says which, or a network, with what says how it is loaded."""
     parser.add_argument("id", type=record_or_network, metavar="ID|MODEL.onnx", help=f"a record's number, or {FORMS}")
@@ -141,6 +147,7 @@ def load_network(found: NamedNetwork, args: argparse.Namespace) -> Model:
         target=args.target or "cpu",
         threads=args.threads,
         db=args.db,
+        simulate="simulate" in args and args.simulate,
     )
 
 

@@ -29,12 +29,13 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--inputs", type=Path, metavar="FILE.npz", help="arrays by the inputs' names, for a network")
     parser.add_argument("--locate", action="store_true", help="stop at the first kernel beyond its bound")
     parser.add_argument("--onnxruntime", action="store_true", help="compare an ONNX file with onnxruntime, too")
+    networks.add_simulate(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     if isinstance(args.id, int):
-        networks.check_record(args, "inputs", "locate", "onnxruntime")
+        networks.check_record(args, "inputs", "locate", "onnxruntime", "simulate")
         return _verify_record(args)
     return _verify_network(args)
 

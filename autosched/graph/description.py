@@ -23,8 +23,9 @@ from autosched.ir.dtype import DTYPES
 from autosched.te import ComputeDAG
 
 
-def describe(graph: Graph, group: Group) -> dict[str, Any]:
-    """What the kernel of `group` computes."""
+def describe(graph: Graph, group: Group, has_weights: bool = True) -> dict[str, Any]:
+    """What the kernel of `group` computes. Constants are inputs as others are for a target that prepares none, which
+    `has_weights` says."""
     numbers = {name: n for n, name in enumerate(group.inputs)}
     nodes = []
     for node in group.nodes:
@@ -34,7 +35,7 @@ def describe(graph: Graph, group: Group) -> dict[str, Any]:
         attributes = {name: attribute_data(value) for name, value in sorted(node.attributes.items())}
         nodes.append([node.operator, used, [numbers[name] for name in node.outputs], attributes])
     inputs = [[list(graph.values[name].shape), graph.values[name].dtype] for name in group.inputs]
-    weights = sum(map(graph.is_constant, group.inputs))
+    weights = sum(map(graph.is_constant, group.inputs)) if has_weights else 0
     if weights == len(group.inputs):  # what nothing else goes into is copied, not prepared
         weights = 0
     return {"inputs": inputs, "weights": weights, "nodes": nodes, "outputs": [numbers[name] for name in group.outputs]}

@@ -19,16 +19,19 @@ BEGIN_CYCLES = 300.0  # of beginning and ending a part of a program
 # 112 0.86, 320 1.1; before a product of 3072 columns 1.15.
 KEPT_READS = 256
 FORK_JOIN_CYCLES = 2000.0  # ... on several threads
+LAUNCH_S = 2e-6  # from the end of a kernel of a GPU to the first results of the next one
+CACHE_RATE = 1.5  # times its memory's: what its last cache delivers
 
 
 @dataclass(frozen=True)
 class FusionRates:
-    """What all threads do in a cycle: bytes of a cache that all share, operations on float32; and what a parallel part
-    costs."""
+    """What all threads do in a cycle: bytes of a cache that all share, operations on float32; what a parallel part
+    costs; and `part_alignment`, the bytes that a part of an array must begin at a multiple of to be one itself."""
 
     bytes_per_cycle: float
     operations_per_cycle: float
     begin_cycles: float
+    part_alignment: int = 1
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,12 @@ class NodeWork:
 
 
 def rates_of(target: Target, threads: int) -> FusionRates:
-    """Of a processor; a GPU's are taken to be in the same proportion."""
+    """Of a target, with so many threads of a processor."""
+    if target.gpu is not None:
+        lanes = float(target.gpu.multiprocessors * target.gpu.fma_per_cycle_per_multiprocessor)
+        cycles_s = 1e9 * target.gpu.clock_ghz
+        from_cache = CACHE_RATE * target.gpu.bandwidth_bytes_s / cycles_s
+        return FusionRates(from_cache, lanes, LAUNCH_S * cycles_s, target.backend.part_alignment)
     core = microarchitecture(target.mcpu)
     operations = core.fma * target.vector_bytes / FLOAT_BYTES
     begin = FORK_JOIN_CYCLES if threads > 1 else BEGIN_CYCLES

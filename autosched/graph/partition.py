@@ -156,7 +156,15 @@ class _Partition:
         return {id(node): n for n, node in enumerate(self.graph.nodes)}
 
     def facts(self, node: Node) -> NodeFacts:
-        return facts_of(node, self.graph)
+        """What a part of an array is, is moved where kernels cannot have it as an array of its own."""
+        found = facts_of(node, self.graph)
+        if found.kind is Kind.VIEW and not self._is_aligned(found.offset, node.outputs[0]):
+            return replace(found, kind=Kind.MOVEMENT, offset=0)
+        return found
+
+    def _is_aligned(self, element: int, name: str) -> bool:
+        """Whether an array of a value's type may begin at that element of another."""
+        return element * DTYPES[self.graph.values[name].dtype].nbytes % self.rates.part_alignment == 0
 
     # Joined
 
@@ -303,6 +311,8 @@ class _Partition:
         if math.prod(shape[:axis]) > 1 or len(set(parts)) < len(parts) or not taken.isdisjoint(parts):
             return None
         if any(maker is None or id(maker) not in self.homes for maker in makers):
+            return None
+        if not all(self._is_aligned(self.graph_size(part), output) for part in parts[:-1]):
             return None
         stored = [maker is not None and self._is_stored(maker) for maker in makers]
         copied = self.rates.begin_cycles + 2 * self._nbytes(output) / self.rates.bytes_per_cycle

@@ -18,17 +18,12 @@ from autosched.measure.buffers import POISON_FLOAT, GuardedBuffer
 from autosched.measure.check import Array, CandidateError, Expected, clobbered, compare, open_array, open_expected
 from autosched.measure.problem import DATA_SETS
 from autosched.runtime.gpu.compile import CompileError
-from autosched.runtime.simulator.execute import EXTREMES, Mode, Simulated, build, execute
+from autosched.runtime.simulator.execute import EXTREMES, FAULTS_OF, Mode, Simulated, build, execute
 from autosched.runtime.spec import ArraySpec
 
 SECONDS = 600  # of the processor, for one launch
 HASTY = tuple(replace(mode, seconds=SECONDS) for mode in EXTREMES)
 EXAMINING = (replace(HASTY[0], checked=True), HASTY[1])
-# What the simulator finds -> the class of the failure; the rest makes results wrong, sooner or later.
-FAULTS_OF = {
-    "misaligned": "misaligned_address", "outside": "illegal_address", "trap": "crash", "refused": "launch_refused",
-    "deadlock": "hang", "diverged": "hang", "endless": "hang",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

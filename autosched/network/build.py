@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import IO
 
 from autosched.errors import NoValidCandidate, UsageError
@@ -141,7 +142,13 @@ class _Builder(threading.Thread):
         _kill(self._process)
 
     def _build(self, recipe: Recipe) -> None:
-        job = {"spec": recipe.spec, "target": recipe.target_text, "threads": recipe.threads, "steps": recipe.steps}
+        job: dict[str, object] = {
+            "spec": recipe.spec,
+            "target": recipe.target_text,
+            "threads": recipe.threads,
+            "steps": recipe.steps,
+        }
+        job["gpu"] = None if recipe.gpu is None else asdict(recipe.gpu)
         for passed_over in range(CANDIDATES):
             answer = self._ask({**job, "passed_over": passed_over})
             if answer is not None or self._ended:

@@ -18,7 +18,7 @@ from autosched.graph.partition import Alias, Group, Join, dag_of
 from autosched.ir.dtype import DTYPES
 from autosched.network.closeness import WINOGRAD, Comparison, compare, size_of
 from autosched.network.inputs import InputSet
-from autosched.network.kernels import origin_of, run_kernel
+from autosched.network.kernels import origin_of
 from autosched.network.model import Model
 from autosched.te import ComputeDAG
 from autosched.te.reference.evaluate import Reference, evaluate, within
@@ -184,7 +184,7 @@ class _KernelWalk:
         graph = self._program.graph
         given = {name: self._value(name) for name in group.inputs}
         wanted, usual = (_evaluated(graph, group, given, how) for how in (exact, plain))
-        got = run_kernel(self._model, n, {k: a for k, a in given.items() if not graph.is_constant(self._base(k))})
+        got = self._model.run_step(n, {k: a for k, a in given.items() if not graph.is_constant(self._base(k))})
         loosened = WINOGRAD if self._program.kernels[n].winograd else 1.0
         terms = self._terms[n]
         found = [

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import mean
 from typing import TypeAlias
 
 from autosched.graph.graph import Array
+from autosched.measure.backends import lock_name
 from autosched.measure.host import device_lock
-from autosched.measure.timing import interleaved, python_clock
+from autosched.measure.timing import interleaved
 from autosched.network.model import Model
 from autosched.network.profile import profile
 
@@ -59,8 +59,8 @@ def side_by_side(models: Sequence[Model], inputs: Arrays) -> list[Samples]:
     """Samples of each network, by turns, while nobody else of this user's measures."""
     clocks = {}
     for n, model in enumerate(models):
-        clocks[str(n)] = python_clock(partial(model, *(inputs[name] for name in model.original.inputs)))
-    with device_lock("cpu"):
+        clocks[str(n)] = model.clocks(inputs).call
+    with device_lock(lock_name(models[0].device.target.kind)):
         samples = interleaved(clocks, ROUNDS, SAMPLE_S)
     return [tuple(samples[str(n)]) for n in range(len(models))]
 

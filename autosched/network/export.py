@@ -23,14 +23,14 @@ from autosched.session.c_interface import Header, arguments_of, c_identifier, te
 from autosched.session.linking import linked, write_whole
 
 if TYPE_CHECKING:
-    from autosched.network.model import Model
+    from autosched.network.native import NativeModel
 
 ENTRY = "network"
 SCRIPT = "{ global: autosched_*; local: autosched_parallel; *; };\n"  # the thread pool is shared by libraries
 INCLUDES = ("errno.h", "stddef.h", "stdint.h", "string.h", "fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h")
 
 
-def export_model(model: Model, path: Path) -> list[Path]:
+def export_model(model: NativeModel, path: Path) -> list[Path]:
     """Writes the library at `path`, NAME.so, and beside it NAME.h and NAME.safetensors; returns the three.
 
     Each file is there whole or not at all; the library, without which the others are of no use, comes last. Raises
@@ -51,7 +51,7 @@ def export_model(model: Model, path: Path) -> list[Path]:
     return [path, path.with_suffix(".h"), path.with_suffix(SUFFIX)]
 
 
-def _entry(model: Model, symbol: str) -> bytes:
+def _entry(model: NativeModel, symbol: str) -> bytes:
     """The function and the thread pool; the kernels are objects of their own."""
     n, device = len(model.inputs) + len(model.outputs), model.device
     program = emit_program(ENTRY, tuple(model.program.launches()), n, device.target)
@@ -59,7 +59,7 @@ def _entry(model: Model, symbol: str) -> bytes:
     return export_object(program + wrapper, device.target, device.threads, alone=False)
 
 
-def _header(model: Model, symbol: str, weights: WeightsFile) -> Header:
+def _header(model: NativeModel, symbol: str, weights: WeightsFile) -> Header:
     target, threads = model.device.target, model.device.threads
     arguments = arguments_of(model.inputs, model.outputs)
     about = [f"  {a.name:<12} {a.role}  {a.spec}" for a in arguments]

@@ -1,4 +1,4 @@
-"""From a graph to one native program: kernels of its groups, a plan of its memory, and where its weights lie."""
+"""From a graph to one program: kernels of its groups, a plan of its memory, and where its weights lie."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
-from autosched.codegen.llvm.program import ARENA, ARGUMENT, WEIGHTS, KernelCall, Pointer
+from autosched.backends import Backend
+from autosched.codegen.calls import ARENA, ARGUMENT, WEIGHTS, KernelCall, Pointer
 from autosched.graph.fusion_cost import rates_of
 from autosched.graph.graph import Graph, Node, Value, fresh_name
 from autosched.graph.liveness import KernelRun, Tenant, live
@@ -22,8 +23,6 @@ from autosched.network.recipe import KernelObject
 from autosched.network.tasks import Choose, NetworkTask, spec_of, tasks_of
 from autosched.runtime.spec import ArraySpec
 from autosched.session.device import Device
-
-ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,7 @@ class NetworkProgram:
     steps: tuple[NetworkStep, ...]
     tasks: tuple[NetworkTask, ...]
     kernels: Mapping[int, KernelObject]
+    backend: Backend
     memory: ArenaPlan
     raw: Mapping[str, int]
     packed: Mapping[int, int]
@@ -62,7 +62,7 @@ class NetworkProgram:
     @property
     def tenants(self) -> tuple[Tenant, ...]:
         """What lies in the arena, with the kernels, in the order in which they run, from and to which it is needed."""
-        return _tenants(self.graph, self.steps, self.kernels)
+        return _tenants(self.graph, self.steps, self.kernels, self.backend)
 
     def launches(self) -> Iterator[KernelCall]:
         arguments = (*self.graph.inputs, *self.graph.outputs)
@@ -80,7 +80,7 @@ class NetworkProgram:
             if isinstance(step, Group):
                 packed = [Pointer(WEIGHTS, self.packed[n])] if n in self.packed else []
                 pointers = (*map(pointer, step.inputs), *map(pointer, step.outputs), *packed)
-                workspace = Pointer(ARENA, self.memory.offsets[_workspace(n)])
+                workspace = Pointer(ARENA, self.memory.offsets.get(_workspace(n), 0))
                 yield KernelCall(self.kernels[n].name, pointers, workspace)
 
     def constant(self, name: str) -> Pointer | None:
@@ -123,22 +123,23 @@ def build_program(graph: Graph, target_text: str, device: Device, choose: Choose
     Where no code can be made for a group of nodes, each of them is a kernel of its own. Raises UnbuiltKernel for a
     single node.
     """
-    alone: frozenset[str] = frozenset()
+    alone, backend = frozenset[str](), device.target.backend
     while True:
         steps = steps_of(graph, device, alone)
         try:
-            tasks = tasks_of(graph, steps, target_text, device.threads, choose)
+            tasks = tasks_of(graph, steps, target_text, device, choose)
             break
         except UnbuiltKernel as failure:
-            failed = [step for step in steps if isinstance(step, Group) and spec_of(graph, step) == failure.recipe.spec]
+            groups = [step for step in steps if isinstance(step, Group)]
+            failed = [group for group in groups if spec_of(graph, group, backend) == failure.recipe.spec]
             apart = frozenset(name for group in failed for node in group.nodes for name in node.outputs)
             if apart <= alone or all(len(group.nodes) == 1 for group in failed):
                 raise
             alone |= apart
     kernels = {n: task.kernel for task in tasks for n in task.steps}
-    raw, packed, size = _layout(graph, steps, kernels)
-    memory = plan(_tenants(graph, steps, kernels))
-    return NetworkProgram(graph, steps, tasks, kernels, memory, raw, packed, size)
+    raw, packed, size = _layout(graph, steps, kernels, backend.array_alignment)
+    memory = plan(_tenants(graph, steps, kernels, backend))
+    return NetworkProgram(graph, steps, tasks, kernels, backend, memory, raw, packed, size)
 
 
 def _places(graph: Graph, steps: Sequence[NetworkStep]) -> dict[str, Alias]:
@@ -184,20 +185,27 @@ def steps_of(graph: Graph, device: Device, alone: frozenset[str] = frozenset()) 
     return (*(step for step in steps if isinstance(step, Alias)), *(found[n] for n in numbers))
 
 
-def _tenants(graph: Graph, steps: Sequence[NetworkStep], kernels: Mapping[int, KernelObject]) -> tuple[Tenant, ...]:
-    """Values and the workspaces of kernels, with the kernels from and to which they are needed."""
+def _tenants(
+    graph: Graph, steps: Sequence[NetworkStep], kernels: Mapping[int, KernelObject], backend: Backend
+) -> tuple[Tenant, ...]:
+    """Values and the workspaces of kernels, with the kernels from and to which they are needed. What is as long as
+    arrays are aligned lies aligned; a GPU has no pages on which arrays had better be apart."""
     sizes = _sizes(graph, steps)
     runs = []
     for n, step in enumerate(steps):
         if isinstance(step, Group):
-            sizes[_workspace(n)] = kernels[n].workspace_bytes
-            runs.append(KernelRun(step.inputs, (*step.outputs, _workspace(n))))
+            own = (_workspace(n),) if kernels[n].workspace_bytes else ()
+            sizes |= dict.fromkeys(own, kernels[n].workspace_bytes)
+            runs.append(KernelRun(step.inputs, (*step.outputs, *own)))
     homes = {name: place.base for name, place in _places(graph, steps).items()}
-    return live(runs, sizes, aliases=homes).tenants
+    found = live(runs, sizes, aliases=homes).tenants
+    if not backend.is_gpu:
+        return found
+    return tuple(replace(t, nbytes=aligned(t.nbytes, backend.array_alignment), beside=()) for t in found)
 
 
 def _layout(
-    graph: Graph, steps: Sequence[NetworkStep], kernels: Mapping[int, KernelObject]
+    graph: Graph, steps: Sequence[NetworkStep], kernels: Mapping[int, KernelObject], alignment: int
 ) -> tuple[dict[str, int], dict[int, int], int]:
     raw: dict[str, int] = {}
     packed: dict[int, int] = {}
@@ -209,12 +217,12 @@ def _layout(
         own = [name for name in step.inputs if graph.is_constant(name)]
         if kernels[n].prepare is not None:
             packed[n] = shared.setdefault((kernels[n].name, *own), used)
-            used += _aligned(kernels[n].packed_bytes) if packed[n] == used else 0
+            used += aligned(kernels[n].packed_bytes, alignment) if packed[n] == used else 0
             own = []
         for name in (*own, *(bases[name] for name in step.inputs if graph.is_constant(bases.get(name)))):
             if name not in raw:
                 raw[name] = used
-                used += _aligned(array_spec(graph, name).nbytes)
+                used += aligned(array_spec(graph, name).nbytes, alignment)
     return raw, packed, used
 
 
@@ -224,5 +232,5 @@ def array_spec(graph: Graph, value: str, name: str | None = None) -> ArraySpec:
     return ArraySpec(name or value, found.shape, found.dtype)
 
 
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+def aligned(nbytes: int, alignment: int) -> int:
+    return -(-nbytes // alignment) * alignment

@@ -1,4 +1,5 @@
-"""What a kernel of a network is made from, and how it is made: a description becomes an object file."""
+"""What a kernel of a network is made from, and how it is made: a description becomes an object file, or a source for a
+GPU, as its driver loads code for the device that it finds."""
 
 from __future__ import annotations
 
@@ -8,9 +9,12 @@ import os
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from autosched.codegen.c.source import GpuSource
 from autosched.codegen.source import KernelSource
 from autosched.errors import ExpressionError, GraphError, NoValidCandidate, ScheduleError
+from autosched.runtime.gpu.compile import CompileError
 from autosched.runtime.jit import compile_object, llvm_version
 from autosched.schedule import steps_to_json
 from autosched.session.device import Device, find_device
@@ -18,14 +22,18 @@ from autosched.session.request import Request
 from autosched.session.task import analytic_best, make_task
 from autosched.tuner.definition import redefine
 
+if TYPE_CHECKING:
+    from autosched.codegen import Source
+    from autosched.target import GpuFacts
+
 CANDIDATES = 4  # that are tried for a kernel
 NOT_BUILT = (NoValidCandidate, GraphError, ExpressionError, ScheduleError)  # that a kernel has no code
 
 
 @dataclass(frozen=True)
 class KernelObject:
-    """Code for one kernel; the fields are those of its `KernelSource`, with an object file for the text. `steps` is its
-    schedule, in JSON."""
+    """Code for one kernel; the fields are those of its `KernelSource`, with an object file for the text. Of a GPU's the
+    code is that of `network.gpu_sources`. `steps` is its schedule, in JSON."""
 
     name: str
     workspace_bytes: int
@@ -43,16 +51,20 @@ class KernelObject:
 @dataclass(frozen=True)
 class Recipe:
     """`spec`: what is computed, as `tuner.definition.redefine` reads it. `steps`: a schedule in JSON; without one it is
-    what the analytic model likes best."""
+    what the analytic model likes best. `gpu`: the facts of a GPU, which is asked for them once."""
 
     spec: str
     target_text: str
     threads: int
     steps: str = ""
+    gpu: GpuFacts | None = None
 
     @cached_property
     def device(self) -> Device:
-        return find_device(self.target_text, self.threads, runs=False)
+        if self.gpu is None:
+            return find_device(self.target_text, self.threads, runs=False)
+        found = find_device(self.target_text, None, runs=False)
+        return Device(found.target.with_gpu(self.gpu), self.threads)
 
     @cached_property
     def key(self) -> str:
@@ -69,7 +81,7 @@ class Recipe:
     def request(self) -> Request:
         return Request(redefine(self.spec, None), self.device, self.target_text)
 
-    def source(self, place: int = 0) -> tuple[KernelSource, str]:
+    def source(self, place: int = 0) -> tuple[Source, str]:
         """The code, and the steps, of the schedule that is given or, by its place from 0, of one that the analytic
         model likes.
 
@@ -79,36 +91,59 @@ class Recipe:
             return _source_of(self.request, self.steps, self.name), self.steps
         task, sketches = make_task(self.request, name=self.name)
         candidate, source = analytic_best(task, place + 1)[-1]
-        assert isinstance(source, KernelSource)
         return source, steps_to_json(sketches[candidate.sketch].state, task.values(candidate))
 
 
 def make_kernel(recipe: Recipe, passed_over: int = 0) -> KernelObject:
-    """Builds a kernel, without the first candidates of the analytic model that are `passed_over`.
+    """Builds a kernel, without the first candidates of the analytic model that are `passed_over`, nor those of which
+    the compiler says that they are slow, where there are others.
 
-    Raises NoValidCandidate where LLVM does not take its code.
+    Raises NoValidCandidate where no compiler takes its code.
     """
     error: Exception | None = None
+    slow: KernelObject | None = None
     for place in range(passed_over, CANDIDATES):
         source, steps = recipe.source(place)
         try:
-            code = compile_object(source.ir, recipe.device.target)
-        except RuntimeError as failure:
+            if isinstance(source, KernelSource):
+                return _for_processor(source, steps, recipe)
+            made, is_slow = _for_gpu(source, steps, recipe)
+        except (RuntimeError, CompileError) as failure:
             error = failure
-        else:
-            return KernelObject(source.name, source.workspace_bytes, source.packed_bytes, source.winograd, steps, code)
+            continue
+        if not is_slow:
+            return made
+        slow = slow or made
+        if recipe.steps:  # all candidates are the one
+            break
+    if slow is not None:
+        return slow
     raise NoValidCandidate(f"no candidate of {recipe.request.problem.name} can be compiled: {error}") from error
 
 
-def _source_of(request: Request, steps: str, name: str) -> KernelSource:
+def _for_processor(source: KernelSource, steps: str, recipe: Recipe) -> KernelObject:
+    code = compile_object(source.ir, recipe.device.target)
+    return KernelObject(source.name, source.workspace_bytes, source.packed_bytes, source.winograd, steps, code)
+
+
+def _for_gpu(source: GpuSource, steps: str, recipe: Recipe) -> tuple[KernelObject, bool]:
+    """With whether it is slow, as far as a compiler says. Raises CompileError."""
+    from autosched.network.gpu_sources import encoded, try_compile, workspace_of
+
+    target = recipe.device.target
+    code = try_compile(source, target)
+    _, nbytes = workspace_of(source, target.backend.array_alignment)
+    is_slow = code is not None and bool(code.spills or code.warnings)
+    return KernelObject(source.name, nbytes, 0, 0, steps, encoded(source)), is_slow
+
+
+def _source_of(request: Request, steps: str, name: str) -> Source:
     from autosched.lower import lower
     from autosched.schedule import check_target, replay
 
     state = replay(request.collapsed, steps)
     check_target(state, request.device.target.kind)
-    source = request.source(lower(state, name), state.steps, {})
-    assert isinstance(source, KernelSource)
-    return source
+    return request.source(lower(state, name), state.steps, {})
 
 
 @cache

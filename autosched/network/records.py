@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 
 from autosched.errors import AutoschedError, ScheduleError, StoreError
 from autosched.graph.graph import Graph
-from autosched.network.model import Model, compile_graph
+from autosched.network.compile import compile_graph
+from autosched.network.model import Model
 from autosched.network.nearest import NearestSchedules, form_of
 from autosched.network.object_cache import find_object
 from autosched.network.recipe import Recipe
@@ -50,13 +51,19 @@ def compile_with_records(
     threads: int | None = None,
     choose: Choose | None = None,
     db: Path | str | None = None,
+    *,
+    simulate: bool = False,
 ) -> Model:
     """The network as one program, with the schedules that `choose` gives, else with stored ones, else with what the
     analytic model likes best. Raises what `compile_graph` does, and StoreError for a file that is no database."""
     with stored_schedules(db) as stored:
         if stored is None:
-            return compile_graph(graph, target, threads, choose)
-        return compile_graph(graph, target, threads, lambda recipes: stored(choose(recipes) if choose else recipes))
+            return compile_graph(graph, target, threads, choose, simulate)
+
+        def chosen(recipes: Sequence[Recipe]) -> Sequence[Recipe]:
+            return stored(choose(recipes) if choose else recipes)
+
+        return compile_graph(graph, target, threads, chosen, simulate)
 
 
 def compile_varying(

@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from autosched.backends import Backend
 from autosched.graph.description import describe
 from autosched.graph.graph import Graph
 from autosched.graph.partition import Group, NetworkStep
 from autosched.network.build import build_kernels
 from autosched.network.recipe import KernelObject, Recipe
+from autosched.session.device import Device
 from autosched.session.request import Request
 
 Choose = Callable[[Sequence[Recipe]], Sequence[Recipe]]  # the recipes in order, with a schedule or as they are
@@ -39,13 +41,14 @@ class NetworkTask:
 
 
 def tasks_of(
-    graph: Graph, steps: Sequence[NetworkStep], target_text: str, threads: int, choose: Choose | None = None
+    graph: Graph, steps: Sequence[NetworkStep], target_text: str, device: Device, choose: Choose | None = None
 ) -> tuple[NetworkTask, ...]:
     """The tasks of the steps that are kernels, built. Raises UnbuiltKernel."""
+    target = device.target
     places: dict[Recipe, list[int]] = {}
     for n, step in enumerate(steps):
         if isinstance(step, Group):
-            recipe = Recipe(spec_of(graph, step), target_text, threads)
+            recipe = Recipe(spec_of(graph, step, target.backend), target_text, device.threads, gpu=target.gpu)
             places.setdefault(recipe, []).append(n)
     recipes = list(places)
     chosen = dict(zip(recipes, choose(recipes) if choose else recipes, strict=True))
@@ -53,8 +56,8 @@ def tasks_of(
     return tuple(NetworkTask(chosen[recipe], kernels[chosen[recipe]], tuple(found)) for recipe, found in places.items())
 
 
-def spec_of(graph: Graph, group: Group) -> str:
+def spec_of(graph: Graph, group: Group, backend: Backend) -> str:
     """What the kernel of a group computes, as recipes say it."""
     words = "-".join(node.operator for node in group.nodes)
-    dtype = graph.values[group.outputs[0]].dtype
-    return json.dumps({"name": words, "args": {}, "dtype": dtype, "graph": describe(graph, group)}, sort_keys=True)
+    dtype, described = graph.values[group.outputs[0]].dtype, describe(graph, group, backend.has_weights)
+    return json.dumps({"name": words, "args": {}, "dtype": dtype, "graph": described}, sort_keys=True)

@@ -20,7 +20,7 @@ from autosched.measure.results import median_interval
 from autosched.network.check import compare_outputs
 from autosched.network.contest import Steps, contest
 from autosched.network.inputs import input_sets
-from autosched.network.model import Model, compile_graph
+from autosched.network.model import Model
 from autosched.network.network_search import NetworkSearch
 from autosched.network.place import Place
 from autosched.network.profile import NetworkTimes, profile
@@ -132,4 +132,4 @@ def _rebuilt(model: Model, steps: Steps) -> Model:
     def choose(recipes: Sequence[Recipe]) -> list[Recipe]:
         return [replace(recipe, steps=kept.get(recipe.spec, "")) for recipe in recipes]
 
-    return compile_graph(model.original, model.tasks[0].recipe.target_text, model.device.threads, choose)
+    return model.with_schedules(choose)

@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias
 
-import numpy as np
-
 from autosched.errors import UsageError
-from autosched.graph.graph import Array, Graph
+from autosched.graph.graph import Graph
 from autosched.network.model import Model
 from autosched.network.nearest import NearestSchedules
 from autosched.runtime.spec import in_order
+from autosched.runtime.tensors import are_equal
 
 MOST = 16  # programs that are kept
 ANY = range(1, 1 << 31)
@@ -140,23 +139,10 @@ def sharing(model: Model, other: Model) -> Model:
     """The model with the constants, and the packed weights, of the other one where they are equal: once in memory."""
     original = _with_constants(model.original, other.original)
     program = replace(model.program, graph=_with_constants(model.program.graph, other.program.graph))
-    block = other.block if _are_equal(model.block, other.block) else model.block
-    return Model(original, program, model.linked, block, model.device)
+    return model.sharing(original, program, other)
 
 
 def _with_constants(graph: Graph, other: Graph) -> Graph:
     known = other.constants
-    constants = {n: known[n] if n in known and _are_equal(a, known[n]) else a for n, a in graph.constants.items()}
+    constants = {n: known[n] if n in known and are_equal(a, known[n]) else a for n, a in graph.constants.items()}
     return replace(graph, constants=constants)
-
-
-def _are_equal(a: Array, b: Array) -> bool:
-    """Bit by bit."""
-    if a is b or (a.dtype, a.shape) != (b.dtype, b.shape):
-        return a is b
-    return a.flags.c_contiguous and b.flags.c_contiguous and np.array_equal(_bytes(a), _bytes(b))
-
-
-def _bytes(a: Array) -> Array:
-    found: Array = a.reshape(-1).view("uint8")
-    return found

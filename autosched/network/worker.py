@@ -13,9 +13,11 @@ import sys
 import traceback
 
 from autosched.errors import AutoschedError
+from autosched.measure.protocol import checked
 from autosched.measure.worker import harden, take_pipes
 from autosched.network.object_cache import keep_object
 from autosched.network.recipe import NOT_BUILT, Recipe, make_kernel
+from autosched.target import GpuFacts
 
 
 def main() -> int:
@@ -28,7 +30,9 @@ def main() -> int:
 
 
 def _answer(job: dict[str, object]) -> dict[str, str]:
-    recipe = Recipe(str(job["spec"]), str(job["target"]), int(str(job["threads"])), str(job["steps"]))
+    recipe = Recipe(
+        str(job["spec"]), str(job["target"]), int(str(job["threads"])), str(job["steps"]), _facts(job["gpu"])
+    )
     try:
         keep_object(recipe, make_kernel(recipe, int(str(job["passed_over"]))))
     except NOT_BUILT as error:
@@ -38,6 +42,13 @@ def _answer(job: dict[str, object]) -> dict[str, str]:
     except Exception:  # a bug, to be raised where somebody sees it
         return {"bug": traceback.format_exc()}
     return {}
+
+
+def _facts(data: object) -> GpuFacts | None:
+    if data is None:
+        return None
+    found: GpuFacts = checked(data, GpuFacts, "a GPU")
+    return found
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import pytest
 from autosched.cli.main import VERBS, build_parser
 from autosched.codegen.source import KernelSource
 from autosched.graph.graph import Graph, Node, Value
-from autosched.network.model import compile_graph
+from autosched.network.compile import compile_graph
 from autosched.runtime.spec import ArraySpec
 from autosched.session.export import Deployable, header_text
 from autosched.target import parse_target

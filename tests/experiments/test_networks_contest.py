@@ -11,7 +11,7 @@ import pytest
 from autosched.errors import UsageError
 from autosched.graph.graph import Graph, Node, Value
 from autosched.measure.timing import python_clock
-from autosched.network.model import compile_graph
+from autosched.network.compile import compile_graph
 from experiments.networks import __main__ as script
 from experiments.networks.chart import draw, heights
 from experiments.networks.contest import NetworkBout, entrants, hold

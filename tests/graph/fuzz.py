@@ -16,7 +16,7 @@ from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import exact, interpret
 from autosched.graph.partition import Alias, Join, dag_of, partition
 from autosched.graph.passes import run_passes
-from autosched.network.model import compile_graph
+from autosched.network.compile import compile_graph
 from autosched.network.program import with_own_outputs
 from tests.graph.drafts import some_inputs
 from tests.graph.random_graphs import random_graph

@@ -10,7 +10,7 @@ from autosched.graph.interpret import interpret
 from autosched.graph.operators import results_of
 from autosched.graph.passes import run_passes
 from autosched.graph.passes.keep_few_bits import MOST_ROWS
-from autosched.network.model import compile_graph
+from autosched.network.compile import compile_graph
 
 RNG = np.random.default_rng(5)
 

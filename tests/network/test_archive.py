@@ -16,7 +16,8 @@ import autosched
 from autosched.errors import GraphError, RecordWarning, UsageError
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.saved import load_saved, save_graph
-from autosched.network.model import Model, compile_graph
+from autosched.network.compile import compile_graph
+from autosched.network.model import Model
 from autosched.network.recipe import Recipe
 from autosched.schedule import steps_to_json
 from autosched.session.task import analytic_best, make_task

@@ -16,7 +16,7 @@ from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
 from autosched.network import build, object_cache, recipe
 from autosched.network.build import build_kernels
-from autosched.network.model import compile_graph
+from autosched.network.compile import compile_graph
 from autosched.network.object_cache import find_object
 from autosched.network.recipe import KernelObject, Recipe
 

@@ -13,8 +13,9 @@ from autosched.errors import UsageError
 from autosched.graph.graph import Graph
 from autosched.network.check import Verification, verify_network
 from autosched.network.closeness import compare, distance
+from autosched.network.compile import compile_graph
 from autosched.network.inputs import InputSet, input_sets
-from autosched.network.model import Model, compile_graph
+from autosched.network.model import Model
 from tests.graph import networks
 from tests.graph.networks import Builder
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from autosched import api
+from autosched.network.compile import compile_graph
 from autosched.network.explain import Explanation, Layer
 from autosched.network.inputs import input_sets
-from autosched.network.model import compile_graph
 from autosched.network.profile import profile
 from tests.graph import networks
 

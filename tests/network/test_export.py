@@ -13,7 +13,8 @@ import pytest
 
 from autosched.errors import UsageError
 from autosched.graph.graph import Graph, Node, Value
-from autosched.network.model import Model, compile_graph
+from autosched.network.compile import compile_graph
+from autosched.network.model import Model
 from autosched.network.weights_file import ASKED
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")

@@ -14,8 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from autosched.graph.interpret import interpret  # noqa: E402
+from autosched.network.compile import compile_graph  # noqa: E402
 from autosched.network.load import load_graph  # noqa: E402
-from autosched.network.model import compile_graph  # noqa: E402
 from experiments.networks.models import NETWORKS, build  # noqa: E402
 
 ROUNDING = 1e-6  # of the root mean square: what any order of additions in float32 may come to

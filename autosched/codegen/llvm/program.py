@@ -8,31 +8,10 @@ It has the prototype of a kernel (`codegen.source.KernelSource`), so whatever ca
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from autosched.codegen.calls import ARGUMENT, KernelCall, Pointer
 from autosched.codegen.source import function_attributes
 from autosched.target import Target
-
-ARGUMENT, ARENA, WEIGHTS = "argument", "arena", "weights"
-
-
-@dataclass(frozen=True)
-class Pointer:
-    """Where a kernel finds an array: `offset` bytes into the caller's argument number `at`, or at byte `at` of the
-    arena or of the weights."""
-
-    place: str
-    at: int
-    offset: int = 0
-
-
-@dataclass(frozen=True)
-class KernelCall:
-    """A call of the kernel `entry`. `pointers` are its arguments, None for one that it does not look at."""
-
-    entry: str
-    pointers: tuple[Pointer | None, ...]
-    workspace: Pointer
 
 
 def emit_program(name: str, launches: Sequence[KernelCall], n_arguments: int, target: Target) -> str:

@@ -15,7 +15,7 @@ import tempfile
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from autosched.errors import DeviceError
 from autosched.runtime.gpu import cache
@@ -84,8 +84,9 @@ class DeviceCode:
             raise ValueError(f"not a compiled kernel: {error}") from None
 
 
+@runtime_checkable
 class Compiler(Protocol):
-    """`identity` names everything besides the text that the result depends on."""
+    """`identity` names everything besides the text that the result depends on. A device may be one, of its own code."""
 
     @property
     def identity(self) -> str: ...

@@ -40,6 +40,14 @@ class BoundLaunch:
     is_early: bool
 
 
+class GraphLaunch:
+    """A CUDA graph of the launches of `call`, destroyed with the last reference to it."""
+
+    def __init__(self, cu: Any, executable: Any, call: LaunchSequence) -> None:
+        self.executable, self.call = executable, call
+        weakref.finalize(self, cu.cuGraphExecDestroy, executable).atexit = False
+
+
 class Kernels(dict[str, Any]):
     """Functions by name; the module is unloaded with the last reference to it."""
 
@@ -76,7 +84,7 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         except DeviceFault as fault:
             raise DeviceError(f"{self.name} cannot be used: {fault}") from None
         self._has_early_launches = self.facts().has_early_launches
-        self._graph: tuple[tuple[LaunchSequence, ...], int, Any] | None = None
+        self._graph: tuple[tuple[LaunchSequence, ...], int, GraphLaunch] | None = None
 
     @property
     def stream(self) -> int:
@@ -167,7 +175,9 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         queue = self._queue(stream)
         launch = self._cu.cuLaunchKernel
         for b in call.launches:
-            if b.is_early:
+            if isinstance(b, GraphLaunch):
+                self._ok("a launch", self._cu.cuGraphLaunch(b.executable, queue))
+            elif b.is_early:
                 config = self._early(b, queue)
                 self._ok("a launch", self._cu.cuLaunchKernelEx(config, b.function, b.parameters, 0))
             else:
@@ -206,7 +216,7 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         start, end = self._events
         self._ok("recording an event", cu.cuEventRecord(start, self._stream))
         for _ in range(n_graphs):
-            self._ok("a launch", cu.cuGraphLaunch(graph, self._stream))
+            self._ok("a launch", cu.cuGraphLaunch(graph.executable, self._stream))
         self._ok("recording an event", cu.cuEventRecord(end, self._stream))
         self._ok("the kernel", cu.cuEventSynchronize(end))
         milliseconds = self._ok("reading the time", cu.cuEventElapsedTime(start, end))
@@ -217,7 +227,7 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         self._ok("the kernel", self._cu.cuStreamSynchronize(self._stream))
 
     def close(self) -> None:
-        self._drop_graph()
+        self._graph = None
         for event in self._events:
             self._cu.cuEventDestroy(event)
         self._cu.cuStreamDestroy(self._stream)
@@ -226,35 +236,44 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
     def _queue(self, stream: Stream) -> Any:
         return self._stream if stream is None else self._cu.CUstream(stream)
 
-    def _graph_of(self, calls: tuple[LaunchSequence, ...], n: int) -> Any:
-        """An executable graph of `n` calls; the last one is kept."""
+    def _graph_of(self, calls: tuple[LaunchSequence, ...], n: int) -> GraphLaunch:
+        """A graph of `n` calls; the last one is kept."""
         if self._graph is not None:
-            known, size, executable = self._graph
+            known, size, graph = self._graph
             if size == n and len(known) == len(calls) and all(a is b for a, b in zip(known, calls, strict=True)):
-                return executable
-            self._drop_graph()
+                return graph
+        launches = (launch for i in range(n) for launch in calls[i % len(calls)].launches)
+        made = self._captured(LaunchSequence(tuple(launches)))
+        self._graph = (calls, n, made)
+        return made
+
+    def capture(self, call: LaunchSequence) -> LaunchSequence:
+        self._enter()
+        return LaunchSequence((self._captured(call),))
+
+    def _captured(self, call: LaunchSequence) -> GraphLaunch:
+        """The launches as one executable graph, which the device has by now. Captured on a stream of its own: other
+        threads may queue work on the device's meanwhile."""
         cu = self._cu
         mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        self._ok("capturing", cu.cuStreamBeginCapture(self._stream, mode))
+        stream = self._ok("making a stream", cu.cuStreamCreate(cuda_driver.NON_BLOCKING))
         try:
-            for i in range(n):
-                self.run(calls[i % len(calls)])
-        except DeviceFault:
-            cu.cuStreamEndCapture(self._stream)  # which gives the fault again
-            raise
-        graph = self._ok("capturing", cu.cuStreamEndCapture(self._stream))
+            self._ok("capturing", cu.cuStreamBeginCapture(stream, mode))
+            try:
+                self.run(call, int(stream))
+            except DeviceFault:
+                cu.cuStreamEndCapture(stream)  # which gives the fault again
+                raise
+            graph = self._ok("capturing", cu.cuStreamEndCapture(stream))
+        finally:
+            cu.cuStreamDestroy(stream)
         try:
             executable = self._ok("making a graph", cu.cuGraphInstantiate(graph, 0))
         finally:
             cu.cuGraphDestroy(graph)
+        made = GraphLaunch(cu, executable, call)
         self._ok("sending a graph", cu.cuGraphUpload(executable, self._stream))
-        self._graph = (calls, n, executable)
-        return executable
-
-    def _drop_graph(self) -> None:
-        if self._graph is not None:
-            self._cu.cuGraphExecDestroy(self._graph[2])
-            self._graph = None
+        return made
 
     def _driver_version(self) -> str:
         status, version = self._cu.cuDriverGetVersion()

@@ -45,7 +45,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class LaunchSequence:
-    """The launches of one kernel, in order, each bound to its buffers in the driver's own way."""
+    """The launches of one kernel or of several, in order, each bound to its buffers in the driver's own way."""
 
     launches: tuple[Any, ...]
 
@@ -109,6 +109,11 @@ class GpuDevice(Protocol):
     ) -> LaunchSequence: ...
 
     def run(self, call: LaunchSequence, stream: Stream = None) -> None: ...
+
+    def capture(self, call: LaunchSequence) -> LaunchSequence:
+        """The same launches in the form that the driver starts quickest, as a CUDA graph; where it has none, `call`.
+        Whoever holds it holds what `call` is bound to."""
+        ...
 
     def record(self, stream: Stream = None) -> Any:
         """An event that happens when everything queued on `stream` so far is done."""

@@ -16,13 +16,11 @@ spoils one element. As on a real device, a fault that loses the context stays un
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +29,8 @@ import numpy as np
 
 from autosched.codegen.c.source import TensorMap
 from autosched.runtime.gpu.compile import CompileError, DeviceCode, Resources
-from autosched.runtime.gpu.device import STICKY, Array, DeviceFault, DeviceMemory, LaunchSequence, Stream, raw
+from autosched.runtime.gpu.device import STICKY, DeviceFault, DeviceMemory, LaunchSequence, Stream, raw
+from autosched.runtime.gpu.host_memory import HostMemory
 from autosched.runtime.gpu.tensor_maps import why_illegal
 
 if TYPE_CHECKING:
@@ -73,11 +72,8 @@ class Script:
         return next(found, None)
 
 
-class FakeDevice:
+class FakeDevice(HostMemory):
     """A `Device` and a `Compiler` in host memory; `kind` is what it stands for."""
-
-    alignment = 256
-    stream = 16  # a handle as CUDA's
 
     def __init__(self, script: Script, kind: str) -> None:
         self.name, self.kind = "scripted device", kind
@@ -121,9 +117,6 @@ class FakeDevice:
         assert facts is not None
         return facts
 
-    def visiting(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
     def memory(self) -> tuple[int, int]:
         self._check()
         return self._script.memory - self._allocated, self._script.memory
@@ -133,37 +126,11 @@ class FakeDevice:
         if nbytes > self.memory()[0]:
             raise DeviceFault("out_of_memory", f"allocating {nbytes} bytes failed")
         self._allocated += nbytes
-        return DeviceMemory(np.zeros(nbytes, np.uint8), nbytes)
+        return super().allocate(nbytes)
 
     def free(self, memory: DeviceMemory) -> None:
         self._check()
         self._allocated -= memory.nbytes
-
-    def view(self, memory: DeviceMemory, offset: int, nbytes: int) -> DeviceMemory:
-        assert offset % self.alignment == 0
-        return DeviceMemory(memory.handle[offset : offset + nbytes], nbytes)
-
-    def adopt(self, address: int, nbytes: int) -> DeviceMemory:
-        return DeviceMemory(np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address)), nbytes)
-
-    def address(self, memory: DeviceMemory) -> int:
-        return int(memory.handle.ctypes.data)
-
-    def upload(self, memory: DeviceMemory, array: Array, offset: int = 0) -> None:
-        self._check()
-        memory.handle[offset : offset + array.nbytes] = raw(array)
-
-    def download(self, memory: DeviceMemory, array: Array, offset: int = 0) -> None:
-        self._check()
-        raw(array)[:] = memory.handle[offset : offset + array.nbytes]
-
-    def copy(self, to: DeviceMemory, source: DeviceMemory) -> None:
-        self._check()
-        to.handle[:] = source.handle
-
-    def fill(self, memory: DeviceMemory, pattern: bytes, offset: int, nbytes: int) -> None:
-        self._check()
-        memory.handle[offset : offset + nbytes].reshape(-1, len(pattern))[:] = np.frombuffer(pattern, np.uint8)
 
     def load(self, binary: DeviceCode, source: GpuSource) -> Mapping[str, Any]:
         self._check()
@@ -182,10 +149,14 @@ class FakeDevice:
                 words = why_illegal(argument, self.address(buffers[argument.buffer]))
                 if words is not None:
                     raise DeviceFault("launch_refused", words)
-        return LaunchSequence((source, [buffers[n] for n in source.inputs], [buffers[n] for n in source.outputs]))
+        inputs, outputs = [buffers[n] for n in source.inputs], [buffers[n] for n in source.outputs]
+        return LaunchSequence(((source, inputs, outputs),))
 
     def run(self, call: LaunchSequence, stream: Stream = None) -> None:
-        source, inputs, outputs = call.launches
+        for source, inputs, outputs in call.launches:
+            self._run(source, inputs, outputs)
+
+    def _run(self, source: GpuSource, inputs: Sequence[DeviceMemory], outputs: Sequence[DeviceMemory]) -> None:
         for _ in source.launches:
             self._launch()
         if source.name == "canary":
@@ -195,28 +166,16 @@ class FakeDevice:
         if self._spoilt:
             outputs[0].handle[:4] = 0x7F
 
-    def record(self, stream: Stream = None) -> None:
-        """Nothing: every call is done when it returns."""
-        self._check()
-
-    def wait(self, event: Any, stream: Stream = None) -> None:
-        self._check()
-
     def time(self, calls: Sequence[LaunchSequence], repeats: int) -> float:
         """A second of its own time for each source, derived from its text; nothing is waited for.
 
         The yardsticks of `peak` compute nothing and are not counted, so that a script's launches are the candidates'.
         """
-        if calls[0].launches[0].name not in YARDSTICKS:
+        source, *_ = calls[0].launches[0]
+        if source.name not in YARDSTICKS:
             self.run(calls[0])
-        digest = hashlib.sha256(calls[0].launches[0].text.encode()).digest()
+        digest = hashlib.sha256(source.text.encode()).digest()
         return repeats * _BASE_S * (1 + int.from_bytes(digest[:2], "little") / 65536)
-
-    def synchronise(self) -> None:
-        self._check()
-
-    def close(self) -> None:
-        pass
 
     _spoilt = False
     _next: str | None = None

@@ -59,6 +59,13 @@ KINDS = {
 }
 
 
+# What the simulator finds -> the class of the failure; the rest makes results wrong, sooner or later.
+FAULTS_OF = {
+    "misaligned": "misaligned_address", "outside": "illegal_address", "trap": "crash", "refused": "launch_refused",
+    "deadlock": "hang", "diverged": "hang", "endless": "hang",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Mistake:
     """Something wrong: a `kind` of KINDS, how often, and the first of them in words.

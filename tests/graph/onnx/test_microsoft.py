@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from autosched.errors import GraphError  # noqa: E402
 from autosched.graph.interpret import interpret  # noqa: E402
 from autosched.graph.onnx.importer import import_model  # noqa: E402
-from autosched.network.model import compile_graph  # noqa: E402
+from autosched.network.compile import compile_graph  # noqa: E402
 
 RNG = np.random.default_rng(0)
 

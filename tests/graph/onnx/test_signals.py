@@ -9,7 +9,7 @@ pytest.importorskip("onnx")
 
 from autosched.errors import GraphError
 from autosched.graph.interpret import interpret
-from autosched.network.model import compile_graph
+from autosched.network.compile import compile_graph
 from tests.graph.onnx.models import graph_of, node
 
 RNG = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import pytest
 from autosched.graph.interpret import interpret
 from autosched.graph.passes import run_passes
 from autosched.graph.passes.multiply_integers import multiply_integers
-from autosched.network.model import compile_graph
+from autosched.network.compile import compile_graph
 from tests.graph.drafts import Draft, checked, operators_of
 
 RNG = np.random.default_rng(3)

@@ -1,0 +1,74 @@
+"""From a graph to a network that runs: on the processor, on a GPU, or on one that is simulated."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+
+from autosched.errors import UsageError
+from autosched.graph.graph import Graph
+from autosched.graph.passes import run_passes
+from autosched.graph.verify import verify
+from autosched.lower.pipeline import DUMP, debug_level
+from autosched.network.kernel_table import kernel_table
+from autosched.network.model import Model
+from autosched.network.program import NetworkProgram, build_program, with_own_outputs
+from autosched.network.room import check_memory
+from autosched.network.tasks import Choose
+from autosched.session.device import Device, find_device
+
+SIMULATED = "cuda"  # the kind of target whose kernels the simulator executes
+
+
+def compile_graph(
+    graph: Graph,
+    target: str | None = "cpu",
+    threads: int | None = None,
+    choose: Choose | None = None,
+    simulate: bool = False,
+) -> Model:
+    """The network as one program of the kernels that the analytic model likes best, or of those that `choose` has
+    schedules for: nothing is measured. `simulate`: for a GPU that is not there, its kernels executed on the processor.
+
+    Raises GraphError for a graph that is none, UsageError for one that this machine has no memory for, DeviceError for
+    a device that is not there, and what kernels raise.
+    """
+    verify(graph)
+    check_memory(graph)
+    device = find_device(target, threads, runs=not simulate)
+    if simulate and device.target.kind != SIMULATED:
+        raise UsageError("the simulator executes CUDA C: give --target cuda with --simulate")
+    program = build_program(with_own_outputs(run_passes(graph)[0]), target or "cpu", device, choose)
+    if debug_level() >= DUMP:
+        print(kernel_table(program.tasks, device), file=sys.stderr)
+    return _simulated(graph, program, device) if simulate else LINKERS[device.target.kind](graph, program, device)
+
+
+def _on_processor(graph: Graph, program: NetworkProgram, device: Device) -> Model:
+    from autosched.network.native import link
+
+    check_memory(graph, program.weights_bytes, program.memory.nbytes)
+    return link(graph, program, device)
+
+
+def _on_gpu(graph: Graph, program: NetworkProgram, device: Device) -> Model:
+    from autosched.network.on_gpu import load_on
+    from autosched.runtime.gpu.devices import shared_device
+
+    return load_on(shared_device(device.target.kind), graph, program, device)
+
+
+def _simulated(graph: Graph, program: NetworkProgram, device: Device) -> Model:
+    from autosched.network.on_gpu import load_on
+    from autosched.runtime.simulator.device import SimulatedDevice
+
+    assert device.target.gpu is not None
+    return load_on(SimulatedDevice(device.target.gpu), graph, program, device)
+
+
+# The kind of a target -> what makes a program one that runs.
+LINKERS: Mapping[str, Callable[[Graph, NetworkProgram, Device], Model]] = {
+    "cpu": _on_processor,
+    "cuda": _on_gpu,
+    "opencl": _on_gpu,
+}
