@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from autosched.api import verify as verify
     from autosched.api import workload as workload
     from autosched.network.dynamic import load_dynamic as load_dynamic
+    from autosched.network.improve import tune_in_background as tune_in_background
     from autosched.runtime.gpu.arrays import DeviceArray as DeviceArray
     from autosched.runtime.gpu.arrays import empty as empty
     from autosched.runtime.gpu.arrays import to_device as to_device
@@ -54,6 +55,7 @@ _HOMES: dict[str, str | None] = {
     "te": None,
     "to_device": "autosched.runtime.gpu.arrays",
     "tune": "autosched.api",
+    "tune_in_background": "autosched.network.improve",
     "verify": "autosched.api",
     "workload": "autosched.api",
 }

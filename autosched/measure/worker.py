@@ -29,16 +29,21 @@ _MAX_OPEN_FILES = 1024  # a GPU driver opens dozens for each device
 
 def harden(parent: int) -> None:
     """Dies with the parent, no core file, bounded files; children of this process go with its process group."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it died before the line above
-        os._exit(1)
+    end_with(parent)
     for limit, value in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, _MAX_FILE),
         (resource.RLIMIT_NOFILE, _MAX_OPEN_FILES),
     ):
         lower_limit(limit, value)
+
+
+def end_with(parent: int) -> None:
+    """This process ends when the thread of its parent that has started it does."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)
 
 
 def lower_limit(limit: int, value: int) -> None:
