@@ -17,6 +17,7 @@ from autosched.codegen.llvm import dots, masks, strided
 from autosched.codegen.llvm.address import Addresses, LaneAccess, is_adjacent
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.bindings import LaneRange, fits_32, is_index
+from autosched.codegen.llvm.few_bits import from_table
 from autosched.codegen.llvm.gather import gathered, known_indices
 from autosched.codegen.llvm.indices import Indices
 from autosched.codegen.llvm.vocabulary import fill_name, literal, memory_type, splat, suffix, value_type
@@ -78,7 +79,8 @@ class Values:
             return self._load(expr)
         found = self._memo.get(expr)
         if found is None:
-            found = self._memo[expr] = self._load_gathered(expr) if isinstance(expr, Load) else self._emit(expr)
+            made = self._load_gathered(expr) if isinstance(expr, Load) else from_table(self, expr) or self._emit(expr)
+            found = self._memo[expr] = made
         return found
 
     def _emit(self, expr: Expr) -> Val:
