@@ -24,6 +24,35 @@ void forget_arrivals() { cluster = Meeting(); }
 
 unsigned rank_of(const Block& block) { return &block - blocks.data(); }
 
+bool has_ended(const Block& block)
+{
+  for (unsigned n = 0; n < threads_per_block(); ++n)
+    if (!threads[block.first + n].is_done) return false;
+  return true;
+}
+
+// The thread that runs uses the block's shared memory, which is there as long as one of its threads is.
+void visit(Block& block, const char* verb)
+{
+  if (has_ended(block))
+    stop("protocol", "%s %s block %u of its cluster, all of whose threads have ended", where(current), verb,
+         rank_of(block));
+  if (options.checked && &block != me().block) block.visits[current] = count_of(current);
+}
+
+// The last thread of a block ends: those of others that have used its memory must have said so.
+void examine_visits(const Block& block)
+{
+  if (!options.checked || !has_ended(block)) return;
+  for (const auto& [visitor, time] : block.visits) {
+    bool is_known = false;
+    for (unsigned n = 0; n < threads_per_block(); ++n) is_known |= knows(block.first + n, visitor, time);
+    if (!is_known)
+      find("race", "%s is the last of its block to end, whose mbarriers %s uses with no barrier between",
+           where(current), where(visitor));
+  }
+}
+
 bool has_bytes(uint32_t offset, unsigned bytes) { return offset >= RESERVED && offset + bytes <= shared_bytes; }
 
 unsigned launch_bytes() { return shared_bytes - RESERVED; }

@@ -224,6 +224,8 @@ extern "C" void simulator_load_tile(uint32_t to, const void* map_given, const in
   for (unsigned block = 0; block < blocks.size(); ++block) {
     if (mask ? !(mask >> block & 1) : block != own) continue;
     unsigned char* const shared = blocks[block].shared;
+    visit(blocks[block], "copies a tile to");
+    phase_at(blocks[block], barrier % ARENA, "copies for");
     if (options.checked)
       each_part(map, offset, bytes, [&](unsigned place) { begin_copy(shared + place, 16, thread); });
     if (options.late) memset(shared + offset, POISON, bytes);

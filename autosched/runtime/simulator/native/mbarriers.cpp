@@ -71,6 +71,7 @@ extern "C" void simulator_mbarrier_end(uint32_t offset) { me().block->phases.era
 // `announced` bytes will come; `count` 0: that is all.
 extern "C" void simulator_mbarrier_arrive(uint32_t address, unsigned count, int64_t announced)
 {
+  visit(block_of(address), "arrives in");
   arrive(block_of(address), address % ARENA, count, announced, current);
 }
 

@@ -88,6 +88,7 @@ struct Block {
   Warp warps[MOST_WARPS];
   Warpgroup warpgroups[MOST_WARPS / 4];
   std::map<uint32_t, Phase> phases;  // by their places in shared memory
+  std::map<unsigned, uint32_t> visits;  // threads of other blocks that used it, and when they last did
 };
 
 // The first `given` of `bytes` bytes, zeros behind them.
@@ -180,6 +181,8 @@ void finish_copy(const Copy&, unsigned thread);
 void forget_arrivals();
 unsigned char* shared_at(uint32_t address);  // of this block, or of the one that the address names
 unsigned rank_of(const Block&);
+void visit(Block&, const char* verb);  // is it still there?
+void examine_visits(const Block&);     // did others use it when it ended?
 bool has_bytes(uint32_t offset, unsigned bytes);  // of what the launch has
 unsigned launch_bytes();
 int byte_of(uint32_t address);  // from where the launch's begin

@@ -108,6 +108,7 @@ void thread_ended()
   if (meeting.arrived) stop("diverged", "%s ends while others of its warp are at %s", where(current), meeting.what);
   const unsigned alive = alive_in(block);
   if (alive && block.whole.arrived == alive) end_barrier(block);
+  examine_visits(block);
 }
 
 extern "C" void simulator_warp_barrier()
