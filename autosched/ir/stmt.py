@@ -154,9 +154,19 @@ class Overlap:
 
 
 @dataclass(frozen=True)
+class Sharing:
+    """Of a kernel with a ring whose blocks go through the work of all: `down` by `across` of them, next to each other
+    along blockIdx.y and blockIdx.x, are a cluster. What both read of a tile is loaded once, a half by each, and goes to
+    both."""
+
+    down: Expr
+    across: Expr
+
+
+@dataclass(frozen=True)
 class For(Stmt):
     """`resident`, of a kernel's outermost loop: blocks that a multiprocessor should have registers for at a time;
-    `raster`: rows of blocks that are started together, see `raster.py`."""
+    `raster`: rows of blocks that are started together, see `raster.py`; `sharing`: what blocks have in common."""
 
     var: Var
     extent: Expr
@@ -167,6 +177,7 @@ class For(Stmt):
     overlap: Overlap | None = None
     resident: Expr | None = None
     raster: Expr | None = None
+    sharing: Sharing | None = None
 
     @property
     def body_stmts(self) -> tuple[Stmt, ...]:

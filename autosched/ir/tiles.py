@@ -10,6 +10,9 @@ along a dimension.
 A ring has a place for each iteration that is under way, with two barriers: full, by which the engine says that its
 bytes have arrived, and empty, by which each warpgroup says that it has read them. One more warpgroup loads tiles.
 
+Two blocks that are a cluster may each load a half of a tile that both read: the engine writes it to the same place of
+both and tells both. A place is empty then when the warpgroups of both have read it.
+
 Source: CUDA driver API, "cuTensorMapEncodeTiled"; PTX ISA, "Asynchronous Warpgroup Level Matrix Operations".
 """
 
@@ -20,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autosched.errors import ScheduleError
-from autosched.ir.expr import INDEX, Const, Expr, Load, Var, binary, const, select
+from autosched.ir.expr import INDEX, Const, Expr, Load, Var, binary, const, product, select
 from autosched.ir.stmt import Buffer, For, ForKind, If, Pixels, Stmt, Store, TileCopy
 
 SPANS = (128, 64, 32)  # bytes of a row of a panel
@@ -36,6 +39,8 @@ WARPS = 4  # of them
 MOST_REGISTERS = 255
 REGISTERS = {1: (MOST_REGISTERS, MOST_REGISTERS), 2: (232, 40), 3: (160, 32)}
 SPARE_REGISTERS = 32  # of a thread that multiplies, beside its results
+MOST_CLUSTER = 2  # blocks: a larger one takes longer to gather than its loads save
+PATTERN = 8  # rows in which parts of 16 bytes change places
 ZERO = Const(0, INDEX)
 
 
@@ -101,6 +106,24 @@ def in_panels(shape: Sequence[Expr], itemsize: int) -> bool:
     """Whether a tile of closed forms may be stored in panels; where it is known to have no whole ones it may not."""
     last = shape[-1]
     return not isinstance(last, Const) or span_of(int(last.value) * itemsize) is not None
+
+
+def has_half_panels(shape: Sequence[Expr], itemsize: int) -> Expr:
+    """Whether a tile has an even number of panels, so that half of them are a half of it; bool."""
+    return binary("eq", shape[-1] * itemsize % (2 * SPANS[0]), ZERO)
+
+
+def halved_dim(shape: Sequence[Expr]) -> int:
+    """The dimension whose halves are halves of each panel of a tile: the first that is more than one element."""
+    return next((n for n, e in enumerate(shape[:-1]) if not (isinstance(e, Const) and e.value == 1)), 0)
+
+
+def has_half_rows(shape: Sequence[Expr], itemsize: int) -> Expr:
+    """Whether the panels of a tile can be halved, so that halves begin where the engine's pattern does; bool."""
+    if len(shape) < 2:
+        return Const(False, "bool")
+    even = binary("eq", shape[halved_dim(shape)] % 2, ZERO)
+    return even & binary("eq", product(list(shape[:-1])) % (2 * PATTERN), ZERO)
 
 
 def as_loops(copy: TileCopy, outside: Buffer) -> Stmt:

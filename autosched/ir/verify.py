@@ -178,6 +178,7 @@ class _Checker:
         for number, what in (
             (s.resident, "how many of its blocks are resident"),
             (s.raster, "in which order they come"),
+            (s.sharing, "what blocks share"),
         ):
             if number is not None and (s.kind not in BOUND or place.loops):
                 self.report(s, place, f"only a kernel's outermost loop says {what}")
@@ -427,6 +428,8 @@ def _numbers(s: For) -> Iterator[tuple[str, Expr]]:
         yield "number of resident blocks", s.resident
     if s.raster is not None:
         yield "number of rows that are started together", s.raster
+    if s.sharing is not None:
+        yield from (("number of blocks of a cluster", n) for n in (s.sharing.down, s.sharing.across))
 
 
 def _neighbours(place: _Place) -> int:

@@ -248,9 +248,11 @@ def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
             body = map_exprs(stmt.body, fn)
             resident = None if stmt.resident is None else fn(stmt.resident)
             raster = None if stmt.raster is None else fn(stmt.raster)
+            share = stmt.sharing
+            share = None if share is None else changed(share, down=fn(share.down), across=fn(share.across))
             extent, bound = fn(stmt.extent), fn(stmt.bound)
             usual = {"extent": extent, "bound": bound, "body": body, "overlap": overlap}
-            return changed(stmt, **usual, resident=resident, raster=raster)
+            return changed(stmt, **usual, resident=resident, raster=raster, sharing=share)
         case Seq(stmts=stmts):
             return Seq(tuple(map_exprs(s, fn) for s in stmts))
         case If(cond=c, then=t, otherwise=o):

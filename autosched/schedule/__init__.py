@@ -6,7 +6,7 @@ GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds  Raster
          Atomic                                                             (steps/atomic.py)
          Mma                                                                (steps/matrices.py)
          Average  Spread  Online                                            (steps/online.py)
-         WarpgroupMma  StoreTiles                                          (steps/warpgroups.py)
+         WarpgroupMma  StoreTiles  ShareTiles                              (steps/warpgroups.py)
 places   NarrowPlaces                                                       (steps/places.py)
 axes     Flatten                                                            (steps/flatten.py)
 windows  Separate                                                           (steps/separate.py)
@@ -44,7 +44,7 @@ from autosched.schedule.steps.separate import Separate, window_axes
 from autosched.schedule.steps.shares import DivideLast
 from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.steps.tensorize import Tensorize
-from autosched.schedule.steps.warpgroups import StoreTiles, WarpgroupMma, can_store_tiles
+from autosched.schedule.steps.warpgroups import ShareTiles, StoreTiles, WarpgroupMma, can_store_tiles
 from autosched.schedule.steps.widen import Factor, Once, Widen, factors, repeated_parts, widened
 from autosched.schedule.steps.winograd import Winograd
 
@@ -83,6 +83,7 @@ __all__ = [
     "Reorder",
     "Rfactor",
     "Separate",
+    "ShareTiles",
     "Split",
     "Spread",
     "Stage",

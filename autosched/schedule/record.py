@@ -37,7 +37,7 @@ from autosched.schedule.steps.separate import Separate
 from autosched.schedule.steps.shares import DivideLast
 from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.steps.tensorize import Tensorize
-from autosched.schedule.steps.warpgroups import StoreTiles, WarpgroupMma
+from autosched.schedule.steps.warpgroups import ShareTiles, StoreTiles, WarpgroupMma
 from autosched.schedule.steps.widen import Factor, Once, Widen
 from autosched.schedule.steps.winograd import Winograd
 from autosched.te.dag import ComputeDAG
@@ -49,7 +49,7 @@ STEPS: dict[str, type[Any]] = {
         ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
         Flatten, Widen, Separate, Factor, Once, Raster,
-        Mma, Matricize, Lengthen, Average, Spread, Online, WarpgroupMma, StoreTiles, DivideLast,
+        Mma, Matricize, Lengthen, Average, Spread, Online, WarpgroupMma, StoreTiles, ShareTiles, DivideLast,
     )
 }  # fmt: skip
 
@@ -58,13 +58,13 @@ _FACTORS = {
     ("Split", "factors"), ("Pack", "tiles"), ("Rfactor", "factor"),
     ("Cooperate", "vector"), ("Pad", "elements"), ("Team", "threads"),
     ("Pipeline", "stages"), ("LaunchBounds", "blocks"), ("CrossThread", "vector"),
-    ("Raster", "rows"),
+    ("Raster", "rows"), ("ShareTiles", "down"), ("ShareTiles", "across"),
 }  # fmt: skip
 
 # Steps that mean something on one kind of device only.
 _FOR_GPUS = (
     Bind, Cooperate, CrossThread, Pad, Pipeline, Team, Atomic, LaunchBounds, Raster, Mma, Spread, Online, WarpgroupMma,
-    StoreTiles,
+    StoreTiles, ShareTiles,
 )  # fmt: skip
 _SCOPES_OF_GPUS = (Scope.SHARED.value, Scope.WARP.value)
 _FOR_PROCESSORS = (Parallel, FetchAhead, Stream, Winograd)

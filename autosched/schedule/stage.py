@@ -141,6 +141,7 @@ class Stage:
     into: str | None = None  # the stage whose result it updates with its values, which are not kept
     resident: Num | None = None  # blocks of its kernel that a multiprocessor should keep at a time
     raster: Num | None = None  # rows of its kernel's blocks that are started together
+    sharing: tuple[Num, ...] = ()  # what its kernel's blocks share, see ShareTiles
     starts: bool = False  # its loops only write the start values of its reduction
     cooperate: Num | None = None  # elements that a thread moves at a time, in a buffer that a block fills together
     pipeline: Pipelined | None = None

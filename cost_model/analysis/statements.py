@@ -251,15 +251,14 @@ def _used(stmt: Stmt, buffers: Mapping[str, Buffer]) -> tuple[Buffer, ...]:
 @dataclass(frozen=True, eq=False)
 class Nest:
     """A nest at the root. `touched`: bytes of each buffer in a first level cache, and in a larger one, by access;
-    `resident`: blocks that a multiprocessor should keep, `raster`: rows of blocks that are started together."""
+    `head`: its outermost loop, which says how it is launched."""
 
     statements: tuple[Statement, ...]
     touched: tuple[Mapping[str, list[Expr]], Mapping[str, list[Expr]]]
     allocations: tuple[Allocation, ...]
     barriers: tuple[Synchronisation, ...]
     shuffles: tuple[Synchronisation, ...]
-    resident: Expr | None
-    raster: Expr | None
+    head: For | None
 
 
 @lru_cache(maxsize=KNOWN_NESTS)
@@ -279,7 +278,8 @@ def _nest(stmt: Stmt, outside: tuple[Buffer, ...], geometry: Geometry) -> Nest:
         tile, asking = tiles.get(_tile_of(found)), _asking(statement, walked.hints)
         statements.append(replace(statement, rolling=tile, asking=asking))
     met = tuple(walked.allocations), tuple(walked.barriers), tuple(walked.shuffles)
-    return Nest(tuple(statements), (touched[0].get(0, {}), touched[1].get(0, {})), *met, walked.resident, walked.raster)
+    head = stmt if isinstance(stmt, For) else None
+    return Nest(tuple(statements), (touched[0].get(0, {}), touched[1].get(0, {})), *met, head)
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,16 +302,11 @@ class _Walk:
     allocations: list[Allocation] = field(default_factory=list)
     barriers: list[Synchronisation] = field(default_factory=list)
     shuffles: list[Synchronisation] = field(default_factory=list)
-    resident: Expr | None = None
-    raster: Expr | None = None
     hints: list[tuple[tuple[AnalysedLoop, ...], Prefetch]] = field(default_factory=list)
     n_loops: int = 0
 
     def visit(self, stmt: Stmt, loops: tuple[AnalysedLoop, ...], weight: Expr, scopes: dict[str, int]) -> None:
         """`scopes`: buffer name -> number of loops around its allocation."""
-        if isinstance(stmt, For) and not loops:
-            self.resident = stmt.resident if self.resident is None else self.resident
-            self.raster = stmt.raster if self.raster is None else self.raster
         match stmt:
             case For() if is_one(stmt.bound):
                 self.visit(stmt.body, loops, weight, scopes)

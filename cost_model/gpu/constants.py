@@ -37,6 +37,8 @@ class CardConstants:
     shared_latency: Constant = 30.0
     global_latency: Constant = 550.0
     tile_latency: Constant = 1150.0  # of what the copy engine loads
+    cluster_latency: Constant = 200.0  # the same, more where two blocks share it: they tell each other by then
+    multicast_share: Constant = 0.5  # of its bytes on the way from L2, that it costs each of the blocks
     loads_ahead: Constant = 4.0  # steps of a reduction that reads global memory, whose loads are on their way together
     block_latency: Constant = 500.0  # start and end of a block
     block_cycles: Constant = 150.0  # from the start of a block to that of the next on the same multiprocessor

@@ -42,7 +42,7 @@ from autosched.ir.closed_forms.arithmetic import (
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary, ceildiv, imax, imin, product, select
 from autosched.ir.linear import linear
 from autosched.ir.matrices import MATRICES
-from autosched.ir.stmt import BLOCKS, THREADS, Buffer, ForKind, Scope
+from autosched.ir.stmt import BLOCKS, THREADS, Buffer, ForKind, Scope, Sharing
 from autosched.ir.tiles import ALIGNMENT, BARRIER_BYTES, WARPGROUP
 from autosched.ir.visit import free_vars, is_copy
 from cost_model.analysis.access import KNOWN, Access, stored
@@ -165,6 +165,7 @@ class KernelWork:
     is_persistent: bool = False  # a multiprocessor's resident blocks go through the work of all
     resident: Expr = UNIT  # blocks that a multiprocessor should keep, integer
     raster: Expr = UNIT  # rows of blocks that are started together, integer
+    sharing: Sharing | None = None
 
     @property
     def blocks(self) -> Expr:
@@ -219,6 +220,7 @@ def _kernel(nest: Nest) -> KernelWork:
     shared = [*(_shared_bytes(b, unit) for b in arrays), *(n * BARRIER_BYTES for n in rings)]
     passed = (_times_met(b) for b in nest.barriers)
     shuffled = (multiply(_times_met(s), float(s.values)) for s in nest.shuffles)
+    head = nest.head
     return KernelWork(
         works,
         (grid[0], grid[1], grid[2]),
@@ -228,8 +230,9 @@ def _kernel(nest: Nest) -> KernelWork:
         sum_of(shuffled),
         bool(rings),
         any(x.overlap is not None and x.overlap.multiprocessors > 0 for w in works for x in w.own),
-        UNIT if nest.resident is None else nest.resident,
-        UNIT if nest.raster is None else nest.raster,
+        UNIT if head is None or head.resident is None else head.resident,
+        UNIT if head is None or head.raster is None else head.raster,
+        None if head is None else head.sharing,
     )
 
 

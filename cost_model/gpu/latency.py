@@ -57,6 +57,7 @@ from cost_model.analysis.operations import kind_of
 from cost_model.analysis.statements import KNOWN_NESTS, Analysis
 from cost_model.gpu import machine as g
 from cost_model.gpu import matrices
+from cost_model.gpu.clusters import loaded_together, waiting_for_cluster
 from cost_model.gpu.constants import CardConstants, Constant
 from cost_model.gpu.fills import OUTSIDE, Fill, divides
 from cost_model.gpu.kernels import (
@@ -163,7 +164,8 @@ def kernel_cost(kernel: KernelWork, machine: GpuMachine) -> KernelCost:
     meetings = add(multiply(kernel.barriers, k.barrier_latency), multiply(kernel.shuffles, k.shuffle_latency))
     rounds = ceil(divide(share, resident))
     turns = rounds if kernel.is_persistent else ONE
-    path = add(add(_path(kernel, costs, k, turns), meetings), divide(k.block_latency, turns))
+    begun = add(k.block_latency, multiply(2.0, waiting_for_cluster(kernel, k)))  # and ended, where blocks meet again
+    path = add(add(_path(kernel, costs, k, turns), meetings), divide(begun, turns))
     busy = multiply(share, maximum(maximum_of(pipes), k.block_cycles))
     on_chip = divide(_overlapped([busy, multiply(rounds, path)], k.overlap_loss), machine.clock_hz)
     l2 = divide(from_l2, machine.l2_bytes_s(kernel.has_ring))
@@ -183,7 +185,8 @@ def _path(kernel: KernelWork, costs: tuple[WorkCost, ...], constants: CardConsta
         return in_turns
     flow, work = sum_of(c.flow for c in fills), sum_of(c.cycles for c in computed)
     # all loads of an iteration are on their way together
-    latency = constants.tile_latency if kernel.has_ring else constants.global_latency
+    latency: Expr = real(constants.tile_latency if kernel.has_ring else constants.global_latency)
+    latency = add(latency, waiting_for_cluster(kernel, constants))  # both blocks have to be done with a place
     waiting = add(flow, multiply(pipeline.rounds, latency))
     if kernel.has_ring:  # a place is loaded, computed with, and free again: as many of them take turns as there are
         shared = multiply(sum_of(c.port for c in fills), divide(constants.l2_port, constants.l2_tiles))
@@ -288,8 +291,9 @@ def _tile_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachi
     element = float(work.statement.itemsize)
     moved = multiply(multiply(work.executions, real(kernel.threads)), element)  # one thread of the block executes it
     [outside] = work.accesses(*OUTSIDE)
-    traffic = tile_traffic(kernel, work, outside, multiply(moved, real(kernel.blocks)), resident, machine.facts)
-    port = divide(moved, machine.constants.l2_port)
+    fetched = multiply(moved, where(loaded_together(kernel, work), machine.constants.multicast_share, 1.0))
+    traffic = tile_traffic(kernel, work, outside, multiply(fetched, real(kernel.blocks)), resident, machine.facts)
+    port = divide(fetched, machine.constants.l2_port)
     written = multiply(moved, 1.0 / g.WAVEFRONT)
     return WorkCost(work, ZERO, ZERO, ZERO, ZERO, written, ZERO, (traffic,), port, ONE, ZERO)
 

@@ -19,6 +19,7 @@ from autosched.lower.limits import MAX_WORKSPACE_BYTES
 from cost_model.analysis.statements import KNOWN_NESTS, Analysis
 from cost_model.cpu.legality import Rule, extents, summed
 from cost_model.gpu import machine as g
+from cost_model.gpu.clusters import cluster_rules
 from cost_model.gpu.kernels import PRIVATE, KernelWork, Work, kernels, unrolls
 from cost_model.gpu.latency import occupancy, register_estimate, register_room
 from cost_model.gpu.machine import GpuMachine
@@ -60,6 +61,8 @@ def _kernel_rules(kernel: KernelWork, machine: GpuMachine) -> tuple[Rule, ...]:
         rules.append(Rule("resident blocks", enough))
     if not is_one(kernel.raster):
         rules.append(Rule("rows together", kernel.raster <= imax(kernel.grid[1], Const(1, INDEX))))
+    if kernel.sharing is not None:
+        rules += [Rule(name, holds) for name, holds in cluster_rules(kernel, kernel.sharing).items()]
     rules += [
         Rule(f"grid {axis}", size <= limit)
         for axis, size, limit in zip("xyz", kernel.grid, facts.max_grid, strict=True)

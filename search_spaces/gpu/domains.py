@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from autosched.ir.dtype import DTYPES
+from autosched.ir.tiles import MOST_CLUSTER
 from autosched.schedule import Stage
 from search_spaces.access import extent, last_digits
 from search_spaces.space import SketchParam
@@ -175,6 +176,11 @@ def part(name: str, length: int, step: int, most: int) -> SketchParam | None:
 def raster(name: str) -> SketchParam:
     """Rows of blocks that are started together."""
     return SketchParam(name, (1, 2, 4, 8, 16), "raster")
+
+
+def cluster(name: str) -> SketchParam:
+    """Blocks next to each other along an axis that load tiles for each other."""
+    return SketchParam(name, (1, MOST_CLUSTER), "cluster")
 
 
 def pad(name: str) -> SketchParam:

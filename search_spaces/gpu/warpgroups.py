@@ -34,6 +34,7 @@ from autosched.schedule import (
     Pipeline,
     Raster,
     Reorder,
+    ShareTiles,
     Split,
     Stage,
     State,
@@ -57,6 +58,7 @@ from search_spaces.gpu.shared import private_producers
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer, noted
 
 CAPABILITY = 90  # of the devices that have the instruction
+PLANE = frozenset({"blockIdx.x", "blockIdx.y"})  # of rows and columns
 LEAST_SHARE = 4  # of the points of an instruction's rows and 8 columns, one in so many has to exist
 
 
@@ -265,7 +267,18 @@ def _in_ring(found: TiledProduct, staged: bool, context: SketchContext) -> Parti
         sketch = sketch.apply(CacheRead(load.buffer, acc, tag), *map(ComputeInline, makers))
         sketch = sketch.apply(ComputeAt(copy, acc, loops[0], Scope.SHARED.value)).finish(copy)
     sketch = sketch.apply(Pipeline(acc, loops[0], stages.name, "tiles", multiprocessors), WarpgroupMma(acc, row.name))
+    sketch = _sharing(sketch, consumer, product)
     return sketch.finish(consumer, acc, note=f"{stage.name}:{row.name}{'-staged' * staged}")
+
+
+def _sharing(sketch: PartialSketch, consumer: str, product: ProductAxes) -> PartialSketch:
+    """Blocks that share tiles, where there are any along two axes of the grid."""
+    kinds = {x.kind.value for x in sketch.state.stage(consumer).loops}
+    if not PLANE.issubset(kinds):
+        return sketch
+    axes = (product.rows, product.columns)
+    down, across = (domains.cluster(f"{consumer}.{axis.name}.cluster") for axis in axes)
+    return sketch.with_params([down, across]).apply(ShareTiles(consumer, down.name, across.name))
 
 
 def _bind(sketch: PartialSketch, consumer: str, stage: Stage, product: ProductAxes, staged: bool) -> PartialSketch:
@@ -304,6 +317,6 @@ def _bind(sketch: PartialSketch, consumer: str, stage: Stage, product: ProductAx
     sketch = sketch.with_params([resident]).apply(LaunchBounds(consumer, resident.name))
     raster = domains.raster(f"{consumer}.raster")
     kinds = {x.kind.value for x in sketch.state.stage(consumer).loops}
-    if not {"blockIdx.x", "blockIdx.y"} <= kinds:
+    if not PLANE.issubset(kinds):
         return sketch
     return sketch.with_params([raster]).apply(Raster(consumer, raster.name))

@@ -51,9 +51,9 @@ class Guarded:
 
 def run(source: GpuSource, func: Func, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs by name. Nothing may be found wrong, inputs must be left alone, buffers not be overrun."""
-    first, ran = _once(source, func, inputs, CHECKED)
+    first, ran = once(source, func, inputs, CHECKED)
     assert not ran.mistakes, f"{'; '.join(map(str, ran.mistakes))}\n{source.text}"
-    again, ran = _once(source, func, inputs, HASTY)
+    again, ran = once(source, func, inputs, HASTY)
     assert not ran.mistakes, f"{'; '.join(map(str, ran.mistakes))}\n{source.text}"
     if "atomic" not in source.text:
         for name, array in first.items():
@@ -63,11 +63,12 @@ def run(source: GpuSource, func: Func, inputs: Mapping[str, Array]) -> dict[str,
 
 def counted(source: GpuSource, func: Func, inputs: Mapping[str, Array]) -> Mapping[str, int]:
     """What the simulator counts, by the names of `COUNTED`."""
-    _, ran = _once(source, func, inputs, COUNTING)
+    _, ran = once(source, func, inputs, COUNTING)
     return ran.numbers
 
 
-def _once(source: GpuSource, func: Func, inputs: Mapping[str, Array], mode: Mode) -> tuple[dict[str, Array], Execution]:
+def once(source: GpuSource, func: Func, inputs: Mapping[str, Array], mode: Mode) -> tuple[dict[str, Array], Execution]:
+    """The outputs by name, and what is said of how they came."""
     outputs = func.params[len(func.params) - func.n_outputs :]
     shapes = {b.name: tuple(int(e.value) for e in b.shape) for b in func.params}  # type: ignore[attr-defined]
     buffers = {

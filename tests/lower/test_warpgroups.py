@@ -8,7 +8,7 @@ from autosched.errors import ScheduleError
 from autosched.ir.printer import func_text
 from autosched.ir.stmt import Store, TileCopy, walk
 from autosched.lower import concretise, lower
-from autosched.schedule import Pipeline, StoreTiles, WarpgroupMma, initial_state, replay, steps_to_json
+from autosched.schedule import Pipeline, ShareTiles, StoreTiles, WarpgroupMma, initial_state, replay, steps_to_json
 from tests.helpers import exact
 from tests.matrix_products import ORDERS, group_state, product
 
@@ -35,11 +35,32 @@ def test_ragged_tiles(
     assert [s.outside for s in back] == ["C"] * staged
 
 
-def test_a_record_brings_the_schedule_back() -> None:
-    dag = product(64, 16, 32)
-    state = group_state(dag, staged=True, multiprocessors=4)
+@pytest.mark.parametrize("sharing", [(), (ShareTiles("C", 2, 1),)])
+def test_a_record_brings_the_schedule_back(sharing: tuple[ShareTiles, ...]) -> None:
+    dag = product(128, 16, 32)
+    state = group_state(dag, staged=True, multiprocessors=4).apply(*sharing)
     again = replay(dag, steps_to_json(state, {}))
     assert func_text(concretise(lower(again), {})[0]) == func_text(concretise(lower(state), {})[0])
+
+
+def test_clusters_change_nothing_of_what_is_computed() -> None:
+    dag = product(67, 32, 24)
+    func = exact(dag, group_state(dag, steps=1, multiprocessors=3).apply(ShareTiles("C", 1, 2)))
+    assert "# blockIdx.y, clusters of 1 by 2 blocks" in func_text(func)
+
+
+def test_what_cannot_be_shared_is_refused() -> None:
+    dag = product(64, 16, 32)
+    alone = group_state(dag)
+    with pytest.raises(
+        ScheduleError, match=r"share_tiles\(C\): none of its pipelines loads 'tiles' for the work of all"
+    ):
+        alone.apply(ShareTiles("C", 2, 1))
+    with pytest.raises(ScheduleError, match="bind two of its loops to blocks first"):
+        initial_state(dag).apply(ShareTiles("C", 2, 1))
+    for counts in ((2, 2), (4, 1), (0, 1)):
+        with pytest.raises(ScheduleError, match=r"a cluster has 2 blocks at most, got|is not an integer from 1"):
+            group_state(dag, multiprocessors=4).apply(ShareTiles("C", *counts))
 
 
 def test_the_nest_as_text() -> None:

@@ -87,6 +87,7 @@ def test_every_step_goes_out_and_comes_back():
         "Pipeline",
         "Raster",
         "Separate",
+        "ShareTiles",
         "Spread",
         "StoreTiles",
         "Team",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -32,20 +36,23 @@ def drawn(dag: te.ComputeDAG) -> list[Drawn]:
 
 def check(dag: te.ComputeDAG, runs: int = 2) -> None:
     inputs = make_inputs(dag, 0, "normal")
-    references = evaluate(dag, inputs)
     found = drawn(dag)
     assert found
     for one in found:
         assert len(one.legal), f"{one.sketch.name}: no row is legal; the first breaks {', '.join(one.broken)}"
-        for values in one.candidates(runs):
-            source = build_source(one.func, values, SM_90)
-            assert isinstance(source, GpuSource)
-            assert "wgmma.mma_async" in source.text
-            assert source.is_arch_specific
-            outputs = cuda.run(source, one.func, inputs)
-            for tensor, reference in zip(dag.outputs, references, strict=True):
-                seen = outputs[tensor.name].reshape(tensor.public_shape)
-                assert within(reference, seen).all(), f"{values}\n{source.text}"
+        check_rows(dag, one, inputs, runs)
+
+
+def check_rows(dag: te.ComputeDAG, one: Drawn, inputs: Mapping[str, Any], runs: int) -> None:
+    for values in one.candidates(runs):
+        source = build_source(one.func, values, SM_90)
+        assert isinstance(source, GpuSource)
+        assert "wgmma.mma_async" in source.text
+        assert source.is_arch_specific
+        outputs = cuda.run(source, one.func, inputs)
+        for tensor, reference in zip(dag.outputs, evaluate(dag, inputs), strict=True):
+            seen = outputs[tensor.name].reshape(tensor.public_shape)
+            assert within(reference, seen).all(), f"{values}\n{source.text}"
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -68,6 +75,17 @@ def test_rows_that_are_no_multiples() -> None:
     check(product(131, 24, 24, "nn", "bfloat16"), 1)
     check(product(67, 37, 136, "nt"), 1)
     check(product(64, 1024, 16, "nn"), 1)
+
+
+def test_blocks_that_share_tiles() -> None:
+    """Of each sketch a row with clusters along either axis, if there is one."""
+    dag = product(192, 136, 72, "nn", "bfloat16")
+    inputs = make_inputs(dag, 0, "normal")
+    for one in drawn(dag):
+        for column in [n for n, p in enumerate(one.sketch.params) if p.kind == "cluster"]:
+            together = one.legal[one.legal[:, column] > 1]
+            assert len(together), one.sketch.name
+            check_rows(dag, replace(one, legal=together), inputs, 1)
 
 
 def test_epilogues() -> None:

@@ -16,8 +16,9 @@ class Dialect:
 
     name: str
     suffix: str  # of a file
-    kernel: str  # before the name; {threads} is the block size as "x, y, z", {count} their product; {resident}
+    kernel: str  # before the name; {threads} is the block size as "x, y, z", {count} of them; {resident}, {cluster}
     resident: str  # {blocks} of a kernel that a multiprocessor should keep
+    cluster: str  # {blocks} next to each other along x that load tiles for each other
     pointer: str  # a global pointer argument; {type}, {const}
     pointer_to_earlier: str  # the same, to what an earlier launch of the same call writes
     shared: str
@@ -109,8 +110,9 @@ static __device__ __forceinline__ void {name}()
 CUDA = Dialect(
     name="cuda",
     suffix=".cu",
-    kernel='extern "C" __global__ void __launch_bounds__({count}{resident})',
+    kernel='extern "C" __global__ void {cluster}__launch_bounds__({count}{resident})',
     resident=", {blocks}",
+    cluster="__cluster_dims__({blocks}, 1, 1) ",
     pointer="{const}{type}* __restrict__",
     pointer_to_earlier="{const}{type}*",  # or loads would be made before the launch that writes it has ended
     shared="__shared__ __align__(16) ",  # vector accesses move up to 16 bytes
@@ -199,6 +201,7 @@ OPENCL = Dialect(
     suffix=".cl",
     kernel="__kernel __attribute__((reqd_work_group_size({threads}))) void",
     resident="",
+    cluster="",
     pointer="__global {const}{type}* restrict",
     pointer_to_earlier="__global {const}{type}* restrict",
     shared="__local ",

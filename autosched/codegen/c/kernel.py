@@ -14,7 +14,7 @@ from autosched.codegen.c.matrices import emit_product, product_loops, warp_produ
 from autosched.codegen.c.meetings import KernelOrder, is_early, meet, orders
 from autosched.codegen.c.names import Text
 from autosched.codegen.c.places import carried_places
-from autosched.codegen.c.rings import RingCode, ring_of, stores_of
+from autosched.codegen.c.rings import RingCode, ring_code
 from autosched.codegen.c.shared import VECTOR_BYTES, SharedMemory
 from autosched.codegen.c.shuffle import source_lane
 from autosched.codegen.c.source import GpuSource, Launch, TensorMap
@@ -103,8 +103,7 @@ class _Kernel:
     ring: RingCode | None = None
 
     def __post_init__(self) -> None:
-        found = ring_of(self.nest)
-        self.ring = None if found is None else RingCode(found, self.c, self.text, stores_of(self.nest))
+        self.ring = ring_code(self.nest, self.c, self.text)
 
     @property
     def dialect(self) -> Dialect:
@@ -124,7 +123,9 @@ class _Kernel:
         ahead = any(isinstance(s, Commit) for s in walk(self.nest))
         blocks = self.registers.blocks(count, ahead) if self.ring is None else self.registers.asked or 1
         resident = "" if blocks is None else self.dialect.resident.format(blocks=blocks)
-        head = f"{self.dialect.kernel.format(threads=block, count=count, resident=resident)} {self.name}({types})"
+        cluster = "" if self.ring is None else self.ring.said_of_kernel
+        words = self.dialect.kernel.format(threads=block, count=count, resident=resident, cluster=cluster)
+        head = f"{words} {self.name}({types})"
         shared = self.shared.declarations(self.dialect, self.text.name("shared_memory"))
         text = "\n".join([head, "{", *(f"  {s}" for s in shared), *self.text.lines, "}"])
         names: tuple[str | TensorMap, ...] = (*maps, *(name for name, _ in arguments))

@@ -6,10 +6,11 @@
     multiplies:  for k: wait until the place is full; multiply, without waiting; wait for the products before;
                         say that their place is empty; next place
 
-Each warpgroup that multiplies arrives once at a barrier of empty places. The registers that the warpgroup that loads
-does not need are given to the others.
+Each warpgroup that multiplies arrives once at a barrier of empty places; where blocks of a cluster load tiles for each
+other, at those of both, which must be there until the other one needs them no more. The registers that the warpgroup
+that loads does not need are given to the others.
 
-Sources: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "setmaxnreg".
+Sources: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "setmaxnreg", "mapa", "barrier.cluster".
 """
 
 from __future__ import annotations
@@ -19,6 +20,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from autosched.codegen.c.blocks import BlockOrder
+from autosched.codegen.c.clusters import BlockCluster, LoadedPart, cluster_of
+from autosched.codegen.c.engine import (
+    BARRIER_TYPE,
+    FUNCTION,
+    HAS_PASSED,
+    IN_BLOCK,
+    KEEP,
+    MAP_TYPE,
+    PLAIN,
+    SHARE,
+    load_function,
+    store_function,
+)
 from autosched.codegen.c.expressions import Expressions
 from autosched.codegen.c.matrices import CONSTRAINTS, ProductLoops
 from autosched.codegen.c.names import Text
@@ -26,62 +40,12 @@ from autosched.codegen.c.shared import SharedMemory
 from autosched.codegen.c.source import PixelBox, TensorMap
 from autosched.codegen.c.warpgroups import DESCRIPTOR, emit_group_product, group_product
 from autosched.errors import ScheduleError
-from autosched.ir.expr import INDEX, Const, Var
+from autosched.ir.expr import INDEX, Const, Expr, Var
 from autosched.ir.stmt import Allocate, Barrier, Buffer, For, If, Pixels, Scope, Seq, Stmt, TileCopy, walk
 from autosched.ir.storage import element_count, versions_of
-from autosched.ir.tiles import ALIGNMENT, MOST_REGISTERS, REGISTERS, WARPGROUP, WARPS, Panels, constant_shape, panels_of
+from autosched.ir.tiles import ALIGNMENT, MOST_REGISTERS, REGISTERS, WARPS, Panels, constant_shape, panels_of
 
-MEMORY = ': "memory"'
-FUNCTION = "static __device__ __forceinline__ "
-COORDINATES = ("x", "y", "z", "u", "v")
-BARRIER_TYPE = "unsigned long long"
-MAP_TYPE = "struct __align__(64) TensorMap { unsigned long long opaque[16]; };"
-BARRIER = '"r"((unsigned)__cvta_generic_to_shared(barrier))'
-# Functions of one PTX instruction each, by name: (parameters, instruction, operands).
-PLAIN: dict[str, tuple[str, str, str]] = {
-    "start_barrier": ("unsigned long long* barrier, unsigned count",
-                      "mbarrier.init.shared::cta.b64 [%0], %1;", f':: {BARRIER}, "r"(count) {MEMORY}'),
-    "show_barriers": ("", "fence.mbarrier_init.release.cluster;", f"::{MEMORY}"),
-    "expect_bytes": ("unsigned long long* barrier, unsigned bytes",
-                     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;", f':: {BARRIER}, "r"(bytes) {MEMORY}'),
-    "arrive": ("unsigned long long* barrier",
-               "mbarrier.arrive.shared::cta.b64 _, [%0];", f":: {BARRIER} {MEMORY}"),
-    "begin_products": ("", "wgmma.fence.sync.aligned;", f"::{MEMORY}"),
-    "commit_products": ("", "wgmma.commit_group.sync.aligned;", f"::{MEMORY}"),
-    **{f"meet_{n}": ("", f"bar.sync {n}, {WARPGROUP};", f"::{MEMORY}") for n in REGISTERS},
-    "show_to_engine": ("", "fence.proxy.async.shared::cta;", f"::{MEMORY}"),
-    "commit_stores": ("", "cp.async.bulk.commit_group;", f"::{MEMORY}"),
-    "wait_for_stores": ("", "cp.async.bulk.wait_group.read 0;", f"::{MEMORY}"),
-    "wait_for_all_products_but_0": ("", "wgmma.wait_group.sync.aligned 0;", f"::{MEMORY}"),
-    "wait_for_all_products_but_1": ("", "wgmma.wait_group.sync.aligned 1;", f"::{MEMORY}"),
-}  # fmt: skip
-HAS_PASSED = f"""\
-{FUNCTION}bool has_passed(unsigned long long* barrier, unsigned parity)
-{{
-  unsigned passed;
-  asm volatile("{{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }}"
-               : "=r"(passed) : {BARRIER}, "r"(parity) {MEMORY});
-  return passed;
-}}"""
-LOAD = f"""\
-{FUNCTION}void {{name}}(void* to, const TensorMap* map, {{parameters}}, unsigned long long* barrier)
-{{{{
-  asm volatile("cp.async.bulk.tensor.{{rank}}d.shared::cluster.global{{mode}}.mbarrier::complete_tx::bytes "
-               "[%0], [%1, {{{{{{places}}}}}}], [%{{bar}}]{{window}};"
-               :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"((unsigned long long)map), {{operands}},
-                  {BARRIER}{{offsets}} {MEMORY});
-}}}}"""
-STORE = f"""\
-{FUNCTION}void store_tile_{{rank}}(const TensorMap* map, {{parameters}}, const void* from)
-{{{{
-  asm volatile("cp.async.bulk.tensor.{{rank}}d.global.shared::cta.bulk_group [%0, {{{{{{places}}}}}}], [%1];"
-               :: "l"((unsigned long long)map), "r"((unsigned)__cvta_generic_to_shared(from)), {{operands}} {MEMORY});
-}}}}"""
-# What was multiplied is in registers from here on, not before.
-KEEP = f"""\
-{FUNCTION}void keep_{{kind}}({{kind}}& value) {{{{ asm volatile("" : "+{{letter}}"(value) :{MEMORY}); }}}}"""
-SHARE = f"""\
-{FUNCTION}void {{name}}() {{{{ asm volatile("setmaxnreg.{{way}}.sync.aligned.u32 {{count}};"); }}}}"""
+ZERO = Const(0, INDEX)
 
 
 @dataclass(frozen=True)
@@ -130,6 +94,12 @@ def stores_of(nest: Stmt) -> dict[TileCopy, Buffer]:
     return {s: buffers[s.buffer] for s in walk(nest) if isinstance(s, TileCopy) and s.back}
 
 
+def ring_code(nest: Stmt, c: Expressions, text: Text) -> RingCode | None:
+    """What writes the ring of a kernel; None for one without. Raises ScheduleError as `ring_of` does."""
+    found = ring_of(nest)
+    return None if found is None else RingCode(found, c, text, stores_of(nest), cluster_of(nest))
+
+
 @dataclass
 class RingCode:
     """Writes the parts of a kernel with a ring; names are those in C.
@@ -141,6 +111,7 @@ class RingCode:
     c: Expressions
     text: Text
     stores: Mapping[TileCopy, Buffer]  # tiles that are written back, and where they are in shared memory
+    cluster: BlockCluster | None = None
     maps: dict[str, str] = field(default_factory=dict)
     threads: tuple[Var, Var, Var] | None = None
     groups: int = 0
@@ -151,6 +122,16 @@ class RingCode:
     results: dict[str, None] = field(default_factory=dict)  # what products are added to, in order
     order: BlockOrder | None = None  # of blocks that go through the work of all
     places: list[str] = field(default_factory=list)  # lines that name the indices of a block in that order
+
+    def __post_init__(self) -> None:
+        if self.cluster is not None:
+            self.c.variables[self.cluster.rank] = self.text.name("rank")
+            self.c.simplify.ranges[self.cluster.rank] = (0, self.cluster.size - 1)
+
+    @property
+    def said_of_kernel(self) -> str:
+        """What is said of the kernel."""
+        return "" if self.cluster is None else self.c.dialect.cluster.format(blocks=self.cluster.size)
 
     def tensor_maps(self) -> list[TensorMap]:
         """What the kernel takes first; the C names of its tensors are known."""
@@ -169,7 +150,9 @@ class RingCode:
         whole = TensorMap(name, copy.outside, source.dtype, shape[::-1], tuple(strides), (), panels.span)
         if copy.pixels is not None:
             return self._of_pixels(whole, copy.pixels, panels)
-        box = dict(zip(copy.dims or range(len(shape)), panels.box[::-1], strict=True))
+        part, at_once = self._part(copy, panels), list(panels.box[::-1])
+        at_once[part.dim] //= part.share
+        box = dict(zip(copy.dims or range(len(shape)), at_once, strict=True))
         return replace(whole, box=tuple(box.get(d, 1) for d in reversed(range(len(shape)))))
 
     @staticmethod
@@ -183,6 +166,10 @@ class RingCode:
         upper = [low - extent + 1 + (count - 1) * step for low, count, step, extent in windows]
         box = PixelBox(pixels.lower[::-1], tuple(upper[::-1]), panels.box[0], panels.box[1])
         return replace(image, extents=extents, strides=strides, box=box, steps=(1, *pixels.steps[::-1], 1))
+
+    def _part(self, copy: TileCopy, panels: Panels) -> LoadedPart:
+        """What this block loads of a tile, or writes back."""
+        return LoadedPart(panels.count) if self.cluster is None or copy.back else self.cluster.part(copy, panels)
 
     # roles
 
@@ -200,9 +187,15 @@ class RingCode:
             number = self.text.name("n")
             with self.text.block(f"for (int {number} = 0; {number} < {self.ring.places}; ++{number})"):
                 self._call("start_barrier", f"&{self.barriers}[{number} * 2]", "1")
-                self._call("start_barrier", f"&{self.barriers}[{number} * 2 + 1]", str(groups))
+                arrivals = groups * (1 if self.cluster is None else self.cluster.size)
+                self._call("start_barrier", f"&{self.barriers}[{number} * 2 + 1]", str(arrivals))
             self._call("show_barriers")
-        self.text.line(self.c.dialect.barrier)
+        if self.cluster is None:
+            self.text.line(self.c.dialect.barrier)
+        else:
+            self._meet_cluster()
+            rank = self.c.variables[self.cluster.rank]
+            self.text.line(f"const int {rank} = {self._block()} % {self.cluster.size};")
         self.text.line(f"int {self.place} = 0;")
         self.text.line(f"unsigned {self.parity} = 0;")
 
@@ -230,6 +223,16 @@ class RingCode:
             if self.stores:  # shared memory is there until it has been read
                 self._first("wait_for_stores")
         self.text.line("}")
+        if self.cluster is not None:  # others write to this block until they have come here as well
+            self._meet_cluster()
+
+    def _meet_cluster(self) -> None:
+        self.text.line("__syncwarp();")
+        self._call("arrive_at_cluster")
+        self._call("wait_for_cluster")
+
+    def _block(self) -> str:
+        return self.c.dialect.block.format(axis="x", number=0)
 
     @contextmanager
     def blocks(self) -> Iterator[None]:
@@ -239,8 +242,9 @@ class RingCode:
                 self.text.line(line)
             yield
             return
-        number, step = self.c.variables[self.order.number], self.order.launched
-        first = self.c.dialect.block.format(axis="x", number=0)
+        together = self.order.together
+        number, step = self.c.variables[self.order.number], self.order.launched // together
+        first = self._block() + f" / {together}" * (together > 1)
         self.text.line(self.c.dialect.unroll_by.format(times=1))
         with self.text.block(f"for (int {number} = {first}; {number} < {self.order.count}; {number} += {step})"):
             for line in self.places:
@@ -271,9 +275,10 @@ class RingCode:
         buffer, name = self.c.buffers[copy.buffer]
         panels, group = panels_of(buffer), self.c.text(self.c.simplify(copy.place[0]))
         tile = f"{name}[{group}]" if versions_of(buffer)[0] > 1 else name
-        helper = self._store_helper(len(copy.origin))
+        helper, text = store_function(len(copy.origin))
+        self.c.helpers[helper] = text
         for n in range(panels.count):
-            at = self._corner(copy, n * (panels.span // panels.itemsize))
+            at = self._corner(copy, Const(n * (panels.span // panels.itemsize), INDEX), self._part(copy, panels))
             self.text.line(f"{helper}(&{self.maps[copy.buffer]}, {at}, &{tile}[{n * panels.elements}]);")
         self._call("commit_stores")
 
@@ -292,10 +297,15 @@ class RingCode:
             full = f"&{self.barriers}[{self.place} * 2]"
             self._call("expect_bytes", full, str(sum(p.count * p.nbytes for p in panels)))
             for load, each in zip(self.ring.loads, panels, strict=True):
-                for n in range(each.count):
-                    at = self._corner(load, n * (each.span // each.itemsize))
-                    name, place = self._load_helper(load), self._tile(load, n * each.elements)
-                    self.text.line(f"{name}({place}, &{self.maps[load.buffer]}, {at}, {full});")
+                part = self._part(load, each)
+                mask = f", {self.cluster.mask:#x}" if self.cluster is not None and part.for_all else ""
+                name, text = load_function(load, bool(mask))
+                self.c.helpers[name] = text
+                for n in range(part.count):
+                    panel, inside = part.panel + n, part.half * (each.elements // part.share)
+                    at = self._corner(load, panel * (each.span // each.itemsize), part)
+                    place = self._tile(load, panel * each.elements + inside)
+                    self.text.line(f"{name}({place}, &{self.maps[load.buffer]}, {at}, {full}{mask});")
             self._next()
 
     def multiply(self, emit: Callable[[Stmt], None]) -> None:
@@ -340,7 +350,7 @@ class RingCode:
         begins = []
         for operand in (product.left, product.right):
             load, _ = tiles[operand.load.buffer]
-            begins.append(f"matrix_descriptor({self._tile(load, 0)}, {operand.form:#x}ull)")
+            begins.append(f"matrix_descriptor({self._tile(load, ZERO)}, {operand.form:#x}ull)")
         emit_group_product(product, (begins[0], begins[1]), self.c, self.text)
 
     @contextmanager
@@ -359,63 +369,40 @@ class RingCode:
 
     def _release(self, place: str, condition: str) -> None:
         x, y, z = (self.c.dialect.thread.format(axis=a, number=n) for n, a in enumerate("xyz"))
-        self.text.line(f"if ({condition}{x} == 0 && {y} == 0 && {z} % {WARPS} == 0) {{")
-        with self.text.indented():
-            self._call("arrive", f"&{self.barriers}[{place} * 2 + 1]")
-        self.text.line("}")
+        barrier = f"&{self.barriers}[{place} * 2 + 1]"
+        ranks = "== 0" if self.cluster is None else f"< {self.cluster.size}"
+        with self.text.block(f"if ({condition}{x} {ranks} && {y} == 0 && {z} % {WARPS} == 0)"):
+            if self.cluster is None:
+                self._call("arrive", barrier)
+            else:
+                self.c.helpers["in_block"] = IN_BLOCK
+                self._call("arrive_elsewhere", f"in_block({x}, {barrier})")
 
     def _next(self) -> None:
         with self.text.block(f"if (++{self.place} == {self.ring.places})"):
             self.text.line(f"{self.place} = 0;")
             self.text.line(f"{self.parity} ^= 1;")
 
-    def _tile(self, load: TileCopy, element: int) -> str:
+    def _tile(self, load: TileCopy, element: Expr) -> str:
         """A pointer into the tile of the place that is at hand."""
         _, name = self.c.buffers[load.buffer]
-        return f"&{name}[{self.place}][{element}]" if self.ring.places > 1 else f"&{name}[{element}]"
+        text = self.c.text(self.c.simplify(element))
+        return f"&{name}[{self.place}][{text}]" if self.ring.places > 1 else f"&{name}[{text}]"
 
     def _call(self, name: str, *arguments: str) -> None:
         parameters, instruction, operands = PLAIN[name]
         self.c.helpers[name] = f'{FUNCTION}void {name}({parameters}) {{ asm volatile("{instruction}" {operands}); }}'
         self.text.line(f"{name}({', '.join(arguments)});")
 
-    def _store_helper(self, rank: int) -> str:
-        """The name of the function that stores panels, in use from now on."""
-        name, places = f"store_tile_{rank}", COORDINATES[:rank]
-        self.c.helpers[name] = STORE.format(
-            rank=rank,
-            parameters=", ".join(f"int {x}" for x in places),
-            places=", ".join(f"%{n + 2}" for n in range(rank)),
-            operands=", ".join(f'"r"({x})' for x in places),
-        )
-        return name
-
-    def _corner(self, load: TileCopy, along: int) -> str:
-        """Where a panel of a tile begins, so far along its last dimension: innermost first, then offsets in windows."""
+    def _corner(self, load: TileCopy, along: Expr, part: LoadedPart) -> str:
+        """Where the part of a panel begins, so far along its last dimension: innermost first; then offsets in
+        windows."""
         rank = load.rank
         corner, offsets = list(load.origin[:rank]), load.origin[rank:]
         corner[-1] = corner[-1] + along
+        if part.share > 1:
+            dim = (load.dims or range(rank))[part.dim]
+            corner[dim] = corner[dim] + part.row
         if load.pixels is not None and rank == len(load.pixels.counts) + 1:
             corner.insert(0, Const(0, INDEX))
         return ", ".join(self.c.text(self.c.simplify(e)) for e in (*corner[::-1], *offsets[::-1]))
-
-    def _load_helper(self, load: TileCopy) -> str:
-        """The name of the function that loads panels of it, in use from now on."""
-        spatial = 0 if load.pixels is None else len(load.pixels.counts)
-        rank = spatial + 2 if spatial else load.rank
-        places = COORDINATES[:rank]
-        offsets = [f"{x}_in_window" for x in COORDINATES[1 : spatial + 1]]
-        name = f"load_pixels_{rank}" if spatial else f"load_tile_{rank}"
-        last = ", ".join(f"%{n + rank + 3}" for n in range(spatial))
-        self.c.helpers[name] = LOAD.format(
-            name=name,
-            rank=rank,
-            mode=".im2col" if spatial else "",
-            parameters=", ".join(f"int {x}" for x in (*places, *offsets)),
-            places=", ".join(f"%{n + 2}" for n in range(rank)),
-            bar=rank + 2,
-            window=f", {{{last}}}" if spatial else "",
-            operands=", ".join(f'"r"({x})' for x in places),
-            offsets="".join(f', "h"((unsigned short){x})' for x in offsets),
-        )
-        return name

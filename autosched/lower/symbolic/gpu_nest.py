@@ -26,6 +26,7 @@ from autosched.ir.stmt import (
     If,
     Scope,
     Seq,
+    Sharing,
     Stmt,
     Store,
     TileCopy,
@@ -46,12 +47,13 @@ class GpuNest(NestBuilder):
     """The nest of a stage that runs in blocks of threads."""
 
     def build(self) -> Stmt:
-        nest = self._build()
-        if self.stage.at is not None or (self.stage.resident is None and self.stage.raster is None):
+        nest, stage = self._build(), self.stage
+        if stage.at is not None or (stage.resident, stage.raster, stage.sharing) == (None, None, ()):
             return nest
         assert isinstance(nest, For)
-        resident, raster = (None if n is None else closed(n) for n in (self.stage.resident, self.stage.raster))
-        return replace(nest, resident=resident, raster=raster)
+        resident, raster = (None if n is None else closed(n) for n in (stage.resident, stage.raster))
+        sharing = Sharing(*map(closed, stage.sharing)) if stage.sharing else None
+        return replace(nest, resident=resident, raster=raster, sharing=sharing)
 
     def _build(self) -> Stmt:
         if self._by_tiles(self.stage):

@@ -6,21 +6,23 @@
 What is between the bars is one operation of a warpgroup for each of its tiles of 64 rows (`ir/matrices.py`).
 
 StoreTiles: results go through shared memory, from where the copy engine writes them in tiles.
+ShareTiles: neighbouring blocks load tiles for each other.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const
 from autosched.ir.matrices import ACROSS, DOWN, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic
 from autosched.ir.stmt import BLOCKS, THREADS, ForKind, Scope
-from autosched.ir.tiles import ROW_BYTES, WARPS, has_maps
+from autosched.ir.tiles import MOST_CLUSTER, ROW_BYTES, WARPS, has_maps
 from autosched.schedule.gathers import gather_of
-from autosched.schedule.stage import Stage
+from autosched.schedule.stage import Num, Stage
 from autosched.schedule.state import State
-from autosched.schedule.steps.loops import check
+from autosched.schedule.steps.loops import check, check_factor
 from autosched.schedule.steps.matrices import (
     ProductAxes,
     check_product_depth,
@@ -90,6 +92,34 @@ class StoreTiles:
         is_first = not self.loop or (bool(inside) and inside[0].name == self.loop and len(inside[0].parts) == 1)
         check(is_first, f"{where}: {self.loop!r} is not the first loop inside of the threads")
         return state.with_stage(replace(stage, staged=True, staged_in=self.loop))
+
+
+@dataclass(frozen=True)
+class ShareTiles:
+    """`down` by `across` blocks of the stage's kernel next to each other, along blockIdx.y and blockIdx.x, are a
+    cluster: a tile that both of them read is loaded once.
+
+    Refused unless loops of the stage are bound to both, and tiles that a pipeline loads in its blocks are for the work
+    of all. Clusters have two blocks at most.
+    """
+
+    stage: str
+    down: Num
+    across: Num
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"share_tiles({self.stage})"
+        kinds = {x.kind for x in stage.loops}
+        check({ForKind.BLOCK_X, ForKind.BLOCK_Y} <= kinds, f"{where}: bind two of its loops to blocks first")
+        inside = (x.pipeline for x in state.stages if x.name != stage.name and state.root(x).name == stage.name)
+        is_persistent = any(p is not None and p.multiprocessors > 0 for p in inside)
+        check(is_persistent, f"{where}: none of its pipelines loads 'tiles' for the work of all blocks")
+        for count in (self.down, self.across):
+            check_factor(where, count)
+        known = [n for n in (self.down, self.across) if not isinstance(n, str)]
+        check(math.prod(known) <= MOST_CLUSTER, f"{where}: a cluster has {MOST_CLUSTER} blocks at most, got {known}")
+        return state.with_stage(replace(stage, sharing=(self.down, self.across)))
 
 
 def can_store_tiles(stage: Stage) -> bool:
