@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from autosched.errors import UsageError
+from autosched.network.strategies import DEFAULT as STRATEGY
 from autosched.network.tuned import Effort, check_tuning
 from autosched.session import records as recorded
 from autosched.session.device import find_device, peak_reader
@@ -27,6 +28,7 @@ from autosched.session.trust import tell_without_key
 from autosched.tuner.asked import Asked, AskedKeywords, asks
 from autosched.tuner.definition import Operator, Workload, arguments, define
 from autosched.tuner.policy import SearchSetup
+from autosched.tuner.session import Settings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -36,14 +38,13 @@ if TYPE_CHECKING:
     from autosched.network.check import Verification
     from autosched.network.explain import Explanation
     from autosched.network.model import Model
-    from autosched.network.tuned import NetworkCallback, NetworkResult
+    from autosched.network.tuned import NetworkCallback, NetworkResult, NetworksResult
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
     from autosched.session.roofline import Fact
     from autosched.store import Record
     from autosched.tuner.callbacks import Callback
     from autosched.tuner.result import Result
-    from autosched.tuner.session import Settings
     from search_spaces.partial_sketch import SketchRule
 
 
@@ -95,8 +96,27 @@ def tune(
     search: SearchSetup | None = None,
     example_inputs: Sequence[object] | None = None,
     sizes: Mapping[str, int] | None = None,
+    strategy: str = STRATEGY,
+    objective: str | Callable[[dict[str, float]], float] = "sum",
     **asked: Unpack[AskedKeywords],
 ) -> NetworkResult: ...
+
+
+@overload
+def tune(
+    workload: list[Path | Graph | Model] | Mapping[str, Path | Graph | Model],
+    *,
+    trials: int | None = None,
+    budget_s: float | None = None,
+    seed: int = 0,
+    resume: bool = False,
+    db: Path | str | None = None,
+    callbacks: Sequence[NetworkCallback] = (),
+    search: SearchSetup | None = None,
+    strategy: str = STRATEGY,
+    objective: str | Callable[[dict[str, float]], float] = "sum",
+    **asked: Unpack[AskedKeywords],
+) -> NetworksResult: ...
 
 
 @asks
@@ -114,40 +134,41 @@ def tune(
     search: SearchSetup | None = None,
     example_inputs: Sequence[object] | None = None,
     sizes: Mapping[str, int] | None = None,
+    strategy: str = STRATEGY,
+    objective: str | Callable[[dict[str, float]], float] = "sum",
     **asked: Unpack[AskedKeywords],
-) -> Result | NetworkResult:
-    """Searches for the fastest kernel of `workload`: a built-in name, "file.py:function", or a function; or for the
-    fastest kernels of a network, whatever `load` takes with `example_inputs` and `sizes`.
+) -> Result | NetworkResult | NetworksResult:
+    """Searches for the fastest kernel of `workload`: a built-in name, "file.py:function", or a function; or for those
+    of a network, whatever `load` takes with `example_inputs` and `sizes`, or of several, in a list or by names.
 
     What is asked for. `shape` fills the workload's numbers in order, `settings` any argument by name, `batch` replaces
     the first number (it multiplies one called M), `dtype` is that of the elements (float32, or the function's own).
     `weights` names inputs that never change: what depends on them alone is computed once, by `Kernel.bind`, and is not
-    timed. `winograd` accepts the larger error of Winograd's transforms (`te.rewrites.winograd`), `precision` that of
-    float32 multiplied as "tf32" or "3xtf32" (`ir.precision`). Each makes another workload, with records of its own.
+    timed. `winograd` accepts the error of Winograd's transforms (`te.rewrites.winograd`), `precision` that of float32
+    multiplied as "tf32" or "3xtf32" (`ir.precision`). Each makes another workload, with records of its own.
     `target`: "cpu", "cuda", "opencl", "llvm -mcpu=haswell" or "cuda -arch=sm_80"; `threads` of a processor: all cores.
     How long. At most `trials` measurements (64) and `budget_s` seconds, drawn by `seed`. `resume` counts the
     measurements of earlier runs as trials, and their failures but for candidates that could not be built.
-    What stays. Records in the database `db` (default: `autosched db path`); in `out_dir` the LLVM IR, CUDA C or OpenCL
-    C of the best candidates. `callbacks` hear of the search (`autosched.tuner.callbacks.Callback`).
+    What stays. Records in the database `db` (`autosched db path`); in `out_dir` the code of the best candidates.
+    `callbacks` hear of the search (`tuner.callbacks.Callback`).
     How. `rules` are sketch rules of yours (`search_spaces.partial_sketch.SketchRule`), tried before the built-in ones.
-    `search` is what experiments change, and a search without measurements (`autosched.tuner.policy.SearchSetup`).
-    Networks take no more of all this than a target, threads, how long and a database, and other callbacks: see
-    `autosched.network.tune.tune_network`. The result has the tuned network as `model`.
+    `search` is what experiments change, and a search without measurements (`tuner.policy.SearchSetup`).
+    Networks. They take a target, threads, how long, a database, and other callbacks; besides, which task is next
+    (`strategy`, see `network.strategies`) and what is made small: `objective`, see `network.objectives`, a word or a
+    function of each network's seconds by name. The result has the network as `model`; of several, theirs as `networks`.
 
     Raises UsageError, DeviceError, NoValidCandidate, and Interrupted for a Ctrl-C before the first verified kernel; a
-    later one ends the search with what it has (`Result.interrupted`).
+    later one ends the search with what it has.
     """
-    now = time.monotonic()
-    from autosched.tuner.session import Settings
-
-    setup = SearchSetup() if search is None else search
+    now, setup = time.monotonic(), search or SearchSetup()
     begun = now if (said := getattr(setup, "started", None)) is None else said
     if _is_whole_network(workload):
         check_tuning({**asked, "out_dir": out_dir, "rules": rules}, setup, callbacks)
-        effort = Effort(trials, budget_s, seed, resume, begun)
-        return _tune_network(workload, example_inputs, sizes, asked, effort, db, callbacks)
-    if example_inputs is not None or sizes is not None:
-        raise UsageError("example_inputs and sizes are of networks, and the workload is none")
+        effort = Effort(trials, budget_s, seed, resume, begun, strategy, objective)
+        loading = {**asked, "example_inputs": example_inputs, "sizes": sizes, "db": db}
+        return _tune_networks(workload, loading, effort, callbacks)
+    if example_inputs is not None or sizes is not None or strategy != STRATEGY or objective != "sum":
+        raise UsageError("example_inputs, sizes, strategy and objective are of networks, and the workload is none")
     _check_arguments(rules, callbacks, setup, resume)
     settings = Settings(TRIALS if trials is None else trials, budget_s, seed, setup.policy, begun)
     if setup.measure and setup.policy.learned:
@@ -155,11 +176,10 @@ def tune(
     request = _request(workload, Asked(**asked), runs=setup.measure)
     request.check()
     directory = None if out_dir is None else writable(out_dir)
-    if not setup.measure:
-        return estimate(request, Space(tuple(rules), setup.narrow), directory, begun, setup.simulate)
-
-    space = Space(tuple(rules), setup.narrow, setup.policy.draft)
-    return _search(request, space, settings, db, resume, callbacks, directory)
+    if setup.measure:
+        space = Space(tuple(rules), setup.narrow, setup.policy.draft)
+        return _search(request, space, settings, db, resume, callbacks, directory)
+    return estimate(request, Space(tuple(rules), setup.narrow), directory, begun, setup.simulate)
 
 
 @asks
@@ -321,31 +341,11 @@ def show(what: Any, *arguments: Any, **options: Any) -> str:
     A network, loaded or as `load` takes it: its `graph` after passes, its kernels (`groups`), the plan of its arena as
     a picture (`memory`), or kernels and values for Graphviz (`dot`).
     """
-    return (_show_network if _is_network(what) else recorded.show)(what, *arguments, **options)
+    if not _is_network(what):
+        return recorded.show(what, *arguments, **options)
+    from autosched.network.verbs import show_network
 
-
-def _show_network(
-    what: Any,
-    as_: str = "graph",
-    *,
-    example_inputs: Sequence[object] | None = None,
-    sizes: Mapping[str, int] | None = None,
-    threads: int | None = None,
-) -> str:
-    from autosched.network.load import load_network
-    from autosched.network.model import Model
-    from autosched.network.pictures import MEMORY, TEXTS, memory_text
-    from autosched.network.verbs import show_graph
-
-    if as_ == MEMORY:
-        model = what if isinstance(what, Model) else load(what, example_inputs, sizes=sizes, threads=threads)
-        return memory_text(model.program)
-    if as_ not in TEXTS:
-        raise UsageError(f"a network is shown as {', '.join((*TEXTS, MEMORY))}, got {as_!r}")
-    if isinstance(what, Model):
-        return show_graph(what.original, as_, what.device)
-    graph = load_network(what, example_inputs, sizes or {})[0]
-    return show_graph(graph, as_, find_device("cpu", threads))
+    return show_network(what, *arguments, **options)
 
 
 def made_inputs(
@@ -362,17 +362,18 @@ def made_inputs(
 
 
 def _is_network(what: object) -> bool:
+    """Whether it is one, or the name of a file that may be."""
     from autosched.graph.graph import Graph
     from autosched.network.model import Model
 
     return isinstance(what, (str, Path, Graph, Model)) or hasattr(what, "forward")
 
 
-def _loaded(what: Any, *arguments: Any, **options: Any) -> Model:
+def _loaded(what: Any, **options: Any) -> Model:
     """A model as it is, anything else by `load` with what is given besides."""
     from autosched.network.model import Model
 
-    return what if isinstance(what, Model) else load(what, *arguments, **options)
+    return what if isinstance(what, Model) else load(what, **options)
 
 
 def _request(workload: Workload, asked: Asked, *, runs: bool = True) -> Request:
@@ -400,26 +401,22 @@ def _check_arguments(rules: object, callbacks: object, setup: object, resume: ob
 
 
 def _is_whole_network(workload: object) -> bool:
-    """Of what `tune` takes, where a word may be a workload's name."""
+    """Of what `tune` takes, where a word may be a workload's name; also several."""
     if isinstance(workload, str | Path):
         return Path(workload).suffix.lower() in (".onnx", ".asc")
-    return _is_network(workload) or hasattr(workload, "forward")
+    return _is_network(workload) or isinstance(workload, (list, Mapping))
 
 
-def _tune_network(
-    network: Any,
-    example_inputs: Sequence[object] | None,
-    sizes: Mapping[str, int] | None,
-    asked: Mapping[str, Any],
-    effort: Effort,
-    db: Path | str | None,
-    callbacks: Sequence[NetworkCallback],
-) -> NetworkResult:
-    from autosched.network.tune import tune_model
+def _tune_networks(
+    networks: Any, loading: Mapping[str, Any], effort: Effort, callbacks: Sequence[NetworkCallback]
+) -> NetworkResult | NetworksResult:
+    from autosched.network.verbs import tune_models
 
     _check_interpreter()
-    of = {"sizes": sizes, "target": asked.get("target", "cpu"), "threads": asked.get("threads"), "db": db}
-    return tune_model(partial(_loaded, network, example_inputs, **of), effort, db, callbacks)
+    if isinstance(networks, (list, Mapping)) and not (loading["example_inputs"] is loading["sizes"] is None):
+        raise UsageError("example_inputs and sizes are of one network: load each of several with its own first")
+    of = {name: loading[name] for name in ("example_inputs", "sizes", "target", "threads", "db") if name in loading}
+    return tune_models(networks, partial(_loaded, **of), effort, loading["db"], callbacks)
 
 
 def _check_interpreter() -> None:

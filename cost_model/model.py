@@ -27,6 +27,7 @@ from cost_model.analysis.statements import Analysis, analyse
 from cost_model.cpu import features, legality
 from cost_model.cpu.latency import AnalyticLatency, analytic_latency
 from cost_model.cpu.machine import Machine, machine
+from cost_model.experience import Experience
 from cost_model.gpu import machine as gpu_machine
 from cost_model.gpu.features import GPU_FEATURES, gpu_symbolic
 from cost_model.gpu.latency import GpuAnalyticLatency, gpu_analytic_latency
@@ -201,10 +202,12 @@ class CostModel:
         threads: int,
         *,
         analytic: bool = True,
+        experience: Experience | None = None,
     ) -> None:
         """`funcs[i]`: symbolic nest of sketch i; `param_names[i]`: its parameters, in the order of the columns.
 
         Without `analytic` the score is learned from measurements alone, not as a correction of the analytic latency.
+        With the `experience` of other tasks on the target the ranker learns from theirs too, and they from this one's.
         """
         graph = ExpressionGraph()
         self.sketches = tuple(
@@ -212,13 +215,13 @@ class CostModel:
         )
         self.ranker = Ranker()
         self._analytic = analytic
-        self._rows: list[npt.NDArray[np.float32]] = []
-        self._seconds: list[float] = []
+        self._experience = Experience() if experience is None else experience
+        self._task = self._experience.new_task()
 
     @property
     def n_rows(self) -> int:
-        """Measured candidates known."""
-        return len(self._seconds)
+        """Measured candidates known, without those of other tasks."""
+        return self._experience.count(self._task)
 
     def legal(self, i: int, matrix: Ints) -> npt.NDArray[np.bool_]:
         """bool `[n]`: whether every rule of `cost_model.cpu.legality` holds."""
@@ -292,10 +295,9 @@ class CostModel:
         table: dict[int, npt.NDArray[np.float32]] = {}
         for i, places in by_sketch.items():
             table.update(zip(places, self.features(i, np.stack([rows[n] for n in places])), strict=True))
-        self._rows += [table[n] for n in range(len(found))]
-        self._seconds += found
-        if not np.isfinite(self._seconds).any() or not self.ranker.should_refit(self.n_rows):
+        self._experience.add(self._task, [table[n] for n in range(len(found))], found)
+        if not self._experience.has_time(self._task) or not self.ranker.should_refit(self.n_rows):
             return False
-        measured, group = np.array(self._seconds), np.zeros(self.n_rows, np.int64)
-        self.ranker.fit(np.stack(self._rows), labels(measured, group), group)
+        features, measured, tasks = self._experience.known_to(self._task)
+        self.ranker.fit(features, labels(measured, tasks), tasks, self.n_rows)
         return True

@@ -69,9 +69,10 @@ class Ranker:
         """Whether `n_rows` of data are enough more than at the last fit."""
         return n_rows >= max(FIRST_FIT, GROWTH * self._fitted_rows)
 
-    def fit(self, x: Rows, y: Reals, groups: Groups) -> None:
-        """`y`: best / seconds within the row's group (a workload on a target), 0 for a failure."""
-        self._fitted_rows = len(x)
+    def fit(self, x: Rows, y: Reals, groups: Groups, own: int | None = None) -> None:
+        """`y`: best / seconds within the row's group (a workload on a target), 0 for a failure. `own`: of the rows,
+        those that count for the next fit (all)."""
+        self._fitted_rows = len(x) if own is None else own
         rows = np.argsort(groups, kind="stable")
         rows = rows[np.isin(groups[rows], groups[y > 0])]  # the others have no order
         if not len(rows):

@@ -8,56 +8,105 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from shlex import quote
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from autosched.cli.output import clock_text, share_text, time_text
-from autosched.errors import VerificationError
+from autosched.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.live import Live
 
     from autosched.cli.networks import NamedNetwork
-    from autosched.network.tuned import NetworkCallback, NetworkEvent, NetworkResult, TaskResult
+    from autosched.network.tuned import NetworkCallback, NetworkEvent, NetworkResult, NetworksResult, TaskResult
 
 SHOWN = 12  # tasks in a table, those with the largest share
+INTERRUPTED_TEXT = "  interrupted; everything measured so far is saved, --resume goes on"
 COLUMNS = ("task", "count", "share", "best", "of roofline", "trials")
 
 
-def tune_named(network: NamedNetwork, args: argparse.Namespace) -> int:
-    """The command for a network; its exit code."""
-    from autosched import api
-    from autosched.cli import options
+def tune_named(networks: Sequence[NamedNetwork], args: argparse.Namespace) -> int:
+    """The command for one network or several; its exit code."""
     from autosched.cli.interrupts import INTERRUPTED
-    from autosched.cli.networks import check_options, sizes
+    from autosched.cli.networks import check_options
     from autosched.cli.output import print_json
-    from autosched.tuner.policy import SearchSetup
 
-    check_options(network, args)
-    asked = options.asked(args)
-    asked["settings"] = None  # the function was called with them
+    for network in networks:
+        check_options(network, args)
+    result: NetworkResult | NetworksResult
     with _watcher(as_json=args.json) as callbacks:
-        result = api.tune(
-            network.model,
-            **asked,
-            example_inputs=network.example_inputs,
-            sizes=sizes(args.size),
-            trials=args.trials,
-            budget_s=args.budget,
-            seed=args.seed,
-            db=args.db,
-            resume=args.resume,
-            out_dir=args.out_dir,
-            callbacks=callbacks,
-            search=SearchSetup(measure=not args.no_run, started=args.started),
-        )
+        if len(networks) == 1:
+            result = _tune_one(networks[0], args, callbacks)
+            said, data = [summary(networks[0].word, result, args)], {**result.to_json(), "model": networks[0].word}
+        else:
+            result = _tune_several(networks, args, callbacks)
+            said, data = summaries(networks, result, args), result.to_json()
     if args.json:
-        print_json({**result.to_json(), "model": network.word})
+        print_json(data)
     else:
-        print(summary(network.word, result, args))
+        print("\n".join([*said, INTERRUPTED_TEXT] if result.interrupted else said))
     if not result.verified:
         return VerificationError.exit_code
     return INTERRUPTED if result.interrupted else 0
+
+
+def _tune_one(network: NamedNetwork, args: argparse.Namespace, callbacks: Sequence[NetworkCallback]) -> NetworkResult:
+    from autosched import api
+    from autosched.cli import options
+    from autosched.cli.networks import sizes
+
+    asked = options.asked(args)
+    asked["settings"] = None  # the function was called with them
+    return api.tune(
+        network.model,
+        **asked,
+        **_effort(args),
+        example_inputs=network.example_inputs,
+        sizes=sizes(args.size),
+        out_dir=args.out_dir,
+        callbacks=callbacks,
+    )
+
+
+def _tune_several(
+    networks: Sequence[NamedNetwork], args: argparse.Namespace, callbacks: Sequence[NetworkCallback]
+) -> NetworksResult:
+    from autosched import api
+    from autosched.cli import options
+    from autosched.cli.networks import load_network
+
+    asked = options.asked(args)
+    asked["settings"] = None
+    models = {network.name: load_network(network, args) for network in networks}
+    if len(models) < len(networks):
+        raise UsageError(
+            "networks that are tuned together need names of their own, but two are the same of "
+            f"{', '.join(n.name for n in networks)}: rename a file or function"
+        )
+    return api.tune(models, **asked, **_effort(args), callbacks=callbacks)
+
+
+def _effort(args: argparse.Namespace) -> dict[str, Any]:
+    """The options that say what a search may cost and where it goes, as the library takes them."""
+    from autosched.tuner.policy import SearchSetup
+
+    chosen = {name: getattr(args, name) for name in ("strategy", "objective") if getattr(args, name) is not None}
+    return {
+        "trials": args.trials,
+        "budget_s": args.budget,
+        "seed": args.seed,
+        "db": args.db,
+        "resume": args.resume,
+        "search": SearchSetup(measure=not args.no_run, started=args.started),
+        **chosen,
+    }
+
+
+def summaries(networks: Sequence[NamedNetwork], result: NetworksResult, args: argparse.Namespace) -> list[str]:
+    """The end of a search for several networks: each in a few lines, and what they come to together."""
+    found = [summary(n.word, r, args) for n, r in zip(networks, result.networks, strict=True)]
+    name, start, now = result.networks[0].objective, result.start_value, result.value
+    return [*found, f"objective {name}: {now:.6g}, {start:.6g} at the start"]
 
 
 def summary(word: str, result: NetworkResult, args: argparse.Namespace) -> str:
@@ -68,20 +117,19 @@ def summary(word: str, result: NetworkResult, args: argparse.Namespace) -> str:
     device = result.model.device
     now, start = interval_text(result.latency_s, result.latency_ci_s), time_text(result.start_latency_s)
     checked = "verified" if result.verified else "NOT verified"
-    lines = [
+    taken_over = f", {result.resumed} of them from records" if result.resumed else ""
+    said = [
         f"{word} on {device_text(args.target or 'cpu', device.threads)}: {len(result.tasks)} tasks",
         f"  latency  {now}, {start} at the start, {result.start_latency_s / result.latency_s:.2f} times as fast",
         f"  kernels  {time_text(result.kernels_s)} together; arena {result.model.arena_bytes} bytes",
-        f"  trials   {result.trials} measured, {result.failed} failed",
+        f"  trials   {result.trials} measured{taken_over}, {result.failed} failed; by {result.strategy}",
         f"  time     {clock_text(result.wall_s)} min; first run after {time_text(result.first_result_s)}",
         f"  result   {checked}, largest error {result.max_error:.2g} of the largest number",
         *(f"  failed   {task.name}: {task.error}" for task in result.tasks if task.error),
         *(f"  {line}" for line in table(COLUMNS, _rows(result.tasks)).splitlines()),
         f"  next     {command(f'plot {quote(word)}{_options(args)}', args.db)}",
     ]
-    if result.interrupted:
-        lines.append("  interrupted; everything measured so far is saved, --resume goes on")
-    return "\n".join(lines)
+    return "\n".join(said)
 
 
 def _options(args: argparse.Namespace) -> str:
@@ -134,7 +182,7 @@ def state_text(event: NetworkEvent) -> str:
     if event.kernels_s is None or event.start_s is None:
         done = sum(task.best_s is not None for task in event.tasks)
         return f"{words}  {done} of {len(event.tasks)} tasks have a verified kernel"
-    left = share_text(event.gain_s / event.kernels_s)
+    left = share_text(event.gain)
     eta = "" if event.eta_s is None else f", {clock_text(event.eta_s)} left"
     return (
         f"{words}  kernels {time_text(event.kernels_s)}, {time_text(event.start_s)} at the start, "

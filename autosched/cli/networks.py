@@ -52,6 +52,19 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_shares(group: argparse._ArgumentGroup) -> None:
+    """What says which kernels of networks are measured most."""
+    group.add_argument(
+        "--strategy", metavar="NAME",
+        help="of networks: which task is measured next, gradient (default), gain or round-robin",
+    )  # fmt: skip
+    group.add_argument(
+        "--objective", metavar="WHAT",
+        help="of networks: what is made small, sum (default), required:NAME=TIME,.., speedup, early-stop or "
+        "FILE.py:FUNCTION of the seconds of each",
+    )  # fmt: skip
+
+
 def add_network(parser: argparse.ArgumentParser) -> None:
     """What says how a network is loaded."""
     add_sizes(parser)
@@ -116,6 +129,16 @@ def find_network(word: str, settings: Mapping[str, int | str]) -> NamedNetwork |
     return NamedNetwork(word, module, tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,))
 
 
+def find_networks(words: Sequence[str], settings: Mapping[str, int | str]) -> list[NamedNetwork]:
+    """The networks that several words name; none where the only one names a workload. Raises UsageError for a workload
+    beside others."""
+    found = [find_network(word, settings) for word in words]
+    for word, network in zip(words, found, strict=True):
+        if network is None and len(words) > 1:
+            raise UsageError(f"{word} is no network, and only networks are tuned together: {FORMS}")
+    return [network for network in found if network is not None]
+
+
 def the_network(word: str, args: argparse.Namespace) -> NamedNetwork:
     """The network that a word names. Raises UsageError where it names none, or where --size is given to one that has
     no symbolic dimensions."""
@@ -144,7 +167,7 @@ def load_network(found: NamedNetwork, args: argparse.Namespace) -> Model:
         found.model,
         found.example_inputs,
         sizes=sizes(args.size),
-        target=args.target or "cpu",
+        target=options.target_text(args) if "mcpu" in args else args.target or "cpu",
         threads=args.threads,
         db=args.db,
         simulate="simulate" in args and args.simulate,

@@ -32,6 +32,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "workload",
         help="a built-in name (see `autosched workloads`), path/to/file.py:function, or a network: MODEL.onnx",
     )
+    parser.add_argument("more", nargs="*", metavar="MODEL.onnx", help="further networks, which are tuned together")
     options.add_workload(parser)
     options.add_weights(parser, "inputs that never change: they are packed once, ahead of time, and that is not timed")
     options.add_winograd(parser, "3x3 convolutions may take fewer operations, with a larger error (processors only)")
@@ -53,6 +54,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         action="store_true",
         help="count the records of earlier runs as trials, but for candidates that could not be built",
     )
+    networks.add_shares(group)
     options.add_db(parser)
     parser.add_argument(
         "--no-run",
@@ -77,11 +79,14 @@ def run(args: argparse.Namespace) -> int:
     from autosched.cli.progress import watcher
     from autosched.tuner.policy import SearchSetup
 
-    network = networks.find_network(args.workload, options.settings(args))
-    if network is not None:
-        return tune_named(network, args)
+    found = networks.find_networks((args.workload, *args.more), options.settings(args))
+    if found:
+        return tune_named(found, args)
     if args.size:
         raise UsageError(f"--size says what symbolic dimensions of a network are, and {args.workload} is none")
+    for name in ("strategy", "objective"):
+        if getattr(args, name) is not None:
+            raise UsageError(f"--{name} is of networks, and {args.workload} is none")
     trials = args.trials or (TRIALS if args.budget is None else TRIALS_OF_A_BUDGET)
     without_device = args.no_run or args.simulate
     with watcher(as_json=args.json, budget_s=args.budget) as callbacks:

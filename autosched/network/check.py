@@ -102,7 +102,7 @@ def verify_network(
     others: dict[str, tuple[Comparison, ...]] = {}
     suspect = inputs[0]
     for given in reversed(inputs):
-        wanted, usual = _references(model, given.arrays)
+        wanted, usual = references(model, given.arrays)
         outputs[given.kind] = _compared(_results(model, given.arrays), wanted, usual, _loosened(model))
         if foreign is not None:
             others[given.kind] = _compared(foreign[given.kind], wanted, usual, 1.0)
@@ -119,12 +119,12 @@ def verify_network(
     return Verification(outputs, tuple(kernels), ideal, others)
 
 
-def compare_outputs(model: Model, arrays: Arrays) -> tuple[Comparison, ...]:
-    """Runs the network once, and no kernel by itself."""
-    return _compared(_results(model, arrays), *_references(model, arrays), _loosened(model))
+def compare_outputs(model: Model, arrays: Arrays, known: tuple[Arrays, Arrays]) -> tuple[Comparison, ...]:
+    """Runs the network once, and no kernel by itself. `known`: its `references` for these arrays."""
+    return _compared(_results(model, arrays), *known, _loosened(model))
 
 
-def _references(model: Model, arrays: Arrays) -> tuple[Arrays, Arrays]:
+def references(model: Model, arrays: Arrays) -> tuple[Arrays, Arrays]:
     """The outputs in float64, and of a plain evaluation."""
     return interpret(model.original, arrays, exact), interpret(model.original, arrays, plain)
 

@@ -1,7 +1,8 @@
 """Networks timed as a whole, side by side: what is faster alone need not be faster between its neighbours.
 
 A kernel is tuned with its arrays in the caches that it likes; in a network others have been there before. So kernels
-are also timed as they run there, and those that lose by it are taken back if whole calls are faster for that.
+are also timed as they run there: the one that there was, the best that was found, and of the tasks that take most of
+the time the next best. Which is fastest there is taken, if whole calls are faster for it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ MARGIN = 0.005  # of a network's time: a difference that counts
 Arrays: TypeAlias = Mapping[str, Array]  # by the names of the network's inputs
 Samples: TypeAlias = tuple[float, ...]  # seconds of one call
 Steps: TypeAlias = Mapping[str, str]  # schedules of tasks by their specs
+Found: TypeAlias = Mapping[str, Sequence[str]]  # the same, several of a task: the one that was fastest alone first
 
 
 @dataclass(frozen=True)
@@ -37,22 +39,44 @@ class Verdict:
     after: Samples
 
 
+def contest_s(call_s: float) -> float:
+    """Seconds that comparing two networks takes, of which a call takes so long."""
+    return 2 * (ROUNDS + 1) * max(SAMPLE_S, call_s)
+
+
 def contest(
-    start: Model, found: Steps, build: Callable[[Steps], Model], inputs: Arrays, may_go_on: Callable[[], bool]
+    start: Model, found: Found, build: Callable[[Steps], Model], inputs: Arrays, may_go_on: Callable[[], bool]
 ) -> Verdict:
-    """`start` against the network that `build` makes of the schedules `found`, without those that lose in it if that is
-    faster. Where it may not go on, all of them are taken or none."""
+    """`start` against the network that `build` makes of the best schedules `found`, or of those that are fastest in it
+    if it is faster for that. Where it may not go on, the best are all taken or none."""
     if not found:
         (samples,) = side_by_side([start], inputs)
         return Verdict(start, samples, samples)
-    best = build(found)
-    if may_go_on() and (losing := losing_tasks(start, best, inputs) & set(found)):
-        rest = {spec: steps for spec, steps in found.items() if spec not in losing}
-        rival = build(rest) if rest else start
-        mine, theirs = side_by_side([best, rival], inputs)
-        best = rival if min(theirs) < (1 - MARGIN) * min(mine) else best
+    steps = {spec: known[0] for spec, known in found.items()}
+    best = build(steps)
+    if may_go_on():
+        others = _others(steps, found, build, may_go_on)
+        times = times_inside([start, best, *(model for _, model in others)], inputs)
+        chosen = fastest_inside(times[0], list(zip([steps, *(s for s, _ in others)], times[1:], strict=True)))
+        if chosen != steps:
+            rival = build(chosen) if chosen else start
+            mine, theirs = side_by_side([best, rival], inputs)
+            best = rival if min(theirs) < (1 - MARGIN) * min(mine) else best
     before, after = side_by_side([start, best], inputs)
     return Verdict(best, before, after) if min(after) < min(before) else Verdict(start, before, before)
+
+
+def _others(
+    steps: Steps, found: Found, build: Callable[[Steps], Model], may_go_on: Callable[[], bool]
+) -> list[tuple[Steps, Model]]:
+    """Networks with the next schedule of each task that has one, with the one after that, and so on."""
+    made: list[tuple[Steps, Model]] = []
+    for place in range(1, max(map(len, found.values()))):
+        if not may_go_on():
+            break
+        other = {**steps, **{spec: known[place] for spec, known in found.items() if len(known) > place}}
+        made.append((other, build(other)))
+    return made
 
 
 def side_by_side(models: Sequence[Model], inputs: Arrays) -> list[Samples]:
@@ -65,14 +89,29 @@ def side_by_side(models: Sequence[Model], inputs: Arrays) -> list[Samples]:
     return [tuple(samples[str(n)]) for n in range(len(models))]
 
 
-def losing_tasks(before: Model, after: Model, inputs: Arrays) -> set[str]:
-    """The specs of the tasks whose kernels take longer in the network `after` than in the one `before`."""
-    times: list[dict[str, float]] = [{}, {}]
+def times_inside(models: Sequence[Model], inputs: Arrays) -> list[dict[str, float]]:
+    """For each network the seconds of its tasks' kernels as they run in it, by their specs."""
+    times: list[dict[str, float]] = [{} for _ in models]
     for _ in range(PROFILES):
-        for known, model in zip(times, (before, after), strict=True):
+        for known, model in zip(times, models, strict=True):
             kernels = profile(model, inputs, PROFILE_S).kernels
             for task in model.tasks:
                 seconds = mean(kernels[n] for n in task.steps)
                 known[task.recipe.spec] = min(seconds, known.get(task.recipe.spec, seconds))
-    first, last = times
-    return {spec for spec, seconds in last.items() if seconds > SLOWER * first.get(spec, math.inf)}
+    return times
+
+
+def fastest_inside(start: Mapping[str, float], tried: Sequence[tuple[Steps, Mapping[str, float]]]) -> dict[str, str]:
+    """Of the schedules that were `tried`, each with the times of its network, those that are fastest there; without
+    the tasks whose kernel was faster at the `start`. What is not faster by more than times differ is not preferred to
+    the first."""
+    first, first_times = tried[0]
+    chosen: dict[str, str] = {}
+    for spec, steps in first.items():
+        best, best_s = steps, first_times.get(spec, math.inf)
+        for other, times in tried[1:]:
+            if other[spec] != steps and SLOWER * times.get(spec, math.inf) < best_s:
+                best, best_s = other[spec], times[spec]
+        if best_s <= SLOWER * start.get(spec, math.inf):
+            chosen[spec] = best
+    return chosen

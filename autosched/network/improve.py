@@ -29,8 +29,9 @@ _Job: TypeAlias = Callable[[], None]
 def improved(model: Model, budget_s: float) -> Model:
     """The model with kernels that were measured, after so many seconds. Raises what `tune_network` does."""
     from autosched.network.tune import tune_network
+    from autosched.network.tuned import Effort
 
-    return tune_network(model, budget_s=budget_s).model if model.tasks else model
+    return tune_network(model, Effort(budget_s=budget_s)).model if model.tasks else model
 
 
 def improved_beside(model: Model, budget_s: float) -> Model:

@@ -37,3 +37,26 @@ def load_graph(model: object, example_inputs: Sequence[object] | None, sizes: Ma
 
     found: Graph = load_torch(model, example_inputs)
     return found
+
+
+def named(networks: Sequence[object] | Mapping[str, object]) -> dict[str, object]:
+    """Networks by their names: those that are given, else a file's, a graph's or a module's; of several that are called
+    the same, the later ones with a number. Raises UsageError for none."""
+    if not networks:
+        raise UsageError("there is no network to tune in an empty list: give at least one")
+    if isinstance(networks, Mapping):
+        return dict(networks)
+    found: dict[str, object] = {}
+    for network in networks:
+        name = name_of(network)
+        alike = sum(known == name or known.rpartition("-")[0] == name for known in found)
+        found[f"{name}-{alike + 1}" if alike else name] = network
+    return found
+
+
+def name_of(network: object) -> str:
+    """What a network is called by whoever has no name for it."""
+    if isinstance(network, (str, Path)):
+        return Path(network).stem
+    graph = getattr(network, "original", network)
+    return graph.name if isinstance(graph, Graph) else type(network).__name__

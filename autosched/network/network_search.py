@@ -1,31 +1,46 @@
-"""The search for a whole network: its tasks take turns, and those who watch hear of each."""
+"""The search for networks: their tasks take turns, and those who watch hear of each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from autosched.errors import DeviceError
+from autosched.network.closing import Closing
+from autosched.network.objectives import Objective
+from autosched.network.standing import Standing, total
 from autosched.network.task_search import TRIALS, TaskSearch
-from autosched.network.tuned import NetworkCallback, NetworkEvent, NetworkPoint, task_results
-from autosched.network.turns import Standing, first_turns, network_s, whose_turn
+from autosched.network.tuned import NetworkCallback, NetworkEvent, SessionPoint, event_tasks
+from autosched.network.turns import TurnRules, first_turns, whose_turn
 from autosched.tuner.progress import Stopwatch
+
+LEAST_S = 1e-9  # of a network: one without kernels
 
 
 @dataclass
 class NetworkSearch:
-    """The searches of a network's tasks, which take turns until `most_trials` are measured or the time is up."""
+    """The searches of networks' tasks, which take turns until `most_trials` are measured or the time is up.
+
+    `networks`: the names of the networks, in the order of the tasks' counts.
+    """
 
     searches: Sequence[TaskSearch]
+    networks: Sequence[str]
+    objective: Objective
+    rules: TurnRules
+    closing: Closing
     watch: Stopwatch
     most_trials: int | None = None
     callbacks: Sequence[NetworkCallback] = ()
-    curve: list[NetworkPoint] = field(default_factory=list)
+    curve: list[SessionPoint] = field(default_factory=list)
     interrupted: bool = False
 
     def run(self) -> None:
-        """All turns, and the final comparisons. Raises DeviceError; whatever it raises, what was measured is stored."""
+        """All turns, and the final comparisons. Raises DeviceError, and UsageError for an objective that fails;
+        whatever it raises, what was measured is stored."""
         try:
+            self._take_over()
             self._take_turns()
             self._tell("on_end", None)
             self._compare()
@@ -36,69 +51,115 @@ class NetworkSearch:
                 search.finish(self.interrupted)
 
     @property
-    def n_measured(self) -> int:
-        return sum(search.n_measured for search in self.searches)
+    def n_trials(self) -> int:
+        """All that there are, with those of records."""
+        return sum(len(search.trials) for search in self.searches)
 
     @property
     def in_order(self) -> list[TaskSearch]:
-        """Those that take most of the network's time first."""
-        return sorted(self.searches, key=lambda search: -search.standing.network_s)
+        """Those that take most of the objective first."""
+        shares = [standing.share for standing in self.standings]
+        return [self.searches[n] for n in sorted(range(len(shares)), key=lambda n: -shares[n])]
+
+    @property
+    def latencies(self) -> dict[str, float]:
+        """Seconds that all kernels of a call take together, for each network."""
+        return {
+            name: max(sum(search.task.counts[n] * search.now_s for search in self.searches), LEAST_S)
+            for n, name in enumerate(self.networks)
+        }
 
     @property
     def standings(self) -> list[Standing]:
-        return [search.standing for search in self.searches]
+        slopes = list(self.objective.derivatives(self.latencies).values())
+        found = []
+        for search in self.searches:
+            weight = sum(count * slope for count, slope in zip(search.task.counts, slopes, strict=True))
+            patience = self.objective.patience
+            stalled = patience is not None and search.standing(weight).has_stalled(patience)
+            found.append(search.standing(0.0 if stalled else weight))
+        return found
 
-    def may_go_on(self) -> bool:
-        """Whether there is time left, with what is kept for the end."""
+    def may_go_on(self, takes_s: float = 0.0) -> bool:
+        """Whether there is time left for what takes so long, and for what must come after it."""
         budget_s = self.watch.budget_s
-        return not self.interrupted and (budget_s is None or self.watch.elapsed() < budget_s)
+        if self.interrupted or budget_s is None:
+            return not self.interrupted
+        return self.watch.elapsed() + takes_s + self._closing_s() < budget_s
+
+    def _closing_s(self) -> float:
+        return self.closing.needed_s(*self._builds())
+
+    def _builds(self) -> tuple[int, float | None]:
+        """How many kernels are new, and how long building one takes."""
+        built = sum(len(search.trials) - search.n_resumed for search in self.searches)
+        build_s = sum(search.build_s for search in self.searches) / built if built else None
+        return sum(search.best is not None for search in self.searches), build_s
+
+    def _take_over(self) -> None:
+        """The turns of earlier searches, in the order in which they were taken."""
+        turns = sorted((r.first, n, r.round) for n, search in enumerate(self.searches) for r in search.recorded)
+        for place, (_, n, round) in enumerate(turns, start=1):
+            if (left := self._trials_left()) <= 0:
+                return
+            search, most = self.searches[n], left if place == len(turns) else 0
+            self._attempt(search, partial(search.take_over, round, most))
+            self._note()
 
     def _take_turns(self) -> None:
-        while self.watch.spent() < 1.0 and (left := self._trials_left()) > 0:
-            turn = whose_turn(self.standings)
-            if turn is None:
+        while (left := self._trials_left()) > 0:
+            if self.watch.budget_s is not None:
+                self.watch.reserve_s = self.closing.reserve_s(self.watch.budget_s, *self._builds())
+            if self.watch.spent() >= 1.0 or (turn := whose_turn(self.standings, self.rules)) is None:
                 return
             self._tell("on_turn", turn)
-            self._take_turn(self.searches[turn], left)
-            if (now_s := self._kernels_s()) is not None:
-                self.curve.append(NetworkPoint(self.n_measured, self.watch.elapsed(), now_s))
+            search = self.searches[turn]
+            self._attempt(search, partial(search.take_turn, left))
+            self._note()
 
-    def _take_turn(self, search: TaskSearch, most: int) -> None:
+    def _attempt(self, search: TaskSearch, turn: Callable[[], None]) -> None:
         """Raises DeviceError when workers fail for a second task: for the first it may be its data."""
         try:
-            search.take_turn(most)
+            turn()
         except DeviceError as error:
             if any(other.lost_device for other in self.searches):
                 raise
             search.lose_device(error)
 
-    def _kernels_s(self) -> float | None:
-        """None while times in the network stand for those of tasks that are going to be measured."""
-        standings = self.standings
-        return None if first_turns(standings) else network_s(standings)
+    def _note(self) -> None:
+        if self._is_known():
+            self.curve.append(SessionPoint(self.n_trials, self.watch.elapsed(), tuple(self.latencies.values())))
+
+    def _is_known(self) -> bool:
+        """Whether no times in the network stand for those of tasks that are going to be measured first."""
+        return not first_turns(self.standings, self.rules)
 
     def _trials_left(self) -> int:
-        return TRIALS if self.most_trials is None else self.most_trials - self.n_measured
+        return TRIALS if self.most_trials is None else self.most_trials - self.n_trials
 
     def _compare(self) -> None:
+        last_s = 0.0
         for search in self.in_order:
-            if self.may_go_on():  # whole calls, which come after, need little of what is kept for the end
-                search.compare()
+            if not self.may_go_on(last_s):
+                return
+            start = self.watch.elapsed()
+            search.compare()
+            last_s = self.watch.elapsed() - start
 
     def _tell(self, moment: str, turn: int | None) -> None:
         if not self.callbacks:
             return
-        elapsed = self.watch.elapsed()
+        elapsed, standings = self.watch.elapsed(), self.standings
         event = NetworkEvent(
-            tasks=task_results(self.searches),
+            tasks=event_tasks(self.searches, standings),
             turn=turn,
-            trials=self.n_measured,
+            trials=self.n_trials,
             most_trials=self.most_trials,
             elapsed_s=elapsed,
             eta_s=self._eta_s(elapsed),
-            start_s=self.curve[0].kernels_s if self.curve else None,
-            kernels_s=self._kernels_s(),
-            gain_s=sum(standing.gain_s for standing in self.standings),
+            start_s=sum(self.curve[0].latencies) if self.curve else None,
+            kernels_s=sum(self.latencies.values()) if self._is_known() else None,
+            gain=sum(self.rules.strategy.promises(standings)) / max(total(standings), 1e-12),
         )
         for callback in self.callbacks:
             getattr(callback, moment)(event)
@@ -106,6 +167,7 @@ class NetworkSearch:
     def _eta_s(self, elapsed: float) -> float | None:
         """Seconds to the end of the budget, or of the trials at the pace so far; None where there is neither."""
         ends = [] if self.watch.budget_s is None else [max(self.watch.budget_s - elapsed, 0.0)]
-        if self.most_trials is not None and (done := self.n_measured):
-            ends.append((self.most_trials - done) * elapsed / done)
+        measured = self.n_trials - sum(search.n_resumed for search in self.searches)
+        if self.most_trials is not None and measured:
+            ends.append((self.most_trials - self.n_trials) * elapsed / measured)
         return min(ends, default=None)

@@ -6,10 +6,10 @@ from functools import cached_property
 
 from autosched.ir.dtype import DTYPES
 from autosched.measure.host import device_lock
-from autosched.network.tasks import NetworkTask
 from autosched.runtime.gpu.tensor_pipes import pipes_of
 from autosched.runtime.peak import measure_fma_gflops
 from autosched.session.device import PEAK_SHARE, Device
+from autosched.session.request import Request
 from autosched.session.roofline import LARGEST, SMALLEST, Roof, compulsory_bytes, measure_gpu_roof, measure_roof
 from autosched.target import GpuFacts
 
@@ -47,8 +47,8 @@ class Roofs:
             self._of_gpu[pipe] = measure_gpu_roof(self._device.target, LARGEST, pipe)
         return self._of_gpu[pipe]
 
-    def least_s(self, task: NetworkTask) -> float:
-        """The least seconds of a task's kernel, by its operations and by the bytes that it must read and write."""
-        problem = task.request.problem
+    def least_s(self, request: Request) -> float:
+        """The least seconds of a kernel, by its operations and by the bytes that it must read and write."""
+        problem = request.problem
         n_bytes = compulsory_bytes(problem.dag)
         return self.roof(n_bytes, problem.dtype).seconds(problem.dag.flops, n_bytes)

@@ -1,20 +1,22 @@
-"""The search for one task of a network: a session that begins at the task's first turn, and rests between its turns."""
+"""The search for one task of networks: a session that begins at the task's first turn, and rests between its turns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from autosched.errors import AutoschedError, DeviceError, StoreError
-from autosched.network.tasks import NetworkTask
-from autosched.network.turns import Standing, Turn
+from autosched.network.shared_tasks import SharedTask
+from autosched.network.standing import Standing, Turn
 from autosched.tuner.progress import Stopwatch
 from autosched.tuner.protocols import Candidate, Trial
 from autosched.tuner.session import Session
 
 TRIALS = 64  # of a task: its rounds are as large, and its search goes through its phases, as if it had so many
+ABOUT_AS_FAST = 1.1  # times as long: a network may see it otherwise
+RECORDED_TRIAL_S = 0.1  # that a measurement counts which is taken from a record
 
 
 @dataclass(frozen=True)
@@ -25,39 +27,60 @@ class Begun:
     steps: Callable[[Candidate], str]
 
 
-Begin: TypeAlias = Callable[[NetworkTask], Begun]
+@dataclass(frozen=True)
+class RecordedRound:
+    """A round of a task that records have; `first`: the number of the first of them."""
+
+    first: int
+    round: int
+
+
+Begin: TypeAlias = Callable[[SharedTask], Begun]
 
 
 @dataclass
 class TaskSearch:
-    """`bound_s`: no schedule takes less. `start_s`: what the kernel takes that the network has. `error`: why there is
-    no further turn; the task keeps what it has."""
+    """`bound_s`: no schedule takes less. `start_s`: what the kernel takes that the networks have. `recorded`: the
+    rounds of earlier searches that this one goes on from. `error`: why there is no further turn; the task keeps what it
+    has."""
 
-    task: NetworkTask
+    task: SharedTask
     bound_s: float
     start_s: float
     begin: Begin
     watch: Stopwatch
+    recorded: tuple[RecordedRound, ...] = ()
     begun: Begun | None = None
     rounds: list[Turn] = field(default_factory=list)
     error: str | None = None
     is_used_up: bool = False
     lost_device: bool = False
 
-    @property
-    def standing(self) -> Standing:
+    def standing(self, weight: float) -> Standing:
+        """How far it is, where a second of its kernel is worth `weight`."""
         is_over = self.is_used_up or self.error is not None
-        return Standing(self.task.count, self.bound_s, self.start_s, tuple(self.rounds), is_over)
+        return Standing(
+            weight, self.bound_s, self.start_s, tuple(self.rounds), is_over, self.task.kind, self.task.flops
+        )
+
+    @property
+    def now_s(self) -> float:
+        """What a call of its kernel takes."""
+        return self.standing(0.0).now_s
 
     @property
     def trials(self) -> list[Trial]:
-        """All that there are, those taken over from records first."""
+        """All that there are, those taken over from records too."""
         return self.begun.session.progress.trials if self.begun else []
 
     @property
-    def n_measured(self) -> int:
-        """Of the trials, those of this search."""
-        return len(self.trials) - (self.begun.session.progress.resumed if self.begun else 0)
+    def n_resumed(self) -> int:
+        """Of the trials, those that were taken over."""
+        return self.begun.session.progress.resumed if self.begun else 0
+
+    @property
+    def build_s(self) -> float:
+        return self.begun.session.measurer.build_s if self.begun else 0.0
 
     @property
     def best(self) -> Trial | None:
@@ -69,27 +92,39 @@ class TaskSearch:
 
     @property
     def best_steps(self) -> str | None:
-        """The schedule of the best candidate; None where the kernel that the network began with is as good."""
+        """The schedule of the best candidate; None where the kernel that the networks began with is as good."""
         if self.begun is None or self.best is None or self.best_s is None:
             return None
         known_s = self.begun.session.recorder.known_s
-        if self.task.recipe.steps and known_s is not None and known_s <= self.best_s:
+        if self.task.has_steps and known_s is not None and known_s <= self.best_s:
             return None
         return self.begun.steps(self.best.candidate)
 
+    def schedules(self, most: int) -> tuple[str, ...]:
+        """The best candidate's, and those of at most `most` in all that are about as fast, the fastest first; none
+        where the kernel that the networks began with is as good."""
+        best = self.best_steps
+        if self.begun is None or self.best is None or best is None:
+            return ()
+        timed = self.begun.session.progress.timed()
+        fastest_s = timed[0].undisturbed_s or 0.0
+        near = [t for t in timed if (t.undisturbed_s or 0.0) <= ABOUT_AS_FAST * fastest_s][:most]
+        return tuple(dict.fromkeys([best, *(self.begun.steps(t.candidate) for t in near)]))[:most]
+
     def take_turn(self, most: int) -> None:
-        """A round of at most `most` candidates; the first turn takes over what records have before. What goes wrong
-        ends this search alone, be it a bug, unless it is of the device or the database. Raises DeviceError, StoreError.
-        """
-        try:
-            if self.begun is None:
-                self.begun = self.begin(self.task)
-                self._recall(self.begun.session)
-            self._step(self.begun.session, most)
-        except (DeviceError, StoreError):
-            raise
-        except Exception as error:
-            self.error = str(error) if isinstance(error, AutoschedError) else f"{type(error).__name__}: {error}"
+        """A round of at most `most` candidates. What goes wrong ends this search alone, be it a bug, unless it is of
+        the device or the database. Raises DeviceError, StoreError."""
+        with self._own_failures():
+            self._step(self._session(), most)
+
+    def take_over(self, round: int, most: int) -> None:
+        """The rounds up to `round`, from records; that one is completed by what is left of `most` candidates. Raises
+        as `take_turn` does."""
+        with self._own_failures():
+            session = self._session()
+            while session.progress.round < round and session.is_behind:
+                self._step(session, 0)
+            self._step(session, most)
 
     def lose_device(self, error: DeviceError) -> None:
         """Ends this search, whose workers fail."""
@@ -106,14 +141,26 @@ class TaskSearch:
             with suppress(AutoschedError):  # the database is gone: what was measured is there or not
                 self.begun.session.finish(interrupted)
 
-    def _recall(self, session: Session) -> None:
-        session.recall()
-        while session.is_behind:
-            session.step(0, 0.0)
+    def _session(self) -> Session:
+        if self.begun is None:
+            self.begun = self.begin(self.task)
+            self.begun.session.recall()
+        return self.begun.session
+
+    @contextmanager
+    def _own_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except (DeviceError, StoreError):
+            raise
+        except Exception as error:
+            self.error = str(error) if isinstance(error, AutoschedError) else f"{type(error).__name__}: {error}"
 
     def _step(self, session: Session, most: int) -> None:
         size = session.settings.policy.round_size(session.progress.round, TRIALS)
         share = min(max(len(self.trials) / TRIALS, self.watch.spent()), 1.0)
-        start = self.watch.elapsed()
+        start, before, resumed = self.watch.elapsed(), len(self.trials), self.n_resumed
         self.is_used_up = not session.step(min(size, most), share)
-        self.rounds.append(Turn(self.watch.elapsed() - start, self.best_s))
+        taken_over = self.n_resumed - resumed
+        seconds = self.watch.elapsed() - start + RECORDED_TRIAL_S * taken_over
+        self.rounds.append(Turn(seconds, self.best_s, len(self.trials) - before))

@@ -1,16 +1,21 @@
-"""What tuning a network leaves behind: the network, its tasks, and what it cost; and how far it is meanwhile."""
+"""What tuning networks leaves behind: the networks, their tasks, and what it cost; and how far it is meanwhile."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from autosched.errors import UsageError
-from autosched.network.turns import network_s
+from autosched.network.objectives import AskedObjective, asked_objective
+from autosched.network.standing import Standing, total
+from autosched.network.strategies import DEFAULT, strategy_named
+from autosched.network.turns import TurnRules
 from autosched.tuner.asked import Asked
 from autosched.tuner.policy import SearchSetup
+from autosched.tuner.session import Settings
 
 if TYPE_CHECKING:
     from autosched.network.model import Model
@@ -22,20 +27,53 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Effort:
-    """What tuning a network may cost, as `network.tune` has it; the time counts from `started`, on time.monotonic."""
+    """What tuning networks may cost, and where it goes.
 
-    trials: int | None
-    budget_s: float | None
-    seed: int
-    resume: bool
-    started: float
+    At most `trials` measurements and `budget_s` seconds since `started` (on time.monotonic; None: now), drawn by
+    `seed`; with neither, until no task promises half a percent. `resume` goes on from the measurements on record, which
+    count as trials. `strategy`: of STRATEGIES. `objective`: what is made small, see `network.objectives`.
+
+    Raises UsageError for numbers that make no sense, and for what is no strategy or objective.
+    """
+
+    trials: int | None = None
+    budget_s: float | None = None
+    seed: int = 0
+    resume: bool = False
+    started: float | None = None
+    strategy: str = DEFAULT
+    objective: str | Callable[[dict[str, float]], float] = "sum"
+
+    def __post_init__(self) -> None:
+        _ = self.settings, self.asked
+        strategy_named(self.strategy)
+        if not isinstance(self.resume, bool):
+            raise UsageError(f"resume must be True or False, got {self.resume!r}")
+
+    @cached_property
+    def asked(self) -> AskedObjective:
+        return asked_objective(self.objective)
+
+    @property
+    def settings(self) -> Settings:
+        """The numbers, as a search for a workload checks them."""
+        return Settings(1 if self.trials is None else self.trials, self.budget_s, self.seed)
+
+    @property
+    def rules(self) -> TurnRules:
+        """By which tasks take turns. Where there are seconds, these are what rounds cost, else measurements."""
+        strategy, numbers = strategy_named(self.strategy), self.settings
+        if numbers.budget_s is None and self.trials is not None:
+            return TurnRules(strategy, float(numbers.trials), in_trials=True)
+        return TurnRules(strategy, numbers.budget_s)
 
 
 @dataclass(frozen=True)
 class TaskResult:
     """A task of a network: `share` of the time that its kernels take together; seconds of one call, in the network at
-    the start and the best that was measured; how much was. `fraction_of_roofline` is 1 where nothing can be faster.
-    `record_id`: of the best candidate. `error`: why its search ended early; the task keeps the schedule that it had."""
+    the start and the best that was measured; how much was, with what is on record. `fraction_of_roofline` is 1 where
+    nothing can be faster. `record_id`: of the best candidate. `error`: why its search ended early; the task keeps the
+    schedule that it had."""
 
     name: str
     count: int
@@ -60,11 +98,23 @@ class NetworkPoint:
 
 
 @dataclass(frozen=True)
+class SessionPoint:
+    """As a NetworkPoint, of all networks that are tuned together: `latencies` in their order."""
+
+    trials: int
+    elapsed_s: float
+    latencies: tuple[float, ...]
+
+    def of(self, network: int) -> NetworkPoint:
+        return NetworkPoint(self.trials, self.elapsed_s, self.latencies[network])
+
+
+@dataclass(frozen=True)
 class NetworkEvent:
-    """A network's search at one moment. `turn`: the task of the next round. `kernels_s`: what all kernels of one call
-    take together, None until all that are worth it have been measured; `start_s` the first that there was. `gain_s`:
-    what is expected of a further round of each. `trials` of `most_trials` are done; `eta_s` is the time left at most,
-    None without end."""
+    """A search for networks at one moment. `turn`: the task of the next round. `kernels_s`: what all kernels of one
+    call of each take together, None until all that are worth it have been measured; `start_s` the first that there was.
+    `gain`: what is expected of a further round of each task, as a fraction of the objective. `trials` of `most_trials`
+    are done; `eta_s` is the time left at most, None without end."""
 
     tasks: tuple[TaskResult, ...]
     turn: int | None
@@ -74,7 +124,7 @@ class NetworkEvent:
     eta_s: float | None
     start_s: float | None
     kernels_s: float | None
-    gain_s: float
+    gain: float
 
 
 class NetworkCallback(Protocol):
@@ -93,8 +143,9 @@ class NetworkResult:
 
     `start_latency_s` and `latency_s` are medians of whole calls before and after, measured side by side, with a 95 %
     interval of the latter; `kernels_s` is the sum over all kernels of a call, timed alone where they were.
-    `first_result_s`: until there was a network that runs. `verified`: whether the outputs are as near to the reference
-    as `network.check` asks; `max_error`: the largest difference over the largest number.
+    `first_result_s`: until there was a network that runs. `resumed` of the `trials` are on record from earlier runs; of
+    networks that are tuned together, these and the time are those of all. `verified`: whether the outputs are as near
+    to the reference as `network.check` asks; `max_error`: the largest difference over the largest number.
     """
 
     model: Model = field(repr=False)
@@ -108,6 +159,10 @@ class NetworkResult:
     latency_ci_s: tuple[float, float]
     kernels_s: float
     curve: tuple[NetworkPoint, ...]
+    name: str = ""
+    strategy: str = DEFAULT
+    objective: str = "sum"
+    resumed: int = 0
     interrupted: bool = False
     verified: bool = False
     max_error: float = math.inf
@@ -127,7 +182,10 @@ class NetworkResult:
             "target": model.device.target.fingerprint,
             "threads": model.device.threads,
             "trials": self.trials,
+            "resumed": self.resumed,
             "failed": self.failed,
+            "strategy": self.strategy,
+            "objective": self.objective,
             "wall_s": self.wall_s,
             "first_result_s": self.first_result_s,
             "start_latency_s": self.start_latency_s,
@@ -140,6 +198,42 @@ class NetworkResult:
             "interrupted": self.interrupted,
             "verified": self.verified,
             "max_error": self.max_error,
+        }
+
+
+@dataclass(frozen=True)
+class NetworksResult:
+    """The outcome of `tune` for several networks. `start_value` and `value`: of the objective, for the latencies of
+    whole calls before and after."""
+
+    networks: tuple[NetworkResult, ...]
+    start_value: float
+    value: float
+
+    @property
+    def interrupted(self) -> bool:
+        return any(network.interrupted for network in self.networks)
+
+    @property
+    def verified(self) -> bool:
+        return all(network.verified for network in self.networks)
+
+    def to_json(self) -> dict[str, object]:
+        """The object that `tune --json` prints for several networks, JSON data: theirs is in `networks`, by name."""
+        first = self.networks[0]
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "strategy": first.strategy,
+            "objective": first.objective,
+            "start_value": self.start_value,
+            "value": self.value,
+            "trials": first.trials,
+            "resumed": first.resumed,
+            "failed": first.failed,
+            "wall_s": first.wall_s,
+            "networks": {network.name: network.to_json() for network in self.networks},
+            "interrupted": self.interrupted,
+            "verified": self.verified,
         }
 
 
@@ -158,18 +252,32 @@ def check_tuning(given: Mapping[str, object], setup: object, callbacks: object) 
         )
 
 
-def task_results(searches: Sequence[TaskSearch]) -> tuple[TaskResult, ...]:
-    """How far each task is."""
-    total = network_s([search.standing for search in searches])
-    return tuple(_task_result(search, total) for search in searches)
+def event_tasks(searches: Sequence[TaskSearch], standings: Sequence[Standing]) -> tuple[TaskResult, ...]:
+    """How far each task is, of all networks: `share` is that of the objective."""
+    whole = max(total(standings), 1e-12)
+    return tuple(
+        _task_result(search, sum(search.task.counts), standing.share / whole)
+        for search, standing in zip(searches, standings, strict=True)
+    )
 
 
-def _task_result(search: TaskSearch, total: float) -> TaskResult:
+def task_results(searches: Sequence[TaskSearch], network: int) -> tuple[TaskResult, ...]:
+    """How far each task of a network is."""
+    mine = [search for search in searches if search.task.counts[network]]
+    whole = max(sum(search.task.counts[network] * search.now_s for search in mine), 1e-12)
+    return tuple(
+        _task_result(search, count, count * search.now_s / whole)
+        for search in mine
+        for count in (search.task.counts[network],)
+    )
+
+
+def _task_result(search: TaskSearch, count: int, share: float) -> TaskResult:
     best_s, best = search.best_s, search.best
     return TaskResult(
         name=search.task.name,
-        count=search.task.count,
-        share=search.standing.network_s / max(total, 1e-12),
+        count=count,
+        share=share,
         start_s=search.start_s,
         best_s=best_s,
         trials=len(search.trials),

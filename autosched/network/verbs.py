@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from autosched.errors import UsageError
 from autosched.graph.graph import Array, Graph
 from autosched.graph.passes import run_passes
 from autosched.network.check import Verification, verify_network
 from autosched.network.inputs import input_sets
+from autosched.network.load import load_network, named
 from autosched.network.model import Model
 from autosched.network.onnx_runtime import run_onnxruntime
-from autosched.network.pictures import TEXTS, Steps
+from autosched.network.pictures import MEMORY, TEXTS, Steps, memory_text
 from autosched.network.program import steps_of, with_own_outputs
+from autosched.network.records import compile_with_records
+from autosched.network.tune import tune_networks
+from autosched.network.tuned import Effort, NetworkCallback, NetworkResult, NetworksResult
 from autosched.runtime.spec import in_order
 from autosched.runtime.tensors import as_input
-from autosched.session.device import Device
+from autosched.session.device import Device, find_device
 
 
 def verify_model(
@@ -45,6 +50,36 @@ def _by_name(model: Model, inputs: Mapping[str, object] | Sequence[object]) -> d
     else:
         raise UsageError(f"inputs are arrays in order, or by name, got {type(inputs).__name__}")
     return {spec.name: as_input(spec, array) for spec, array in zip(model.inputs, given, strict=True)}
+
+
+def tune_models(
+    networks: Any, load: Callable[[Any], Model], effort: Effort, db: Path | str | None,
+    callbacks: Sequence[NetworkCallback],
+) -> NetworkResult | NetworksResult:  # fmt: skip
+    """Tunes a network, or several in a list or by names, of which `load` makes models. Raises as `tune_networks`."""
+    several = isinstance(networks, (list, Mapping))
+    given = named(networks if several else [networks])
+    found = tune_networks(lambda: {name: load(network) for name, network in given.items()}, effort, db, callbacks)
+    return found if several else found.networks[0]
+
+
+def show_network(
+    what: Any,
+    as_: str = "graph",
+    *,
+    example_inputs: Sequence[object] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    threads: int | None = None,
+) -> str:
+    """A network, loaded or not, as text: one of TEXTS, or its arena (MEMORY)."""
+    if as_ not in (*TEXTS, MEMORY):
+        raise UsageError(f"a network is shown as {', '.join((*TEXTS, MEMORY))}, got {as_!r}")
+    if isinstance(what, Model):
+        return memory_text(what.program) if as_ == MEMORY else show_graph(what.original, as_, what.device)
+    graph, choose = load_network(what, example_inputs, sizes or {})
+    if as_ == MEMORY:
+        return memory_text(compile_with_records(graph, "cpu", threads, choose).program)
+    return show_graph(graph, as_, find_device("cpu", threads))
 
 
 def show_graph(graph: Graph, form: str, device: Device) -> str:

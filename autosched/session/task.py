@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from autosched.tuner.protocols import Candidate
     from autosched.tuner.recorder import DatabaseRecorder
     from autosched.tuner.task import Task
+    from cost_model.experience import Experience
     from search_spaces.partial_sketch import SketchRule
     from search_spaces.space import Sketch
 
@@ -40,8 +41,11 @@ class Space:
     analytic: bool = True
 
 
-def make_task(request: Request, chosen: Space | None = None, name: str = "kernel") -> tuple[Task, tuple[Sketch, ...]]:
-    """The task: sketches, lowered once each, and the cost model over them. `name`: what its kernels are called."""
+def make_task(
+    request: Request, chosen: Space | None = None, name: str = "kernel", experience: Experience | None = None
+) -> tuple[Task, tuple[Sketch, ...]]:
+    """The task: sketches, lowered once each, and the cost model over them, which learns from other tasks where these
+    have the `experience` too. `name`: what its kernels are called."""
     from autosched.lower import lower
     from autosched.tuner.bound import bound_of
     from autosched.tuner.task import Task
@@ -57,7 +61,7 @@ def make_task(request: Request, chosen: Space | None = None, name: str = "kernel
         )
     names = [tuple(p.name for p in sketch.params) for sketch in found]
     nests = [lower(sketch.state, name) for sketch in found]
-    model = CostModel(nests, names, device.target, device.threads, analytic=chosen.analytic)
+    model = CostModel(nests, names, device.target, device.threads, analytic=chosen.analytic, experience=experience)
 
     def emit(i: int, values: Mapping[str, int]) -> Source:
         return request.source(nests[i], found[i].state.steps, values)
@@ -137,24 +141,47 @@ def start_run(
 
 
 def nearest_shapes(spec: str, workloads: Iterable[WorkloadRow]) -> list[WorkloadRow]:
-    """The workloads that differ from `spec` in whole numbers of their arguments only, the nearest first.
+    """The workloads that differ from `spec` in whole numbers only, the nearest first.
 
     How far apart two are is the sum of the binary logarithms of what their numbers differ by, as a factor.
     """
     from autosched.store.records import parse_data
 
-    mine, my_numbers = _without_numbers(json.loads(spec))
+    mine, my_numbers = without_numbers(json.loads(spec))
     found = []
     for workload in workloads:
         with suppress(StoreError, TypeError, AttributeError, KeyError):  # of another version, or from elsewhere
-            theirs, numbers = _without_numbers(parse_data(workload.spec))
+            theirs, numbers = without_numbers(parse_data(workload.spec))
             if theirs == mine and numbers != my_numbers:
                 factors = [(abs(n) + 1) / (abs(numbers[name]) + 1) for name, n in my_numbers.items()]
                 found.append((sum(abs(math.log2(factor)) for factor in factors), workload))
     return [workload for _, workload in sorted(found, key=lambda pair: pair[0])]
 
 
-def _without_numbers(spec: Any) -> tuple[dict[str, Any], dict[str, int]]:
-    """A spec with a None for each number among its arguments, and these."""
-    numbers = {name: value for name, value in spec["args"].items() if isinstance(value, int)}
-    return {**spec, "args": {name: None if name in numbers else v for name, v in spec["args"].items()}}, numbers
+def without_numbers(spec: Any) -> tuple[dict[str, Any], dict[str, int]]:
+    """A spec with a None for each number among its arguments, or, of a kernel of a network, for each size and each
+    number among the attributes of its operators; and these by where they stand."""
+    numbers: dict[str, int] = {}
+    parts = {"args": _none_for_numbers(spec["args"], "args", numbers)}
+    if "graph" in spec:
+        graph = spec["graph"]
+        inputs = [
+            [_none_for_numbers(shape, f"input {n}", numbers), dtype] for n, (shape, dtype) in enumerate(graph["inputs"])
+        ]
+        nodes = [
+            [operator, used, made, _none_for_numbers(attributes, f"node {n}", numbers)]
+            for n, (operator, used, made, attributes) in enumerate(graph["nodes"])
+        ]
+        parts["graph"] = {**graph, "inputs": inputs, "nodes": nodes}
+    return {**spec, **parts}, numbers
+
+
+def _none_for_numbers(data: Any, place: str, numbers: dict[str, int]) -> Any:
+    if isinstance(data, dict):
+        return {name: _none_for_numbers(value, f"{place} {name}", numbers) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_none_for_numbers(value, f"{place} {n}", numbers) for n, value in enumerate(data)]
+    if isinstance(data, int) and not isinstance(data, bool):
+        numbers[place] = data
+        return None
+    return data

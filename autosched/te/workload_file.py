@@ -42,7 +42,7 @@ def load(spec: str, settings: Mapping[str, str | int] | None = None) -> tuple[Co
 
     Raises UsageError as `call` does, and for a result that is not a tensor.
     """
-    if not _is_of_file(spec):
+    if not is_of_file(spec):
         raise UsageError(f"a function of your own is written path/to/file.py:function, but got {spec!r}")
     called = call(spec, settings)
     dag = _dag(called.result, called.name, called.where)
@@ -61,7 +61,7 @@ def call(spec: str, settings: Mapping[str, str | int] | None = None) -> UserCall
     home, _, name = spec.rpartition(":")
     if not home or not name.isidentifier():
         raise UsageError(f"a function is written path/to/file.py:function or package.module:function, got {spec!r}")
-    path = _file(home) if _is_of_file(spec) else None
+    path = _file(home) if is_of_file(spec) else None
     with _importable(Path.cwd() if path is None else path.parent):
         module = _import_named(home) if path is None else _import(path)
         path = path or Path(module.__file__ or home)
@@ -74,7 +74,28 @@ def call(spec: str, settings: Mapping[str, str | int] | None = None) -> UserCall
     return UserCall(result, name, arguments, f"{path.name}:{_line(function)}")
 
 
-def _is_of_file(spec: str) -> bool:
+def find_function(spec: str) -> Callable[..., Any]:
+    """A function `path/to/file.py:function` that is called later, inside `called_by_us`. Raises UsageError for a
+    missing file or function, and for a file that cannot be imported."""
+    home, _, name = spec.rpartition(":")
+    path = _file(home)
+    with _importable(path.parent):
+        return _function(_import(path), path, name)
+
+
+@contextmanager
+def called_by_us(what: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Makes a UsageError of an exception in the user's `function`, which is called inside; `what` says what it is."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        code = getattr(function, "__code__", None)
+        where = "" if code is None else f" at {_place(error, Path(code.co_filename))}"
+        raise UsageError(f"{what} failed{where}: {_reason(error)}") from error
+
+
+def is_of_file(spec: str) -> bool:
+    """Whether a word is `path/to/file.py:function`."""
     file, colon, name = spec.rpartition(":")
     return bool(colon) and file.endswith(".py") and name.isidentifier()
 

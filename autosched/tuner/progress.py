@@ -62,11 +62,13 @@ class Progress:
 
 @dataclass
 class Stopwatch:
-    """Seconds: since the command began, at `started` on `clock`, and of the session's parts by name."""
+    """Seconds: since the command began, at `started` on `clock`, and of the session's parts by name. `reserve_s` of
+    the budget are kept for the end; None: FINAL_SHARE of it."""
 
     clock: Callable[[], float]
     started: float
     budget_s: float | None
+    reserve_s: float | None = None
     parts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def elapsed(self) -> float:
@@ -85,7 +87,8 @@ class Stopwatch:
         budget = self.budget_s
         if budget is None:
             return 0.0
-        return self.elapsed() / (budget - min(max(FINAL_SHARE * budget, FINAL_S), 0.5 * budget))
+        usual_s = min(max(FINAL_SHARE * budget, FINAL_S), 0.5 * budget)
+        return self.elapsed() / (budget - (usual_s if self.reserve_s is None else self.reserve_s))
 
 
 @dataclass

@@ -31,7 +31,7 @@ def event(trials: int, best_s: float | None, **more: Any) -> NetworkEvent:
         TaskResult("linear [fast]", 1, 0.0, 2e-9, 1e-9, 4, 1, 0.9),
     )
     known = None if best_s is None else 2 * best_s
-    facts = {"turn": 0, "most_trials": None, "elapsed_s": 65.0, "eta_s": None, "start_s": known, "gain_s": 1e-5, **more}
+    facts = {"turn": 0, "most_trials": None, "elapsed_s": 65.0, "eta_s": None, "start_s": known, "gain": 0.01, **more}
     return NetworkEvent(tasks=tasks, trials=trials, kernels_s=known, **facts)
 
 
@@ -45,8 +45,9 @@ def test_a_network_is_tuned_by_the_command(cli: Any, saved: Path, tmp_path: Path
     assert data["verified"]
     assert data["first_result_s"] < data["wall_s"]
     assert data["latency_ci_s"][0] <= data["latency_s"] <= data["latency_ci_s"][1]
-    plain = cli("tune", saved, *words, "--resume")
-    assert "3 measured" in plain.out  # beside what the records have
+    assert (data["strategy"], data["objective"], data["resumed"]) == ("gradient", "sum", 0)
+    plain = cli("tune", saved, *words, "--resume", "--strategy", "round-robin")
+    assert "3 measured, 3 of them from records, 0 failed; by round-robin" in plain.out
     assert f"{saved} on cpu, 1 thread: 1 tasks" in plain.out
     assert f"plot {saved} --threads 1 --db" in plain.out
     assert all(name in plain.out for name in COLUMNS)

@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 from autosched.errors import AutoschedError, RecordWarning  # noqa: E402
 from autosched.network import improve, torch_part, tune  # noqa: E402
 from autosched.network.dynamo import backend  # noqa: E402
+from autosched.network.tuned import Effort  # noqa: E402
 from tests.graph.torch_models import assert_close  # noqa: E402
 from tests.network.interpreted import Compilations, InterpretedModel, compilations  # noqa: E402
 
@@ -37,8 +38,9 @@ class Searches(list[tuple[InterpretedModel, float]]):
         self.may_end, self.ended = threading.Event(), threading.Event()
         self.error: Exception | None = None
 
-    def tune_network(self, model: InterpretedModel, budget_s: float) -> Found:
-        self.append((model, budget_s))
+    def tune_network(self, model: InterpretedModel, effort: Effort) -> Found:
+        assert effort.budget_s is not None
+        self.append((model, effort.budget_s))
         assert self.may_end.wait(10)
         if self.error is not None:
             raise self.error

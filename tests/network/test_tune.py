@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,14 +19,18 @@ from autosched.graph.graph import Graph
 from autosched.graph.interpret import interpret
 from autosched.measure.measurer import Measurer
 from autosched.network import contest as whole_calls
-from autosched.network.contest import contest
+from autosched.network.closing import Closing
+from autosched.network.contest import contest, fastest_inside
 from autosched.network.model import Model
 from autosched.network.network_search import NetworkSearch
+from autosched.network.objectives import Objective, asked_objective
 from autosched.network.profile import NetworkTimes
-from autosched.network.task_search import Begun, TaskSearch
+from autosched.network.standing import Turn
+from autosched.network.task_search import Begun, RecordedRound, TaskSearch
 from autosched.network.tune import tune_network
-from autosched.network.tuned import NetworkEvent
+from autosched.network.tuned import Effort, NetworkEvent
 from autosched.tuner.progress import Stopwatch
+from autosched.tuner.protocols import Trial
 from autosched.tuner.session import Settings, begin
 from tests.graph import networks
 from tests.tuner.fakes import Clock, FakeMeasurer, FakeRecorder, make_task
@@ -53,28 +57,65 @@ class Watch:
         self.ends.append(event)
 
 
-class Fakes:
-    """Searches whose sessions talk to stand-ins; `measurer[n]` says how task n measures."""
+@dataclass
+class LoggingRecorder(FakeRecorder):
+    number: int = 0
+    log: list[tuple[int, Trial]] = field(default_factory=list)
 
-    def __init__(self, n: int, bound_s: float = 1e-5, **measurers: dict[str, Any]) -> None:
+    def append(self, trial: Trial) -> int:
+        super().append(trial)
+        self.log.append((self.number, trial))
+        return len(self.log)
+
+
+class Fakes:
+    """Searches whose sessions talk to stand-ins; `measurer[n]` says how task n measures. `counts[n]`: calls of task n
+    in each network."""
+
+    def __init__(
+        self, n: int, bound_s: float = 1e-5, counts: Sequence[tuple[int, ...]] = (), **measurers: dict[str, Any]
+    ) -> None:
         self.clock = Clock()
         self.stopwatch = Stopwatch(self.clock, 100.0, None)
-        self.recorders = [FakeRecorder() for _ in range(n)]
+        self.counts = counts or [(k + 1,) for k in range(n)]
+        self.log: list[tuple[int, Trial]] = []  # tasks with their trials, in order
+        self.recorders = [LoggingRecorder(number=k, log=self.log) for k in range(n)]
         self.measurers = [FakeMeasurer(self.clock, **measurers.get(f"task{k}", {})) for k in range(n)]
         self.searches = [TaskSearch(self.task(k), bound_s, 1.0, self.begin, self.stopwatch) for k in range(n)]
 
-    @staticmethod
-    def task(n: int) -> Any:
-        recipe = SimpleNamespace(spec=f"spec {n}", steps="")
-        return SimpleNamespace(name=f"task {n}", count=n + 1, recipe=recipe, number=n)
+    def task(self, n: int) -> Any:
+        return SimpleNamespace(
+            name=f"task {n}", counts=self.counts[n], has_steps=False, kind=f"kind {n}", flops=0, number=n
+        )
 
     def begin(self, task: Any) -> Begun:
         recorder, measurer = self.recorders[task.number], self.measurers[task.number]
         session = begin(make_task(), Settings(64), measurer, recorder, self.stopwatch)
         return Begun(session, lambda candidate: f"steps of {candidate.values}")
 
-    def run(self, trials: int | None = None, watch: Watch | None = None) -> NetworkSearch:
-        search = NetworkSearch(self.searches, self.stopwatch, trials, () if watch is None else (watch,))
+    def resumed(self) -> Fakes:
+        """The same tasks once more, which go on from what these have recorded."""
+        again = Fakes(len(self.searches), counts=self.counts)
+        again.log += self.log
+        for k, search in enumerate(again.searches):
+            first: dict[int, int] = {}
+            for at, (_, trial) in enumerate(self.log):
+                if self.log[at][0] == k:
+                    first.setdefault(trial.round, at)
+            again.recorders[k].resumed = tuple(trial for task, trial in self.log if task == k)
+            search.recorded = tuple(RecordedRound(at, round) for round, at in first.items())
+        return again
+
+    def run(
+        self, trials: int | None = None, watch: Watch | None = None, objective: str = "sum", strategy: str = "gain"
+    ) -> NetworkSearch:
+        networks = [f"net{n}" for n in range(len(self.counts[0]))]
+        start = {name: sum(counts[n] for counts in self.counts) for n, name in enumerate(networks)}
+        effort = Effort(trials, strategy=strategy)
+        search = NetworkSearch(
+            self.searches, networks, asked_objective(objective).of(start), effort.rules, Closing(0.0, (0.0,)),
+            self.stopwatch, trials, () if watch is None else (watch,),
+        )  # fmt: skip
         search.run()
         return search
 
@@ -82,7 +123,7 @@ class Fakes:
 def test_tasks_take_turns_until_the_trials_are_used() -> None:
     fakes, watch = Fakes(3), Watch()
     search = fakes.run(40, watch)
-    assert (search.n_measured, search.interrupted) == (40, False)
+    assert (search.n_trials, search.interrupted) == (40, False)
     assert [event.turn for event in watch.turns[:3]] == [2, 1, 0]  # called 3, 2 and 1 times
     assert [m.batches[0] for m in fakes.measurers] == [4, 4, 4]
     assert sum(sum(m.batches) for m in fakes.measurers) == 40
@@ -92,7 +133,7 @@ def test_tasks_take_turns_until_the_trials_are_used() -> None:
     assert last.kernels_s is not None
     assert last.kernels_s == pytest.approx(sum(t.count * (t.best_s or 0.0) for t in last.tasks))
     assert sum(task.share for task in last.tasks) == pytest.approx(1.0)
-    curve = [point.kernels_s for point in search.curve]
+    curve = [point.latencies[0] for point in search.curve]
     assert curve == sorted(curve, reverse=True)
     for recorder in fakes.recorders:
         assert (recorder.status, bool(recorder.certified)) == ("finished", True)
@@ -101,9 +142,9 @@ def test_tasks_take_turns_until_the_trials_are_used() -> None:
 def test_it_ends_by_itself_when_nothing_is_gained() -> None:
     fakes = Fakes(2)
     search = fakes.run()
-    assert 8 < search.n_measured < 400
-    assert Fakes(2, bound_s=0.9).run().n_measured == 8  # whatever is measured is below the roof
-    assert Fakes(2, bound_s=1.0).run().n_measured == 0  # what the network has is at the roof
+    assert 8 < search.n_trials < 400
+    assert Fakes(2, bound_s=0.9).run().n_trials == 8  # whatever is measured is below the roof
+    assert Fakes(2, bound_s=1.0).run().n_trials == 0  # what the network has is at the roof
 
 
 def test_a_failing_task_keeps_its_schedule() -> None:
@@ -115,7 +156,7 @@ def test_a_failing_task_keeps_its_schedule() -> None:
     fakes.searches[0].begin = refuse
     search = fakes.run(60)
     first, second, third = search.searches
-    assert (first.error, first.best_steps, first.n_measured) == ("there is no room", None, 0)
+    assert (first.error, first.best_steps, len(first.trials)) == ("there is no room", None, 0)
     assert (second.best_steps, len(second.rounds)) == (None, 2)
     assert third.best_steps is not None
     assert [r.status for r in fakes.recorders] == ["running", "failed", "finished"]
@@ -124,7 +165,7 @@ def test_a_failing_task_keeps_its_schedule() -> None:
 def test_ctrl_c_ends_the_search_with_what_it_has() -> None:
     fakes, watch = Fakes(2, task0={"interrupt_after": 2}), Watch()
     search = fakes.run(40, watch)
-    assert (search.interrupted, search.n_measured, watch.ends) == (True, 6, [])
+    assert (search.interrupted, search.n_trials, watch.ends) == (True, 6, [])
     assert search.searches[0].best_steps is not None
     assert [r.status for r in fakes.recorders] == ["interrupted", "interrupted"]
     assert [r.certified for r in fakes.recorders] == [{}, {}]
@@ -154,7 +195,7 @@ def test_a_bug_costs_its_task_only() -> None:
     fakes.searches[0].begin = fail
     search = fakes.run(20)
     assert [s.error for s in search.searches] == ["AssertionError: a rule is wrong", None]
-    assert search.searches[1].n_measured >= 4
+    assert len(search.searches[1].trials) >= 4
 
 
 def test_the_time_left_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,45 +209,150 @@ def test_the_time_left_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_better_record_is_kept() -> None:
     fakes = Fakes(1)
-    fakes.searches[0].task.recipe.steps = "from records"
+    fakes.searches[0].task.has_steps = True
     fakes.recorders[0].known_s = 1e-9
     assert fakes.run(8).searches[0].best_steps is None
     fakes.recorders[0].known_s = 1.0
     assert fakes.searches[0].best_steps is not None
 
 
+@pytest.mark.parametrize(("strategy", "after"), [("gradient", 2), ("gradient", 13), ("gain", 6), ("round-robin", 9)])
+def test_a_search_goes_on_as_if_it_had_not_been_interrupted(strategy: str, after: int) -> None:
+    whole = Fakes(2)
+    assert whole.run(40, strategy=strategy).n_trials == 40
+    first = Fakes(2, task1={"interrupt_after": after})
+    assert first.run(40, strategy=strategy).interrupted
+    n = len(first.log)
+    assert n < 40
+    second = first.resumed()
+    search = second.run(40, strategy=strategy)
+    assert (search.n_trials, sum(s.n_resumed for s in search.searches)) == (40, n)
+    assert second.log == whole.log
+    again = second.resumed()
+    assert again.run(40, strategy=strategy).n_trials == 40
+    assert len(again.log) == 40  # nothing is left to measure
+
+
+def test_a_budget_of_trials_smaller_than_what_is_on_record() -> None:
+    first = Fakes(3)
+    first.run(60)
+    again = first.resumed()
+    assert again.run(20).n_trials in range(20, 20 + 16)  # whole rounds of records
+    assert len(again.log) == 60
+
+
+def test_an_objective_of_several_networks_says_where_rounds_go() -> None:
+    counts = ((5, 0), (0, 1))  # each network has a kernel of its own
+    assert Fakes(2, counts=counts).run(80).searches[0].task.counts == (5, 0)
+    both, second = ([len(s.rounds) for s in Fakes(2, counts=counts).run(80, objective=o).searches] for o in (
+        "sum", "required:net0=9s,net1=1us"
+    ))  # fmt: skip
+    assert second[0] <= 1 < second[1]
+    assert both[0] > second[0]
+    search = Fakes(2, counts=((1, 2), (3, 0))).run(8)
+    first_s, second_s = (s.now_s for s in search.searches)
+    assert search.latencies == pytest.approx({"net0": first_s + 3 * second_s, "net1": 2 * first_s})
+
+
+def test_an_early_stop_leaves_tasks_alone() -> None:
+    search = Fakes(2).run(8)
+    search.searches[0].rounds += [Turn(1.0, 2.0, 8)] * 4
+    search.searches[1].rounds += [Turn(1.0, 2.0, 8)] * 3 + [Turn(1.0, 1.9, 8)]
+    assert [standing.weight for standing in search.standings] == pytest.approx([1.0, 2.0])
+    search.objective = asked_objective("early-stop").of({"net0": 1.0})
+    assert [standing.weight for standing in search.standings] == pytest.approx([0.0, 2.0])
+
+
+def test_an_objective_that_fails_later_ends_the_search() -> None:
+    fakes = Fakes(2)
+    failing = Objective("mine", lambda latencies: latencies["net0"] if latencies["net0"] > 1.0 else None)
+    search = NetworkSearch(fakes.searches, ["net0"], failing, Effort().rules, Closing(0.0, (0.0,)), fakes.stopwatch)
+    with pytest.raises(UsageError, match="the objective mine must return a finite number, got None"):
+        search.run()
+    assert {r.status for r in fakes.recorders} == {"finished"}
+
+
+def test_the_end_has_its_part_of_a_budget() -> None:
+    def seconds(closing: Closing, budget_s: float = 20.0) -> float:
+        fakes = Fakes(3)
+        fakes.stopwatch.budget_s = budget_s
+        search = NetworkSearch(
+            fakes.searches, ["net0"], asked_objective("sum").of({"net0": 6.0}), Effort(budget_s=budget_s).rules, closing,
+            fakes.stopwatch,
+        )  # fmt: skip
+        search.run()
+        assert all(m.compared for m in fakes.measurers) is search.may_go_on()
+        return fakes.stopwatch.elapsed()
+
+    assert 14.0 < seconds(Closing(0.0, (0.0,))) < 20.0
+    assert 8.0 < seconds(Closing(8.0, (0.0,))) < 11.0
+    assert 9.0 < seconds(Closing(900.0, (0.0,))) < 12.0  # half is for rounds, whatever the end takes
+
+
 # Whole calls
 
 
+class FakeNetworks:
+    """Networks as text, their tasks' schedules; `times`: seconds of whole calls, `inside`: of kernels by schedule."""
+
+    def __init__(self, times: dict[str, float], inside: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.times, self.inside = times, inside
+        self.built: list[str] = []
+        monkeypatch.setattr(whole_calls, "side_by_side", lambda models, inputs: [(times[m],) * 3 for m in models])
+        monkeypatch.setattr(whole_calls, "times_inside", lambda models, inputs: list(map(self.kernels, models)))
+
+    def kernels(self, model: str) -> dict[str, float]:
+        schedules = dict(zip("xyz", model, strict=False)) if model else {}
+        return {task: self.inside[schedules.get(task, "-")] for task in "xyz"}
+
+    def build(self, steps: Mapping[str, str]) -> Any:
+        self.built.append("".join(steps.get(task, "-") for task in "xyz"))
+        return self.built[-1]
+
+
 @pytest.mark.parametrize(
-    ("times", "losing", "kept"),
+    ("times", "inside", "kept"),
     [
-        ({"": 9.0, "abc": 5.0}, "", "abc"),
-        ({"": 9.0, "abc": 5.0, "c": 3.0}, "ab", "c"),
-        ({"": 9.0, "abc": 5.0, "ac": 5.0}, "bd", "abc"),
-        ({"": 4.0, "abc": 5.0}, "abc", ""),
-        ({"": 4.0, "abc": 5.0, "ab": 4.5}, "c", ""),
+        ({"": 9.0, "abc": 5.0}, {"-": 2.0, "a": 1.0, "b": 2.0, "c": 1.5}, "abc"),
+        ({"": 9.0, "abc": 5.0, "--c": 3.0}, {"-": 2.0, "a": 2.5, "b": 3.0, "c": 1.0}, "--c"),
+        ({"": 9.0, "abc": 5.0, "a-c": 5.0}, {"-": 2.0, "a": 1.0, "b": 3.0, "c": 1.0}, "abc"),
+        ({"": 4.0, "abc": 5.0}, {"-": 2.0, "a": 2.5, "b": 2.5, "c": 2.5}, ""),
     ],
 )
 def test_schedules_that_do_not_help_the_network_are_left_out(
-    times: dict[str, float], losing: str, kept: str, monkeypatch: pytest.MonkeyPatch
+    times: dict[str, float], inside: dict[str, float], kept: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def side_by_side(models: Sequence[Any], inputs: object) -> list[tuple[float, ...]]:
-        return [(times[model],) * 3 for model in models]
-
-    monkeypatch.setattr(whole_calls, "side_by_side", side_by_side)
-    monkeypatch.setattr(whole_calls, "losing_tasks", lambda *given: set(losing))
-    start: Any = ""
-    build: Any = "".join
-    outcome = contest(start, dict.fromkeys("abc", "steps"), build, {}, lambda: True)
-    assert outcome.model == kept
+    networks, start = FakeNetworks(times, inside, monkeypatch), cast("Any", "")
+    found = {"x": ["a"], "y": ["b"], "z": ["c"]}
+    outcome = contest(start, found, networks.build, {}, lambda: True)
+    assert cast("str", outcome.model) == kept
     assert outcome.before == (times[""],) * 3
     assert outcome.after == (times[kept],) * 3
-    at_once = contest(start, dict.fromkeys("abc", "steps"), build, {}, lambda: False)
-    assert at_once.model == ("abc" if times["abc"] < times[""] else "")
+    at_once = contest(start, found, networks.build, {}, lambda: False)
+    assert cast("str", at_once.model) == ("abc" if times["abc"] < times[""] else "")
 
 
-def test_kernels_that_lose_in_the_network_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_best_schedules_are_tried_inside_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"": 9.0, "abc": 6.0, "dbc": 6.5, "ebc": 7.0, "dbf": 5.0}
+    inside = {"-": 2.0, "a": 1.5, "b": 1.5, "c": 1.5, "d": 1.0, "e": 1.1, "f": 1.0}
+    found = {"x": ["a", "d", "e"], "y": ["b"], "z": ["c", "f"]}
+    networks = FakeNetworks(times, inside, monkeypatch)
+    assert cast("str", contest(cast("Any", ""), found, networks.build, {}, lambda: True).model) == "dbf"
+    assert networks.built == ["abc", "dbf", "ebc", "dbf"]
+    networks = FakeNetworks(times, inside, monkeypatch)
+    assert cast("str", contest(cast("Any", ""), found, networks.build, {}, lambda: False).model) == "abc"
+    assert networks.built == ["abc"]
+
+
+def test_what_is_about_as_fast_is_not_preferred() -> None:
+    start, first = {"x": 2.0, "y": 2.0}, {"x": 1.0, "y": 2.03}
+    tried = [({"x": "a", "y": "b"}, first), ({"x": "c", "y": "b"}, {"x": 0.99, "y": 1.0})]
+    assert fastest_inside(start, tried) == {"x": "a", "y": "b"}
+    tried[1] = ({"x": "c", "y": "b"}, {"x": 0.9, "y": 1.0})
+    assert fastest_inside({"x": 2.0, "y": 1.9}, tried) == {"x": "c"}
+
+
+def test_kernels_are_timed_as_they_run_in_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = (autosched.load(networks.perceptron(), threads=1, records=False) for _ in range(2))
     numbers = iter(range(100))
 
@@ -216,7 +362,9 @@ def test_kernels_that_lose_in_the_network_are_found(monkeypatch: pytest.MonkeyPa
         return NetworkTimes({n: disturbed * (1.5 if n in slow else 1.0) for n in range(9)}, 1.0)
 
     monkeypatch.setattr(whole_calls, "profile", profile)
-    assert whole_calls.losing_tasks(before, after, {}) == {before.tasks[1].recipe.spec}
+    first, second = whole_calls.times_inside([before, after], {})
+    assert set(first.values()) == {1.0}
+    assert {spec for spec, seconds in second.items() if seconds > 1.0} == {before.tasks[1].recipe.spec}
 
 
 # With workers
@@ -225,7 +373,7 @@ def test_kernels_that_lose_in_the_network_are_found(monkeypatch: pytest.MonkeyPa
 def test_a_network_is_tuned_and_what_was_found_is_loaded(tmp_path: Path) -> None:
     graph, path, watch = small(), tmp_path / "records.db", Watch()
     model = autosched.load(graph, threads=1, db=path)
-    result = tune_network(model, trials=7, db=path, callbacks=(watch,))
+    result = tune_network(model, Effort(trials=7), path, (watch,))
     assert (result.trials, result.failed, result.interrupted, result.verified) == (7, 0, False, True)
     assert [task.count for task in result.tasks] == [1, 1, 1]
     assert sum(task.trials for task in result.tasks) == 7
@@ -271,7 +419,7 @@ def test_ctrl_c_gives_the_best_network_so_far(tmp_path: Path, monkeypatch: pytes
 def test_numbers_that_make_no_sense(tmp_path: Path) -> None:
     model = autosched.load(networks.perceptron((3, 5)), threads=1, records=False)
     with pytest.raises(UsageError, match="trials must be a whole number"):
-        tune_network(model, trials=0, db=tmp_path / "records.db")
+        tune_network(model, Effort(trials=0), tmp_path / "records.db")
     with pytest.raises(UsageError, match="budget_s must be"):
-        tune_network(model, budget_s=-1.0, db=tmp_path / "records.db")
+        tune_network(model, Effort(budget_s=-1.0), tmp_path / "records.db")
     assert not list(tmp_path.iterdir())

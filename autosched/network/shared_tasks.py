@@ -1,0 +1,67 @@
+"""The tasks of one or several networks: kernels that compute the same are searched for once, whoever has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from autosched.network.model import Model
+from autosched.network.tasks import NetworkTask
+from autosched.session.request import Request
+from autosched.session.task import without_numbers
+
+
+@dataclass(frozen=True)
+class SharedTask:
+    """`members[n]`: the tasks of network n that compute this, one or more of all."""
+
+    members: tuple[tuple[NetworkTask, ...], ...]
+
+    @cached_property
+    def all_members(self) -> tuple[NetworkTask, ...]:
+        return tuple(task for tasks in self.members for task in tasks)
+
+    @property
+    def name(self) -> str:
+        """The operators in it."""
+        return self.all_members[0].name
+
+    @property
+    def request(self) -> Request:
+        return self.all_members[0].request
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How often it is called in a call of each network."""
+        return tuple(sum(task.count for task in tasks) for tasks in self.members)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether every network has a schedule for it, and none what the analytic model likes."""
+        return all(task.recipe.steps for task in self.all_members)
+
+    def specs(self, network: int) -> tuple[str, ...]:
+        """By which the network knows it."""
+        return tuple(task.recipe.spec for task in self.members[network])
+
+    @cached_property
+    def kind(self) -> str:
+        """What it computes, whatever the sizes."""
+        return json.dumps(without_numbers(json.loads(self.all_members[0].recipe.spec))[0], sort_keys=True)
+
+    @property
+    def flops(self) -> int:
+        """Of a call."""
+        return self.request.problem.dag.flops
+
+
+def shared_tasks(models: Sequence[Model]) -> tuple[SharedTask, ...]:
+    """The tasks of all networks, in the order in which they come first."""
+    found: dict[str, list[list[NetworkTask]]] = {}
+    for n, model in enumerate(models):
+        for task in model.tasks:
+            members = found.setdefault(task.request.problem.dag.content_hash, [[] for _ in models])
+            members[n].append(task)
+    return tuple(SharedTask(tuple(map(tuple, members))) for members in found.values())
