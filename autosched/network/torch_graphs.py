@@ -15,6 +15,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from autosched.graph.torch.load import can_load, drop_empty_parts, drop_restrides
+from autosched.network.nearest import NearestSchedules
 from autosched.network.torch_options import BackendOptions, warn_once
 from autosched.network.torch_part import Part
 
@@ -43,9 +44,12 @@ class CompiledGraphs:
             return _forward(self.in_parts(graph, weights))
         return OfSizes(self, graph, weights)
 
-    def in_parts(self, graph: fx.GraphModule, weights: frozenset[int]) -> fx.GraphModule:
-        """The graph, whose sizes are known, with a part for each partition."""
-        made = partitioned(graph, weights, self.options)
+    def in_parts(
+        self, graph: fx.GraphModule, weights: frozenset[int], nearest: NearestSchedules | None = None
+    ) -> fx.GraphModule:
+        """The graph, whose sizes are known, with a part for each partition. `nearest`: schedules of parts that differ
+        in sizes alone."""
+        made = partitioned(graph, weights, self.options, nearest)
         self.found.append(made)
         return made
 
@@ -69,10 +73,16 @@ class OfSizes:
     graph: fx.GraphModule
     weights: frozenset[int]
     _made: dict[tuple[object, ...], Compiled] = field(default_factory=dict)
+    _graphs: list[fx.GraphModule] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def __post_init__(self) -> None:
+        n = len(self.graph.graph.find_nodes(op="placeholder"))
+        self._varying = [place for place in range(n) if place not in self.weights]
+
     def __call__(self, *arguments: Any) -> Any:
-        key = tuple((*x.shape, *x.stride()) if isinstance(x, torch.Tensor) else x for x in arguments)
+        given = [arguments[place] for place in self._varying]
+        key = tuple([(x.shape, x.stride()) if isinstance(x, torch.Tensor) else x for x in given])
         found = self._made.get(key)
         if found is None:
             with self._lock:
@@ -87,8 +97,20 @@ class OfSizes:
             return _forward(self.graph)
         with torch.no_grad():
             fixed = make_fx(fx.Interpreter(self.graph).run, tracing_mode="fake")(*arguments)
-        found = self._made[key] = _forward(self.graphs.in_parts(fixed, self.weights))
+        made = self.graphs.in_parts(fixed, self.weights, self._known())
+        self._graphs.append(made)
+        found = self._made[key] = _forward(made)
         return found
+
+    def _known(self) -> NearestSchedules:
+        """The schedules of the programs for other sizes."""
+        nearest = NearestSchedules()
+        for graph in self._graphs:
+            for node in graph.graph.find_nodes(op="call_module"):
+                part = getattr(graph, str(node.target))
+                if isinstance(part, Part) and part.model is not None:
+                    nearest.add((task.recipe.spec, task.kernel.steps) for task in part.model.tasks)
+        return nearest
 
 
 class _Supported(OperatorSupportBase):  # type: ignore[misc]  # torch is read as Any
@@ -98,7 +120,9 @@ class _Supported(OperatorSupportBase):  # type: ignore[misc]  # torch is read as
         return _STAYS not in node.meta and can_load(node)
 
 
-def partitioned(graph: fx.GraphModule, weights: frozenset[int], options: BackendOptions) -> fx.GraphModule:
+def partitioned(
+    graph: fx.GraphModule, weights: frozenset[int], options: BackendOptions, nearest: NearestSchedules | None
+) -> fx.GraphModule:
     """The graph with a part for each partition, as few as possible; one that computes nothing is none."""
     frozen = {node.name for n, node in enumerate(graph.graph.find_nodes(op="placeholder")) if n in weights}
     drop_empty_parts(graph.graph)
@@ -110,7 +134,7 @@ def partitioned(graph: fx.GraphModule, weights: frozenset[int], options: Backend
     each = replace(options, budget_s=options.budget_s / max(len(found), 1))
     for node in whole.graph.find_nodes(op="call_module"):
         places = tuple(n for n, x in enumerate(node.args) if isinstance(x, fx.Node) and x.name in frozen)
-        part = Part(getattr(whole, str(node.target)), each, places)
+        part = Part(getattr(whole, str(node.target)), each, places, nearest)
         delattr(whole, str(node.target))
         setattr(whole, str(node.target), part)
     return whole

@@ -18,7 +18,8 @@ from autosched.graph.torch.load import load_fx
 from autosched.network.improve import improve_later, improved
 from autosched.network.memory_order import order_of, with_orders
 from autosched.network.model import Model
-from autosched.network.records import compile_with_records
+from autosched.network.nearest import NearestSchedules
+from autosched.network.records import compile_varying, compile_with_records
 from autosched.network.torch_options import BACKGROUND, NOW, BackendOptions, warn_once
 
 Stamps = list[tuple[int, int]]  # of each weight where it lies, and how often it was written to
@@ -57,7 +58,8 @@ class OnTensors:
 
 @dataclass
 class Part:
-    """A partition as a function of tensors, from any number of threads. The arguments at `frozen` are weights.
+    """A partition as a function of tensors, from any number of threads. The arguments at `frozen` are weights;
+    `nearest` are schedules of programs for other sizes, None for a graph whose sizes do not vary.
 
     Where torch breaks a graph, layers that are alike share a part: `_kept` has one program for the weights of each.
     """
@@ -65,6 +67,7 @@ class Part:
     module: fx.GraphModule
     options: BackendOptions
     frozen: tuple[int, ...]
+    nearest: NearestSchedules | None = None
     _made: OnTensors | None = None
     _kept: list[OnTensors] = field(default_factory=list)
     _refused: bool = False
@@ -118,7 +121,11 @@ class Part:
             {name: order for name, (order, _) in zip(graph.inputs, inputs, strict=True)},
             {n: order for n, (order, _) in enumerate(outputs)},
         )
-        model = compile_with_records(turned, threads=self.options.threads)
+        threads = self.options.threads
+        if self.nearest is None:
+            model = compile_with_records(turned, threads=threads)
+        else:
+            model = compile_varying(turned, self.nearest, "cpu", threads, None)
         return OnTensors(
             improved(model, self.options.budget_s) if self.options.tune == NOW else model,
             weights,

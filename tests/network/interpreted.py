@@ -14,6 +14,7 @@ from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import interpret
 from autosched.ir.dtype import DTYPES
 from autosched.network import torch_part
+from autosched.network.nearest import NearestSchedules
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,18 @@ class Compilations(list[Graph]):
         self.threads = threads
         return InterpretedModel(graph, self.packings)
 
+    def compile_varying(
+        self, graph: Graph, nearest: NearestSchedules, target: str, threads: int | None, db: None
+    ) -> InterpretedModel:
+        self.append(graph)
+        return InterpretedModel(graph, self.packings, ())
+
 
 def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compilations]:
     """For a fixture: the graphs that torch.compile with the backend compiles while a test runs."""
     found = Compilations()
     monkeypatch.setattr(torch_part, "compile_with_records", found.compile_graph)
+    monkeypatch.setattr(torch_part, "compile_varying", found.compile_varying)
     torch._dynamo.reset()
     yield found
     torch._dynamo.reset()

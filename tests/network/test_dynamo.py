@@ -18,6 +18,7 @@ from torch import nn  # noqa: E402
 
 import autosched  # noqa: E402
 from autosched.errors import AutoschedError, UsageError  # noqa: E402
+from autosched.network import torch_part  # noqa: E402
 from autosched.network.dynamo import backend  # noqa: E402
 from autosched.network.torch_options import read_options, warn_once  # noqa: E402
 from tests.graph.torch_models import MODELS, assert_close, loaded, model  # noqa: E402
@@ -306,6 +307,26 @@ def test_sizes_that_vary_have_a_program_each(compiled):
             assert_close(values(fast(x)), module(x))
     assert [graph.values[graph.inputs[0]].shape[0] for graph in compiled] == [2, 3, 5, 7]
     assert compiled.packings == []
+
+
+def test_other_sizes_take_schedules_over(monkeypatch):
+    made = []
+
+    def compiled(*arguments):
+        made.append(compile_varying(*arguments))
+        return made[-1]
+
+    compile_varying = torch_part.compile_varying
+    monkeypatch.setattr(torch_part, "compile_varying", compiled)
+    torch._dynamo.reset()
+    module = nn.Linear(11, 5)
+    fast = torch.compile(module, backend=backend, dynamic=True)
+    with torch.no_grad():
+        for rows in (6, 7):
+            x = torch.randn(rows, 11)
+            torch.testing.assert_close(fast(x), module(x))
+    assert [[task.recipe.steps != "" for task in model.tasks] for model in made] == [[False], [True]]
+    assert made[1].tasks[0].recipe.steps == made[0].tasks[0].kernel.steps
 
 
 def test_more_sizes_than_are_compiled_are_left_to_torch(compiled, monkeypatch):
