@@ -278,6 +278,7 @@ def _for_line(s: For) -> str:
         notes.append(f"{expr_text(s.raster)} rows together")
     if s.sharing is not None:
         notes.append(f"clusters of {expr_text(s.sharing.down)} by {expr_text(s.sharing.across)} blocks")
+        notes.append(f"{expr_text(s.sharing.turns)} in turn")
     if s.overlap is not None:
         words = ", asynchronous" * s.overlap.asynchronous + ", by tiles" * s.overlap.by_tiles
         words += f", on {s.overlap.multiprocessors} multiprocessors" * bool(s.overlap.multiprocessors)

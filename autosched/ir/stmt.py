@@ -157,10 +157,11 @@ class Overlap:
 class Sharing:
     """Of a kernel with a ring whose blocks go through the work of all: `down` by `across` of them, next to each other
     along blockIdx.y and blockIdx.x, are a cluster. What both read of a tile is loaded once, a half by each, and goes to
-    both."""
+    both. One block does the work of `turns`, each by warpgroups of its own: while some multiply others store."""
 
     down: Expr
     across: Expr
+    turns: Expr
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,10 @@ bytes have arrived, and empty, by which each warpgroup says that it has read the
 Two blocks that are a cluster may each load a half of a tile that both read: the engine writes it to the same place of
 both and tells both. A place is empty then when the warpgroups of both have read it.
 
+Where a block does the work of two, each of two warpgroups has a tile of results for itself. All that one of them
+multiplies for it comes before what the other one does, from the same ring, and while it stores its results, the other
+one multiplies.
+
 Source: CUDA driver API, "cuTensorMapEncodeTiled"; PTX ISA, "Asynchronous Warpgroup Level Matrix Operations".
 """
 
@@ -40,6 +44,7 @@ MOST_REGISTERS = 255
 REGISTERS = {1: (MOST_REGISTERS, MOST_REGISTERS), 2: (232, 40), 3: (160, 32)}
 SPARE_REGISTERS = 32  # of a thread that multiplies, beside its results
 MOST_CLUSTER = 2  # blocks: a larger one takes longer to gather than its loads save
+MOST_TURNS = 2  # blocks whose work is done by one
 PATTERN = 8  # rows in which parts of 16 bytes change places
 ZERO = Const(0, INDEX)
 

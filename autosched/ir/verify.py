@@ -430,6 +430,7 @@ def _numbers(s: For) -> Iterator[tuple[str, Expr]]:
         yield "number of rows that are started together", s.raster
     if s.sharing is not None:
         yield from (("number of blocks of a cluster", n) for n in (s.sharing.down, s.sharing.across))
+        yield "number of blocks that take turns", s.sharing.turns
 
 
 def _neighbours(place: _Place) -> int:

@@ -249,7 +249,8 @@ def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
             resident = None if stmt.resident is None else fn(stmt.resident)
             raster = None if stmt.raster is None else fn(stmt.raster)
             share = stmt.sharing
-            share = None if share is None else changed(share, down=fn(share.down), across=fn(share.across))
+            if share is not None:
+                share = changed(share, down=fn(share.down), across=fn(share.across), turns=fn(share.turns))
             extent, bound = fn(stmt.extent), fn(stmt.bound)
             usual = {"extent": extent, "bound": bound, "body": body, "overlap": overlap}
             return changed(stmt, **usual, resident=resident, raster=raster, sharing=share)

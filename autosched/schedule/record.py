@@ -59,7 +59,7 @@ _FACTORS = {
     ("Split", "factors"), ("Pack", "tiles"), ("Rfactor", "factor"),
     ("Cooperate", "vector"), ("Pad", "elements"), ("Team", "threads"),
     ("Pipeline", "stages"), ("LaunchBounds", "blocks"), ("CrossThread", "vector"),
-    ("Raster", "rows"), ("ShareTiles", "down"), ("ShareTiles", "across"),
+    ("Raster", "rows"), ("ShareTiles", "down"), ("ShareTiles", "across"), ("ShareTiles", "turns"),
 }  # fmt: skip
 
 # Steps that mean something on one kind of device only.

@@ -6,7 +6,7 @@ from autosched.ir.closed_forms.arithmetic import ZERO, where
 from autosched.ir.expr import INDEX, Const, Expr, Var, binary
 from autosched.ir.linear import linear
 from autosched.ir.stmt import BLOCKS, Sharing
-from autosched.ir.tiles import MOST_CLUSTER, has_half_panels, has_half_rows
+from autosched.ir.tiles import MOST_CLUSTER, WARPGROUP, has_half_panels, has_half_rows
 from autosched.ir.visit import free_vars
 from cost_model.analysis.access import Access
 from cost_model.gpu.constants import CardConstants
@@ -47,8 +47,10 @@ def waiting_for_cluster(kernel: KernelWork, constants: CardConstants) -> Expr:
 
 
 def cluster_rules(kernel: KernelWork, sharing: Sharing) -> dict[str, Expr]:
-    """What clusters must satisfy, by name: they divide the grid, and have something to share."""
-    size = sharing.down * sharing.across
+    """What clusters must satisfy, by name: they divide the grid, and have something to share; and
+    turns: a block has one warpgroup for each."""
+    size, one = sharing.down * sharing.across, Const(1, INDEX)
+    warpgroup = binary("eq", kernel.threads, Const(WARPGROUP, INDEX)) & binary("eq", kernel.resident, one)
     divided = binary("eq", kernel.grid[1] % sharing.down, NONE) & binary("eq", kernel.grid[0] % sharing.across, NONE)
     together = FALSE
     for work in kernel.works:
@@ -56,5 +58,6 @@ def cluster_rules(kernel: KernelWork, sharing: Sharing) -> dict[str, Expr]:
     return {
         "blocks of a cluster": size <= MOST_CLUSTER,
         "clusters in the grid": divided,
-        "tiles of a cluster": binary("eq", size, Const(1, INDEX)) | together,
+        "tiles of a cluster": binary("eq", size, one) | together,
+        "warpgroups in turn": binary("eq", sharing.turns, one) | warpgroup,
     }

@@ -176,9 +176,14 @@ class KernelWork:
         return product(list(self.block))
 
     @property
+    def turns(self) -> Expr:
+        """Blocks whose work one block does, integer; what is said of one block is of one turn otherwise."""
+        return UNIT if self.sharing is None else self.sharing.turns
+
+    @property
     def launched(self) -> Expr:
         """Threads of a block, with those that load tiles."""
-        return self.threads + WARPGROUP if self.has_ring else self.threads
+        return self.threads * self.turns + WARPGROUP if self.has_ring else self.threads
 
     def warps(self, warp: int) -> Expr:
         return ceildiv(self.threads, warp)
@@ -217,10 +222,13 @@ def _kernel(nest: Nest) -> KernelWork:
     arrays = [a.buffer for a in nest.allocations if a.buffer.scope is Scope.SHARED]
     rings = [w.pipeline.stages for w in works if w.is_tile and w.is_fill and w.pipeline is not None][:1]
     unit = ALIGNMENT if rings else g.VECTOR_BYTES
-    shared = [*(_shared_bytes(b, unit) for b in arrays), *(n * BARRIER_BYTES for n in rings)]
+    head = nest.head
+    turns = UNIT if head is None or head.sharing is None else head.sharing.turns
+    common = {w.tile.name for w in works if w.is_tile and w.is_fill}  # of all turns
+    shared = [_shared_bytes(b, unit) * (UNIT if b.name in common else turns) for b in arrays]
+    shared += [n * BARRIER_BYTES for n in rings]
     passed = (_times_met(b) for b in nest.barriers)
     shuffled = (multiply(_times_met(s), float(s.values)) for s in nest.shuffles)
-    head = nest.head
     return KernelWork(
         works,
         (grid[0], grid[1], grid[2]),

@@ -162,11 +162,12 @@ def kernel_cost(kernel: KernelWork, machine: GpuMachine) -> KernelCost:
         divide(from_l2, multiply(k.l2_port, real(kernel.blocks))),
     )
     meetings = add(multiply(kernel.barriers, k.barrier_latency), multiply(kernel.shuffles, k.shuffle_latency))
-    rounds = ceil(divide(share, resident))
+    rounds = ceil(divide(share, multiply(resident, real(kernel.turns))))
     turns = rounds if kernel.is_persistent else ONE
     begun = add(k.block_latency, multiply(2.0, waiting_for_cluster(kernel, k)))  # and ended, where blocks meet again
-    path = add(add(_path(kernel, costs, k, turns), meetings), divide(begun, turns))
-    busy = multiply(share, maximum(maximum_of(pipes), k.block_cycles))
+    alone, ring = _path(kernel, costs, k, turns)
+    path = add(add(alone, meetings), divide(begun, turns))
+    busy = multiply(share, maximum(maximum_of([*pipes, where(kernel.turns > 1, ring, 0.0)]), k.block_cycles))
     on_chip = divide(_overlapped([busy, multiply(rounds, path)], k.overlap_loss), machine.clock_hz)
     l2 = divide(from_l2, machine.l2_bytes_s(kernel.has_ring))
     dram = divide(dram_bytes(moved, facts.l2_bytes), machine.dram_bytes_s)
@@ -174,15 +175,17 @@ def kernel_cost(kernel: KernelWork, machine: GpuMachine) -> KernelCost:
     return KernelCost(kernel, costs, registers, resident, share, path, pipes, on_chip, l2, dram, seconds)
 
 
-def _path(kernel: KernelWork, costs: tuple[WorkCost, ...], constants: CardConstants, together: Expr) -> Expr:
-    """Cycles of a block alone: statements take turns, but the fills of a pipeline go on beside what is computed. So
-    many blocks' work `together` waits for one first fill."""
+def _path(
+    kernel: KernelWork, costs: tuple[WorkCost, ...], constants: CardConstants, together: Expr
+) -> tuple[Expr, Expr]:
+    """Cycles of a block alone, and of these what it uses a ring in: statements take turns, but the fills of a pipeline
+    go on beside what is computed. So many blocks' work `together` waits for one first fill."""
     piped = [c for c in costs if c.work.pipeline is not None]
     fills, computed = [c for c in piped if c.work.is_fill], [c for c in piped if not c.work.is_fill]
     in_turns = sum_of(c.cycles for c in costs)
     pipeline = fills[0].work.pipeline if fills else None
     if pipeline is None:
-        return in_turns
+        return in_turns, ZERO
     flow, work = sum_of(c.flow for c in fills), sum_of(c.cycles for c in computed)
     # all loads of an iteration are on their way together
     latency: Expr = real(constants.tile_latency if kernel.has_ring else constants.global_latency)
@@ -197,7 +200,7 @@ def _path(kernel: KernelWork, costs: tuple[WorkCost, ...], constants: CardConsta
     beside = [add(work, sum_of(c.issue for c in fills)), flow, ahead]
     first = divide(waiting, multiply(maximum(1.0, pipeline.iterations), together))  # nothing to do meanwhile
     others = sum_of(c.cycles for c in costs if c.work.pipeline is None and not c.work.is_tile)
-    return where(pipeline.stages > 1, add(add(maximum_of(beside), first), others), in_turns)
+    return where(pipeline.stages > 1, add(add(maximum_of(beside), first), others), in_turns), maximum_of(beside)
 
 
 def _overlapped(limits: list[Expr], loss: Constant) -> Expr:
@@ -219,7 +222,7 @@ def register_room(kernel: KernelWork, machine: GpuMachine) -> Expr:
     if kernel.has_ring:  # a block that is alone gives out anew what those that load do not need
         alone = binary("eq", kernel.resident, Const(1, INDEX))
         for groups, (count, _) in REGISTERS.items():
-            here = alone & binary("eq", kernel.threads, Const(groups * WARPGROUP, INDEX))
+            here = alone & binary("eq", kernel.threads * kernel.turns, Const(groups * WARPGROUP, INDEX))
             room = select(here, Const(count, INDEX), room)
     return room
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.tiles import MOST_CLUSTER
+from autosched.ir.tiles import MOST_CLUSTER, MOST_TURNS
 from autosched.schedule import Stage
 from search_spaces.access import extent, last_digits
 from search_spaces.space import SketchParam
@@ -181,6 +181,11 @@ def raster(name: str) -> SketchParam:
 def cluster(name: str) -> SketchParam:
     """Blocks next to each other along an axis that load tiles for each other."""
     return SketchParam(name, (1, MOST_CLUSTER), "cluster")
+
+
+def turns(name: str) -> SketchParam:
+    """Blocks whose work one block does, by a warpgroup each."""
+    return SketchParam(name, (1, MOST_TURNS), "turns")
 
 
 def pad(name: str) -> SketchParam:

@@ -278,7 +278,8 @@ def _sharing(sketch: PartialSketch, consumer: str, product: ProductAxes) -> Part
         return sketch
     axes = (product.rows, product.columns)
     down, across = (domains.cluster(f"{consumer}.{axis.name}.cluster") for axis in axes)
-    return sketch.with_params([down, across]).apply(ShareTiles(consumer, down.name, across.name))
+    turns = domains.turns(f"{consumer}.turns")
+    return sketch.with_params([down, across, turns]).apply(ShareTiles(consumer, down.name, across.name, turns.name))
 
 
 def _bind(sketch: PartialSketch, consumer: str, stage: Stage, product: ProductAxes, staged: bool) -> PartialSketch:

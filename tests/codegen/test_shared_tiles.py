@@ -70,6 +70,30 @@ def test_a_tile_that_has_no_halves_is_loaded_by_each() -> None:
     check(dag, func, source)
 
 
+@pytest.mark.parametrize("sharing", [(1, 1, 2), (2, 1, 2), (1, 2, 2)])
+@pytest.mark.parametrize(
+    ("m", "n", "k", "columns", "staged", "stages", "multiprocessors"),
+    [(241, 256, 40, 8, 1, 2, 4), (256, 128, 136, 8, 0, 3, 2), (128, 72, 72, 2, 1, 2, 64), (449, 256, 24, 16, 1, 5, 3)],
+)
+def test_warpgroups_take_turns(
+    sharing: tuple[int, ...], m: int, n: int, k: int, columns: int, staged: int, stages: int, multiprocessors: int
+) -> None:
+    """Of an even and an odd number of tiles, of one for each block, with rings that a tile goes around and not."""
+    dag = product(m, n, k)
+    how = {"staged": staged, "stages": stages, "multiprocessors": multiprocessors}
+    if sharing[1] > 1 and -(-n // (8 * columns)) % 2:
+        pytest.skip("there are no clusters of them")
+    func, source = shared(dag, sharing, columns, **how)
+    assert source.launches[0].block == (4, 8, 12)
+    check(dag, func, source)
+
+
+def test_one_warpgroup_has_a_turn() -> None:
+    state = group_state(product(256, 64, 64), (2, 1), 8, 4, 2, 4).apply(ShareTiles("C", 1, 1, 2))
+    with pytest.raises(ScheduleError, match="2 warpgroups cannot take turns: one does the work of a block, of all"):
+        emit(*concretise(lower(state), {}), "cuda")
+
+
 def test_clusters_divide_the_grid() -> None:
     with pytest.raises(ScheduleError, match=r"clusters of 2 by 1 blocks do not divide the 3 along blockIdx.y"):
         shared(product(130, 128, 64), (2, 1))
@@ -77,8 +101,8 @@ def test_clusters_divide_the_grid() -> None:
         shared(product(128, 128, 64), (2, 1), multiprocessors=1)
 
 
-@pytest.mark.parametrize("sharing", [(2, 1), (1, 2)])
-def test_kernels_that_share_tiles_are_compiled_without_spills(sharing: tuple[int, int]) -> None:
+@pytest.mark.parametrize("sharing", [(2, 1), (1, 2), (1, 1, 2), (2, 1, 2)])
+def test_kernels_that_share_tiles_are_compiled_without_spills(sharing: tuple[int, ...]) -> None:
     version, nvcc = nvrtc_version(), find_nvcc()
     source = shared(product(1024, 1024, 512), sharing, 16, staged=1, stages=4, multiprocessors=132)[1]
     compilers = [NvrtcCompiler("sm_90", version)] if version is not None else []

@@ -39,6 +39,33 @@ CLUSTERS: dict[str, Fault] = {
 }
 
 
+TURNS: dict[str, Fault] = {
+    "nobody waits for a turn": Fault(r"take_turn\(4 \+ turn\);", "", "deadlock"),
+    "nobody lets the first one begin": Fault(r"give_turn\(4\);", "", "deadlock"),
+    "a turn is not passed on": Fault(r"give_turn\(5 - turn\);", "", "deadlock"),
+    "a turn is kept": Fault(r"5 - turn", "4 + turn", "deadlock"),
+    "the other one's places are not passed over": Fault(r"place \+= 5;\n(.*\n.*\n    )}", r"\1}", "race"),
+    "both begin at the first place": Fault(r"place \+= 5;", "", ""),
+    "parity is not that of the place": Fault(r"parity \^= place / 2 & 1;", "parity ^= 1;", "deadlock"),
+    "both store from one place": Fault(r"C_staged\[turn\]", "C_staged[0]", "race"),
+    "a turn leaves tiles out": Fault(r"tile \+= 4\) {\n      const int C_i_0 = (.*);\n      __", r"tile += 8) {\n      const int C_i_0 = \1;\n      __"),
+}  # fmt: skip
+
+
+@cache
+def in_turn() -> tuple[ComputeDAG, Func, GpuSource]:
+    dag = product(640, 64, 296)
+    return dag, *shared(dag, (1, 1, 2), staged=1, multiprocessors=2)
+
+
+@pytest.mark.parametrize("name", TURNS)
+def test_faults_of_turns(name: str) -> None:
+    dag, func, source = in_turn()
+    fault = TURNS[name]
+    kinds, right = outcome(dag, func, replace(source, text=planted(source.text, fault)))
+    assert fault.mistake in kinds if fault.mistake else not right, (kinds, right)
+
+
 @cache
 def clustered() -> tuple[ComputeDAG, Func, GpuSource]:
     dag = product(256, 64, 200)

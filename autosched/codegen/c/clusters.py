@@ -80,6 +80,12 @@ def cluster_of(nest: Stmt) -> BlockCluster | None:
     return BlockCluster(down, across, Var(f"{along.name}.rank", INDEX), along)
 
 
+def turns_of(nest: Stmt) -> int:
+    """Blocks whose work one block of a kernel does."""
+    turns = nest.sharing.turns if isinstance(nest, For) and nest.sharing is not None else None
+    return int(turns.value) if isinstance(turns, Const) else 1
+
+
 def _moved_by(copy: TileCopy) -> frozenset[Var]:
     return frozenset[Var]().union(*(free_vars(e) for e in exprs_of(copy)))
 

@@ -6,10 +6,11 @@ Sources: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "setmaxnreg", "mapa", "bar
 from __future__ import annotations
 
 from autosched.ir.stmt import TileCopy
-from autosched.ir.tiles import REGISTERS, WARPGROUP
+from autosched.ir.tiles import MOST_TURNS, REGISTERS, WARPGROUP
 
 MEMORY = ': "memory"'
 FUNCTION = "static __device__ __forceinline__ "
+FIRST_TURN = len(REGISTERS) + 1  # the named barriers before it are those of warpgroups
 COORDINATES = ("x", "y", "z", "u", "v")
 BARRIER_TYPE = "unsigned long long"
 MAP_TYPE = "struct __align__(64) TensorMap { unsigned long long opaque[16]; };"
@@ -30,6 +31,8 @@ PLAIN: dict[str, tuple[str, str, str]] = {
     "begin_products": ("", "wgmma.fence.sync.aligned;", f"::{MEMORY}"),
     "commit_products": ("", "wgmma.commit_group.sync.aligned;", f"::{MEMORY}"),
     **{f"meet_{n}": ("", f"bar.sync {n}, {WARPGROUP};", f"::{MEMORY}") for n in REGISTERS},
+    "take_turn": ("int number", f"bar.sync %0, {MOST_TURNS * WARPGROUP};", f':: "r"(number) {MEMORY}'),
+    "give_turn": ("int number", f"bar.arrive %0, {MOST_TURNS * WARPGROUP};", f':: "r"(number) {MEMORY}'),
     "show_to_engine": ("", "fence.proxy.async.shared::cta;", f"::{MEMORY}"),
     "commit_stores": ("", "cp.async.bulk.commit_group;", f"::{MEMORY}"),
     "wait_for_stores": ("", "cp.async.bulk.wait_group.read 0;", f"::{MEMORY}"),

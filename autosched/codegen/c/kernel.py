@@ -14,7 +14,7 @@ from autosched.codegen.c.matrices import emit_product, product_loops, warp_produ
 from autosched.codegen.c.meetings import KernelOrder, is_early, meet, orders
 from autosched.codegen.c.names import Text
 from autosched.codegen.c.places import carried_places
-from autosched.codegen.c.rings import RingCode, ring_code
+from autosched.codegen.c.rings import RingCode, of_all, ring_code
 from autosched.codegen.c.shared import VECTOR_BYTES, SharedMemory
 from autosched.codegen.c.shuffle import source_lane
 from autosched.codegen.c.source import GpuSource, Launch, TensorMap
@@ -259,13 +259,13 @@ class _Kernel:
         groups, rest = divmod(self.threads.count, WARPGROUP)
         if x is None or y is None or z is None or rest or groups not in REGISTERS:
             raise ScheduleError(f"{self.threads.block} threads are no warpgroups that multiply tiles")
-        self.threads.block[2] += WARPS
         ring.start((x, y, z), groups, self.registers.asked or 1, self.shared)
+        self.threads.block[2] = (ring.groups + 1) * WARPS
         if ring.order is not None:
             self.threads.grid = [ring.order.launched, 1, 1]
         with ring.loads(), ring.blocks():
             ring.load()
-        with ring.multiplies(), ring.blocks():
+        with ring.multiplies(), ring.blocks(in_turn=True):
             self._emit(body)
 
     def _product(self, stmt: For) -> bool:
@@ -273,8 +273,7 @@ class _Kernel:
 
         Whether the loop is the outermost of one.
         """
-        loops = None if self.ring is None else product_loops(stmt)
-        if self.ring is not None and loops is not None:
+        if self.ring is not None and (loops := product_loops(stmt)) is not None:
             self.ring.product(loops)
             return True
         across, down, _ = self.threads.numbers
@@ -380,7 +379,10 @@ class _Kernel:
         if buffer.scope is Scope.SHARED:
             if known is None:
                 alignment = ALIGNMENT if buffer.layout is not None and buffer.layout.panels else VECTOR_BYTES
-                self.shared.declare(buffer, self.c.memory_type(buffer.dtype), name, alignment)
+                turns = 1 if self.ring is None else self.ring.turns
+                self.shared.declare(of_all(buffer, turns), self.c.memory_type(buffer.dtype), name, alignment)
+            if self.ring is not None:
+                self.ring.take_own(buffer, name)
             self._emit(stmt.body)
         else:
             threads = self.threads.count if buffer.scope is Scope.WARP else 1

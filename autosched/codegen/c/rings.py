@@ -8,7 +8,8 @@
 
 Each warpgroup that multiplies arrives once at a barrier of empty places; where blocks of a cluster load tiles for each
 other, at those of both, which must be there until the other one needs them no more. The registers that the warpgroup
-that loads does not need are given to the others.
+that loads does not need are given to the others. Warpgroups that take turns pass over the places of each other's tiles;
+named barriers say whose turn it is to multiply.
 
 Sources: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "setmaxnreg", "mapa", "barrier.cluster".
 """
@@ -20,9 +21,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from autosched.codegen.c.blocks import BlockOrder
-from autosched.codegen.c.clusters import BlockCluster, LoadedPart, cluster_of
+from autosched.codegen.c.clusters import BlockCluster, LoadedPart, cluster_of, turns_of
 from autosched.codegen.c.engine import (
     BARRIER_TYPE,
+    FIRST_TURN,
     FUNCTION,
     HAS_PASSED,
     IN_BLOCK,
@@ -97,7 +99,12 @@ def stores_of(nest: Stmt) -> dict[TileCopy, Buffer]:
 def ring_code(nest: Stmt, c: Expressions, text: Text) -> RingCode | None:
     """What writes the ring of a kernel; None for one without. Raises ScheduleError as `ring_of` does."""
     found = ring_of(nest)
-    return None if found is None else RingCode(found, c, text, stores_of(nest), cluster_of(nest))
+    return None if found is None else RingCode(found, c, text, stores_of(nest), cluster_of(nest), turns_of(nest))
+
+
+def of_all(buffer: Buffer, turns: int) -> Buffer:
+    """A shared buffer with a part for each turn."""
+    return buffer if turns == 1 else replace(buffer, shape=(Const(turns, INDEX), *buffer.shape[1:]))
 
 
 @dataclass
@@ -112,6 +119,7 @@ class RingCode:
     text: Text
     stores: Mapping[TileCopy, Buffer]  # tiles that are written back, and where they are in shared memory
     cluster: BlockCluster | None = None
+    turns: int = 1  # blocks whose work is done by this one, each by a warpgroup
     maps: dict[str, str] = field(default_factory=dict)
     threads: tuple[Var, Var, Var] | None = None
     groups: int = 0
@@ -119,6 +127,7 @@ class RingCode:
     barriers: str = ""
     place: str = ""
     parity: str = ""
+    turn: str = ""
     results: dict[str, None] = field(default_factory=dict)  # what products are added to, in order
     order: BlockOrder | None = None  # of blocks that go through the work of all
     places: list[str] = field(default_factory=list)  # lines that name the indices of a block in that order
@@ -175,7 +184,9 @@ class RingCode:
 
     def start(self, threads: tuple[Var, Var, Var], groups: int, resident: int, shared: SharedMemory) -> None:
         """The lines before the roles part: the ring's memory, and barriers that nobody has passed."""
-        self.threads, self.groups, self.is_alone = threads, groups, resident == 1
+        if self.turns > 1 and (groups > 1 or self.order is None):
+            raise ScheduleError(f"{groups} warpgroups cannot take turns: one does the work of a block, of all blocks'")
+        self.threads, self.groups, self.is_alone = threads, groups * self.turns, resident == 1
         for buffer in self.ring.buffers:
             name = self.text.name(buffer.name)
             self.c.buffers[buffer.name] = (buffer, name)
@@ -219,12 +230,42 @@ class RingCode:
         self.text.line("} else {")
         with self.text.indented():
             self._share(0, "take", "inc")
+            self._begin_turns()
             yield
             if self.stores:  # shared memory is there until it has been read
                 self._first("wait_for_stores")
         self.text.line("}")
         if self.cluster is not None:  # others write to this block until they have come here as well
             self._meet_cluster()
+
+    def _begin_turns(self) -> None:
+        """Which turn a thread has; the second one lets the first begin."""
+        if self.turns == 1:
+            return
+        assert self.threads is not None
+        z, warp = self.c.dialect.thread.format(axis="z", number=2), self.text.name("warp")
+        self.turn = self.text.name("turn")
+        self.text.line(f"const int {self.turn} = {z} / {WARPS};")
+        self.text.line(f"const int {warp} = {z} % {WARPS};")
+        self.c.variables[self.threads[2]] = warp
+        with self.text.block(f"if ({self.turn} > 0)"):
+            self._skip()
+            self._call("give_turn", str(FIRST_TURN))
+
+    def _skip(self) -> None:
+        """The places that another turn reads."""
+        extent = self.ring.loop.extent
+        assert isinstance(extent, Const)
+        self.text.line(f"{self.place} += {extent.value};")
+        self.text.line(f"{self.parity} ^= {self.place} / {self.ring.places} & 1;")
+        self.text.line(f"{self.place} %= {self.ring.places};")
+
+    def take_own(self, buffer: Buffer, name: str) -> None:
+        """From here on `buffer` is the part of a thread's turn of the array `name`."""
+        if self.turns > 1:
+            own = self.text.name(f"own_{name}")
+            self.text.line(f"{self.c.memory_type(buffer.dtype)}* const {own} = {name}[{self.turn}];")
+            self.c.buffers[buffer.name] = (buffer, own)
 
     def _meet_cluster(self) -> None:
         self.text.line("__syncwarp();")
@@ -235,8 +276,8 @@ class RingCode:
         return self.c.dialect.block.format(axis="x", number=0)
 
     @contextmanager
-    def blocks(self) -> Iterator[None]:
-        """Around what is done for each block of the grid that this one goes through."""
+    def blocks(self, in_turn: bool = False) -> Iterator[None]:
+        """Around what is done for each block of the grid that this one goes through, or a warpgroup of it `in_turn`."""
         if self.order is None:
             for line in self.places:
                 self.text.line(line)
@@ -244,12 +285,16 @@ class RingCode:
             return
         together = self.order.together
         number, step = self.c.variables[self.order.number], self.order.launched // together
-        first = self._block() + f" / {together}" * (together > 1)
+        first, in_turn = self._block() + f" / {together}" * (together > 1), in_turn and self.turns > 1
+        if in_turn:
+            first, step = f"{first} + {self.turn} * {step}", step * self.turns
         self.text.line(self.c.dialect.unroll_by.format(times=1))
         with self.text.block(f"for (int {number} = {first}; {number} < {self.order.count}; {number} += {step})"):
             for line in self.places:
                 self.text.line(line)
             yield
+            if in_turn:
+                self._skip()
 
     def _share(self, role: int, word: str, way: str) -> None:
         count = REGISTERS[self.groups][role]
@@ -312,6 +357,8 @@ class RingCode:
         """The loop of the threads that multiply; `emit` writes what they do with a place."""
         before = self.text.name("before")
         self.text.line(f"int {before} = 0;")
+        if self.turns > 1:  # parities tell a phase from the next, and not from the one after it
+            self._call("take_turn", f"{FIRST_TURN} + {self.turn}")
         with self._loop() as number:
             self._wait(0, self.parity)
             self._call("begin_products")
@@ -322,6 +369,8 @@ class RingCode:
             self._release(before, f"{number} > 0 && ")
             self.text.line(f"{before} = {self.place};")
             self._next()
+        if self.turns > 1:
+            self._call("give_turn", f"{FIRST_TURN + 1} - {self.turn}")
         self._call("wait_for_all_products_but_0")
         for name in self.results:
             self._keep(name)
@@ -341,7 +390,7 @@ class RingCode:
         """A product of tiles in the place that is full."""
         assert self.threads is not None
         group = Var(f"{loops.store.stage}.group", INDEX)
-        self.c.simplify.ranges[group] = (0, self.groups - 1)
+        self.c.simplify.ranges[group] = (0, self.groups // self.turns - 1)
         self.c.variables[group] = f"{self.c.variables[self.threads[2]]} / {WARPS}"
         product = group_product(loops, self.threads, group, self.c)
         self.results[loops.store.buffers[0]] = None

@@ -18,7 +18,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const
 from autosched.ir.matrices import ACROSS, DOWN, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic
 from autosched.ir.stmt import BLOCKS, THREADS, ForKind, Scope
-from autosched.ir.tiles import MOST_CLUSTER, ROW_BYTES, WARPS, has_maps
+from autosched.ir.tiles import MOST_CLUSTER, MOST_TURNS, ROW_BYTES, WARPS, has_maps
 from autosched.schedule.gathers import gather_of
 from autosched.schedule.stage import Num, Stage
 from autosched.schedule.state import State
@@ -97,15 +97,17 @@ class StoreTiles:
 @dataclass(frozen=True)
 class ShareTiles:
     """`down` by `across` blocks of the stage's kernel next to each other, along blockIdx.y and blockIdx.x, are a
-    cluster: a tile that both of them read is loaded once.
+    cluster: a tile that both of them read is loaded once. A block does the work of `turns`, each by a warpgroup of its
+    own, which take turns: while one multiplies the other stores.
 
     Refused unless loops of the stage are bound to both, and tiles that a pipeline loads in its blocks are for the work
-    of all. Clusters have two blocks at most.
+    of all. Clusters have two blocks at most, and two take turns.
     """
 
     stage: str
     down: Num
     across: Num
+    turns: Num = 1
 
     def apply(self, state: State) -> State:
         stage = state.stage(self.stage)
@@ -115,11 +117,13 @@ class ShareTiles:
         inside = (x.pipeline for x in state.stages if x.name != stage.name and state.root(x).name == stage.name)
         is_persistent = any(p is not None and p.multiprocessors > 0 for p in inside)
         check(is_persistent, f"{where}: none of its pipelines loads 'tiles' for the work of all blocks")
-        for count in (self.down, self.across):
+        for count in (self.down, self.across, self.turns):
             check_factor(where, count)
         known = [n for n in (self.down, self.across) if not isinstance(n, str)]
         check(math.prod(known) <= MOST_CLUSTER, f"{where}: a cluster has {MOST_CLUSTER} blocks at most, got {known}")
-        return state.with_stage(replace(stage, sharing=(self.down, self.across)))
+        can = isinstance(self.turns, str) or self.turns <= MOST_TURNS
+        check(can, f"{where}: {MOST_TURNS} blocks at most take turns, got {self.turns}")
+        return state.with_stage(replace(stage, sharing=(self.down, self.across, self.turns)))
 
 
 def can_store_tiles(stage: Stage) -> bool:
