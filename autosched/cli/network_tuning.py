@@ -28,16 +28,17 @@ COLUMNS = ("task", "count", "share", "best", "of roofline", "trials")
 def tune_named(networks: Sequence[NamedNetwork], args: argparse.Namespace) -> int:
     """The command for one network or several; its exit code."""
     from autosched.cli.interrupts import INTERRUPTED
-    from autosched.cli.networks import check_options
+    from autosched.cli.networks import check_options, of_sizes
     from autosched.cli.output import print_json
 
     for network in networks:
         check_options(network, args)
+    networks = of_sizes(networks, args.sizes)
     result: NetworkResult | NetworksResult
     with _watcher(as_json=args.json) as callbacks:
         if len(networks) == 1:
             result = _tune_one(networks[0], args, callbacks)
-            said, data = [summary(networks[0].word, result, args)], {**result.to_json(), "model": networks[0].word}
+            said, data = [summary(networks[0], result, args)], {**result.to_json(), "model": networks[0].word}
         else:
             result = _tune_several(networks, args, callbacks)
             said, data = summaries(networks, result, args), result.to_json()
@@ -62,7 +63,7 @@ def _tune_one(network: NamedNetwork, args: argparse.Namespace, callbacks: Sequen
         **asked,
         **_effort(args),
         example_inputs=network.example_inputs,
-        sizes=sizes(args.size),
+        sizes=sizes([*args.size, *network.sizes]),
         out_dir=args.out_dir,
         callbacks=callbacks,
     )
@@ -104,12 +105,12 @@ def _effort(args: argparse.Namespace) -> dict[str, Any]:
 
 def summaries(networks: Sequence[NamedNetwork], result: NetworksResult, args: argparse.Namespace) -> list[str]:
     """The end of a search for several networks: each in a few lines, and what they come to together."""
-    found = [summary(n.word, r, args) for n, r in zip(networks, result.networks, strict=True)]
+    found = [summary(n, r, args) for n, r in zip(networks, result.networks, strict=True)]
     name, start, now = result.networks[0].objective, result.start_value, result.value
     return [*found, f"objective {name}: {now:.6g}, {start:.6g} at the start"]
 
 
-def summary(word: str, result: NetworkResult, args: argparse.Namespace) -> str:
+def summary(network: NamedNetwork, result: NetworkResult, args: argparse.Namespace) -> str:
     """The end of a search in a few lines: times, the largest tasks, and what comes next."""
     from autosched.cli.output import device_text, interval_text, table
     from autosched.store import command
@@ -117,6 +118,7 @@ def summary(word: str, result: NetworkResult, args: argparse.Namespace) -> str:
     device = result.model.device
     now, start = interval_text(result.latency_s, result.latency_ci_s), time_text(result.start_latency_s)
     checked = "verified" if result.verified else "NOT verified"
+    word = " ".join([network.word, *_sizes(network.sizes)])
     taken_over = f", {result.resumed} of them from records" if result.resumed else ""
     said = [
         f"{word} on {device_text(args.target or 'cpu', device.threads)}: {len(result.tasks)} tasks",
@@ -127,18 +129,19 @@ def summary(word: str, result: NetworkResult, args: argparse.Namespace) -> str:
         f"  result   {checked}, largest error {result.max_error:.2g} of the largest number",
         *(f"  failed   {task.name}: {task.error}" for task in result.tasks if task.error),
         *(f"  {line}" for line in table(COLUMNS, _rows(result.tasks)).splitlines()),
-        f"  next     {command(f'plot {quote(word)}{_options(args)}', args.db)}",
+        f"  next     {command(f'plot {quote(network.word)}{_options(network, args)}', args.db)}",
     ]
     return "\n".join(said)
 
 
-def _options(args: argparse.Namespace) -> str:
+def _sizes(pairs: Sequence[tuple[str, object]]) -> list[str]:
+    return [f"{name}={value}" for name, value in pairs]
+
+
+def _options(network: NamedNetwork, args: argparse.Namespace) -> str:
     """What says which network it is, and with how many threads, for another command."""
-    given = [
-        f"{flag} {name}={value}"
-        for flag, pairs in (("--size", args.size), ("--set", args.settings))
-        for name, value in pairs
-    ]
+    given = [f"--size {size}" for size in _sizes([*args.size, *network.sizes])]
+    given += [f"--set {setting}" for setting in _sizes(args.settings)]
     given += [] if args.threads is None else [f"--threads {args.threads}"]
     return "".join(f" {words}" for words in given)
 

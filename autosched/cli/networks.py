@@ -8,8 +8,9 @@ A verb that takes networks beside records or workloads asks here what a word is.
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
@@ -28,11 +29,13 @@ ONNX, SAVED = ".onnx", ".asc"
 
 @dataclass(frozen=True)
 class NamedNetwork:
-    """A network that a word names. `model`: the path of a file, or a torch module for inputs as `example_inputs`."""
+    """A network that a word names. `model`: the path of a file, or a torch module for inputs as `example_inputs`;
+    `sizes`: what symbolic dimensions are, beside those that --size says."""
 
     word: str
     model: Any
     example_inputs: tuple[Any, ...] | None = None
+    sizes: tuple[tuple[str, int], ...] = ()
 
     @property
     def suffix(self) -> str:
@@ -42,7 +45,8 @@ class NamedNetwork:
     @property
     def name(self) -> str:
         """For files about it: that of its file, or of the function."""
-        return self.model.stem if isinstance(self.model, Path) else self.word.rpartition(":")[2]
+        name = self.model.stem if isinstance(self.model, Path) else self.word.rpartition(":")[2]
+        return " ".join([name, *(f"{dimension}={size}" for dimension, size in self.sizes)])
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +54,19 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
         "--size", type=options.size, action="append", default=[], metavar="NAME=N",
         help="a symbolic dimension of a network",
     )  # fmt: skip
+
+
+def add_several_sizes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sizes", type=options.sizes, action="append", default=[], metavar="NAME=N,N,..",
+        help="several sizes of a symbolic dimension: a network for each, tuned together",
+    )  # fmt: skip
+
+
+def of_sizes(networks: Sequence[NamedNetwork], several: Sequence[tuple[str, tuple[int, ...]]]) -> list[NamedNetwork]:
+    """Each network for each combination of several sizes."""
+    combined = list(itertools.product(*([(name, size) for size in sizes] for name, sizes in several)))
+    return [replace(network, sizes=each) for network in networks for each in combined]
 
 
 def add_shares(group: argparse._ArgumentGroup) -> None:
@@ -151,8 +168,9 @@ def the_network(word: str, args: argparse.Namespace) -> NamedNetwork:
 
 def check_options(found: NamedNetwork, args: argparse.Namespace) -> None:
     """Raises UsageError where --size is given to a network that has no symbolic dimensions, or --set to a file."""
-    if args.size and found.suffix != ONNX:
-        raise UsageError(f"--size says what symbolic dimensions of an ONNX file are, and {found.word} has none")
+    for option in ("size", "sizes"):
+        if getattr(args, option, None) and found.suffix != ONNX:
+            raise UsageError(f"--{option} says what symbolic dimensions of an ONNX file are, and {found.word} has none")
     if "id" in args and args.workload:
         raise UsageError(f"--workload is for records, and {found.word} is a network")
     if args.settings and found.suffix:
@@ -166,12 +184,28 @@ def load_network(found: NamedNetwork, args: argparse.Namespace) -> Model:
     return api.load(
         found.model,
         found.example_inputs,
-        sizes=sizes(args.size),
+        sizes=sizes([*args.size, *found.sizes]),
         target=options.target_text(args) if "mcpu" in args else args.target or "cpu",
         threads=args.threads,
         db=args.db,
         simulate="simulate" in args and args.simulate,
     )
+
+
+def sized_by(network: NamedNetwork, path: Path | None, given: Sequence[tuple[str, int]]) -> NamedNetwork:
+    """An ONNX file whose symbolic dimensions are those of the arrays in the file `path`, but for those that are
+    `given`."""
+    if path is None or network.suffix != ONNX:
+        return network
+    from autosched.graph.onnx import read_onnx
+
+    known, file = {name for name, _ in given}, read_onnx(network.model)
+    missing = {name: at for name, at in file.symbolic_dimensions().items() if name not in known}
+    if not missing:
+        return network
+    shapes = dict(zip(names := file.inputs(), (array.shape for array in _read(path, names)), strict=True))
+    found = [(name, shapes[x][at]) for name, (x, at) in missing.items() if at < len(shapes[x])]
+    return replace(network, sizes=tuple(found))
 
 
 def arrays_for(specs: Sequence[ArraySpec], network: NamedNetwork, path: Path | None) -> list[Array] | None:

@@ -64,6 +64,12 @@ def size(text: str) -> tuple[str, int]:
     return name.strip(), int(value)
 
 
+def sizes(text: str) -> tuple[str, tuple[int, ...]]:
+    """'batch=1,4' -> ('batch', (1, 4)), each once."""
+    name, _, values = text.rpartition("=")
+    return name.strip(), tuple(dict.fromkeys(size(f"{name}={value}")[1] for value in values.split(",")))
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of stdout")
 

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     network = networks.the_network(args.model, args)
     if args.inputs is None and network.example_inputs is None:
         raise UsageError(f"run needs --inputs FILE.npz with an array for each input of {args.model}")
-    model = networks.load_network(network, args)
+    model = networks.load_network(networks.sized_by(network, args.inputs, args.size), args)
     loaded = time.monotonic()
     given = networks.arrays_for(model.inputs, network, args.inputs)
     assert given is not None

@@ -39,6 +39,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     options.add_precision(parser, "how precisely float32 is multiplied (CUDA only)")
     options.add_target(parser)
     networks.add_sizes(parser)
+    networks.add_several_sizes(parser)
     group = parser.add_argument_group("search")
     group.add_argument(
         "--trials",
@@ -82,8 +83,9 @@ def run(args: argparse.Namespace) -> int:
     found = networks.find_networks((args.workload, *args.more), options.settings(args))
     if found:
         return tune_named(found, args)
-    if args.size:
-        raise UsageError(f"--size says what symbolic dimensions of a network are, and {args.workload} is none")
+    if args.size or args.sizes:
+        which = "--size" if args.size else "--sizes"
+        raise UsageError(f"{which} says what symbolic dimensions of a network are, and {args.workload} is none")
     for name in ("strategy", "objective"):
         if getattr(args, name) is not None:
             raise UsageError(f"--{name} is of networks, and {args.workload} is none")

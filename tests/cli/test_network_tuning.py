@@ -7,6 +7,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import autosched
@@ -51,6 +52,49 @@ def test_a_network_is_tuned_by_the_command(cli: Any, saved: Path, tmp_path: Path
     assert f"{saved} on cpu, 1 thread: 1 tasks" in plain.out
     assert f"plot {saved} --threads 1 --db" in plain.out
     assert all(name in plain.out for name in COLUMNS)
+
+
+def varying(path: Path) -> Path:
+    """An ONNX file: y = x u for x of any number of rows."""
+    onnx = pytest.importorskip("onnx")
+    from tests.graph.onnx.models import model, node
+
+    u = np.random.default_rng(0).standard_normal((6, 9), "float32")
+    onnx.save(model([node("MatMul", ["x", "u"], ["y"])], {"x": ["rows", 6]}, constants={"u": u}), path)
+    return path
+
+
+def test_several_sizes_are_tuned_together(cli: Any, tmp_path: Path) -> None:
+    path = varying(tmp_path / "net.onnx")
+    words = ("--db", tmp_path / "records.db", "--threads", 1, "--trials", 4)
+    answer = cli("tune", path, "--sizes", "rows=3,17,3", *words)
+    assert (answer.code, answer.err) == (0, "")
+    for rows in (3, 17):
+        assert f"{path} rows={rows} on cpu, 1 thread: 1 tasks" in answer.out
+        assert f"plot {path} --size rows={rows} --threads 1" in answer.out
+        model = autosched.load(path, sizes={"rows": rows}, threads=1, db=tmp_path / "records.db")
+        assert model.inputs[0].shape == (rows, 6)
+    for given, reason in (
+        (("--sizes", "rows=3,0"), "is at least 1, got 'rows=0'"),
+        (("--sizes", "rows"), "is written NAME=N"),
+        (("--sizes", "columns=2,3"), "sizes must be given: rows (of x)"),
+    ):
+        answer = cli("tune", path, *given, *words)
+        assert answer.code == 2
+        assert reason in answer.err
+    assert "--sizes says what symbolic dimensions of a network are" in cli("tune", "matmul", "--sizes", "n=3,4").err
+
+
+def test_the_arrays_of_a_run_say_sizes(cli: Any, tmp_path: Path) -> None:
+    path = varying(tmp_path / "net.onnx")
+    x = np.ones((5, 6), "float32")
+    np.savez(tmp_path / "in.npz", x=x)
+    answer = cli("run", path, "--inputs", tmp_path / "in.npz", "--threads", 1)
+    assert (answer.code, answer.err) == (0, "")
+    assert "y: float32[5, 9]" in answer.out
+    answer = cli("run", path, "--inputs", tmp_path / "in.npz", "--size", "rows=4")
+    assert (answer.code, answer.out) == (2, "")
+    assert "x must be float32[4, 6], but got float32[5, 6]" in answer.err
 
 
 def test_ctrl_c_ends_with_the_network_so_far(
