@@ -14,12 +14,20 @@ import numpy as np
 
 import autosched as at
 from autosched.codegen.c.source import GpuSource, Launch
+from autosched.graph.graph import Graph, Node, Value
+from autosched.graph.liveness import Tenant
+from autosched.graph.memory import plan
+from autosched.graph.partition import Group
+from autosched.network.on_gpu import GpuModel, LoadedSource
+from autosched.network.program import NetworkProgram
+from autosched.network.recipe import KernelObject
 from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.compile import DeviceCode
 from autosched.runtime.gpu.devices import shared_device
 from autosched.runtime.gpu.kernel import GpuKernel
 from autosched.runtime.spec import ArraySpec
 from autosched.runtime.tensors import Array, aligned_empty
+from autosched.session.device import find_device
 
 SHAPE = (8, 8)
 X = np.arange(64, dtype=np.float32).reshape(SHAPE)
@@ -117,3 +125,20 @@ def stand_in_for_torch(stream: int) -> type[Interface]:
 
 def device_arrays() -> tuple[Any, Any]:
     return at.to_device(X), at.to_device(Y)
+
+
+def network() -> GpuModel:
+    """C = A + W, D = C + W: two kernels, with C in the arena and W among the weights."""
+    values = {name: Value(name, SHAPE, "float32") for name in "AWCD"}
+    nodes = (Node("add", ("A", "W"), ("C",)), Node("add", ("C", "W"), ("D",)))
+    graph = Graph(("A",), ("D",), nodes, values, {"W": np.full(SHAPE, 100, np.float32)})
+    steps = tuple(Group((node,), node.used, node.outputs) for node in nodes)
+    device = find_device("cuda", None)
+    code = KernelObject("add", 0, 0, 0, "", b"")
+    backend, used = device.target.backend, Tenant("C", 512, 0, 1)
+    program = NetworkProgram(graph, steps, (), {0: code, 1: code}, backend, plan([used]), {"W": 0}, {}, 512)
+    launch = Launch("add", (2, 1, 1), (32, 1, 1), ("A", "B", "C"), 0)
+    source = GpuSource("add", "cuda", "", (launch,), ("A", "B"), ("C",), ())
+    gpu = shared_device("cuda")
+    loaded = {"add": LoadedSource(source, gpu.load(DeviceCode(b"\x7fELF"), source))}
+    return GpuModel(graph, program, device, gpu, loaded)

@@ -280,6 +280,29 @@ refused(DeviceError, at.empty, (1 << 34,))
     assert "68.72 GB of device memory are needed (float32[17179869184] 68.72 GB)" in said
 
 
+def test_a_network_is_captured_at_its_second_call_with_the_same_arrays(stub: Path) -> None:
+    """Each set of arrays has a graph of its own, which holds its pointers; what is queued waits for nothing."""
+    log, _ = play(stub, """
+m = network()
+log("first")
+for turn in range(3):
+    assert (m(turn * X) == turn * X + 200).all()
+    log("next")
+x, y = at.to_device(Y), at.empty(SHAPE)
+for turn in range(3):
+    m(x, out=y)
+log("queued")
+assert (y.numpy() == Y + 200).all()
+assert (m(X) == X + 200).all()
+""")  # fmt: skip
+    parts = " ".join(log).split("first ")[1].split("next")
+    assert [part.count("launch") for part in parts] == [2, 2, 0, 4]
+    assert [part.count("graph of 2") for part in parts] == [0, 1, 1, 3]
+    assert [part.count("upload") for part in parts] == [1, 1, 1, 2]
+    queued = parts[3].split("queued")[0]
+    assert queued.count("synchronise") == queued.count("upload")  # which waits, and nothing else
+
+
 def test_fault_that_loses_the_context_is_one_clear_error(stub: Path) -> None:
     log, said = play(stub, """
 bad = kernel("illegal")
