@@ -26,12 +26,14 @@ CACHE_RATE = 1.5  # times its memory's: what its last cache delivers
 @dataclass(frozen=True)
 class FusionRates:
     """What all threads do in a cycle: bytes of a cache that all share, operations on float32; what a parallel part
-    costs; and `part_alignment`, the bytes that a part of an array must begin at a multiple of to be one itself."""
+    costs; `part_alignment`, the bytes that a part of an array must begin at a multiple of to be one itself; and
+    `turns_results`, whether a reduction can write its results in another order."""
 
     bytes_per_cycle: float
     operations_per_cycle: float
     begin_cycles: float
     part_alignment: int = 1
+    turns_results: bool = True
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,9 @@ def rates_of(target: Target, threads: int) -> FusionRates:
         lanes = float(target.gpu.multiprocessors * target.gpu.fma_per_cycle_per_multiprocessor)
         cycles_s = 1e9 * target.gpu.clock_ghz
         from_cache = CACHE_RATE * target.gpu.bandwidth_bytes_s / cycles_s
-        return FusionRates(from_cache, lanes, LAUNCH_S * cycles_s, target.backend.part_alignment)
+        # What warps compute together they write as it lies: another order is another kernel, and hides from the rules
+        # of products what reads their results.
+        return FusionRates(from_cache, lanes, LAUNCH_S * cycles_s, target.backend.part_alignment, turns_results=False)
     core = microarchitecture(target.mcpu)
     operations = core.fma * target.vector_bytes / FLOAT_BYTES
     begin = FORK_JOIN_CYCLES if threads > 1 else BEGIN_CYCLES

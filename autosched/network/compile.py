@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 
 from autosched.errors import UsageError
 from autosched.graph.graph import Graph
-from autosched.graph.passes import run_passes
 from autosched.graph.verify import verify
 from autosched.lower.pipeline import DUMP, debug_level
 from autosched.network.kernel_table import kernel_table
 from autosched.network.model import Model
-from autosched.network.program import NetworkProgram, build_program, with_own_outputs
+from autosched.network.program import NetworkProgram, build_program, prepared
 from autosched.network.room import check_memory
 from autosched.network.tasks import Choose
 from autosched.session.device import Device, find_device
@@ -38,7 +37,7 @@ def compile_graph(
     device = find_device(target, threads, runs=not simulate)
     if simulate and device.target.kind != SIMULATED:
         raise UsageError("the simulator executes CUDA C: give --target cuda with --simulate")
-    program = build_program(with_own_outputs(run_passes(graph)[0]), target or "cpu", device, choose)
+    program = build_program(prepared(graph, device.target), target or "cpu", device, choose)
     if debug_level() >= DUMP:
         print(kernel_table(program.tasks, device), file=sys.stderr)
     return _simulated(graph, program, device) if simulate else LINKERS[device.target.kind](graph, program, device)

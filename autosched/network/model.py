@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from autosched.graph.graph import Array, Graph
-from autosched.graph.passes import run_passes
 from autosched.network.archive import save_archive
-from autosched.network.program import NetworkProgram, array_spec, build_program, with_own_outputs
+from autosched.network.program import NetworkProgram, array_spec, build_program, prepared
 from autosched.network.tasks import Choose, NetworkTask
 from autosched.runtime.spec import ArraySpec
 from autosched.session.device import Device
@@ -70,7 +69,7 @@ class Model(ABC):
         """The network with other constants of the same shapes and types, by their names in `original`: the same
         program with weights packed anew. Only where passes make other nodes of them, another program."""
         original = replace(self.original, constants={**self.original.constants, **constants})
-        graph = with_own_outputs(run_passes(original)[0])
+        graph = prepared(original, self.device.target)
         if _structure(graph) == _structure(self.program.graph):
             return self.with_program(original, replace(self.program, graph=graph))
         known = {task.recipe.spec: task.recipe for task in self.tasks}

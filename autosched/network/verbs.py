@@ -8,14 +8,13 @@ from typing import Any
 
 from autosched.errors import UsageError
 from autosched.graph.graph import Array, Graph
-from autosched.graph.passes import run_passes
 from autosched.network.check import Verification, verify_network
 from autosched.network.inputs import input_sets
 from autosched.network.load import load_network, named
 from autosched.network.model import Model
 from autosched.network.onnx_runtime import run_onnxruntime
 from autosched.network.pictures import MEMORY, TEXTS, Steps, memory_text
-from autosched.network.program import steps_of, with_own_outputs
+from autosched.network.program import prepared, steps_of
 from autosched.network.records import compile_with_records
 from autosched.network.tune import tune_networks
 from autosched.network.tuned import Effort, NetworkCallback, NetworkResult, NetworksResult
@@ -84,5 +83,5 @@ def show_network(
 
 def show_graph(graph: Graph, form: str, device: Device) -> str:
     """A network as text, as it is cut into kernels for `device`, without one being built: one of TEXTS."""
-    prepared = with_own_outputs(run_passes(graph)[0])
-    return TEXTS[form](Steps(prepared, steps_of(prepared, device)))
+    found = prepared(graph, device.target)
+    return TEXTS[form](Steps(found, steps_of(found, device)))

@@ -13,9 +13,9 @@ from autosched.errors import UsageError
 from autosched.graph.fusion_cost import rates_of
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
-from autosched.graph.partition import partition
-from autosched.graph.steps import Alias
+from autosched.graph.partition import Alias, partition
 from autosched.network.compile import compile_graph
+from autosched.network.gpu_sources import decoded
 from autosched.network.model import Model
 from autosched.runtime.simulator.build import find_compiler
 from autosched.target import parse_target
@@ -146,3 +146,41 @@ def test_events_time_the_kernels_and_the_whole():
 def test_only_cuda_is_simulated():
     with pytest.raises(UsageError, match="--target cuda with --simulate"):
         compile_graph(networks.perceptron((3, 5)), target="opencl", simulate=True)
+
+
+def heads(length: int = 33, heads: int = 2, width: int = 16) -> Graph:
+    """Queries, keys and values of one product, taken apart into heads; attention, put together again; in float16."""
+    size = heads * width
+    values = {
+        "x": Value("x", (1, length, size), "float16"),
+        "w": Value("w", (3 * size, size), "float16"),
+        "qkv": Value("qkv", (1, length, 3 * size), "float16"),
+        "mixed": Value("mixed", (1, heads, length, width), "float16"),
+        "turned": Value("turned", (1, length, heads, width), "float16"),
+    }
+    nodes = [Node("linear", ("x", "w"), ("qkv",))]
+    for n, name in enumerate("qkv"):
+        part, taken, turned = f"{name}.part", f"{name}.heads", name
+        values[part] = Value(part, (1, length, size), "float16")
+        values[taken] = Value(taken, (1, length, heads, width), "float16")
+        values[turned] = Value(turned, (1, heads, length, width), "float16")
+        ends = {"starts": (n * size,), "stops": ((n + 1) * size,), "axes": (2,)}
+        nodes.append(Node("slice", ("qkv",), (part,), ends))
+        nodes.append(Node("reshape", (part,), (taken,), {"shape": (1, length, heads, width)}))
+        nodes.append(Node("transpose", (taken,), (turned,), {"perm": (0, 2, 1, 3)}))
+    nodes.append(Node("attention", ("q", "k", "v"), ("mixed",)))
+    nodes.append(Node("transpose", ("mixed",), ("turned",), {"perm": (0, 2, 1, 3)}))
+    weights = np.random.default_rng(0).normal(size=(3 * size, size)) / np.sqrt(size)
+    return Graph(("x",), ("turned",), tuple(nodes), values, {"w": weights.astype("float16")})
+
+
+def test_attention_is_one_kernel_on_tensor_cores():
+    """As heads of one product's result: what is between the two products is in registers."""
+    model = maker("cuda")(heads())
+    (task,) = (task for task in model.tasks if "attention" in task.name)
+    assert "transpose" not in task.name.partition("attention")[2]
+    source = decoded(task.kernel.code)
+    assert len(source.launches) == 1
+    assert source.matrices
+    found = at.verify(model)
+    assert found.passed, found.summary()

@@ -1,0 +1,44 @@
+"""Parts of a value that are whole heads are heads of a view, for the products of a GPU.
+
+    reshape(x[..., 768:1536], [..., 12, 64])  ->  reshape(x, [..., 36, 64])[..., 12:24, :]
+
+So an operand ends where a head does. One that is a part of a longer dimension has more behind it, which instructions
+for products of matrices may not see: attention of BERT was six kernels where it is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from autosched.graph.graph import Attribute, Graph, Node, Shape
+from autosched.graph.operators.index_maps import slice_ranges
+from autosched.graph.passes.rewrite import Change, made_by, new_name, read_once, rewrite
+
+
+def view_heads(graph: Graph) -> Graph:
+    """Slices of views instead of reshapes of slices, where what is sliced is taken apart."""
+    return rewrite(graph, _heads_of_view)
+
+
+def _heads_of_view(graph: Graph, node: Node) -> Change | None:
+    """A reshape that takes a slice apart along the sliced dimension, into pieces of which the slice is some."""
+    part = made_by(graph, node.inputs[0], "slice") if node.operator == "reshape" else None
+    if part is None or not read_once(graph, part.outputs[0]):
+        return None
+    shape, sizes = graph.values[part.used[0]].shape, graph.values[part.outputs[0]].shape
+    told = [part.attributes.get(word) for word in ("starts", "stops", "axes", "steps")]
+    ranges = slice_ranges(shape, *cast("list[Shape]", told))
+    cut = [axis for axis, (taken, size) in enumerate(zip(ranges, shape, strict=True)) if taken != range(size)]
+    made = graph.values[node.outputs[0]].shape
+    if len(cut) != 1 or ranges[cut[0]].step != 1 or len(made) != len(sizes) + 1:
+        return None
+    (axis,) = cut
+    head, start = made[axis + 1], ranges[axis].start
+    if made[:axis] != sizes[:axis] or made[axis + 2 :] != sizes[axis + 1 :] or shape[axis] % head or start % head:
+        return None
+    view, whole = new_name(graph, node, "heads"), (*shape[:axis], shape[axis] // head, head, *shape[axis + 1 :])
+    first = start // head
+    heads: dict[str, Attribute] = {"starts": (first,), "stops": (first + made[axis],), "axes": (axis,)}
+    reshape = Node("reshape", part.inputs[:1], (view,), {"shape": whole}, node.origin)
+    return Change((reshape, replace(part, inputs=(view,), outputs=node.outputs, attributes=heads)))
