@@ -12,20 +12,21 @@ from autosched.te import Tensor
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of queries, of keys and values; terms of a score, columns of a value."""
+    """Rows of queries, of keys and values; terms of a score, columns of a value; operands that lie transposed."""
 
     rows: int
     places: int
     depth: int
     width: int
     batch: int = 0
+    turned: str = ""
 
 
 def weighted(sizes: Sizes, dtype: str = "float16", masked: str = "", sharp: float = 0.5) -> te.ComputeDAG:
     """softmax(sharp * A B^T + mask) C, with `masked` as "" for no mask, "added", "kept" or "causal"."""
     lead = (sizes.batch,) if sizes.batch else ()
     a, b, c = (
-        te.placeholder((*lead, *shape), dtype, name=name)
+        te.placeholder((*lead, *(shape[::-1] if name in sizes.turned else shape)), dtype, name=name)
         for name, shape in (
             ("A", (sizes.rows, sizes.depth)),
             ("B", (sizes.places, sizes.depth)),
@@ -35,8 +36,12 @@ def weighted(sizes: Sizes, dtype: str = "float16", masked: str = "", sharp: floa
     mask = te.placeholder((sizes.rows, sizes.places), "bool" if masked == "kept" else "float32", name="mask")
     d, k, r, s = (te.reduce_axis(n, name=x) for n, x in zip((sizes.depth, *[sizes.places] * 3), "dkrs", strict=True))
 
+    def element(t: Tensor, i: Any, row: Any, column: Any) -> Any:
+        place = (column, row) if t.name in sizes.turned else (row, column)
+        return te.cast(t[(*i[:-2], *place)], "float32")
+
     def product(*i: Any) -> Any:
-        return te.sum(te.cast(a[(*i[:-1], d)], "float32") * te.cast(b[(*i[:-2], i[-1], d)], "float32"), axis=d)
+        return te.sum(element(a, i, i[-2], d) * element(b, i, i[-1], d), axis=d)
 
     def score(*i: Any) -> Any:
         value = found[i] * sharp
@@ -54,7 +59,7 @@ def weighted(sizes: Sizes, dtype: str = "float16", masked: str = "", sharp: floa
     w = te.compute(found.shape, lambda *i: te.cast(e[i] / all_of[i[:-1]], dtype), name="W")
 
     def added(*i: Any) -> Any:
-        return te.sum(te.cast(w[(*i[:-1], s)], "float32") * te.cast(c[(*i[:-2], s, i[-1])], "float32"), axis=s)
+        return te.sum(te.cast(w[(*i[:-1], s)], "float32") * element(c, i, s, i[-1]), axis=s)
 
     y = te.compute((*lead, sizes.rows, sizes.width), added, name="Y")
     return te.ComputeDAG(te.compute(y.shape, lambda *i: te.cast(y[i], dtype), name="Z"))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from autosched.ir.closed_forms.arithmetic import ONE, ZERO, add, divide, is_one, maximum, multiply, real, where
 from autosched.ir.expr import INDEX, Const, Expr, binary, product
 from autosched.ir.matrices import ACROSS, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic
-from autosched.ir.stmt import ForKind
+from autosched.ir.stmt import ForKind, Scope
 from cost_model.analysis.access import Access, stored
 from cost_model.analysis.statements import Statement
 from cost_model.analysis.trips import AnalysedLoop
@@ -34,13 +34,21 @@ def loads_of(statement: Statement, access: Access, own: Sequence[AnalysedLoop], 
     rows, columns, depth = own[-3:]
     is_left = access.moves(first + len(own) - 3)
     shared = multiply(columns.trips, float(HALVES)) if is_left else multiply(rows.trips, float(2 * NEIGHBOURS))
-    times = LOADED * row.deep if _is_word_by_word(access, first + len(own)) else 1
+    times = LOADED * row.deep if _is_word_by_word(statement, access, first + len(own)) else 1
     return divide(float(times), multiply(shared, depth.trips))
 
 
-def _is_word_by_word(access: Access, last: int) -> bool:
-    """Whether elements are loaded one by one: of 32 bits, across k, the loop before `last`."""
-    return access.buffer.itemsize == g.BANK_BYTES and not is_one(access.stride[last - 1])
+def _is_word_by_word(statement: Statement, access: Access, last: int) -> bool:
+    """Whether elements are loaded one by one: of 32 bits, across k, the loop before `last`, or beside what a warp
+    holds."""
+    return access.buffer.itemsize == g.BANK_BYTES and (
+        _takes_neighbours(statement) or not is_one(access.stride[last - 1])
+    )
+
+
+def _takes_neighbours(statement: Statement) -> bool:
+    """Whether lanes take neighbours along k, as a warp holds them."""
+    return any(a.buffer.scope is Scope.WARP for a in statement.accesses)
 
 
 def issued(statement: Statement, own: Sequence[AnalysedLoop]) -> Expr:
@@ -63,8 +71,8 @@ def load_cycles(statement: Statement, access: Access, own: Sequence[AnalysedLoop
         warps = product([x.bound for x in statement.loops if x.kind is ForKind.THREAD_Z])
         return divide(multiply(own[-2].trips, row.n // NEIGHBOURS * each), warps)
     _, shape = stored(access.buffer, (NONE,) * len(access.buffer.shape))
-    if _is_word_by_word(access, first + len(own)):
-        apart = shape[-1] % g.BANKS
+    if _is_word_by_word(statement, access, first + len(own)):
+        apart = shape[-1] * (NEIGHBOURS if _takes_neighbours(statement) else 1) % g.BANKS
         other = where(binary("eq", apart % ROWS, NONE), where(binary("eq", apart % 16, NONE), 2.0, 1.0), 2.0)
         return where(binary("eq", apart, NONE), float(ACROSS), other)
     distance = shape[-1] * access.buffer.itemsize // g.VECTOR_BYTES

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Load
 from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS
 from autosched.ir.stmt import THREADS, Scope
@@ -41,6 +42,7 @@ from autosched.schedule import (
     Unroll,
 )
 from autosched.schedule.state import State
+from autosched.schedule.steps.matrices import WORD
 from autosched.schedule.steps.online import WeightedSum, expanded, weighted_sum
 from search_spaces.fusion import fused_consumer
 from search_spaces.gpu import domains
@@ -66,9 +68,11 @@ class _Chain:
 
     @property
     def can_hold(self) -> bool:
-        """Whether rows of the first product's left operand can stay in the registers of the warp that they are for."""
+        """Whether rows of the first product's left operand can stay in the registers of the warp that they are for.
+        Those of 32 bits would have the other operand loaded word by word."""
         left = self.scores.product.left
-        return left.indices[-2] is self.scores.product.rows.var and self.scores.product.is_along_depth(left)
+        is_along = left.indices[-2] is self.scores.product.rows.var and self.scores.product.is_along_depth(left)
+        return is_along and DTYPES[left.dtype].nbytes < WORD
 
 
 class OnlineProducts:

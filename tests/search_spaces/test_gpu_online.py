@@ -15,6 +15,7 @@ from autosched.target import parse_target
 from autosched.te.reference.evaluate import evaluate, within
 from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
+from autosched.te.rewrites.precision import with_precision
 from cost_model.model import CostModel
 from search_spaces.gpu import sketches
 from tests.codegen import cuda
@@ -31,9 +32,10 @@ def in_one(dag: te.ComputeDAG, target: str = "cuda -arch=sm_80") -> list[str]:
 
 
 def drawn(dag: te.ComputeDAG) -> tuple[Drawn, ...]:
-    """With rows of the first product's left operand in shared memory, and in registers."""
+    """With rows of the first product's left operand in shared memory, and in registers where these can be."""
     found = tuple(draw(collapse(dag), SM_80, 300, mark=MARK))
-    assert [d.sketch.name.endswith("-held") for d in found] == [False, True]
+    assert found
+    assert [d.sketch.name.endswith("-held") for d in found] == [False, True][: len(found)]
     return found
 
 
@@ -95,6 +97,18 @@ def test_the_operator(causal: bool) -> None:
     check(te.ComputeDAG(attention(q, k, v, mask, causal=causal)))
 
 
+@pytest.mark.parametrize(("precision", "masked"), [("tf32", ""), ("tf32", "added"), ("3xtf32", "causal")])
+def test_products_of_float32_that_may_be_short(precision: str, masked: str) -> None:
+    check(with_precision(weighted(Sizes(37, 53, 23, 19), "float32", masked), precision))
+    check(with_precision(weighted(Sizes(20, 70, 16, 32, batch=2), "float32", masked), precision))
+
+
+@pytest.mark.parametrize("turned", ["A", "B", "C", "ABC"])
+def test_operands_that_lie_transposed(turned: str) -> None:
+    check(weighted(Sizes(37, 56, 24, 17, turned=turned)))
+    check(with_precision(weighted(Sizes(21, 43, 23, 19, turned=turned), "float32"), "tf32"))
+
+
 def test_interpreted() -> None:
     dag = collapse(weighted(Sizes(17, 35, 16, 8), masked="causal"))
     inputs = make_inputs(dag, 0, "normal")
@@ -122,7 +136,9 @@ def test_where_it_is_offered() -> None:
     assert in_one(dag, "cuda -arch=sm_75")[0] == "Y:online-mma.float16.k8"
     assert not in_one(weighted(Sizes(64, 64, 64, 64), "bfloat16"), "cuda -arch=sm_75")
     assert not in_one(dag, "opencl")
-    assert not in_one(weighted(Sizes(64, 64, 64, 64), "float32"))
+    exact = weighted(Sizes(64, 64, 64, 64), "float32")
+    assert not in_one(exact)
+    assert in_one(with_precision(exact, "tf32")) == ["Y:online-mma.tf32"]
     assert not in_one(weighted(Sizes(64, 64, 5, 64)))
     assert not in_one(weighted(Sizes(64, 64, 64, 512)))
 

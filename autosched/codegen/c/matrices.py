@@ -12,6 +12,9 @@ whose rows lie across k. Which matrix is which, with lane = 16 right + 8 lower +
 Instructions that take u of k have one matrix where these have two side by side. Elements of 32 bits are a register
 each, and loaded one by one where they lie across k.
 
+What a warp holds as its left operand lies as results do: a lane has columns 2x and 2x + 1. Of 16 bits that is what the
+instruction takes. Of 32 it takes k = x and x + 4; as a sum may have any order, both operands give it 2x and 2x + 1.
+
 Sources: PTX ISA, "ldmatrix" and "Matrix Fragments for mma.m16n8k16".
 """
 
@@ -126,9 +129,19 @@ class WarpProduct:
         return self.row.deep * HALVES, self.row.deep
 
     @property
+    def takes_neighbours(self) -> bool:
+        """Whether lanes have neighbours along k where the instruction means such that are four apart."""
+        return self.left.is_held and self.left.buffer.itemsize == WORD
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the lanes have the left operand as the instruction takes it."""
+        return self.left.is_held and not self.takes_neighbours
+
+    @property
     def fragment_bytes(self) -> int:
         a, b = (tiles * each for tiles, each in zip(self.tiles, self.held, strict=True))
-        registers = b if self.left.is_held else a + b
+        registers = b if self.is_ready else a + b
         return WORD * registers * self.row.registers
 
     @property
@@ -244,10 +257,10 @@ def emit_product(product: WarpProduct, c: Expressions, text: Text) -> None:
     """The lines that load the fragments of both operands and multiply them."""
     (down, across), (in_a, in_b) = product.tiles, product.held
     fragments = Fragments(product, c, text, text.name("a_fragments"), text.name("b_fragments"))
-    arrays = ((fragments.a, 0 if product.left.is_held else down * in_a), (fragments.b, across * in_b))
+    arrays = ((fragments.a, 0 if product.is_ready else down * in_a), (fragments.b, across * in_b))
     for name, count in (x for x in arrays if x[1]):
         text.line(f"unsigned {name}[{count}];")
-    if not product.left.is_held:
+    if not product.is_ready:
         fragments.load_left()
     fragments.load_right()
     if not product.row.precision:
@@ -275,7 +288,7 @@ class Fragments:
         held, _ = product.held
         with self._unrolled(product.tiles[0], "tile") as tile:
             first: dict[Expr, Expr] = {product.loops[0].var: tile * HALVES}
-            if product.left.is_word_by_word:
+            if product.takes_neighbours or product.left.is_word_by_word:
                 self._load_each(product.left, self.a, tile * held, first, HALVES)
                 return
             self._load(product.left, (self.a, tile * held, held), first, (lane.lower, lane.right))
@@ -284,7 +297,7 @@ class Fragments:
         product, lane, across = self.product, self.product.lane, self.product.tiles[1]
         _, held = product.held
         columns = product.loops[1].var
-        if product.right.is_word_by_word:
+        if product.takes_neighbours or product.right.is_word_by_word:
             with self._unrolled(across, "column") as column:
                 self._load_each(product.right, self.b, column * held, {columns: column * NEIGHBOURS}, 1)
             return
@@ -318,9 +331,8 @@ class Fragments:
         """Elements of 32 bits one by one."""
         product = self.product
         for n in range(halves * product.row.deep):
-            place = operand.at(
-                {**self._start, **first}, product.y + n % halves * DOWN, product.x + n // halves * ACROSS
-            )
+            k = product.x * NEIGHBOURS + n // halves if product.takes_neighbours else product.x + n // halves * ACROSS
+            place = operand.at({**self._start, **first}, product.y + n % halves * DOWN, k)
             element = self.c.element(operand.load.buffer, place)
             self.text.line(f"{array}[{self.c.text(at + n)}] = __float_as_uint({element});")
 
@@ -358,7 +370,7 @@ class Fragments:
             ]
             for n in range(0, HALVES, halves):
                 results = ", ".join(f"&{place}" for place in places[n : n + halves])
-                left = self._held(i) if product.left.is_held else f"&{a}[{c.text(i * in_a + n)}]"
+                left = self._held(i) if product.is_ready else f"&{a}[{c.text(i * in_a + n)}]"
                 self.text.line(f"{name}({results}, {left}, &{b}[{c.text(j * in_b)}]);")
 
     def _held(self, tile: Expr) -> str:

@@ -96,8 +96,8 @@ class Mma:
 def _check_held(where: str, product: ProductAxes, load: Load, copy: Stage) -> None:
     """The operand is what lanes have made, each where an instruction wants it: as results of a product lie."""
     check(load is product.left, f"{where}: {load.buffer} is the right operand, which cannot be held by a warp")
-    is_pair = DTYPES[load.dtype].nbytes * NEIGHBOURS == WORD
-    check(is_pair, f"{where}: {load.buffer} is held by a warp, but two of its elements are no register")
+    fits = WORD // DTYPES[load.dtype].nbytes in (1, NEIGHBOURS)
+    check(fits, f"{where}: {load.buffer} is held by a warp, but neither one nor two of its elements are a register")
     dims = len(load.indices) - 2, len(load.indices) - 1
     is_last = dims[1] == product.depth_dim(load) and load.indices[dims[0]] is product.rows.var
     check(is_last and copy.layout is None, f"{where}: rows and k are not the last dimensions of {load.buffer}")
