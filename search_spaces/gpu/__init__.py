@@ -19,6 +19,7 @@ from search_spaces.gpu.atomic import AtomicSplit
 from search_spaces.gpu.elementwise import Elementwise, FusedConsumer, Inline, own_nests
 from search_spaces.gpu.matrices import MatrixTiling
 from search_spaces.gpu.online import OnlineProducts
+from search_spaces.gpu.online_threads import OnlineThreads
 from search_spaces.gpu.rows import PointReduction, RowReduction, RowValue, SplitTiledReduction, TeamReduction
 from search_spaces.gpu.tiling import MultiLevelTiling
 from search_spaces.gpu.warpgroups import WarpgroupTiling
@@ -36,6 +37,8 @@ RULES: tuple[SketchRule, ...] = (
     WarpgroupTiling(),
     # A sum of products of matrices, on tensor cores: blocks, warps, tiles of instructions; and as MultiLevelTiling.
     MatrixTiling(),
+    # A sum of products whose weights are a softmax of another one, in any type: all in one kernel, and apart.
+    OnlineThreads(),
     # A long reduction with reuse, few output tiles: as MultiLevelTiling; and tiles for parts, added up by a kernel.
     SplitTiledReduction(),
     # A reduction with reuse: blocks, threads, register tiles; operands through shared memory, filled ahead.

@@ -17,6 +17,8 @@ MOST_ROWS = 8
 SHORT_ROWS = 2048  # longer ones keep a block busy
 MOST_TILE = 8  # points of an axis that a thread has next to each other
 MOST_VTHREADS = 4
+MOST_ROW_TILE = 4  # rows of a thread that has all columns
+MOST_PLACES = 32  # weights of such a row
 MOST_WARPS = 8  # along an axis
 MOST_MATRICES = 8  # of a warp along an axis
 MOST_STEPS = 4  # of products of matrices along a reduction, between two fills
@@ -100,6 +102,11 @@ def unroll(name: str, extent: int, group: str) -> SketchParam:
 def stages(name: str, extent: int, group: str, asynchronous: bool) -> SketchParam:
     """How many chunks of a reduction shared buffers have room for; copies through registers need no more than two."""
     return SketchParam(name, (1, 2, 3, 4) if asynchronous else (1, 2), "stages", group, next_power_of_two(extent))
+
+
+def row_places(name: str, places: int) -> SketchParam:
+    """Weights that a thread makes of a row at a time."""
+    return SketchParam(name, powers(min(MOST_PLACES, next_power_of_two(places))), "tile")
 
 
 def warps(name: str, tiles: int, group: str) -> SketchParam:

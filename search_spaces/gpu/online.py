@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Load
 from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS
 from autosched.ir.stmt import THREADS, Scope
 from autosched.ir.visit import loads
@@ -96,31 +95,31 @@ def _chain(sketch: PartialSketch, stage: Stage, context: SketchContext) -> _Chai
         return None
     if sums.product.rows is not stage.op.axes[-2] or size(sums.product.columns) > MOST_ACROSS:
         return None
-    read = {x.buffer: x for x in _reads(state, weighted)}
-    makers = [s for s in map(state.producer, read) if s is not None and s.op.reducer is not None]
-    if len(makers) != 1 or makers[0].at is not None or state.is_output(makers[0]):
-        return None
-    [first] = makers
-    scores = matrix_product(sketch, first.name, context)
-    place = tuple(a.var for a in weighted.weights.op.axes)
-    if scores is None or read[first.name].indices != place or size(scores.product.depth) > MOST_ACROSS:
+    first = scores_of(state, weighted)
+    scores = None if first is None else matrix_product(sketch, first.name, context)
+    if first is None or scores is None or size(scores.product.depth) > MOST_ACROSS:
         return None
     own = first.op.axes[-2:]
     is_alike = (scores.product.rows, scores.product.columns) == own and scores.row is sums.row
     return _Chain(first, scores, sums, weighted) if is_alike else None
 
 
-def _reads(state: State, weighted: WeightedSum) -> list[Load]:
-    """What the argument of the exponentials is made of, without the maximum."""
-    found = dict.fromkeys(loads(expanded(state, weighted.value)))
-    return [x for x in found if x.buffer not in weighted.peak.op.buffers]
+def scores_of(state: State, weighted: WeightedSum) -> Stage | None:
+    """The one reduction, at the root, of whose results the exponentials are made, each of that at its own place."""
+    read = {x.buffer: x for x in dict.fromkeys(loads(expanded(state, weighted.value)))}
+    made = [s for b in read if b not in weighted.peak.op.buffers and (s := state.producer(b)) is not None]
+    makers = [s for s in made if s.op.reducer is not None]
+    place = tuple(a.var for a in weighted.weights.op.axes)
+    if len(makers) != 1 or makers[0].at is not None or state.is_output(makers[0]):
+        return None
+    return makers[0] if read[makers[0].op.buffers[0]].indices == place else None
 
 
 def _in_one(sketch: PartialSketch, stage: Stage, chain: _Chain, held: bool, context: SketchContext) -> PartialSketch:
     """`held`: the rows of the first product's left operand are in registers, not in shared memory."""
     row, depth, first = chain.sums.row, chain.sums.product.depth, chain.first.name
     peak, total = chain.weighted.peak.name, chain.weighted.total.name
-    sketch, root = _averaged(sketch, stage)
+    sketch, root = averaged(sketch, stage)
     acc, weights = f"{stage.name}.acc", f"{stage.name}.weights"
     sketch = _bind(sketch, root)
     around = last_thread_loop(sketch, root)
@@ -137,14 +136,16 @@ def _in_one(sketch: PartialSketch, stage: Stage, chain: _Chain, held: bool, cont
     sketch = _spread(sketch, weights, root, (steps.name, row.k // (ACROSS * NEIGHBOURS)))
     sketch = _first(sketch.apply(Online(acc, weights, peak, total)), chain, weights)
     left = chain.scores.product.left.buffer
-    sketch = _held(sketch, left, first, At(root, around)) if held else _shared(sketch, left, first, At(root, around))
-    sketch = _shared(sketch, chain.scores.product.right.buffer, first, At(acc, loops[0]))
-    sketch = _shared(sketch, chain.sums.product.right.buffer, acc, At(acc, loops[0]))
+    sketch = (
+        _held(sketch, left, first, At(root, around)) if held else shared_copy(sketch, left, first, At(root, around))
+    )
+    sketch = shared_copy(sketch, chain.scores.product.right.buffer, first, At(acc, loops[0]))
+    sketch = shared_copy(sketch, chain.sums.product.right.buffer, acc, At(acc, loops[0]))
     sketch = pipeline(sketch, acc, loops[0], depth, context.target).apply(Mma(first, row.name), Mma(acc, row.name))
     return sketch.finish(root, acc, weights, peak, total, first, note=f"{stage.name}:online-{row.name}{'-held' * held}")
 
 
-def _averaged(sketch: PartialSketch, stage: Stage) -> tuple[PartialSketch, str]:
+def averaged(sketch: PartialSketch, stage: Stage) -> tuple[PartialSketch, str]:
     """The weights divided when they are added up, by what writes the results; that stage's name."""
     sketch = sketch.apply(Average(stage.name))
     consumer = fused_consumer(sketch.state, sketch.state.stage(stage.name))
@@ -209,7 +210,7 @@ def _first(sketch: PartialSketch, chain: _Chain, weights: str) -> PartialSketch:
     )
 
 
-def _shared(sketch: PartialSketch, buffer: str, reader: str, at: At) -> PartialSketch:
+def shared_copy(sketch: PartialSketch, buffer: str, reader: str, at: At) -> PartialSketch:
     """A copy of what `reader` reads of `buffer` in one iteration of a loop around it, in shared memory."""
     tag = f"{reader}.shared" if sketch.state.taken(f"{buffer}.shared") else "shared"
     copy = f"{buffer}.{tag}"

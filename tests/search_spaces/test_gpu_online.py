@@ -23,7 +23,7 @@ from tests.codegen.gpu import TARGETS
 from tests.search_spaces.gpu_candidates import Drawn, draw
 from tests.weighted_sums import Sizes, weighted
 
-MARK = ":online-"
+MARK = ":online-mma"
 SM_80 = TARGETS["cuda"]
 
 

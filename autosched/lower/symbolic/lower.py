@@ -61,4 +61,5 @@ def _builder(state: State, stage: Stage) -> type[NestBuilder]:
     """Loops that stop early, or blocks of threads that all run whole tiles."""
     if not state.on_gpu(stage):
         return NestBuilder
-    return OnlineNest if any(s.is_spread and state.root(s) is stage for s in state.stages) else GpuNest
+    own = any((s.is_spread or s.running) and state.root(s) is stage for s in state.stages)
+    return OnlineNest if own else GpuNest

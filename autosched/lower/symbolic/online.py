@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autosched.ir.expr import INDEX, Call, Const, Expr, Load, Var, binary, const
-from autosched.ir.linear import ZERO
+from autosched.ir.linear import ONE, ZERO
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Reducer, Scope, Seq, Stmt, Store
 from autosched.lower.symbolic.cross_thread import Crossing, ThreadTeam, across_threads
 from autosched.schedule.steps.online import finite
@@ -109,7 +109,7 @@ class OnlineRows:
         steps = (
             Store((new.name,), (ZERO,), (old,), None, name),
             _looped(self.columns, scan),
-            across_threads(crossing, WARP),
+            *(() if self.team.members is ONE else (across_threads(crossing, WARP),)),
             Store((self.level.name,), self.place, (self._level(found),), None, name),
             Store((self.grown.name,), self.place, (self._power(old, self.read(self.level, self.place)),), None, name),
             Store((name,), self.place, (found,), None, name),

@@ -12,6 +12,7 @@ from autosched.ir.linear import ONE, ZERO
 from autosched.ir.stmt import THREADS, Allocate, Barrier, Buffer, For, Scope, Seq, Stmt, Store
 from autosched.ir.visit import free_vars, loads, substitute
 from autosched.lower.symbolic.cross_thread import ThreadTeam
+from autosched.lower.symbolic.domains import part_bound
 from autosched.lower.symbolic.gpu_nest import GpuNest, choose, is_inside
 from autosched.lower.symbolic.nest import NestBuilder, buffers_of_stage
 from autosched.lower.symbolic.online import OnlineRows, joined, rescaled, started
@@ -30,13 +31,13 @@ class OnlineNest(GpuNest):
 
     def _with_children(self, children: Sequence[Stage], body: Stmt) -> Stmt:
         first = children[0]
-        if first.is_spread:
+        if self._is_along(first):
             return self._with_weights(first, replace(self, stage=first).build(), body)
         joined_rows = self._joined(first)
         return super()._with_children(children, Seq((*joined_rows, body)) if joined_rows else body)
 
     def _leaf(self, covered: Mapping[str, Expr]) -> Stmt:
-        if not self.stage.is_spread:
+        if not self._is_along(self.stage):
             return super()._leaf(covered)
         store = NestBuilder._leaf(self, covered)
         assert isinstance(store, Store)
@@ -45,12 +46,17 @@ class OnlineNest(GpuNest):
     def _with_weights(self, weights: Stage, nest: Stmt, body: Stmt) -> Stmt:
         """`body` after the points that the threads have of another stage; of weights that grow, what is added up is
         brought to their level. Fills of the same loop keep its iterations apart."""
+        meet = (Barrier(of_warp=True),) if weights.is_spread else ()
         if not self._running(weights):
-            return Seq((nest, Barrier(of_warp=True), body))
+            return Seq((nest, *meet, body))
         grown = self._grown(weights)
         loops = self._locals(self.stage, "grown")
         again = rescaled(buffers_of_stage(self.domain)[0], grown, loops)
-        return Allocate(grown, Seq((nest, Barrier(of_warp=True), again, body)))
+        return Allocate(grown, Seq((nest, *meet, again, body)))
+
+    def _is_along(self, stage: Stage) -> bool:
+        """Whether threads have points of the stage that they keep, of their own or of others as well."""
+        return stage.is_spread or bool(self._running(stage))
 
     def _running(self, weights: Stage) -> tuple[Stage, ...]:
         """The maximum and the sum that run along with a stage; none with most."""
@@ -68,8 +74,8 @@ class OnlineNest(GpuNest):
 
     def _joined(self, sums: Stage) -> list[Stmt]:
         """What follows a sum whose weights have run along with it: their total is that of all lanes."""
-        weights = next((s for s in self.state.attached(sums.name) if s.is_spread and self._running(s)), None)
-        if weights is None:
+        weights = next((s for s in self.state.attached(sums.name) if self._running(s)), None)
+        if weights is None or not weights.is_spread:
             return []
         _, total = self._running(weights)
         buffer = buffers_of_stage(self.domains[total.name])[0]
@@ -93,8 +99,7 @@ class OnlineNest(GpuNest):
     def _loops(self, n: int, covered: Mapping[str, Expr], outer: tuple[Var, ...]) -> Stmt:
         nest = super()._loops(n, covered, outer)
         bound = sum(x.kind in THREADS for x in self.stage.loops)
-        is_along = self.stage.is_spread and n == bound and self._running(self.stage)
-        return self._rows().update(nest) if is_along else nest
+        return self._rows().update(nest) if n == bound and self._running(self.stage) else nest
 
     def _update(self, n: int, covered: Mapping[str, Expr], outer: tuple[Var, ...]) -> Stmt:
         nest = super()._update(n, covered, outer)
@@ -141,27 +146,35 @@ class OnlineNest(GpuNest):
         made = [x for x in self.stage.op.loads if x.indices == tuple(a.var for a in self.stage.op.axes)]
         for load in (x for x in made if x.dtype == peak.op.dtypes[0]):
             producer = self.state.producer(load.buffer)
-            if producer is not None and producer.at is not None and producer.at.stage == self.stage.name:
-                at = self._relocate(substitute(load, self.domain.values))
+            at = None if producer is None else producer.at
+            if producer is not None and at is not None and (at.stage == self.stage.name or at == self.stage.at):
+                here = self._relocate(substitute(load, self.domain.values))
                 buffers = {b.name: b for b in buffers_of_stage(self.domains[producer.name])}
-                assert isinstance(at, Load)
-                return buffers[load.buffer], at.indices, True
+                assert isinstance(here, Load)
+                return buffers[load.buffer], here.indices, True
         shape = tuple(self.domain.bounds[x.name] for x in loops)
         terms = Buffer(f"{self.stage.name}.terms", shape, peak.op.dtypes[0], Scope.REGISTER)
         return terms, tuple(self.domain.loop_var(x) for x in loops), False
 
     def _exact_extent(self, axis: str, level: int, covered: Mapping[str, Expr], init: bool) -> Expr:
         """Blocks of columns that no row of a block of threads reaches are left out of a sum: their weights are 0."""
-        extent = super()._exact_extent(axis, level, covered, init)
-        weights = next((s for s in self.state.attached(self.stage.name) if s.is_spread and self._running(s)), None)
-        if weights is None or level > 0 or not self.stage.op.axis(axis).reduce:
+        weights = next((s for s in self.state.attached(self.stage.name) if self._running(s)), None)
+        if weights is None or not self.stage.op.axis(axis).reduce:
+            return super()._exact_extent(axis, level, covered, init)
+        extent = part_bound(self.stage, self.domain.regions[axis], axis, level)  # weights beyond the axis are 0
+        if level > 0:
             return extent
         peak, _ = self._running(weights)
         found, row = _reach(peak), weights.op.axes[-2]
         if found is None:
             return extent
         region = self.domains[weights.name].regions[row.name]
-        end = region.lo + (region.extent - 1) + found.end
+        root = self.state.root(self.stage)
+        domain = self.domains[root.name]
+        last: dict[Expr, Expr] = {
+            domain.loop_var(x): domain.bounds[x.name] - 1 for x in root.loops if x.kind in THREADS
+        }
+        end = substitute(region.lo, last) + (region.extent - 1) + found.end  # of all threads, which meet in the loop
         return imin(extent, ceildiv(imax(end, 0), self.stage.stride(axis, level)))
 
     def _at_point(self, along: Stage, value: Expr, cut: bool) -> Expr:
@@ -185,7 +198,7 @@ class OnlineNest(GpuNest):
         """In a stage that others run along with, their rows are where this stage's loops are."""
         moved = super()._moved(load)
         producer = self.state.producer(load.buffer)
-        if producer is None or producer.running != self.stage.name:
+        if producer is None or producer.running != self.stage.name or not self.stage.is_spread:
             return moved
         root = self.state.root(self.stage)
         own: dict[Expr, Expr] = {}

@@ -215,8 +215,9 @@ class Online:
     """In each iteration of the loop of `stage` in which `weights` are made, `peak` and `total` take in those of the
     iteration; what was added up before is multiplied by what the maximum has grown by.
 
-    `stage` is one by matrices, in registers of a kernel. Every thread has points of `weights` (`Spread`) in the rows
-    that it has of `stage`. Refused for anything that `Average` has not made.
+    `stage` is in registers of a kernel. Every thread has points of `weights` in the rows that it has of `stage`: with a
+    product by matrices some that others need as well (`Spread`), else all, in registers. Refused for anything that
+    `Average` has not made.
     """
 
     stage: str
@@ -241,7 +242,12 @@ class Online:
             readers = {s.name for s in state.consumers(one)}
             check(readers <= {root.name, self.weights, self.total}, f"{where}: others read {one.name}")
             check(not state.is_output(one), f"{where}: {one.name} is an output")
-        _check_rows(where, root, stage, weights)
+        if weights.scope is Scope.REGISTER:
+            whole = all(not weights.factors(a.name) for a in weights.op.axes)
+            check(whole and not stage.matrix, f"{where}: {self.weights} in registers are split, or for matrices")
+            state = state.with_stage(replace(stage, whole=((stage.op.reduce_axes[0].name, 1),)))
+        else:
+            _check_rows(where, root, stage, weights)
         for one in (peak, total):
             state = state.with_stage(replace(one, at=stage.at, scope=Scope.REGISTER, running=self.weights))
         return check_readers(where, state)
