@@ -10,11 +10,11 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from autosched.errors import AutoschedError
 from autosched.network.recipe import Recipe
 from autosched.schedule import check_target, replay
+from autosched.session.task import without_numbers
 
 
 @dataclass(frozen=True)
@@ -32,19 +32,9 @@ class SizedForm:
 
 
 def form_of(spec: str) -> SizedForm:
-    sizes: list[int] = []
-
-    def without_sizes(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {name: without_sizes(each) for name, each in part.items()}
-        if isinstance(part, list):
-            return [without_sizes(each) for each in part]
-        if isinstance(part, int) and part > 1:
-            sizes.append(part)
-            return "size"
-        return part
-
-    return SizedForm(json.dumps(without_sizes(json.loads(spec))), tuple(sizes))
+    without, numbers = without_numbers(json.loads(spec))
+    ones = {place: n for place, n in numbers.items() if n <= 1}
+    return SizedForm(json.dumps([without, ones]), tuple(n for n in numbers.values() if n > 1))
 
 
 @dataclass
