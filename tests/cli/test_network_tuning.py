@@ -164,3 +164,51 @@ def test_the_table_is_drawn_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> N
     Console(file=text, width=120).print(network_tuning._drawn(event(8, 1e-3)))
     assert state_text(event(8, 1e-3)) in text.getvalue()
     assert "linear [fast]" in text.getvalue()
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Path:
+    path = tmp_path / "other.asc"
+    autosched.load(networks.perceptron((3, 17, 5)), threads=1, records=False).save(path)
+    return path
+
+
+def test_several_networks_are_tuned_together(cli: Any, saved: Path, second: Path, tmp_path: Path) -> None:
+    words = ("--db", tmp_path / "records.db", "--threads", 1, "--trials", 6, "--objective", "speedup")
+    data = cli("tune", saved, second, *words, "--json").json
+    assert (data["trials"], data["objective"], data["strategy"]) == (6, "speedup", "gradient")
+    assert list(data["networks"]) == ["net", "other"]
+    assert [len(network["tasks"]) for network in data["networks"].values()] == [1, 2]
+    assert data["networks"]["net"]["tasks"][0]["name"] == data["networks"]["other"]["tasks"][0]["name"]
+    assert data["start_value"] == pytest.approx(-1.0, abs=0.9)
+    assert data["verified"]
+    plain = cli("tune", saved, second, *words, "--resume")
+    assert f"{second} on cpu, 1 thread: 2 tasks" in plain.out
+    assert "objective speedup: " in plain.out
+
+
+def test_what_is_no_search_for_several_networks(cli: Any, saved: Path, tmp_path: Path) -> None:
+    alike = tmp_path / "folder" / "net.asc"
+    alike.parent.mkdir()
+    alike.write_bytes(saved.read_bytes())
+    for words, sentence in (
+        ((saved, "matmul"), "matmul is no network, and only networks are tuned together"),
+        ((saved, alike), "need names of their own"),
+        ((saved, "--strategy", "greedy"), "strategy must be one of gradient, gain, round-robin"),
+        (("matmul", "--strategy", "gain"), "--strategy is of networks"),
+        (("matmul", "--objective", "sum"), "--objective is of networks"),
+    ):
+        answer = cli("tune", *words)
+        assert answer.code == 2
+        assert sentence in answer.err
+
+
+@pytest.mark.parametrize("body", ["return 1 / 0", "return float('nan')", "return 'fast'", "return -latencies['net']"])
+def test_an_objective_that_fails_writes_nothing(cli: Any, saved: Path, tmp_path: Path, body: str) -> None:
+    file, records = tmp_path / "mine.py", tmp_path / "records.db"
+    file.write_text(f"def f(latencies):\n    {body}\n")
+    answer = cli("tune", saved, "--objective", f"{file}:f", "--db", records, "--threads", 1)
+    assert answer.code == 2
+    assert answer.err.startswith(f"autosched: error: the objective {file}:f ")
+    assert answer.err.count("\n") == 1
+    assert not records.exists()

@@ -1,0 +1,44 @@
+"""The table of `experiments.network_curves`: where each strategy of a network's search ends, and how soon."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from experiments.report.markdown import table
+from experiments.report.results import Lines, Results, Row
+from experiments.tuning import number
+from experiments.tuning_figure import SECONDS, TRIAL, near_at
+
+HEADER = (
+    "network", "strategy", "seeds", "at the start, ms", "at the end, ms", "range", "kernels, ms", "trials",
+    "trials to 1.05", "s to 1.05",
+)  # fmt: skip
+NEAR = 1.05  # times what the best session's kernels take in the end
+
+
+def network_curves(results: Results) -> Lines:
+    """Medians over the seeds; a session that never comes near the best session's end counts as infinitely late."""
+    rows = results.rows
+    cells = []
+    for network in dict.fromkeys(row["network"] for row in rows):
+        mine = [row for row in rows if row["network"] == network]
+        limit_s = NEAR * min(row["kernels_s"] for row in mine)
+        for strategy in dict.fromkeys(row["strategy"] for row in mine):
+            cells.append(_cells([row for row in mine if row["strategy"] == strategy], limit_s))
+    setting = results.content["settings"]
+    threads = f"{setting['threads']} thread{'s' * (setting['threads'] > 1)}"
+    said = f"{setting['budget_s']:.0f} s a session, {threads}."
+    return [*table(HEADER, cells), "", said, "", results.source()]
+
+
+def _cells(rows: Sequence[Row], limit_s: float) -> tuple[str, ...]:
+    ends = [1e3 * row["latency_s"] for row in rows]
+    near = [[near_at(row, limit_s, column) for row in rows] for column in (TRIAL, SECONDS)]
+    trials, seconds = (median(float("inf") if place is None else place for place in places) for places in near)
+    return (
+        rows[0]["network"], rows[0]["strategy"], str(len(rows)),
+        number(median(1e3 * row["start_latency_s"] for row in rows), 3), number(median(ends), 3),
+        f"{min(ends):.3f} to {max(ends):.3f}", number(median(1e3 * row["kernels_s"] for row in rows), 3),
+        f"{median(row['trials'] for row in rows):.0f}", f"{trials:.4g}", f"{seconds:.3g}",
+    )  # fmt: skip
