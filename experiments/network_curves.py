@@ -8,7 +8,7 @@ network, a strategy and a seed) is `autosched tune` in a fresh process with an e
 turns with the seed. The result file is written after each, and a later call with the same settings goes on from it:
 `--for` starts no session after so long. Then the figure is drawn beside it, medians as lines and ranges over the seeds
 as bands, and a table printed. A curve is the sum over the kernels of a call, as they were measured during the search,
-from where all that are worth it have been; `latency_s` is that of whole calls at the end. `--quick`: one seed and 25
+from where all that are worth it have been; `latency_s` is that of whole calls at the end. `--quick`: one seed and 38
 seconds a session, less than four minutes in all. Run it on a machine that does nothing else.
 """
 
@@ -36,7 +36,7 @@ from experiments.tuning import answer, load_now, result_file, write_results
 RESULTS = Path(__file__).resolve().parent / "results" / "network_curves.json"
 NETWORKS = ("mobilenet_v2", "bert_base")
 MODELS = "experiments.networks.models:build"
-BUDGET_S, QUICK_S, SEEDS = 180.0, 25.0, 3
+BUDGET_S, QUICK_S, SEEDS = 180.0, 38.0, 3
 GRACE_S = 120.0  # beyond its budget, after which a session is ended
 KEPT = (
     "trials", "failed", "wall_s", "first_result_s", "start_latency_s", "latency_s", "latency_ci_s", "kernels_s",
@@ -45,7 +45,7 @@ KEPT = (
 
 
 @dataclass(frozen=True)
-class Setting:
+class CurveSetting:
     """What all sessions of a result file have in common."""
 
     budget_s: float
@@ -54,7 +54,7 @@ class Setting:
 
 
 @dataclass(frozen=True, order=True)
-class Session:
+class CurveSession:
     """The sessions of a file in this order: each seed of all networks and strategies before the next."""
 
     seed: int
@@ -62,10 +62,10 @@ class Session:
     strategy: str
 
 
-Run: TypeAlias = Callable[[Setting, Session], dict[str, Any]]  # -> the object of `tune --json`
+Run: TypeAlias = Callable[[CurveSetting, CurveSession], dict[str, Any]]  # -> the object of `tune --json`
 
 
-def run_session(setting: Setting, session: Session) -> dict[str, Any]:
+def run_session(setting: CurveSetting, session: CurveSession) -> dict[str, Any]:
     """In a process of its own; {"error": ...} where there is no answer."""
     with tempfile.TemporaryDirectory(prefix="autosched-curves-") as scratch:
         command = [sys.executable, "-m", "autosched", "tune", MODELS, "--set", f"name={session.network}"]
@@ -75,16 +75,16 @@ def run_session(setting: Setting, session: Session) -> dict[str, Any]:
         return answer(command, setting.budget_s + GRACE_S)
 
 
-def sessions_of(networks: Sequence[str], strategies: Sequence[str], seeds: int) -> list[Session]:
+def sessions_of(networks: Sequence[str], strategies: Sequence[str], seeds: int) -> list[CurveSession]:
     """All sessions; what comes first changes with the seed."""
     found = []
     for seed in range(seeds):
         turned = [*strategies[seed % len(strategies) :], *strategies[: seed % len(strategies)]]
-        found += [Session(seed, network, strategy) for network in networks for strategy in turned]
+        found += [CurveSession(seed, network, strategy) for network in networks for strategy in turned]
     return found
 
 
-def known_rows(path: Path, setting: Setting) -> list[dict[str, Any]]:
+def known_rows(path: Path, setting: CurveSetting) -> list[dict[str, Any]]:
     """The sessions of an earlier call that have a result. Raises UsageError where the file is of other settings."""
     if not path.exists():
         return []
@@ -98,7 +98,7 @@ def known_rows(path: Path, setting: Setting) -> list[dict[str, Any]]:
     return [row for row in rows if "error" not in row]
 
 
-def row_of(session: Session, load: float, found: Mapping[str, Any]) -> dict[str, Any]:
+def row_of(session: CurveSession, load: float, found: Mapping[str, Any]) -> dict[str, Any]:
     """A session of the result file."""
     start = {**asdict(session), "load_before": load}
     if "error" in found:
@@ -106,10 +106,10 @@ def row_of(session: Session, load: float, found: Mapping[str, Any]) -> dict[str,
     return {**start, **{name: found[name] for name in KEPT}}
 
 
-def collect(path: Path, setting: Setting, todo: Sequence[Session], run: Run, until: float) -> bool:
+def collect(path: Path, setting: CurveSetting, todo: Sequence[CurveSession], run: Run, until: float) -> bool:
     """Runs what is missing of `todo` into the file; whether all of it is there now. `until`: on time.monotonic."""
     rows = known_rows(path, setting)
-    done = {Session(row["seed"], row["network"], row["strategy"]) for row in rows}
+    done = {CurveSession(row["seed"], row["network"], row["strategy"]) for row in rows}
     complete = True
     for session in todo:
         if session in done:
@@ -170,7 +170,7 @@ def main(argv: Sequence[str] | None = None, run: Run = run_session) -> int:
     parser = parser_of()
     args = parser.parse_args(argv)
     until = time.monotonic() + (args.seconds or float("inf"))
-    setting = Setting(args.budget or (QUICK_S if args.quick else BUDGET_S), args.threads, args.reduced)
+    setting = CurveSetting(args.budget or (QUICK_S if args.quick else BUDGET_S), args.threads, args.reduced)
     try:
         for name in args.strategies:
             strategy_named(name)

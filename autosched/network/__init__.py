@@ -13,9 +13,10 @@ explain     each kernel's time, which `profile` finds, against the machine's lim
 pictures    graph, kernels and arena as text
 verbs       what of these `autosched.api` offers
 
-turns            of its tasks: which is worth another round of measurements
-task_search      one task's search, round by round; place: what all tasks' share
-network_search   the turns of all tasks; contest: whole networks timed side by side
+turns            of its tasks: which is worth another round of measurements; standing: how far one is; strategies,
+                 objectives: tables of what decides it
+shared_tasks     kernels that several networks have; task_search: one task's search; place: what all share
+network_search   the turns of all tasks; closing: what the end takes; contest: whole networks timed side by side
 tune             all of it; tuned: what it leaves behind
 improve          a faster program for one that runs, at once or beside it
 

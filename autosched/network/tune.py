@@ -39,7 +39,7 @@ from autosched.tuner.progress import Stopwatch
 
 PROFILE_S = 0.5  # of runs, by which the tasks are ordered that nothing was measured of
 RESOLUTION_S = 1e-6  # of these times: kernels that take less are called from Python
-LEAST_SHARE = 0.1  # of a budget, for the search of networks that took long to load
+LEAST_SHARE = 0.1  # of a budget, for the search of networks that took long to load and to compute by the reference
 LOAD_SHARE, LOAD_S = 0.1, 0.5  # of a budget, or seconds: most and least that making networks anew is taken to cost
 RIVALS = 3  # schedules of a task that are timed inside a network
 LARGE = 0.05  # of a network's time: a task whose schedules are
@@ -79,7 +79,7 @@ def tune_networks(
     """Searches for faster kernels of the networks that `find` loads, by name, and gives the faster networks; those that
     there were stay as they are. A kernel that several have is searched for once.
 
-    At least a tenth of the budget is spent after loading. Records go to the database `db`, where `autosched.load` finds
+    At least a tenth of the budget is for the search. Records go to the database `db`, where `autosched.load` finds
     them. A task whose search fails keeps its schedule. Ctrl-C ends the search with what it has.
 
     Raises UsageError for networks of several devices and for an objective that fails, before anything is written, and
@@ -90,13 +90,13 @@ def tune_networks(
     watch = Stopwatch(time.monotonic, started, effort.budget_s)
     models = find()
     loaded_s = watch.elapsed()
-    if effort.budget_s is not None:
-        watch.budget_s = max(effort.budget_s, loaded_s + LEAST_SHARE * effort.budget_s)
     device = _one_device(models)
     subjects = [_subject(name, model) for name, model in models.items()]
     tasks = [_OpenTask(task, _start_s(task, subjects)) for task in shared_tasks(list(models.values()))]
     objective = effort.asked.of(_latencies(models, tasks))
     known = [references(subject.model, subject.inputs) for subject in subjects]
+    if effort.budget_s is not None:
+        watch.budget_s = max(effort.budget_s, watch.elapsed() + LEAST_SHARE * effort.budget_s)
     closing = Closing(_load_s(loaded_s, effort.budget_s), tuple(subject.times.call for subject in subjects))
     most = None if effort.trials is None else effort.settings.trials
     with ScratchDirectory() as scratch, rare_collections(), Database(db) as database:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from experiments import network_curves
-from experiments.network_curves import Session, Setting, main, run_session, sessions_of
+from experiments.network_curves import CurveSession, CurveSetting, main, run_session, sessions_of
 
 SLOWER = {"gradient": 1.0, "gain": 1.02, "round-robin": 1.2}
 
@@ -18,10 +18,10 @@ class FakeSessions:
     """Plays sessions; remembers which."""
 
     def __init__(self) -> None:
-        self.ran: list[Session] = []
+        self.ran: list[CurveSession] = []
         self.broken: set[str] = set()
 
-    def __call__(self, setting: Setting, session: Session) -> dict[str, Any]:
+    def __call__(self, setting: CurveSetting, session: CurveSession) -> dict[str, Any]:
         self.ran.append(session)
         if session.strategy in self.broken:
             return {"error": {"class": "NoAnswer", "message": "exit code 9"}}
@@ -93,7 +93,7 @@ def test_the_command_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
         return {"error": {"message": "none"}}
 
     monkeypatch.setattr(network_curves, "answer", answer)
-    run_session(Setting(25.0, 2, reduced=True), Session(1, "bert_base", "gain"))
+    run_session(CurveSetting(25.0, 2, reduced=True), CurveSession(1, "bert_base", "gain"))
     text = " ".join(said[1:])
     assert text.startswith(
         "-m autosched tune experiments.networks.models:build --set name=bert_base --set reduced=true"
