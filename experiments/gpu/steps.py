@@ -77,6 +77,9 @@ STEPS = (
     CardStep("verify", 120, "all operators, random candidates of every sketch", "board", is_open=True),
     CardStep("tune", 300, "the cases tuned", "board", is_open=True),
     CardStep("contest", 400, "tuned cases beside PyTorch, torch.compile and Triton", "board", is_open=True),
+    CardStep(
+        "networks", 420, "whole networks beside PyTorch, eager, compiled and captured", "whole_networks", is_open=True
+    ),
     CardStep("scoreboard", 540, "verify, tune and contest, case by case", "board", is_open=True),
 )
 BY_NAME: Mapping[str, CardStep] = {step.name: step for step in STEPS}
