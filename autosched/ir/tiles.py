@@ -5,7 +5,8 @@ places with others of the row, so that 8 rows of a matrix lie in different banks
 tensor cores that read them know how, and nobody else reads them.
 
 The engine reads zeros outside of a tensor. It wants rows of a multiple of 16 bytes and boxes of at most 256 elements
-along a dimension.
+along a dimension. Tiles of other tensors are copied to the same places by the threads of the warpgroup that loads, as
+many bytes at a time as divide their rows.
 
 A ring has a place for each iteration that is under way, with two barriers: full, by which the engine says that its
 bytes have arrived, and empty, by which each warpgroup says that it has read them. One more warpgroup loads tiles.
@@ -36,12 +37,14 @@ MOST_BOX = 256  # elements of a box along a dimension
 MOST_DIMENSIONS = 5
 ALIGNMENT = 1024  # bytes, of 8 rows of the widest panel
 BARRIER_BYTES = 16  # of a place's two barriers
+PIECES = (16, 8, 4)  # bytes that a thread copies with one instruction, of which it does not wait for the end
 WARPGROUP = 128  # threads
 WARPS = 4  # of them
 # Warpgroups that multiply -> registers of their threads, and of those of the warpgroup that loads; what a block has is
 # given out evenly at first, in multiples of 8: 255, 168, 128.
 MOST_REGISTERS = 255
 REGISTERS = {1: (MOST_REGISTERS, MOST_REGISTERS), 2: (232, 40), 3: (160, 32)}
+REGISTERS_OF_COPIES = {**REGISTERS, 2: (216, 80), 3: (152, 56)}  # the same where its threads copy
 SPARE_REGISTERS = 32  # of a thread that multiplies, beside its results
 MOST_CLUSTER = 2  # blocks: a larger one takes longer to gather than its loads save
 MOST_TURNS = 2  # blocks whose work is done by one
@@ -57,6 +60,18 @@ def span_of(row_bytes: int) -> int | None:
 def has_maps(shape: Sequence[int], itemsize: int) -> bool:
     """Whether the engine can read tiles of a tensor."""
     return 1 <= len(shape) <= MOST_DIMENSIONS and shape[-1] * itemsize % ROW_BYTES == 0
+
+
+def by_engine(outside: Buffer) -> bool:
+    """Whether the engine loads its tiles, or else threads do."""
+    return has_maps(constant_shape(outside), outside.itemsize)
+
+
+def piece_bytes(outside: Buffer, begins: Sequence[int] = ()) -> int:
+    """Bytes that a thread copies at a time: they divide a row and the elements at which tiles begin in it; one element
+    where that is less than the least of PIECES."""
+    common = math.gcd(constant_shape(outside)[-1], *begins) * outside.itemsize
+    return next((n for n in PIECES if common % n == 0), outside.itemsize)
 
 
 @dataclass(frozen=True)
@@ -134,12 +149,7 @@ def has_half_rows(shape: Sequence[Expr], itemsize: int) -> Expr:
 def as_loops(copy: TileCopy, outside: Buffer) -> Stmt:
     """What a copy does, element by element."""
     points = [Var(f"{copy.buffer}.{n}", INDEX) for n in range(len(copy.shape))]
-    inside: Expr = Const(True, "bool")
-    indices = _box_indices(copy, points) if copy.pixels is None else _pixel_indices(copy, copy.pixels, points)
-    if len(indices) > len(outside.shape):  # no dimension for images: there is one
-        inside = inside & binary("lt", indices.pop(0), Const(1, INDEX))
-    for index, extent in zip(indices, outside.shape, strict=True):
-        inside = inside & binary("lt", index, extent) & binary("ge", index, ZERO)
+    indices, inside = element_outside(copy, outside, points)
     here, there = (*copy.place, *points), Load(copy.outside, tuple(indices), copy.dtype)
     if copy.back:
         value: Expr = Load(copy.buffer, here, copy.dtype)
@@ -150,6 +160,17 @@ def as_loops(copy: TileCopy, outside: Buffer) -> Stmt:
     for point, extent in reversed(list(zip(points, copy.shape, strict=True))):
         body = For(point, extent, extent, ForKind.SERIAL, body)
     return body
+
+
+def element_outside(copy: TileCopy, outside: Buffer, points: Sequence[Expr]) -> tuple[list[Expr], Expr]:
+    """(indices in the tensor of a point of the tile, whether it is in there)."""
+    inside: Expr = Const(True, "bool")
+    indices = _box_indices(copy, points) if copy.pixels is None else _pixel_indices(copy, copy.pixels, points)
+    if len(indices) > len(outside.shape):  # no dimension for images: there is one
+        inside = inside & binary("lt", indices.pop(0), Const(1, INDEX))
+    for index, extent in zip(indices, outside.shape, strict=True):
+        inside = inside & binary("lt", index, extent) & binary("ge", index, ZERO)
+    return indices, inside
 
 
 def _box_indices(load: TileCopy, points: Sequence[Expr]) -> list[Expr]:

@@ -43,7 +43,7 @@ from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary, ceildiv, 
 from autosched.ir.linear import linear
 from autosched.ir.matrices import MATRICES
 from autosched.ir.stmt import BLOCKS, THREADS, Buffer, ForKind, Scope, Sharing
-from autosched.ir.tiles import ALIGNMENT, BARRIER_BYTES, WARPGROUP
+from autosched.ir.tiles import ALIGNMENT, BARRIER_BYTES, WARPGROUP, by_engine, piece_bytes
 from autosched.ir.visit import free_vars, is_copy
 from cost_model.analysis.access import KNOWN, Access, stored
 from cost_model.analysis.statements import KNOWN_NESTS, Analysis, Nest, Statement, Synchronisation
@@ -113,6 +113,12 @@ class Work:
         return found
 
     @property
+    def piece(self) -> int:
+        """Bytes of a tile that a thread copies at a time; 0 where the engine loads it."""
+        outside = [a.buffer for a in self.accesses(*OUTSIDE)] if self.is_tile and self.is_fill else []
+        return 0 if not outside or by_engine(outside[0]) else piece_bytes(outside[0])
+
+    @property
     def is_fill(self) -> bool:
         """Whether it brings into shared memory what the block reads."""
         return self.fill is not None or (self.is_tile and self.statement.write.buffer.scope is Scope.SHARED)
@@ -166,6 +172,11 @@ class KernelWork:
     resident: Expr = UNIT  # blocks that a multiprocessor should keep, integer
     raster: Expr = UNIT  # rows of blocks that are started together, integer
     sharing: Sharing | None = None
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether threads copy tiles into a ring."""
+        return any(w.piece for w in self.works)
 
     @property
     def blocks(self) -> Expr:

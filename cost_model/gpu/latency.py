@@ -50,7 +50,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Cast, Const, Expr, Load, binary, ceildiv, imax, imin, product, select
 from autosched.ir.matrices import MATRICES
 from autosched.ir.stmt import Scope
-from autosched.ir.tiles import REGISTERS, SPARE_REGISTERS, WARPGROUP
+from autosched.ir.tiles import PIECES, REGISTERS, REGISTERS_OF_COPIES, SPARE_REGISTERS, WARPGROUP, WARPS
 from autosched.ir.visit import free_vars, loads, subexpressions
 from cost_model.analysis.access import Access
 from cost_model.analysis.operations import kind_of
@@ -188,7 +188,8 @@ def _path(
         return in_turns, ZERO
     flow, work = sum_of(c.flow for c in fills), sum_of(c.cycles for c in computed)
     # all loads of an iteration are on their way together
-    latency: Expr = real(constants.tile_latency if kernel.has_ring else constants.global_latency)
+    by_tiles = kernel.has_ring and not kernel.has_copies
+    latency: Expr = real(constants.tile_latency if by_tiles else constants.global_latency)
     latency = add(latency, waiting_for_cluster(kernel, constants))  # both blocks have to be done with a place
     waiting = add(flow, multiply(pipeline.rounds, latency))
     if kernel.has_ring:  # a place is loaded, computed with, and free again: as many of them take turns as there are
@@ -221,7 +222,7 @@ def register_room(kernel: KernelWork, machine: GpuMachine) -> Expr:
     room = imin(share // g.REGISTER_UNIT * g.REGISTER_UNIT, Const(facts.max_registers_per_thread, INDEX))
     if kernel.has_ring:  # a block that is alone gives out anew what those that load do not need
         alone = binary("eq", kernel.resident, Const(1, INDEX))
-        for groups, (count, _) in REGISTERS.items():
+        for groups, (count, _) in (REGISTERS_OF_COPIES if kernel.has_copies else REGISTERS).items():
             here = alone & binary("eq", kernel.threads * kernel.turns, Const(groups * WARPGROUP, INDEX))
             room = select(here, Const(count, INDEX), room)
     return room
@@ -290,7 +291,8 @@ def _request(kernel: KernelWork, work: Work, access: Access, warp: int) -> Expr:
 
 
 def _tile_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachine) -> WorkCost:
-    """Of tiles that the copy engine loads: no thread's instructions, but shared memory and the way from L2."""
+    """Of tiles that the copy engine loads: no thread's instructions, but shared memory and the way from L2. Where a
+    warpgroup copies them each of its warps has a scheduler, but nobody who fills the gaps between instructions."""
     element = float(work.statement.itemsize)
     moved = multiply(multiply(work.executions, real(kernel.threads)), element)  # one thread of the block executes it
     [outside] = work.accesses(*OUTSIDE)
@@ -298,7 +300,15 @@ def _tile_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachi
     traffic = tile_traffic(kernel, work, outside, multiply(fetched, real(kernel.blocks)), resident, machine.facts)
     port = divide(fetched, machine.constants.l2_port)
     written = multiply(moved, 1.0 / g.WAVEFRONT)
-    return WorkCost(work, ZERO, ZERO, ZERO, ZERO, written, ZERO, (traffic,), port, ONE, ZERO)
+    if not work.piece:
+        return WorkCost(work, ZERO, ZERO, ZERO, ZERO, written, ZERO, (traffic,), port, ONE, ZERO)
+    k, pieces = machine.constants, multiply(moved, 1.0 / (work.piece * WARPGROUP))  # of a thread
+    each = add(k.fill_instructions, g.BORDER_INSTRUCTIONS + (1.0 if work.piece in PIECES else 2.0))
+    instructions = multiply(pieces, each)
+    issue = multiply(instructions, k.alone)
+    of_warp = multiply(pieces, WARPS * max(1.0, work.piece * machine.facts.warp / g.WAVEFRONT))  # wavefronts
+    written, asked = maximum(written, of_warp), multiply(of_warp, k.global_wavefronts)
+    return WorkCost(work, ZERO, instructions, ZERO, issue, written, asked, (traffic,), port, ONE, ZERO)
 
 
 def _filling(kernel: KernelWork, work: Work, fill: Fill, constants: CardConstants) -> Expr:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Set
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Load, Var
+from autosched.ir.expr import Const, Load, Var
 from autosched.ir.linear import ONE, linear
 from autosched.ir.matrices import MatrixIntrinsic, matrix_operands
+from autosched.ir.tiles import has_maps
 from autosched.ir.visit import free_vars
 from autosched.schedule import CacheRead, ComputeInline, Lengthen, Stage, State
 from autosched.schedule.stage import StageAxis
@@ -87,14 +88,21 @@ def _dim_of(load: Load, axis: StageAxis) -> int:
 def _turned(
     sketch: PartialSketch, stage: Stage, load: Load, channels: StageAxis, row: MatrixIntrinsic
 ) -> PartialSketch:
-    """The operand read from a copy with channels last, unless it is so or may lie across."""
+    """The operand read from a copy with channels last, unless it is so or may lie across; rows that the copy engine
+    refuses may not."""
     dim, last = _dim_of(load, channels), len(load.indices) - 1
     is_across = row.can_lie_across and load.indices[last] in [a.var for a in stage.op.axes]
-    if dim == last or is_across:
+    if dim == last or (
+        is_across and (row.warps == 1 or has_maps(_shape(sketch.state, load), DTYPES[load.dtype].nbytes))
+    ):
         return sketch
     order = (*(d for d in range(last + 1) if d != dim), dim)
     step = CacheRead(load.buffer, stage.name, TURNED, order)
     return _with_makers(sketch.apply(step), f"{load.buffer}.{TURNED}")
+
+
+def _shape(state: State, load: Load) -> list[int]:
+    return [int(e.value) for e in shape_of_buffer(state, load.buffer) if isinstance(e, Const)]
 
 
 def _with_makers(sketch: PartialSketch, copy: str) -> PartialSketch:

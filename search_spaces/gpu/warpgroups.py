@@ -11,6 +11,9 @@ one in common, in tensors whose rows the copy engine can read. Either may lie al
 What is beyond an axis is read as zero and not written. Of sums over windows that are as many
 (`autosched/schedule/steps/matricize.py`) the engine gathers the pixels, zeros of a border and beyond the channels too
 (`autosched/schedule/gathers.py`).
+
+Where the engine refuses the rows of an operand, a kernel before makes a copy with rows of another length, or the
+threads that load copy tiles themselves: sketches of both kinds.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loo
 from search_spaces.gpu.channels import with_channels_last, with_whole_channels
 from search_spaces.gpu.matrices import in_matrices, matrix_alternatives
 from search_spaces.gpu.rows import can_split_tiles, parts_of_tiles, split_reduction
-from search_spaces.gpu.shared import private_producers
+from search_spaces.gpu.shared import private_producer, private_producers
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer, noted
 
 CAPABILITY = 90  # of the devices that have the instruction
@@ -66,7 +69,7 @@ class WarpgroupTiling:
     """Sums of products that warpgroups can do; the tiles of `MatrixTiling`, by single warps, come after."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        return _product_of(sketch, stage, context) is not None
+        return bool(_products_of(sketch, stage, context))
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
         return warpgroup_alternatives(sketch, stage, context)
@@ -74,24 +77,29 @@ class WarpgroupTiling:
 
 def warpgroup_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
     """The product by warpgroups, whole and in parts of k, where they can do it; and as `matrix_alternatives`."""
-    found = _product_of(sketch, stage, context)
-    done = [] if found is None else [*_by_warpgroups(found, context), *_in_parts(found, context)]
+    done = list[Alternative]()
+    for found in _products_of(sketch, stage, context):
+        done += [*_by_warpgroups(found, context), *_in_parts(found, context)]
     return [*done, *matrix_alternatives(sketch, stage, context)]
 
 
-def _product_of(sketch: PartialSketch, stage: Stage, context: SketchContext) -> TiledProduct | None:
-    """The stage as a product for warpgroups; None where the device has none."""
+def _products_of(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[TiledProduct]:
+    """The stage as a product for warpgroups: with tiles that the engine loads, and that threads copy where it does not
+    load the operands as they are. None where the device has no warpgroups."""
     gpu = context.target.gpu
     can = context.target.backend.has_matrices and gpu is not None and gpu.has_warpgroups
-    is_known = can and in_matrices(sketch, stage, context) is not None
-    return _loaded(sketch, stage) if is_known else None
+    if not can or in_matrices(sketch, stage, context) is None:
+        return []
+    found = _in_tiles(sketch, stage)
+    both = [found] if found is not None else [_arranged(sketch, stage), _in_tiles(sketch, stage, by_threads=True)]
+    return [x for x in both if x is not None]
 
 
 @dataclass(frozen=True)
 class TiledProduct:
     """A sketch in which the stage `name` is a product of two matrices that warpgroups can do. `makers`: for each
     operand the stages that gather it, which the copy engine does instead. `together`: instructions along k of which a
-    tile is a part; 0 for all."""
+    tile is a part; 0 for all. `by_threads`: these copy tiles that the engine does not load."""
 
     sketch: PartialSketch
     name: str
@@ -99,6 +107,7 @@ class TiledProduct:
     product: ProductAxes
     makers: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     together: int = 0
+    by_threads: bool = False
 
     @property
     def operands(self) -> tuple[Load, Load]:
@@ -111,8 +120,8 @@ class TiledProduct:
 
     @property
     def can_load(self) -> bool:
-        """Whether the copy engine can load both operands as the instruction reads them."""
-        return self.can_lie and all(_can_load(self.sketch.state, x) for x in self.operands)
+        """Whether both operands can be loaded as the instruction reads them."""
+        return self.can_lie and all(_can_load(self.sketch.state, x, self.by_threads) for x in self.operands)
 
 
 def _in_parts(found: TiledProduct, context: SketchContext) -> list[Alternative]:
@@ -131,48 +140,53 @@ def _in_parts(found: TiledProduct, context: SketchContext) -> list[Alternative]:
         part = _product(split, name)
         if part is not None:
             together = math.gcd(found.together, length // found.row.k) if found.together else 0
-            made = replace(part, makers=found.makers, together=together)
+            made = replace(part, makers=found.makers, together=together, by_threads=found.by_threads)
             result.append(noted(_by_warpgroups(made, context)[0], f"split-k{-(-total // length)}"))
     return result
 
 
-def _turned(found: TiledProduct) -> TiledProduct | None:
-    """The product with operands along k that kernels before make, if that helps."""
-    if found.row.can_lie_across:
-        return None
-    made = with_channels_last(found.sketch, found.name, found.row)
-    turned = None if made is None else _product(made, found.name)
-    return turned if turned is not None and turned.can_load else None
-
-
-def _loaded(sketch: PartialSketch, stage: Stage) -> TiledProduct | None:
-    """The stage as a product that warpgroups can do, with its operands as they are or with copies of them in which the
-    channels are neighbours."""
-    found, pair = _in_tiles(sketch, stage), matrix_operands(stage.op.body, stage.op.reducer)
+def _arranged(sketch: PartialSketch, stage: Stage) -> TiledProduct | None:
+    """The stage as a product that warpgroups can do with copies of its operands in which the channels are neighbours,
+    in whole rows."""
+    pair = matrix_operands(stage.op.body, stage.op.reducer)
     row = None if pair is None else pair.row(*pair.loads, CAPABILITY, WARPS)
-    if found is not None or row is None:
-        return found
+    if row is None:
+        return None
     arranged = with_channels_last(sketch, stage.name, row)
     return None if arranged is None else _in_tiles(arranged, arranged.state.stage(stage.name))
 
 
-def _in_tiles(sketch: PartialSketch, stage: Stage) -> TiledProduct | None:
-    """The stage as a product of two matrices that the engine can load, if it is one or can become one."""
+def _in_tiles(sketch: PartialSketch, stage: Stage, by_threads: bool = False) -> TiledProduct | None:
+    """The stage as a product of two matrices that can be loaded, if it is one or can become one."""
     found = _product(sketch, stage.name)
     if found is not None:
-        return found if found.can_load else _turned(found)
+        found = replace(found, by_threads=by_threads)
+        return replace(found, makers=_makers(found, stage)) if found.can_load else None
     pair = matrix_operands(stage.op.body, stage.op.reducer)
     row = None if pair is None else pair.row(*pair.loads, CAPABILITY, WARPS)
     if pair is None or windows(stage.op) is None:
         return None
     longer = None if row is None else with_whole_channels(sketch, stage.name, row)
     if longer is not None:
-        return _in_windows(longer, longer.state.stage(stage.name))
-    return _in_windows(sketch, stage)
+        return _in_windows(longer, longer.state.stage(stage.name), by_threads)
+    return _in_windows(sketch, stage, by_threads)
 
 
-def _in_windows(sketch: PartialSketch, stage: Stage) -> TiledProduct | None:
-    """The sum over windows as a product of matrices whose tiles the engine gathers, if it can."""
+def _makers(found: TiledProduct, stage: Stage) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """For each operand what only makes its rows longer, which loading does as well."""
+    made = list[tuple[str, ...]]()
+    for load in found.operands:
+        producer = private_producer(found.sketch, stage, load.buffer)
+        gathered = None if producer is None else _gathered(found.sketch, load.buffer, found.by_threads)
+        if producer is None or gathered is None or gathered[1].grain(producer.op, found.product.depth_dim(load)) != 0:
+            made.append(())
+        else:
+            made.append(gathered[0])
+    return made[0], made[1]
+
+
+def _in_windows(sketch: PartialSketch, stage: Stage, by_threads: bool) -> TiledProduct | None:
+    """The sum over windows as a product of matrices whose tiles are gathered, if they can be."""
     consumer = fused_consumer(sketch.state, stage)
     reader = "" if consumer is None or consumer.name in sketch.done else consumer.name
     made = _product(sketch.apply(Matricize(stage.name, reader)), stage.name)
@@ -182,18 +196,18 @@ def _in_windows(sketch: PartialSketch, stage: Stage) -> TiledProduct | None:
     makers, together = list[tuple[str, ...]](), 0
     for load in made.operands:
         if load.buffer in before or made.sketch.state.producer(load.buffer) is None:
-            if not _can_load(made.sketch.state, load):
+            if not _can_load(made.sketch.state, load, by_threads):
                 return None
             makers.append(())
             continue
-        gathered = _gathered(made.sketch, load.buffer)
+        gathered = _gathered(made.sketch, load.buffer, by_threads)
         op = made.sketch.state.stage(load.buffer).op
         grain = None if gathered is None else gathered[1].grain(op, made.product.depth_dim(load))
         if gathered is None or grain is None or grain % made.row.k:
             return None
         makers.append(gathered[0])
         together = math.gcd(together, grain // made.row.k)
-    return replace(made, makers=(makers[0], makers[1]), together=together)
+    return replace(made, makers=(makers[0], makers[1]), together=together, by_threads=by_threads)
 
 
 def _product(sketch: PartialSketch, name: str) -> TiledProduct | None:
@@ -210,8 +224,8 @@ def _product(sketch: PartialSketch, name: str) -> TiledProduct | None:
     return TiledProduct(sketch, name, row, axes)
 
 
-def _gathered(sketch: PartialSketch, name: str) -> tuple[tuple[str, ...], Gather] | None:
-    """The stages that the engine does the work of, last ones first, and how it gathers; None where it cannot. A border
+def _gathered(sketch: PartialSketch, name: str, by_threads: bool) -> tuple[tuple[str, ...], Gather] | None:
+    """The stages that loading does the work of, last ones first, and how it gathers; None where it cannot. A border
     of zeros is among them, if nobody else reads it."""
     stage = sketch.state.stage(name)
     makers = list[Stage]()
@@ -222,15 +236,15 @@ def _gathered(sketch: PartialSketch, name: str) -> tuple[tuple[str, ...], Gather
         op = state.stage(name).op
         source = op.loads[0] if len(op.loads) == 1 else None
         gather = gather_of(op, buffer_shape(state, source.buffer)) if source is not None else None
-        if source is not None and gather is not None and _can_load(state, source):
+        if source is not None and gather is not None and _can_load(state, source, by_threads):
             return (name, *(x.name for x in inlined)), gather
     return None
 
 
-def _can_load(state: State, load: Load) -> bool:
+def _can_load(state: State, load: Load, by_threads: bool) -> bool:
     source = state.producer(load.buffer)
     is_outside = source is None or (source.at is None and source.layout is None)
-    return is_outside and has_maps(buffer_shape(state, load.buffer), DTYPES[load.dtype].nbytes)
+    return is_outside and (by_threads or has_maps(buffer_shape(state, load.buffer), DTYPES[load.dtype].nbytes))
 
 
 def _by_warpgroups(found: TiledProduct, context: SketchContext) -> list[Alternative]:
@@ -267,8 +281,9 @@ def _in_ring(found: TiledProduct, staged: bool, context: SketchContext) -> Parti
         sketch = sketch.apply(CacheRead(load.buffer, acc, tag), *map(ComputeInline, makers))
         sketch = sketch.apply(ComputeAt(copy, acc, loops[0], Scope.SHARED.value)).finish(copy)
     sketch = sketch.apply(Pipeline(acc, loops[0], stages.name, "tiles", multiprocessors), WarpgroupMma(acc, row.name))
-    sketch = _sharing(sketch, consumer, product)
-    return sketch.finish(consumer, acc, note=f"{stage.name}:{row.name}{'-staged' * staged}")
+    sketch = sketch if found.by_threads else _sharing(sketch, consumer, product)
+    note = f"{stage.name}:{row.name}{'-copied' * found.by_threads}{'-staged' * staged}"
+    return sketch.finish(consumer, acc, note=note)
 
 
 def _sharing(sketch: PartialSketch, consumer: str, product: ProductAxes) -> PartialSketch:

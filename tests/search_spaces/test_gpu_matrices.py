@@ -21,7 +21,7 @@ from tests.codegen.nvcc import resources
 from tests.matrix_products import ORDERS, biased, product
 from tests.search_spaces.gpu_candidates import Drawn, draw
 
-MARK = "mma."
+MARK = ":mma."
 SM_80 = TARGETS["cuda"]
 
 

@@ -27,6 +27,7 @@ from autosched.ir.atomics import atomic_operation
 from autosched.ir.dots import Dot, Word
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var, binary, select
+from autosched.ir.matrices import MATRICES
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import (
     BLOCKS,
@@ -51,7 +52,7 @@ from autosched.ir.stmt import (
     walk,
 )
 from autosched.ir.storage import element_count, versions_of
-from autosched.ir.tiles import ALIGNMENT, REGISTERS, WARPGROUP, WARPS
+from autosched.ir.tiles import ALIGNMENT, REGISTERS, WARPGROUP, WARPS, by_engine
 from autosched.ir.visit import exprs_of, loads, moved, subexpressions, substitute
 from autosched.lower.passes.overlap_iterations import WORD_BYTES
 
@@ -61,10 +62,8 @@ WARP = 32  # threads that exchange values unless a shuffle says how many
 
 
 def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSource:
-    """The text and launches of a concrete function in the dialect of a `kind` of target.
-
-    `head` goes into a comment at the top.
-    """
+    """The text, with `head` as a comment at the top, and launches of a concrete function in a kind of target's
+    dialect."""
     dialect = DIALECTS[kind]
     workspace, nests = shared_and_nests(func.body)
     outside = {b.name: b for b in (*func.params, *workspace)}
@@ -82,8 +81,8 @@ def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSour
     outputs = tuple(b.name for b in func.params[len(func.params) - func.n_outputs :])
     scratch = tuple((b.name, element_count(b) * b.itemsize) for b in workspace)
     text = comment + dialect.prologue + "\n" + "\n\n".join([*helpers.values(), *parts]) + "\n"
-    is_specific = any(isinstance(a, TensorMap) for launch in launches for a in launch.arguments)
     rows = tuple(sorted({s.matrix for s in walk(func.body) if isinstance(s, Store) and s.matrix}))
+    is_specific = any(MATRICES[row].warps > 1 for row in rows)
     return GpuSource(func.name, kind, text, tuple(launches), inputs, outputs, scratch, is_specific, rows)
 
 
@@ -137,6 +136,7 @@ class _Kernel:
         written = {b for s in walk(self.nest) if isinstance(s, Store) for b in s.buffers}
         read = {x.buffer for s in walk(self.nest) for e in exprs_of(s) for x in loads(e)}
         tiles = {s.outside for s in walk(self.nest) if isinstance(s, TileCopy)}
+        read |= {name for name in tiles & self.outside.keys() if not by_engine(self.outside[name])}
         for name in self.outside:
             if name in read | written | tiles:
                 self.c.buffers[name] = (self.outside[name], self.text.name(name))

@@ -9,7 +9,9 @@
 Each warpgroup that multiplies arrives once at a barrier of empty places; where blocks of a cluster load tiles for each
 other, at those of both, which must be there until the other one needs them no more. The registers that the warpgroup
 that loads does not need are given to the others. Warpgroups that take turns pass over the places of each other's tiles;
-named barriers say whose turn it is to multiply.
+named barriers say whose turn it is to multiply. One thread loads, unless tiles are copied by all of its warpgroup
+(`tile_copies.py`): then a place is full when its warps have said so, as many iterations later as leaves the others one
+place to read and one to wait for.
 
 Sources: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "setmaxnreg", "mapa", "barrier.cluster".
 """
@@ -17,7 +19,7 @@ Sources: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "setmaxnreg", "mapa", "bar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from autosched.codegen.c.blocks import BlockOrder
@@ -38,62 +40,28 @@ from autosched.codegen.c.engine import (
 from autosched.codegen.c.expressions import Expressions
 from autosched.codegen.c.matrices import CONSTRAINTS, ProductLoops
 from autosched.codegen.c.names import Text
+from autosched.codegen.c.ring_nests import Ring, ring_of, stores_of
 from autosched.codegen.c.shared import SharedMemory
 from autosched.codegen.c.source import PixelBox, TensorMap
+from autosched.codegen.c.tile_copies import copy_tile, number_of_thread, start_group, wait_for_groups
 from autosched.codegen.c.warpgroups import DESCRIPTOR, emit_group_product, group_product
 from autosched.errors import ScheduleError
 from autosched.ir.expr import INDEX, Const, Expr, Var
-from autosched.ir.stmt import Allocate, Barrier, Buffer, For, If, Pixels, Scope, Seq, Stmt, TileCopy, walk
+from autosched.ir.stmt import Buffer, Pixels, Scope, Stmt, TileCopy
 from autosched.ir.storage import element_count, versions_of
-from autosched.ir.tiles import ALIGNMENT, MOST_REGISTERS, REGISTERS, WARPS, Panels, constant_shape, panels_of
+from autosched.ir.tiles import (
+    ALIGNMENT,
+    MOST_REGISTERS,
+    REGISTERS,
+    REGISTERS_OF_COPIES,
+    WARPS,
+    Panels,
+    by_engine,
+    constant_shape,
+    panels_of,
+)
 
 ZERO = Const(0, INDEX)
-
-
-@dataclass(frozen=True)
-class Ring:
-    """`loop` over places that `loads` fill, `buffers` with all places of each, and what is done with them."""
-
-    loop: For
-    buffers: tuple[Buffer, ...]
-    loads: tuple[TileCopy, ...]
-    compute: tuple[Stmt, ...]
-
-    @property
-    def multiprocessors(self) -> int:
-        """Whose resident blocks go through the work of all; 0 where each block has its own."""
-        return 0 if self.loop.overlap is None else self.loop.overlap.multiprocessors
-
-    @property
-    def places(self) -> int:
-        assert self.loop.overlap is not None
-        assert isinstance(self.loop.overlap.stages, Const)
-        return int(self.loop.overlap.stages.value)
-
-
-def ring_of(nest: Stmt) -> Ring | None:
-    """The ring of a kernel; None for one without. Raises ScheduleError for several, or where it is not as lowered."""
-    loops = [s for s in walk(nest) if isinstance(s, For) and s.overlap is not None and s.overlap.by_tiles]
-    if not loops:
-        return None
-    buffers: list[Buffer] = []
-    body = loops[0].body
-    while isinstance(body, Allocate):
-        buffers.append(body.buffer)
-        body = body.body
-    stmts = body.stmts if isinstance(body, Seq) else ()
-    ends = [n for n, s in enumerate(stmts) if isinstance(s, Barrier)]
-    loads = [s.then for s in stmts[1 : ends[1]] if isinstance(s, If)] if len(ends) == 2 else []
-    tiles = tuple(s for s in loads if isinstance(s, TileCopy))
-    if len(loops) > 1 or ends[:1] != [0] or len(tiles) != len(buffers) or len(tiles) + 1 != ends[1]:
-        raise ScheduleError("a kernel with tiles has one loop over them: barrier, loads, barrier, product")
-    return Ring(loops[0], tuple(buffers), tiles, stmts[ends[1] + 1 :])
-
-
-def stores_of(nest: Stmt) -> dict[TileCopy, Buffer]:
-    """The tiles that a kernel writes back, and where they are in shared memory."""
-    buffers = {s.buffer.name: s.buffer for s in walk(nest) if isinstance(s, Allocate)}
-    return {s: buffers[s.buffer] for s in walk(nest) if isinstance(s, TileCopy) and s.back}
 
 
 def ring_code(nest: Stmt, c: Expressions, text: Text) -> RingCode | None:
@@ -145,7 +113,8 @@ class RingCode:
     def tensor_maps(self) -> list[TensorMap]:
         """What the kernel takes first; the C names of its tensors are known."""
         self.c.helpers["TensorMap"] = MAP_TYPE
-        loads = zip(self.ring.loads, map(panels_of, self.ring.buffers), strict=True)
+        panels = map(panels_of, self.ring.buffers)
+        loads = ((copy, p) for copy, p in zip(self.ring.loads, panels, strict=True) if self._is_loaded(copy))
         stores = ((copy, panels_of(b)) for copy, b in self.stores.items())
         return [self._tensor_map(copy, panels) for copy, panels in (*loads, *stores)]
 
@@ -197,7 +166,7 @@ class RingCode:
         with self.text.block(f"if ({self._is_first(0)})"):
             number = self.text.name("n")
             with self.text.block(f"for (int {number} = 0; {number} < {self.ring.places}; ++{number})"):
-                self._call("start_barrier", f"&{self.barriers}[{number} * 2]", "1")
+                self._call("start_barrier", f"&{self.barriers}[{number} * 2]", str(self._partners))
                 arrivals = groups * (1 if self.cluster is None else self.cluster.size)
                 self._call("start_barrier", f"&{self.barriers}[{number} * 2 + 1]", str(arrivals))
             self._call("show_barriers")
@@ -214,15 +183,32 @@ class RingCode:
         x, y, z = (self.c.dialect.thread.format(axis=a, number=n) for n, a in enumerate("xyz"))
         return f"{x} == 0 && {y} == 0 && {z} == {group * WARPS}"
 
+    def _is_loaded(self, copy: TileCopy) -> bool:
+        """By the engine, not by threads."""
+        return by_engine(self.c.buffers[copy.outside][0])
+
+    @property
+    def _copied(self) -> list[TileCopy]:
+        return [copy for copy in self.ring.loads if not self._is_loaded(copy)]
+
+    @property
+    def _partners(self) -> int:
+        """Those after which a place is full: of the thread that says what the engine will bring, of warps that copy."""
+        copied = len(self._copied)
+        return (copied < len(self.ring.loads)) + (WARPS if copied else 0)
+
     @contextmanager
     def loads(self) -> Iterator[None]:
-        """Around what the thread does that loads."""
+        """Around what the threads do that load."""
         z = self.c.dialect.thread.format(axis="z", number=2)
         self.text.line(f"if ({z} >= {self.groups * WARPS}) {{")
         with self.text.indented():
             self._share(1, "give", "dec")
-            with self.text.block(f"if ({self._is_first(self.groups)})"):
+            if self._copied:
                 yield
+            else:
+                with self.text.block(f"if ({self._is_first(self.groups)})"):
+                    yield
 
     @contextmanager
     def multiplies(self) -> Iterator[None]:
@@ -297,7 +283,7 @@ class RingCode:
                 self._skip()
 
     def _share(self, role: int, word: str, way: str) -> None:
-        count = REGISTERS[self.groups][role]
+        count = (REGISTERS_OF_COPIES if self._copied else REGISTERS)[self.groups][role]
         if count < MOST_REGISTERS and self.is_alone:
             name = f"{word}_registers_{count}"
             self.c.helpers[name] = SHARE.format(name=name, way=way, count=count)
@@ -335,23 +321,64 @@ class RingCode:
     # loops
 
     def load(self) -> None:
-        """The loop of the thread that loads."""
+        """The loop of the threads that load."""
+        if self._copied:
+            self._load_and_copy()
+            return
         with self._loop():
             self._wait(1, f"{self.parity} ^ 1")
-            panels = [panels_of(b) for b in self.ring.buffers]
-            full = f"&{self.barriers}[{self.place} * 2]"
-            self._call("expect_bytes", full, str(sum(p.count * p.nbytes for p in panels)))
-            for load, each in zip(self.ring.loads, panels, strict=True):
-                part = self._part(load, each)
-                mask = f", {self.cluster.mask:#x}" if self.cluster is not None and part.for_all else ""
-                name, text = load_function(load, bool(mask))
-                self.c.helpers[name] = text
-                for n in range(part.count):
-                    panel, inside = part.panel + n, part.half * (each.elements // part.share)
-                    at = self._corner(load, panel * (each.span // each.itemsize), part)
-                    place = self._tile(load, panel * each.elements + inside)
-                    self.text.line(f"{name}({place}, &{self.maps[load.buffer]}, {at}, {full}{mask});")
+            self._start_loads()
             self._next()
+
+    def _start_loads(self) -> None:
+        """What the engine brings into a place."""
+        loads = zip(self.ring.loads, map(panels_of, self.ring.buffers), strict=True)
+        panels = [(load, each) for load, each in loads if self._is_loaded(load)]
+        full = f"&{self.barriers}[{self.place} * 2]"
+        self._call("expect_bytes", full, str(sum(p.count * p.nbytes for _, p in panels)))
+        for load, each in panels:
+            part = self._part(load, each)
+            mask = f", {self.cluster.mask:#x}" if self.cluster is not None and part.for_all else ""
+            name, text = load_function(load, bool(mask))
+            self.c.helpers[name] = text
+            for n in range(part.count):
+                panel, inside = part.panel + n, part.half * (each.elements // part.share)
+                at = self._corner(load, panel * (each.span // each.itemsize), part)
+                place = self._tile(load, panel * each.elements + inside)
+                self.text.line(f"{name}({place}, &{self.maps[load.buffer]}, {at}, {full}{mask});")
+
+    def _load_and_copy(self) -> None:
+        """The same where threads copy tiles: places are said to be full in their order, some iterations later."""
+        assert isinstance(self.ring.loop.extent, Const)
+        later = min(self.ring.places - 2, int(self.ring.loop.extent.value))
+        thread, copied = number_of_thread(self.groups * WARPS, self.c, self.text), self.text.name("copied")
+        self.text.line(f"int {copied} = {self.place};")
+        with self._loop() as number:
+            self._wait(1, f"{self.parity} ^ 1")
+            if len(self._copied) < len(self.ring.loads):
+                with self.text.block(f"if ({self._is_first(self.groups)})"):
+                    self._start_loads()
+            for copy in self._copied:
+                copy_tile(copy, self._tile(copy, ZERO), thread, self.c, self.text)
+            start_group(self.c, self.text)
+            with self.text.block(f"if ({number} >= {later})") if later else nullcontext():
+                wait_for_groups(later, self.c, self.text)
+                self._say_full(copied)
+            self._next()
+        if later:
+            wait_for_groups(0, self.c, self.text)
+            self.text.line(self.c.dialect.unroll_by.format(times=1))
+            with self.text.block(f"while ({copied} != {self.place})"):
+                self._say_full(copied)
+
+    def _say_full(self, place: str) -> None:
+        """A warp's copies to a place have ended; on to the next place."""
+        x, y = (self.c.dialect.thread.format(axis=a, number=n) for n, a in enumerate("xy"))
+        self._call("show_to_engine")
+        self.text.line("__syncwarp();")
+        with self.text.block(f"if ({x} == 0 && {y} == 0)"):
+            self._call("arrive", f"&{self.barriers}[{place} * 2]")
+        self.text.line(f"{place} = {place} == {self.ring.places - 1} ? 0 : {place} + 1;")
 
     def multiply(self, emit: Callable[[Stmt], None]) -> None:
         """The loop of the threads that multiply; `emit` writes what they do with a place."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const
 from autosched.ir.stmt import BLOCKS, THREADS, ForKind, Layout, Scope
-from autosched.ir.tiles import ROW_BYTES, has_maps
 from autosched.schedule.gathers import gather_of
 from autosched.schedule.stage import Loop, Num, Pipelined, Stage, closed
 from autosched.schedule.state import State
@@ -160,8 +158,9 @@ class Pipeline:
 
     `copies`: "asynchronous" ones are left to the memory system and waited for (cp.async of CUDA, for 4, 8 or 16 bytes
     and zeros); "registers" hold what an iteration needs while the one before it computes; "tiles" are copies of tensors
-    as they are, loaded by the copy engine (TMA of CUDA, see `ir/tiles.py`) for a product of matrices. Only with these
-    may the resident blocks of so many `multiprocessors` go through the work of all; 0 for a block for each.
+    as they are, loaded by the copy engine (TMA of CUDA, see `ir/tiles.py`) for a product of matrices, or copied by
+    threads where rows are no multiples of 16 bytes. Only with these may the resident blocks of so many
+    `multiprocessors` go through the work of all; 0 for a block for each.
     """
 
     stage: str
@@ -197,7 +196,7 @@ class Pipeline:
 
 
 def _check_tile(where: str, state: State, copy: Stage) -> None:
-    """It is a copy of what the engine can read."""
+    """It is a copy of what the engine can read, or could but for the length of rows."""
     value = copy.op.body[0]
     point = tuple(a.var for a in copy.op.axes)
     is_plain = copy.cooperate is None and copy.layout is None and not copy.splits and copy.op.reducer is None
@@ -208,8 +207,7 @@ def _check_tile(where: str, state: State, copy: Stage) -> None:
     check(is_copy, f"{where}: {copy.name} is no copy of a tensor with its loops and its layout as they are")
     made = state.producer(source.buffer)
     is_outside = made is None or (made.at is None and made.layout is None)
-    can = is_outside and has_maps(shape, DTYPES[source.dtype].nbytes)
-    check(can, f"{where}: tiles of {source.buffer} cannot be loaded: its rows are no multiples of {ROW_BYTES} bytes")
+    check(is_outside, f"{where}: tiles of {source.buffer} cannot be loaded: it is not in global memory as it is")
 
 
 @dataclass(frozen=True)

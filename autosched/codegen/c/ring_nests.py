@@ -1,0 +1,55 @@
+"""Where a nest has a ring of tiles, and what fills and reads it: the parts that `rings.py` writes as CUDA C."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.errors import ScheduleError
+from autosched.ir.expr import Const
+from autosched.ir.stmt import Allocate, Barrier, Buffer, For, If, Seq, Stmt, TileCopy, walk
+
+
+@dataclass(frozen=True)
+class Ring:
+    """`loop` over places that `loads` fill, `buffers` with all places of each, and what is done with them."""
+
+    loop: For
+    buffers: tuple[Buffer, ...]
+    loads: tuple[TileCopy, ...]
+    compute: tuple[Stmt, ...]
+
+    @property
+    def multiprocessors(self) -> int:
+        """Whose resident blocks go through the work of all; 0 where each block has its own."""
+        return 0 if self.loop.overlap is None else self.loop.overlap.multiprocessors
+
+    @property
+    def places(self) -> int:
+        assert self.loop.overlap is not None
+        assert isinstance(self.loop.overlap.stages, Const)
+        return int(self.loop.overlap.stages.value)
+
+
+def ring_of(nest: Stmt) -> Ring | None:
+    """The ring of a kernel; None for one without. Raises ScheduleError for several, or where it is not as lowered."""
+    loops = [s for s in walk(nest) if isinstance(s, For) and s.overlap is not None and s.overlap.by_tiles]
+    if not loops:
+        return None
+    buffers: list[Buffer] = []
+    body = loops[0].body
+    while isinstance(body, Allocate):
+        buffers.append(body.buffer)
+        body = body.body
+    stmts = body.stmts if isinstance(body, Seq) else ()
+    ends = [n for n, s in enumerate(stmts) if isinstance(s, Barrier)]
+    loads = [s.then for s in stmts[1 : ends[1]] if isinstance(s, If)] if len(ends) == 2 else []
+    tiles = tuple(s for s in loads if isinstance(s, TileCopy))
+    if len(loops) > 1 or ends[:1] != [0] or len(tiles) != len(buffers) or len(tiles) + 1 != ends[1]:
+        raise ScheduleError("a kernel with tiles has one loop over them: barrier, loads, barrier, product")
+    return Ring(loops[0], tuple(buffers), tiles, stmts[ends[1] + 1 :])
+
+
+def stores_of(nest: Stmt) -> dict[TileCopy, Buffer]:
+    """The tiles that a kernel writes back, and where they are in shared memory."""
+    buffers = {s.buffer.name: s.buffer for s in walk(nest) if isinstance(s, Allocate)}
+    return {s: buffers[s.buffer] for s in walk(nest) if isinstance(s, TileCopy) and s.back}
