@@ -12,7 +12,7 @@ axes     Flatten                                                            (ste
 windows  Separate                                                           (steps/separate.py)
          Matricize                                                          (steps/matricize.py)
          Lengthen                                                           (steps/lengthen.py)
-shares   DivideLast                                                         (steps/shares.py)
+shares   DivideLast  WithinReach                                            (steps/shares.py)
 operands Widen  Factor  Once                                                (steps/widen.py)
 words    Tensorize                                                          (steps/tensorize.py)
 whole    Winograd                                                           (steps/winograd.py)
@@ -41,7 +41,7 @@ from autosched.schedule.steps.matricize import Matricize, windows
 from autosched.schedule.steps.online import Average, Online, Spread
 from autosched.schedule.steps.places import NarrowPlaces
 from autosched.schedule.steps.separate import Separate, window_axes
-from autosched.schedule.steps.shares import DivideLast
+from autosched.schedule.steps.shares import DivideLast, WithinReach
 from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.steps.tensorize import Tensorize
 from autosched.schedule.steps.warpgroups import ShareTiles, StoreTiles, WarpgroupMma, can_store_tiles
@@ -100,6 +100,7 @@ __all__ = [
     "WarpgroupMma",
     "Widen",
     "Winograd",
+    "WithinReach",
     "can_flatten",
     "can_store_tiles",
     "check_target",

@@ -34,7 +34,7 @@ from autosched.schedule.steps.matricize import Matricize
 from autosched.schedule.steps.online import Average, Online, Spread
 from autosched.schedule.steps.places import NarrowPlaces
 from autosched.schedule.steps.separate import Separate
-from autosched.schedule.steps.shares import DivideLast
+from autosched.schedule.steps.shares import DivideLast, WithinReach
 from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.steps.tensorize import Tensorize
 from autosched.schedule.steps.warpgroups import ShareTiles, StoreTiles, WarpgroupMma
@@ -50,6 +50,7 @@ STEPS: dict[str, type[Any]] = {
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
         Flatten, Widen, Separate, Factor, Once, Raster,
         Mma, Matricize, Lengthen, Average, Spread, Online, WarpgroupMma, StoreTiles, ShareTiles, DivideLast,
+        WithinReach,
     )
 }  # fmt: skip
 

@@ -9,7 +9,16 @@ from autosched.errors import ScheduleError
 from autosched.ir.expr import Binary, Load
 from autosched.ir.interpreter.interpret import interpret
 from autosched.lower import lower
-from autosched.schedule import DivideLast, Split, initial_state, replay, steps_to_json
+from autosched.schedule import (
+    ComputeAt,
+    ComputeInline,
+    DivideLast,
+    Split,
+    WithinReach,
+    initial_state,
+    replay,
+    steps_to_json,
+)
 from autosched.te.operators.normalise import softmax
 from autosched.te.reference.evaluate import evaluate, within
 from autosched.te.reference.inputs import make_inputs
@@ -54,3 +63,34 @@ def test_it_comes_before_the_loops_change() -> None:
     for stage, axis in (("Y", "s"), ("W", "i0")):
         with pytest.raises(ScheduleError, match="before any other change"):
             state.apply(Split(stage, axis, (2,)), DivideLast("Y"))
+
+
+def test_rows_end_at_the_diagonal() -> None:
+    """Blocks of two rows, of five: what is computed of columns that come later is never read."""
+    dag = collapse(weighted(Sizes(5, 6, 3, 4), "float32", "causal"))
+    state = initial_state(dag).apply(DivideLast("Y"), ComputeInline("Y"), Split("Z", "i0", (2,)))
+    state = state.apply(WithinReach("Y.acc", "Z", "i0.0"))
+    guarded = {s.name for s in state.stages if s.op.guards}
+    assert guarded == {"X", "top", "E", "all", "Y.acc"}
+    for name in ("Y.acc", "all", "E", "top", "X"):
+        state = state.apply(ComputeAt(name, "Z", "i0.0"))
+    inputs = make_inputs(dag, 0, "normal")
+    (reference,) = evaluate(dag, inputs)
+    (got,) = interpret(lower(state), inputs)
+    assert within(reference, got).all()
+    assert replay(dag, steps_to_json(state, {})).stages == state.stages
+
+
+@pytest.mark.parametrize(
+    ("masked", "root", "loop", "message"),
+    [
+        ("", "Z", "i0.0", "no condition hides"),
+        ("causal", "P", "i0", "has other rows"),
+        ("causal", "Z", "i1", "not along i0 alone"),
+    ],
+)
+def test_where_no_row_ends(masked: str, root: str, loop: str, message: str) -> None:
+    state = initial_state(collapse(weighted(Sizes(5, 6, 3, 4), "float32", masked))).apply(DivideLast("Y"))
+    state = state.apply(ComputeInline("Y"), Split("Z", "i0", (2,)))
+    with pytest.raises(ScheduleError, match=message):
+        state.apply(WithinReach("Y.acc", root, loop))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Cast, Const, Expr, Load, Var, binary, ceildiv, const, imax, imin
 from autosched.ir.linear import ONE, ZERO
+from autosched.ir.reach import Reach, reach
 from autosched.ir.stmt import THREADS, Allocate, Barrier, Buffer, For, Scope, Seq, Stmt, Store
 from autosched.ir.visit import free_vars, loads, substitute
 from autosched.lower.symbolic.cross_thread import ThreadTeam
@@ -16,7 +17,6 @@ from autosched.lower.symbolic.domains import part_bound
 from autosched.lower.symbolic.gpu_nest import GpuNest, choose, is_inside
 from autosched.lower.symbolic.nest import NestBuilder, buffers_of_stage
 from autosched.lower.symbolic.online import OnlineRows, joined, rescaled, started
-from autosched.lower.symbolic.reach import Reach, reach
 from autosched.schedule.stage import Loop, Stage
 
 

@@ -19,7 +19,7 @@ exp(old - new), so what was added up under a smaller maximum is multiplied by th
       Y.weights = exp(X - peak);  total += Y.weights;  Y.acc += Y.weights * V
 
 A row of which nothing counts yet has the peak -inf: its weights are zeros. Blocks in which no row has anything, since a
-condition hides what comes after the diagonal, are left out (`lower/symbolic/reach.py`), what they would multiply too.
+condition hides what comes after the diagonal, are left out (`ir/reach.py`), what they would multiply too.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from autosched.ir.expr import INDEX, Const, Expr, Load, Param, Var, select
+from autosched.ir.reach import Reach, reach
 from autosched.ir.stmt import For, walk
 from autosched.lower import lower
-from autosched.lower.symbolic.reach import Reach, reach
 from autosched.te.rewrites.collapse import collapse
 from search_spaces.gpu import sketches
 from tests.codegen.gpu import TARGETS
