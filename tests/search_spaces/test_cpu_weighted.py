@@ -54,7 +54,7 @@ def test_a_block_of_rows_ends_at_the_diagonal() -> None:
     """Four blocks of 4 rows have 4, 8, 12 and 16 columns."""
     dag = collapse(weighted(Sizes(16, 16, 4, 8), "float32", "causal"))
     [sketch] = in_tasks(dag)
-    row = {p.name: p.domain[0] for p in sketch.params} | {"Z.i0.r": 4}
+    row = {p.name: p.domain[0] for p in sketch.params} | {"Z.i0.b": 2, "Z.i0.r": 2}
     func, _ = concretise(lower(sketch.state), row)
     counts: Counter[str] = Counter()
     interpret(func, make_inputs(dag, 0, "normal"), counts=counts)
