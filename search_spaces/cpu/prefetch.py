@@ -14,11 +14,12 @@ for. So it asks for some of the operand in each step of its reduction:
     B[k, j]        the row of the panel that is read some steps later, one a step. A whole panel would not stay: rows
                    whose distance is a power of two conflict in a few sets of the caches
     a packed one   a share of the next panel's source; of panels that were all made before, a share of the next panel,
-                   where the second level cache holds two. Weights of a network come from memory in each call; so asked
-                   for, they come while all tiles of rows compute and not only the first. On a Xeon with AMX, beside
-                   other work, the kernels of ResNet-50 take 0.90 of the processor time that they take with rows asked
-                   for some steps ahead, those of BERT 0.84; those of MobileNet-V2 0.88, whose
-                   panels of weights are small, but used by few rows
+                   where the second level cache holds two; of weights for one row what is read some steps later
+
+Weights of a network come from memory in each call; so asked for, they come while all tiles of rows compute and not only
+the first. On a Xeon with AMX, beside other work, the kernels of ResNet-50 take 0.90 of the processor time that they
+take with rows asked for some steps ahead, those of BERT 0.84; those of MobileNet-V2 0.88, whose panels of weights are
+small, but used by few rows. A product of one row by 576 x 960 floats from memory takes 0.93 of the time with them.
 
 Both ask line by line, in the steps of a reduction. A core waits for ten or twenty lines at a time; a tile that asked
 for more of them before its first step would wait there. Rows that are needed some steps later go to the second level
@@ -154,7 +155,7 @@ def _prefetch(state: State, tile: Stage, choose: Chooser, context: SketchContext
     steps = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
     for read in reads if steps else ():
         step = None if read.is_indirect else choose(state, TileRead(tile, steps[-1], read, reads), context)
-        if step is None or _n_bytes(state, step.buffer) < _least_bytes(state, step, context):
+        if step is None or _n_bytes(state, step.buffer) < _least_bytes(state, step, context, is_reused(read, tile)):
             continue
         try:
             state = state.apply(step)
@@ -163,14 +164,15 @@ def _prefetch(state: State, tile: Stage, choose: Chooser, context: SketchContext
     return state
 
 
-def _least_bytes(state: State, step: Prefetch | FetchAhead, context: SketchContext) -> float:
+def _least_bytes(state: State, step: Prefetch | FetchAhead, context: SketchContext, reused: bool = True) -> float:
     """The bytes from which an operand is worth asking for.
 
     Those of a large one. Panels of weights that few rows use come from memory in each call of a network, whatever their
     size, and that takes as long as a good part of the arithmetic.
     """
     copy = state.producer(step.buffer)
-    if copy is None or copy.at is not None or not isinstance(step, FetchAhead) or not state.is_constant(copy):
+    few = isinstance(step, FetchAhead) or not reused
+    if copy is None or copy.at is not None or not few or not state.is_constant(copy):
         return _large(context)
     return context.target.l1_bytes
 
@@ -212,10 +214,12 @@ def _has_short_runs(read: Read, tile: Stage, reads: tuple[Read, ...]) -> bool:
 
 
 def _for_operand(state: State, operand: TileRead, context: SketchContext) -> Prefetch | FetchAhead | None:
-    """None where each element is read once, or it cannot be said which elements the next tile reads."""
+    """None where it cannot be said which elements the next tile reads, or each is read once; but for panels."""
     tile, loop, read, reads = operand
-    if _has_short_runs(read, tile, reads) or not is_reused(read, tile):
-        return None  # a depthwise convolution's image: it comes once, in order
+    if _has_short_runs(read, tile, reads):
+        return None
+    if not is_reused(read, tile):  # a depthwise convolution's image: it comes once, in order
+        return _for_one_row(state, tile, loop, read)
     name = read.load.buffer
     copy = state.producer(name)
     if copy is None and (read.strides[tile.op.reduce_axes[-1].name] or 0) > 1:
@@ -246,6 +250,15 @@ def _for_panel(
     few = points(state.root(tile)) <= FEW_ROWS * n_columns
     if few and 2 * n_bytes <= context.target.l2_bytes:
         return FetchAhead(tile.name, loop, tile.name, name, 1, 2)
+    return Prefetch(tile.name, name, loop, PANEL_AHEAD, 2)
+
+
+def _for_one_row(state: State, tile: Stage, loop: str, read: Read) -> Prefetch | None:
+    """The prefetch of panels of weights that one row reads, some steps ahead."""
+    name, copy = read.load.buffer, state.producer(read.load.buffer)
+    panels = copy is not None and copy.at is None and copy.layout is not None and bool(copy.layout.tiles)
+    if copy is None or not panels or not state.is_constant(copy) or not _is_of_input(state, copy):
+        return None
     return Prefetch(tile.name, name, loop, PANEL_AHEAD, 2)
 
 

@@ -162,6 +162,23 @@ def test_of_panels_that_many_rows_use_the_next_rows_are_asked_for():
     assert ways == {"PrefetchHint"}
 
 
+def test_one_row_asks_for_its_weights_some_steps_ahead():
+    """Panels that are read once, where they are more than the first cache holds."""
+
+    def asked(depth):
+        x, w, k = (
+            te.placeholder((1, depth), name="X"),
+            te.placeholder((96, depth), name="W"),
+            te.reduce_axis(depth, "k"),
+        )
+        y = te.compute((1, 96), lambda i, j: te.sum(x[i, k] * w[j, k], axis=k), name="Y")
+        found = sketches(collapse(ComputeDAG(y, weights=["W"])), parse_target("llvm -mcpu=sapphirerapids"), 1)
+        return {(type(h).__name__, h.buffer) for s in found for x in s.state.stages for h in (*x.ahead, *x.prefetches)}
+
+    assert {buffer for _, buffer in asked(640)} == {"W.pack"}
+    assert asked(64) == set()
+
+
 def test_what_is_added_to_short_sums_is_asked_for():
     """A residual, but no bias."""
     a, b = te.placeholder((5, 37), name="A"), te.placeholder((37, 67), name="B")
