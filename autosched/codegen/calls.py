@@ -24,3 +24,28 @@ class KernelCall:
     entry: str
     pointers: tuple[Pointer | None, ...]
     workspace: Pointer
+
+
+@dataclass(frozen=True)
+class RowWrite:
+    """Rows of `nbytes`, copied to their places along an axis. An index is an integer of `index_bytes`; one from -1
+    downwards counts from the end, and one beyond is passed over.
+
+    `shape`: how many times its places there are before the axis, its places, and the rows for each of these times.
+    """
+
+    to: Pointer
+    at: Pointer
+    rows: Pointer
+    shape: tuple[int, int, int]
+    nbytes: int
+    index_bytes: int
+
+
+@dataclass(frozen=True)
+class ArgumentCopy:
+    """`nbytes` of the caller's argument number `source` are copied to the one at `to`, unless they are one array."""
+
+    source: int
+    to: int
+    nbytes: int

@@ -18,7 +18,8 @@ import numpy as np
 from autosched.errors import GraphError
 from autosched.graph.graph import Attribute, Graph, Node, Value
 from autosched.graph.operators import operators, results_of
-from autosched.graph.partition import Group, dag_of
+from autosched.graph.partition import dag_of
+from autosched.graph.steps import Group
 from autosched.ir.dtype import DTYPES
 from autosched.te import ComputeDAG
 

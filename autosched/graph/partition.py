@@ -3,6 +3,7 @@
     Group(nodes, inputs, outputs)      one kernel: the stages of its nodes as one graph of `te`
     Alias(output, base, offset)        a part of what is stored, in another shape: the same elements, at no cost
     Join(output, parts)                values that are stored behind each other, as one: they are written there
+    Write(output, base, at, rows)      rows written into an input that nothing else reads: a cache of keys or values
 
 A node is computed in one of four places.
 
@@ -23,19 +24,18 @@ its expression (`node_facts`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias, cast
-
-import numpy as np
+from typing import cast
 
 from autosched.errors import GraphError
 from autosched.graph.fusion_cost import FusionRates, NodeWork, pays_to_take_in
-from autosched.graph.graph import Array, Graph, Node, Shape
+from autosched.graph.graph import Graph, Node, Shape
 from autosched.graph.node_facts import Kind, NodeFacts, facts_of, operand_facts
 from autosched.graph.operators import build, own_result
 from autosched.graph.operators.index_maps import axis_of
+from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write
 from autosched.ir.dtype import DTYPES
 from autosched.te import ComputeDAG, placeholder
 
@@ -44,64 +44,14 @@ MOST_NODES = 64  # of a group
 GENERIC = FusionRates(24.0, 32.0, 300.0)  # of one core of no particular kind
 
 
-@dataclass(frozen=True)
-class Group:
-    """One kernel. `inputs`: values from outside, constants last; `outputs`: values that are needed outside."""
-
-    nodes: tuple[Node, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{', '.join(self.outputs)} = {' '.join(node.operator for node in self.nodes)}({', '.join(self.inputs)})"
-
-
-@dataclass(frozen=True)
-class Alias:
-    """`output` is `base` in another shape, from the element `offset` on."""
-
-    output: str
-    base: str
-    offset: int = 0
-
-    def part_of(self, array: Array, shape: Shape) -> Array:
-        """The elements of `output`, of this `shape`, in the array of `base`."""
-        return array.reshape(-1)[self.offset : self.offset + math.prod(shape)].reshape(shape)
-
-
-@dataclass(frozen=True)
-class Join:
-    """`output` is its `parts`, results of groups, behind each other."""
-
-    output: str
-    parts: tuple[str, ...]
-
-    def of(self, arrays: Sequence[Array], shape: Shape) -> Array:
-        """`output`, of this `shape`, from the arrays of its parts."""
-        return np.concatenate([array.reshape(-1) for array in arrays]).reshape(shape)
-
-
-NetworkStep: TypeAlias = Group | Alias | Join
-
-
-def views_of(steps: Iterable[NetworkStep]) -> dict[str, Alias]:
-    """Of each value that is a view, where it lies in one that is none."""
-    views: dict[str, Alias] = {}
-    for step in steps:
-        if isinstance(step, Alias):
-            outer = views.get(step.base, Alias(step.base, step.base))
-            views[step.output] = Alias(step.output, outer.base, outer.offset + step.offset)
-    return views
-
-
 def partition(
-    graph: Graph, rates: FusionRates = GENERIC, alone: frozenset[str] = frozenset()
+    graph: Graph, rates: FusionRates = GENERIC, alone: frozenset[str] = frozenset(), in_place: bool = False
 ) -> tuple[NetworkStep, ...]:
     """The steps of a network, in an order in which each value is made before it is read.
 
-    Nodes that make a value of `alone` are on their own.
+    Nodes that make a value of `alone` are on their own. `in_place`: whether rows may be written into inputs.
     """
-    work = _Partition(graph, rates, alone)
+    work = _Partition(graph, rates, alone, in_place)
     for node in graph.nodes:
         work.begin(node)
     for node in reversed(graph.nodes):
@@ -146,9 +96,10 @@ class _Partition:
     graph: Graph
     rates: FusionRates
     alone: frozenset[str]
+    in_place: bool
     homes: dict[int, _Open] = field(default_factory=dict)  # by identity of nodes: attributes need no hash
     ends: dict[str, tuple[_End, ...] | None] = field(default_factory=dict)  # who computes a value; None: it is stored
-    joins: dict[int, Join] = field(default_factory=dict)  # by identity of nodes
+    joins: dict[int, Join | Write] = field(default_factory=dict)  # what no kernel computes, by identity of nodes
 
     @cached_property
     def places(self) -> Mapping[int, int]:
@@ -220,7 +171,7 @@ class _Partition:
     def take_in(self, node: Node) -> None:
         """Decides for a node whose readers are decided whether they compute it."""
         facts = self.facts(node)
-        if (join := self._join_of(node)) is not None:
+        if (join := self._join_of(node) or self._write_of(node)) is not None:
             self.joins[id(node)] = join
             self.ends[join.output] = None
             del self.homes[id(node)]
@@ -307,7 +258,8 @@ class _Partition:
         axis = axis_of(cast("int", node.attributes["axis"]), len(shape))
         parts = [self._stored_as(name) for name in node.inputs if name is not None]
         makers = [self.graph.producers.get(part) for part in parts]
-        taken = {part for join in self.joins.values() for part in join.parts} | {*self.graph.outputs}
+        joins = [join for join in self.joins.values() if isinstance(join, Join)]
+        taken = {part for join in joins for part in join.parts} | {*self.graph.outputs}
         if math.prod(shape[:axis]) > 1 or len(set(parts)) < len(parts) or not taken.isdisjoint(parts):
             return None
         if any(maker is None or id(maker) not in self.homes for maker in makers):
@@ -317,6 +269,18 @@ class _Partition:
         stored = [maker is not None and self._is_stored(maker) for maker in makers]
         copied = self.rates.begin_cycles + 2 * self._nbytes(output) / self.rates.bytes_per_cycle
         return Join(output, tuple(parts)) if stored.count(False) * self.rates.begin_cycles <= copied else None
+
+    def _write_of(self, node: Node) -> Write | None:
+        """What the writing of rows becomes that makes an output of an input that nothing else reads: whenever it is
+        done, no reader of what was there before comes later."""
+        if node.operator != "write_rows" or not self.in_place or self._is_alone(node):
+            return None
+        base, at, rows = (name or "" for name in node.inputs)
+        alone = self.graph.users[base] == (node,) and base not in (*self.graph.outputs, at, rows)
+        if base not in self.graph.inputs or node.outputs[0] not in self.graph.outputs or not alone:
+            return None
+        shape = self.graph.values[base].shape
+        return Write(node.outputs[0], base, at, rows, axis_of(cast("int", node.attributes["axis"]), len(shape)))
 
     def _stored_as(self, name: str) -> str:
         """The value that `name` is all of, in another shape perhaps."""
@@ -416,6 +380,7 @@ class _Partition:
         """Groups where their last node stands; aliases, of those views that are read as such, where they do."""
         groups = {id(group.last): self._closed(group) for group in {id(g): g for g in self.homes.values()}.values()}
         read = {name for group in groups.values() for name in group.inputs} | set(self.graph.outputs)
+        read.update(name for write in self.joins.values() if isinstance(write, Write) for name in write.reads)
         for node in reversed(self.graph.nodes):
             if self.facts(node).kind is Kind.VIEW and node.outputs[0] in read:
                 read.update(node.used)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import Arithmetic, evaluate_node, exact, interpret, plain
-from autosched.graph.partition import Alias, Group, Join, dag_of
+from autosched.graph.partition import dag_of
+from autosched.graph.steps import Alias, Group, Join, Write
 from autosched.ir.dtype import DTYPES
 from autosched.network.closeness import WINOGRAD, Comparison, compare, size_of
 from autosched.network.inputs import InputSet
@@ -169,6 +170,8 @@ class _KernelWalk:
             if isinstance(step, Join):
                 parts = [self._value(name) for name in step.parts]
                 self._values[step.output] = step.of(parts, self._program.graph.values[step.output].shape)
+            elif isinstance(step, Write):
+                self._values[step.output] = step.of(*map(self._value, step.reads))
             else:
                 yield self._check(n, step)
             for name in {self._base(name) for name in _read(step)}:
@@ -208,7 +211,9 @@ class _KernelWalk:
         return view.part_of(self._values[view.base], self._program.graph.values[name].shape)
 
 
-def _read(step: Group | Join) -> tuple[str, ...]:
+def _read(step: Group | Join | Write) -> tuple[str, ...]:
+    if isinstance(step, Write):
+        return step.reads
     return step.inputs if isinstance(step, Group) else step.parts
 
 

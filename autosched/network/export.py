@@ -54,7 +54,7 @@ def export_model(model: NativeModel, path: Path) -> list[Path]:
 def _entry(model: NativeModel, symbol: str) -> bytes:
     """The function and the thread pool; the kernels are objects of their own."""
     n, device = len(model.inputs) + len(model.outputs), model.device
-    program = emit_program(ENTRY, tuple(model.program.launches()), n, device.target)
+    program = emit_program(ENTRY, tuple(model.program.calls()), n, device.target, tuple(model.program.copies()))
     wrapper = wrapper_ir(symbol, ENTRY, range(n + 1), n + 1, device.threads)  # the weights come last
     return export_object(program + wrapper, device.target, device.threads, alone=False)
 
@@ -63,6 +63,9 @@ def _header(model: NativeModel, symbol: str, weights: WeightsFile) -> Header:
     target, threads = model.device.target, model.device.threads
     arguments = arguments_of(model.inputs, model.outputs)
     about = [f"  {a.name:<12} {a.role}  {a.spec}" for a in arguments]
+    for output, base in model.program.in_place.items():
+        result, given = arguments[len(model.inputs) + output].name, arguments[base].name
+        about.append(f"  {result:<12} may be the array of {given}: then rows of it are written, and no more is copied")
     about.append(f'  {"weights":<12} from {symbol}_map("NAME{SUFFIX}"), the same for all calls')
     workspace_bytes = max(-(-model.arena_bytes // ALIGNMENT), 1) * ALIGNMENT  # as aligned_alloc wants it
     about += [workspace_line(workspace_bytes), "", *terms(target, threads)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autosched.graph.partition import Group
+from autosched.graph.steps import Group
 from autosched.network.model import Model
 
 

@@ -15,7 +15,7 @@ from autosched.codegen.calls import ARENA, ARGUMENT, WEIGHTS, Pointer
 from autosched.codegen.llvm.program import emit_program
 from autosched.errors import DeviceError
 from autosched.graph.graph import Array, Graph
-from autosched.graph.partition import Group
+from autosched.graph.steps import Group
 from autosched.ir.dtype import DTYPES
 from autosched.measure.timing import python_clock
 from autosched.network.model import Clocks, Model, ends_of
@@ -37,7 +37,7 @@ class NativeModel(Kernel, Model):
     ) -> None:
         inputs, outputs = ends_of(original, program.graph)
         fixed = (*(None for _ in (*inputs, *outputs)), address_of(block))
-        super().__init__(loaded[ENTRY], inputs, outputs, program.memory.nbytes, fixed)
+        super().__init__(loaded[ENTRY], inputs, outputs, program.memory.nbytes, fixed, program.in_place)
         self.original, self.program, self.device = original, program, device
         self.block, self.linked = block, loaded
 
@@ -108,9 +108,8 @@ class NativeModel(Kernel, Model):
 
 def link(original: Graph, program: NetworkProgram, device: Device) -> NativeModel:
     """The program as machine code of this process, with its weights packed."""
-    entry = emit_program(
-        ENTRY, tuple(program.launches()), len(program.graph.inputs) + len(program.graph.outputs), device.target
-    )
+    n_arguments = len(program.graph.inputs) + len(program.graph.outputs)
+    entry = emit_program(ENTRY, tuple(program.calls()), n_arguments, device.target, tuple(program.copies()))
     objects = [compile_object(entry, device.target), *(task.kernel.code for task in program.tasks)]
     names = [name for t in program.tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None]
     loaded = load_objects(objects, (ENTRY, *names), device.threads)

@@ -23,7 +23,7 @@ from autosched.codegen.c.source import GpuSource
 from autosched.codegen.calls import ARENA, ARGUMENT, WEIGHTS, KernelCall, Pointer
 from autosched.errors import DeviceError, UsageError
 from autosched.graph.graph import Array, Graph
-from autosched.graph.partition import Group
+from autosched.graph.steps import Group
 from autosched.network.gpu_sources import decoded, workspace_of
 from autosched.network.model import Clocks, Model, ends_of
 from autosched.network.program import NetworkProgram, array_spec

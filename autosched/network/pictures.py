@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from autosched.graph.graph import Graph
 from autosched.graph.liveness import Tenant
 from autosched.graph.memory import ArenaPlan
-from autosched.graph.partition import Alias, Group, Join, NetworkStep
+from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write
 from autosched.network.program import NetworkProgram
 
 WIDTH, HEIGHT = 100, 32  # characters of the picture of an arena
@@ -37,6 +37,8 @@ def groups_text(found: Steps) -> str:
     for n, step in enumerate(found.steps):
         if isinstance(step, Join):
             lines.append(f"{n:4}  {found.graph.values[step.output]} is {', '.join(step.parts)} behind each other")
+        elif isinstance(step, Write):
+            lines.append(f"{n:4}  {found.graph.values[step.output]} is {step.base} with {step.rows} at {step.at}")
         elif isinstance(step, Alias):
             start = f" from element {step.offset} on" if step.offset else ""
             lines.append(f"{n:4}  {found.graph.values[step.output]} is {step.base}{start}")
@@ -76,6 +78,8 @@ def _made(step: NetworkStep) -> Sequence[str]:
 def _read(step: NetworkStep) -> Sequence[str]:
     if isinstance(step, Join):
         return step.parts
+    if isinstance(step, Write):
+        return step.reads
     return step.inputs if isinstance(step, Group) else (step.base,)
 
 

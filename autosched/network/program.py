@@ -9,16 +9,17 @@ from functools import cached_property
 from itertools import accumulate
 
 from autosched.backends import Backend
-from autosched.codegen.calls import ARENA, ARGUMENT, WEIGHTS, KernelCall, Pointer
+from autosched.codegen.calls import ARENA, ARGUMENT, WEIGHTS, ArgumentCopy, KernelCall, Pointer, RowWrite
 from autosched.graph.fusion_cost import rates_of
 from autosched.graph.graph import Graph, Node, Value, fresh_name
 from autosched.graph.liveness import KernelRun, Tenant, live
 from autosched.graph.memory import ArenaPlan, plan
 from autosched.graph.node_facts import Kind, facts_of
 from autosched.graph.order import order
-from autosched.graph.partition import Alias, Group, Join, NetworkStep, partition, views_of
+from autosched.graph.partition import partition
 from autosched.graph.passes import run_passes
 from autosched.graph.passes.view_heads import view_heads
+from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write, views_of
 from autosched.ir.dtype import DTYPES
 from autosched.network.build import UnbuiltKernel
 from autosched.network.recipe import KernelObject
@@ -67,7 +68,24 @@ class NetworkProgram:
         """What lies in the arena, with the kernels, in the order in which they run, from and to which it is needed."""
         return _tenants(self.graph, self.steps, self.kernels, self.backend)
 
+    @property
+    def in_place(self) -> Mapping[int, int]:
+        """Of each output that may be in the memory of an input, by their numbers, which."""
+        inputs, outputs = self.graph.inputs, self.graph.outputs
+        writes = [step for step in self.steps if isinstance(step, Write)]
+        return {outputs.index(write.output): inputs.index(write.base) for write in writes}
+
+    def copies(self) -> Iterator[ArgumentCopy]:
+        """What is copied before anything else, where a caller has other memory for a result than for that input."""
+        for output, base in self.in_place.items():
+            nbytes = array_spec(self.graph, self.graph.outputs[output]).nbytes
+            yield ArgumentCopy(base, len(self.graph.inputs) + output, nbytes)
+
     def launches(self) -> Iterator[KernelCall]:
+        """The calls of kernels alone."""
+        return (call for call in self.calls() if isinstance(call, KernelCall))
+
+    def calls(self) -> Iterator[KernelCall | RowWrite]:
         arguments = (*self.graph.inputs, *self.graph.outputs)
         numbers = {self._home(name): n for n, name in enumerate(arguments)}
 
@@ -85,6 +103,17 @@ class NetworkProgram:
                 pointers = (*map(pointer, step.inputs), *map(pointer, step.outputs), *packed)
                 workspace = Pointer(ARENA, self.memory.offsets.get(_workspace(n), 0))
                 yield KernelCall(self.kernels[n].name, pointers, workspace)
+            elif isinstance(step, Write):
+                found = [place for name in (step.output, step.at, step.rows) if (place := pointer(name)) is not None]
+                yield self._row_write(step, *found)
+
+    def _row_write(self, write: Write, to: Pointer, at: Pointer, rows: Pointer) -> RowWrite:
+        values, axis = self.graph.values, write.axis
+        whole = values[write.base]
+        outer, inner = math.prod(whole.shape[:axis]), math.prod(whole.shape[axis + 1 :])
+        shape = outer, whole.shape[axis], math.prod(values[write.at].shape)
+        nbytes, index_bytes = inner * DTYPES[whole.dtype].nbytes, DTYPES[values[write.at].dtype].nbytes
+        return RowWrite(to, at, rows, shape, nbytes, index_bytes)
 
     def constant(self, name: str) -> Pointer | None:
         """Where a constant lies, or a view of one; None where kernels have it packed alone."""
@@ -184,12 +213,9 @@ def _sizes(graph: Graph, steps: Sequence[NetworkStep]) -> dict[str, int]:
 def steps_of(graph: Graph, device: Device, alone: frozenset[str] = frozenset()) -> tuple[NetworkStep, ...]:
     """The steps of a network, so that few bytes are alive at once; views cost nothing and go first. The nodes that make
     values of `alone` are kernels of their own."""
-    steps = partition(graph, rates_of(device.target, device.threads), alone)
+    steps = partition(graph, rates_of(device.target, device.threads), alone, not device.target.backend.is_gpu)
     found = [step for step in steps if not isinstance(step, Alias)]
-    runs = [
-        KernelRun(step.inputs, step.outputs) if isinstance(step, Group) else KernelRun(step.parts, (step.output,))
-        for step in found
-    ]
+    runs = [_run_of(step) for step in found]
     numbers = order(runs, _sizes(graph, steps), aliases=_bases(steps))
     return (*(step for step in steps if isinstance(step, Alias)), *(found[n] for n in numbers))
 
@@ -206,11 +232,19 @@ def _tenants(
             own = (_workspace(n),) if kernels[n].workspace_bytes else ()
             sizes |= dict.fromkeys(own, kernels[n].workspace_bytes)
             runs.append(KernelRun(step.inputs, (*step.outputs, *own)))
+        elif isinstance(step, Write):
+            runs.append(_run_of(step))
     homes = {name: place.base for name, place in _places(graph, steps).items()}
     found = live(runs, sizes, aliases=homes).tenants
     if not backend.is_gpu:
         return found
     return tuple(replace(t, nbytes=aligned(t.nbytes, backend.array_alignment), beside=()) for t in found)
+
+
+def _run_of(step: Group | Join | Write) -> KernelRun:
+    if isinstance(step, Group):
+        return KernelRun(step.inputs, step.outputs)
+    return KernelRun(step.reads if isinstance(step, Write) else step.parts, (step.output,))
 
 
 def _layout(
@@ -221,14 +255,15 @@ def _layout(
     shared: dict[tuple[str, ...], int] = {}  # by kernel and constants
     bases, used = _bases(steps), 0
     for n, step in enumerate(steps):
-        if not isinstance(step, Group):
+        if isinstance(step, Alias | Join):
             continue
-        own = [name for name in step.inputs if graph.is_constant(name)]
-        if kernels[n].prepare is not None:
+        read = step.inputs if isinstance(step, Group) else step.reads
+        own = [name for name in read if graph.is_constant(name)]
+        if isinstance(step, Group) and kernels[n].prepare is not None:
             packed[n] = shared.setdefault((kernels[n].name, *own), used)
             used += aligned(kernels[n].packed_bytes, alignment) if packed[n] == used else 0
             own = []
-        for name in (*own, *(bases[name] for name in step.inputs if graph.is_constant(bases.get(name)))):
+        for name in (*own, *(bases[name] for name in read if graph.is_constant(bases.get(name)))):
             if name not in raw:
                 raw[name] = used
                 used += aligned(array_spec(graph, name).nbytes, alignment)

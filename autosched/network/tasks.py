@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from autosched.backends import Backend
 from autosched.graph.description import describe
 from autosched.graph.graph import Graph
-from autosched.graph.partition import Group, NetworkStep
+from autosched.graph.steps import Group, NetworkStep
 from autosched.network.build import build_kernels
 from autosched.network.recipe import KernelObject, Recipe
 from autosched.session.device import Device

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from string import Template
 from typing import Any, TypeAlias
@@ -47,6 +47,7 @@ class _Argument(ctypes.Structure):
         ("shape", ctypes.POINTER(ctypes.c_int64)),
         ("bytes", ctypes.c_int64),
         ("flags", ctypes.c_uint32),  # those to be set; _WARN_ON_WRITE is one to be clear
+        ("in_place", ctypes.c_int64),  # the number of the pointer whose array it may be; -1 if none
     )
 
 
@@ -119,6 +120,7 @@ _LOADS: dict[str, tuple[str, str, int]] = {
     "shape": ("ptr", "argument", _Argument.shape.offset),
     "bytes": ("i64", "argument", _Argument.bytes.offset),
     "flags": ("i32", "argument", _Argument.flags.offset),
+    "in_place": ("i64", "argument", _Argument.in_place.offset),
     "its_class": ("ptr", "array", _HEAD - ctypes.sizeof(ctypes.c_void_p)),
     "its_data": ("ptr", "array", _HEAD + _Array.data.offset),
     "its_rank": ("i32", "array", _HEAD + _Array.nd.offset),
@@ -175,6 +177,7 @@ form:
   $shape
   $bytes
   $flags
+  $in_place
   %k.after = add i64 %k, 1
   %same.dtype = icmp eq ptr %its_dtype, %dtype
   %its.rank = sext i32 %its_rank to i64
@@ -215,7 +218,11 @@ compare:
   %end = getelementptr i8, ptr %start, i64 %other_bytes
   %before = icmp ult ptr %start, %its.end
   %after = icmp ult ptr %its_data, %end
-  %overlap = and i1 %before, %after
+  %shared = and i1 %before, %after
+  %may.be = icmp eq i64 %j, %in_place
+  %is.same = icmp eq ptr %start, %its_data
+  %in.place = and i1 %may.be, %is.same
+  %overlap = select i1 %in.place, i1 false, i1 %shared
   %j1 = add i64 %j, 1
   br i1 %overlap, label %refuse, label %apart
 
@@ -245,16 +252,21 @@ say:
 
 
 def gate_of(
-    loaded: LoadedKernel, specs: Sequence[ArraySpec], n_inputs: int, fixed: Sequence[int | None]
+    loaded: LoadedKernel,
+    specs: Sequence[ArraySpec],
+    n_inputs: int,
+    fixed: Sequence[int | None],
+    in_place: Mapping[int, int],
 ) -> Gate | None:
     """The gate of one kernel, None where there is none; `loaded` and `specs` must live as long.
 
     `fixed`: for each pointer of the kernel its address where it is always the same, None where the next array gives it.
+    `in_place`: of outputs, by number, the input whose array may be given for it; the inputs are the first pointers.
     """
     definition = _gate()
     if definition is None:
         return None
-    needs = iter([_argument(spec, is_output=k >= n_inputs) for k, spec in enumerate(specs)])
+    needs = iter([_argument(spec, k >= n_inputs, in_place.get(k - n_inputs, -1)) for k, spec in enumerate(specs)])
     arguments = (_Argument * len(fixed))(*(next(needs) if at is None else _Argument(fixed=at) for at in fixed))
     api = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in _API.values())
     plan = _Plan(*api, loaded.address, loaded.threads, len(fixed), len(specs), id(np.ndarray), arguments)
@@ -266,10 +278,10 @@ def gate_of(
     return made
 
 
-def _argument(spec: ArraySpec, is_output: bool) -> _Argument:
+def _argument(spec: ArraySpec, is_output: bool, in_place: int) -> _Argument:
     flags = _C_CONTIGUOUS | _ALIGNED | (is_output and _WRITEABLE | _WARN_ON_WRITE)
     shape = (ctypes.c_int64 * len(spec.shape))(*spec.shape)
-    return _Argument(id(spec.numpy_dtype), None, len(spec.shape), shape, spec.nbytes, flags)
+    return _Argument(id(spec.numpy_dtype), None, len(spec.shape), shape, spec.nbytes, flags, in_place)
 
 
 @lru_cache(maxsize=1)

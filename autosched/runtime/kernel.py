@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -41,7 +41,8 @@ class Kernel:
     Python threads at a time. `weights` names the inputs that it was tuned to have as weights, see `bind`.
 
     `fixed`: the kernel's pointers that are the same at every call, None for each that an array gives; without it, the
-    arrays give all of them.
+    arrays give all of them. `in_place`: of outputs, by number, the input whose array `out` may hold for it, which is
+    written over then.
     """
 
     weights: tuple[str, ...] = ()
@@ -53,6 +54,7 @@ class Kernel:
         outputs: Sequence[ArraySpec],
         workspace_bytes: int,
         fixed: Sequence[int | None] | None = None,
+        in_place: Mapping[int, int] | None = None,
     ) -> None:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -63,7 +65,8 @@ class Kernel:
         self._spares = Spares(sum(spec.nbytes for spec in outputs))
         self._loaded = loaded
         self._fixed = tuple(fixed or (None,) * len(self._specs))
-        self._gate = gate_of(loaded, self._specs, len(self.inputs), self._fixed)
+        self._gate = gate_of(loaded, self._specs, len(self.inputs), self._fixed, in_place or {})
+        self._in_place = in_place
         self._idle: list[_Workspace] = []  # as many as there were calls at a time; append and pop are atomic
 
     def __repr__(self) -> str:
@@ -133,7 +136,7 @@ class Kernel:
         read = [as_input(spec, view) for spec, view in zip(self.inputs, views[:n], strict=True)]
         written = [as_output(spec, view) for spec, view in zip(self.outputs, views[n:], strict=True)]
         addresses = [address_of(array) for array in (*read, *written)]  # the lists hold the memory until the end
-        check_apart(self._specs, addresses, n)
+        check_apart(self._specs, addresses, n, self._in_place)
         self.launch(addresses)
 
     def launch(self, addresses: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -107,13 +107,17 @@ def as_output(spec: ArraySpec, value: object) -> Array:
     return array
 
 
-def check_apart(specs: Sequence[ArraySpec], addresses: Sequence[int], n_inputs: int) -> None:
-    """Raises UsageError when an output (the arrays from `n_inputs` on) shares memory with any array before it."""
+def check_apart(
+    specs: Sequence[ArraySpec], addresses: Sequence[int], n_inputs: int, in_place: Mapping[int, int] | None = None
+) -> None:
+    """Raises UsageError when an output (the arrays from `n_inputs` on) shares memory with any array before it, unless
+    it is the input that `in_place` names for it, by their numbers."""
     for i in range(n_inputs, len(specs)):
         start = addresses[i]
         end = start + specs[i].nbytes
         for j in range(i):
-            if addresses[j] < end and start < addresses[j] + specs[j].nbytes:
+            is_same = start == addresses[j] and j < n_inputs and (in_place or {}).get(i - n_inputs) == j
+            if not is_same and addresses[j] < end and start < addresses[j] + specs[j].nbytes:
                 name, other = specs[i].name, specs[j].name
                 raise UsageError(f"output {name} overlaps {other} in memory; give it an array of its own")
 

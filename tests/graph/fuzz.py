@@ -14,8 +14,9 @@ import numpy as np
 from autosched.errors import AutoschedError
 from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import exact, interpret
-from autosched.graph.partition import Alias, Join, dag_of, partition
+from autosched.graph.partition import dag_of, partition
 from autosched.graph.passes import run_passes
+from autosched.graph.steps import Alias, Join
 from autosched.network.compile import compile_graph
 from autosched.network.program import with_own_outputs
 from tests.graph.drafts import some_inputs

@@ -9,7 +9,8 @@ import pytest
 
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
-from autosched.graph.partition import Alias, Group, Join, partition
+from autosched.graph.partition import partition
+from autosched.graph.steps import Alias, Group, Join
 from autosched.network.compile import compile_graph
 from autosched.network.kernel_table import HEAD
 from autosched.network.program import with_own_outputs

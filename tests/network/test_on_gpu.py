@@ -13,7 +13,8 @@ from autosched.errors import UsageError
 from autosched.graph.fusion_cost import rates_of
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
-from autosched.graph.partition import Alias, partition
+from autosched.graph.partition import partition
+from autosched.graph.steps import Alias
 from autosched.network.compile import compile_graph
 from autosched.network.gpu_sources import decoded
 from autosched.network.model import Model

@@ -6,7 +6,8 @@ import pytest
 
 from autosched import te
 from autosched.graph.graph import Graph
-from autosched.graph.partition import Group, dag_of, partition
+from autosched.graph.partition import dag_of, partition
+from autosched.graph.steps import Group
 from autosched.session.roofline import compulsory_bytes
 from autosched.te import ComputeDAG
 from tests.graph.networks import Builder, perceptron

@@ -17,7 +17,7 @@ from autosched.codegen.c.source import GpuSource, Launch
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.liveness import Tenant
 from autosched.graph.memory import plan
-from autosched.graph.partition import Group
+from autosched.graph.steps import Group
 from autosched.network.on_gpu import GpuModel, LoadedSource
 from autosched.network.program import NetworkProgram
 from autosched.network.recipe import KernelObject

@@ -7,20 +7,66 @@ It has the prototype of a kernel (`codegen.source.KernelSource`), so whatever ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from string import Template
 
-from autosched.codegen.calls import ARGUMENT, KernelCall, Pointer
+from autosched.codegen.calls import ARGUMENT, ArgumentCopy, KernelCall, Pointer, RowWrite
 from autosched.codegen.source import function_attributes
 from autosched.target import Target
 
+_WRITE_ROWS = """
+define internal void @write_rows.i$bits(ptr %to, ptr %at, ptr %rows, i64 %outer, i64 %size, i64 %n, i64 %bytes) #0 {
+entry:
+  %total = mul i64 %outer, %n
+  br label %next
+next:
+  %i = phi i64 [ 0, %entry ], [ %i1, %done ]
+  %more = icmp ult i64 %i, %total
+  br i1 %more, label %row, label %end
+row:
+  %o = udiv i64 %i, %n
+  %k = urem i64 %i, %n
+  %place.at = getelementptr i$bits, ptr %at, i64 %k
+  %read = load i$bits, ptr %place.at
+  %given = $given
+  %from.end = add i64 %given, %size
+  %is.negative = icmp slt i64 %given, 0
+  %place = select i1 %is.negative, i64 %from.end, i64 %given
+  %exists = icmp ult i64 %place, %size
+  br i1 %exists, label %copy, label %done
+copy:
+  %before = mul i64 %o, %size
+  %number = add i64 %before, %place
+  %to.at = mul i64 %number, %bytes
+  %to.row = getelementptr i8, ptr %to, i64 %to.at
+  %from.at = mul i64 %i, %bytes
+  %from.row = getelementptr i8, ptr %rows, i64 %from.at
+  call void @llvm.memcpy.p0.p0.i64(ptr %to.row, ptr %from.row, i64 %bytes, i1 false)
+  br label %done
+done:
+  %i1 = add i64 %i, 1
+  br label %next
+end:
+  ret void
+}
+"""
 
-def emit_program(name: str, launches: Sequence[KernelCall], n_arguments: int, target: Target) -> str:
-    """LLVM IR of the entry `name`, whose kernels are declared: the linker finds them.
+
+def emit_program(
+    name: str,
+    calls: Sequence[KernelCall | RowWrite],
+    n_arguments: int,
+    target: Target,
+    copies: Sequence[ArgumentCopy] = (),
+) -> str:
+    """LLVM IR of the entry `name`, whose kernels are declared: the linker finds them. `copies` come first.
 
     A kernel that returns another code than 0 ends the network with it.
     """
+    launches = [call for call in calls if isinstance(call, KernelCall)]
     most = max((len(launch.pointers) for launch in launches), default=1)
     lines = [f"declare i32 @{_quoted(entry)}(ptr, ptr, i64)" for entry in dict.fromkeys(x.entry for x in launches)]
+    lines += [_write_rows(8 * n) for n in sorted({call.index_bytes for call in calls if isinstance(call, RowWrite)})]
     lines += [
         f"attributes #0 = {{ {function_attributes(target)} }}",
         f"define i32 @{_quoted(name)}(ptr %args, ptr %arena, i64 %nthreads) #0 {{",
@@ -29,9 +75,43 @@ def emit_program(name: str, launches: Sequence[KernelCall], n_arguments: int, ta
         f"  %weights.at = getelementptr inbounds ptr, ptr %args, i64 {n_arguments}",
         "  %weights = load ptr, ptr %weights.at, align 8",
     ]
-    for number, launch in enumerate(launches):
-        lines += _call(number, launch)
-    return "\n".join([*lines, "  ret i32 0", "failed:", *_failed(len(launches)), "}"]) + "\n"
+    for n, copy in enumerate(copies):
+        lines += _copy(n, copy)
+    lines += ["  br label %start", "start:"]
+    blocks, block = dict[int, str](), "start"  # that the calls of kernels are in; the one that is written
+    for number, call in enumerate(calls):
+        if isinstance(call, KernelCall):
+            blocks[number], block = block, f"after{number}"
+            lines += _call(number, call)
+        else:
+            lines += _written(number, call)
+    return "\n".join([*lines, "  ret i32 0", "failed:", *_failed(blocks), "}"]) + "\n"
+
+
+def _write_rows(bits: int) -> str:
+    wider = "add i64 %read, 0" if bits == 64 else f"sext i{bits} %read to i64"
+    return Template(_WRITE_ROWS).substitute(bits=bits, given=wider)
+
+
+def _written(number: int, write: RowWrite) -> Iterator[str]:
+    places = {"to": write.to, "at": write.at, "rows": write.rows}
+    for word, pointer in places.items():
+        yield from _pointer(f"%{word}{number}", pointer)
+    pointers = ", ".join(f"ptr %{word}{number}" for word in places)
+    numbers = ", ".join(f"i64 {n}" for n in (*write.shape, write.nbytes))
+    yield f"  call void @write_rows.i{8 * write.index_bytes}({pointers}, {numbers})"
+
+
+def _copy(number: int, copy: ArgumentCopy) -> Iterator[str]:
+    yield from _pointer(f"%from{number}", Pointer(ARGUMENT, copy.source))
+    yield from _pointer(f"%copy{number}", Pointer(ARGUMENT, copy.to))
+    yield f"  %same{number} = icmp eq ptr %from{number}, %copy{number}"
+    yield f"  br i1 %same{number}, label %copied{number}, label %copying{number}"
+    yield f"copying{number}:"
+    arguments = f"ptr %copy{number}, ptr %from{number}, i64 {copy.nbytes}, i1 false"
+    yield f"  call void @llvm.memcpy.p0.p0.i64({arguments})"
+    yield f"  br label %copied{number}"
+    yield f"copied{number}:"
 
 
 def _call(number: int, launch: KernelCall) -> Iterator[str]:
@@ -56,12 +136,11 @@ def _pointer(name: str, pointer: Pointer) -> Iterator[str]:
         yield f"  {name} = getelementptr inbounds i8, ptr %{pointer.place}, i64 {pointer.at}"
 
 
-def _failed(count: int) -> list[str]:
-    """The code of the kernel that failed."""
-    if not count:
+def _failed(blocks: Mapping[int, str]) -> list[str]:
+    """The code of the kernel that failed. `blocks`: where the calls are."""
+    if not blocks:
         return ["  ret i32 1"]
-    before = ["%entry", *(f"%after{n}" for n in range(count - 1))]
-    codes = ", ".join(f"[ %r{n}, {label} ]" for n, label in enumerate(before))
+    codes = ", ".join(f"[ %r{n}, %{label} ]" for n, label in blocks.items())
     return [f"  %code = phi i32 {codes}", "  ret i32 %code"]
 
 

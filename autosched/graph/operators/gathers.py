@@ -166,6 +166,19 @@ def scatter_nd(x: Tensor, ids: Tensor, updates: Tensor, reduction: str = "none")
     return _scattered(x, n, reduction, hit, lambda index, k: parts[(k, *index[depth:])])
 
 
+@operator
+def write_rows(x: Tensor, at: Tensor, rows: Tensor, axis: int) -> Tensor:
+    """x with row n of `rows`, along `axis`, at the place at[n]; of several at one place the last. Places from -1
+    downwards count from the end, and others beyond `x` are not written."""
+    axis, size = axis_of(axis, len(x.shape)), math.prod(at.shape)
+    _check_updates(x, rows, (*x.shape[:axis], size, *x.shape[axis + 1 :]))
+
+    def hit(index: tuple[Expr, ...], k: Expr) -> Expr:
+        return te.equal(from_end(at[k], x.shape[axis]), index[axis])
+
+    return _scattered(x, size, "none", hit, lambda i, k: rows[replaced(i, axis, k)])
+
+
 def _check_updates(x: Tensor, updates: Tensor, shape: tuple[int, ...]) -> None:
     if updates.shape != shape or updates.dtype != x.dtype:
         got = f"{updates.dtype}{list(updates.shape)}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from autosched.graph.graph import Graph
-from autosched.graph.partition import Alias, Group, partition
+from autosched.graph.partition import partition
 from autosched.graph.passes import run_passes
 from autosched.graph.passes.compose_parts import compose_parts
+from autosched.graph.steps import Alias, Group
 from tests.graph.drafts import Draft, checked, operators_of
 
 

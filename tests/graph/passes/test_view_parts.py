@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from autosched.graph.partition import Group, partition
+from autosched.graph.partition import partition
 from autosched.graph.passes.view_parts import view_parts
+from autosched.graph.steps import Group
 from tests.graph.drafts import Draft, checked, operators_of
 
 

@@ -119,9 +119,8 @@ def _along(b: TraceBuilder, index: Value, axis: int, shape: tuple[int, ...]) -> 
 
 @rule("aten.index_copy.default")
 def index_copy(b: TraceBuilder, x: Value, dim: int, index: Value, source: Value) -> Value:
-    axis = axis_of(x, dim)
-    ids = _along(b, index, axis, source.shape)
-    return b.emit("scatter_elements", x, ids, source, axis=axis, reduction="none")
+    places = b.reshape(index, (index.shape[0] if index.shape else 1,))
+    return b.emit("write_rows", x, places, source, axis=axis_of(x, dim))
 
 
 @rule("aten.index_add.default")

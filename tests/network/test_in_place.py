@@ -1,0 +1,121 @@
+"""Caches: rows are written into the array that the caller gives for input and result, and nothing else is moved."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched.errors import UsageError
+from autosched.graph.graph import Graph, Node, Value
+from autosched.graph.interpret import interpret
+from autosched.graph.operators import results_of
+from autosched.network.check import verify_network
+from autosched.network.compile import compile_graph
+from autosched.network.inputs import input_sets
+
+RNG = np.random.default_rng(11)
+
+
+def cached(shape=(2, 3, 7, 5), axis=2, count=2, index="int64", also_read=False):
+    """The rows 2 x + 1 go into a cache; read are sums of it afterwards and, perhaps, what it was before."""
+    rows = (*shape[:axis], count, *shape[axis + 1 :])
+    values = {
+        "cache": Value("cache", shape, "float32"),
+        "at": Value("at", (count,), index),
+        "x": Value("x", rows, "float32"),
+        "two": Value("two", (), "float32"),
+    }
+    nodes = []
+    made = [
+        ("rows", "mul", ("x", "two"), {}),
+        ("new", "write_rows", ("cache", "at", "rows"), {"axis": axis}),
+        ("sums", "reduce_sum", ("new",), {"axes": (axis,), "keepdims": False}),
+    ]
+    outputs = ("sums", "new")
+    if also_read:
+        made.append(("before", "mul", ("cache", "two"), {}))
+        outputs = (*outputs, "before")
+    for name, operator, inputs, attributes in made:
+        node = Node(operator, inputs, (name,), attributes)
+        values |= {v.name: v for v in results_of(node, values)}
+        nodes.append(node)
+    return Graph(("x", "cache", "at"), outputs, tuple(nodes), values, {"two": np.array(2, "float32")})
+
+
+def arrays_of(graph, places):
+    given = {name: graph.values[name] for name in graph.inputs}
+    arrays = {n: RNG.standard_normal(v.shape).astype("float32") for n, v in given.items() if n != "at"}
+    return {**arrays, "at": np.array(places, given["at"].dtype)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "places", "index"),
+    [
+        ((2, 3, 7, 5), 2, (4, 1), "int64"),
+        ((1, 13), 1, (12,), "int32"),
+        ((11, 1), 0, (-1, 3, 3), "int64"),
+        ((3, 5, 17), 1, (7, -6, 0), "int32"),  # two that there are not
+    ],
+)
+def test_rows_are_written_where_they_are_asked_for(shape, axis, places, index):
+    graph = cached(shape, axis, len(places), index)
+    arrays = arrays_of(graph, places)
+    want = interpret(graph, arrays)
+    model = compile_graph(graph, threads=2)
+    assert model.program.in_place == {1: 1}
+    given = [arrays[name] for name in graph.inputs]
+    before = arrays["cache"].copy()
+    for name, array in zip(graph.outputs, model(*given), strict=True):
+        np.testing.assert_allclose(array, want[name], rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(arrays["cache"], before)
+    sums = np.empty(want["sums"].shape, "float32")
+    model(*given, out=(sums, arrays["cache"]))
+    np.testing.assert_allclose(sums, want["sums"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(arrays["cache"], want["new"], rtol=1e-6)
+
+
+def test_the_network_is_checked_with_its_writes():
+    graph = cached()
+    model = compile_graph(graph, threads=1)
+    assert verify_network(model, input_sets(graph)).passed
+
+
+def test_what_somebody_else_reads_is_not_written_over():
+    graph = cached(also_read=True)
+    arrays = arrays_of(graph, (0, 5))
+    model = compile_graph(graph, threads=1)
+    assert not model.program.in_place
+    given = [arrays[name] for name in graph.inputs]
+    for name, array in zip(graph.outputs, model(*given), strict=True):
+        np.testing.assert_allclose(array, interpret(graph, arrays)[name], rtol=1e-5, atol=1e-5)
+    with pytest.raises(UsageError, match="overlaps cache in memory"):
+        model(*given, out=(np.empty((2, 3, 5), "float32"), arrays["cache"], np.empty((2, 3, 7, 5), "float32")))
+
+
+def test_a_part_of_the_input_is_no_place_for_the_result():
+    graph = cached((8, 4), 0, 1)
+    model = compile_graph(graph, threads=1)
+    memory = np.zeros((9, 4), "float32")
+    given = (np.ones((1, 4), "float32"), memory[:8], np.array([1]))
+    with pytest.raises(UsageError, match="overlaps cache in memory"):
+        model(*given, out=(np.empty(4, "float32"), memory[1:]))
+
+
+def test_torch_s_caches_stay_where_they_are():
+    torch = pytest.importorskip("torch")
+    import autosched as at
+
+    class Step(torch.nn.Module):
+        def forward(self, x, place, cache):
+            cache = cache.index_copy(1, place, 2 * x)
+            return cache.sum(1), cache
+
+    inputs = torch.randn(2, 1, 9), torch.tensor([3]), torch.randn(2, 6, 9)
+    want = Step()(*inputs)
+    model = at.load(Step(), inputs, threads=1)
+    made = model(*inputs)
+    sums, place = torch.empty(2, 9), inputs[2].data_ptr()
+    model(*inputs, out=(sums, inputs[2]))
+    for got, wanted in zip((*made, sums, inputs[2]), (*want, *want), strict=True):
+        torch.testing.assert_close(got, wanted)
+    assert inputs[2].data_ptr() == place
