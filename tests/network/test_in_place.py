@@ -119,3 +119,48 @@ def test_torch_s_caches_stay_where_they_are():
     for got, wanted in zip((*made, sums, inputs[2]), (*want, *want), strict=True):
         torch.testing.assert_close(got, wanted)
     assert inputs[2].data_ptr() == place
+
+
+def scattered(how, axis, shape=(3, 2, 7, 5), count=2):
+    """The same writes as files have them."""
+    order = (axis, *(d for d in range(len(shape)) if d != axis))
+    rows = (*shape[:axis], count, *shape[axis + 1 :])
+    values = {
+        "cache": Value("cache", shape, "float32"),
+        "at": Value("at", (count,), "int64"),
+        "x": Value("x", tuple(rows[d] for d in order) if how == "nd" else rows, "float32"),
+    }
+    back = tuple(order.index(d) for d in range(len(shape)))
+    one = tuple(count if d == axis else 1 for d in range(len(shape)))
+    ids = ("ids", "reshape", ("at",), {"shape": (count, 1)})
+    steps = {
+        "nd": [
+            ("front", "transpose", ("cache",), {"perm": order}),
+            ids,
+            ("written", "scatter_nd", ("front", "ids", "x"), {"reduction": "none"}),
+            ("new", "transpose", ("written",), {"perm": back}),
+        ],
+        "first": [ids, ("new", "scatter_nd", ("cache", "ids", "x"), {})],
+        "elements": [
+            ("one", "reshape", ("at",), {"shape": one}),
+            ("ids", "expand", ("one",), {"shape": rows}),
+            ("new", "scatter_elements", ("cache", "ids", "x"), {"axis": axis - len(shape)}),
+        ],
+    }[how]
+    nodes = []
+    for name, operator, inputs, attributes in steps:
+        node = Node(operator, inputs, (name,), attributes)
+        values |= {v.name: v for v in results_of(node, values)}
+        nodes.append(node)
+    return Graph(("x", "cache", "at"), ("new",), tuple(nodes), values, {})
+
+
+@pytest.mark.parametrize(("how", "axis"), [("nd", 1), ("nd", 2), ("first", 0), ("elements", 1), ("elements", 2)])
+def test_scatters_of_rows_are_such_writes(how, axis):
+    graph = scattered(how, axis)
+    arrays = arrays_of(graph, (1, 0))
+    model = compile_graph(graph, threads=1)
+    assert model.program.in_place == {0: 1}
+    want = interpret(graph, arrays)["new"]
+    model(*(arrays[name] for name in graph.inputs), out=arrays["cache"])
+    np.testing.assert_array_equal(arrays["cache"], want)

@@ -25,6 +25,7 @@ from autosched.graph.passes.merge_siblings import merge_siblings
 from autosched.graph.passes.multiply_integers import multiply_integers
 from autosched.graph.passes.recognise_attention import recognise_attention
 from autosched.graph.passes.recognise_composites import recognise_composites
+from autosched.graph.passes.recognise_row_writes import recognise_row_writes
 from autosched.graph.passes.remove_dead_code import remove_dead_code
 from autosched.graph.passes.remove_identities import remove_identities
 from autosched.graph.passes.share_common import share_common
@@ -50,6 +51,7 @@ PASSES: tuple[GraphPass, ...] = (
     GraphPass("fold_constants", fold_constants, "Weights are seen as they are, and computed once."),
     GraphPass("remove_identities", remove_identities, "What changes nothing hides what belongs together."),
     GraphPass("keep_few_bits", keep_few_bits, "One row takes as long as its weights take to come from memory."),
+    GraphPass("recognise_row_writes", recognise_row_writes, "A cache need not be copied for its next row."),
     GraphPass("merge_layouts", merge_layouts, "Elements are moved once, or not at all."),
     GraphPass("fold_batch_norm", fold_batch_norm, "A scale and a shift of channels cost nothing within the weights."),
     GraphPass("recognise_composites", recognise_composites, "An operator as a whole is computed wide and in one pass."),
