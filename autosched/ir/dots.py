@@ -11,7 +11,7 @@ processor may take subnormal operands and results for zero (Intel's and AMD's VD
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from autosched.ir.dtype import DTYPES
@@ -49,6 +49,9 @@ class Intrinsic:
     Without `forms` it is of GPUs, whose emitters know it by the types of its operands.
 
     `slow_on`: processors, by LLVM's names, that convert, multiply and add one by one in less time.
+
+    `tile`: the LLVM intrinsic and the processor's feature that multiply whole tiles of words, operand 0 by rows and
+    operand 1 by columns (`tile_products.py`). Where loops are no such tiles it is its `forms`, or one by one.
     """
 
     name: str
@@ -59,10 +62,15 @@ class Intrinsic:
     forms: tuple[WidthForm, ...]
     flips: int | None = None
     slow_on: frozenset[str] = frozenset()
+    tile: tuple[str, str] | None = None
 
     def form(self, has: Callable[[str], bool], lanes: int) -> WidthForm | None:
         """The form for so many lanes on a processor with features `has`."""
         return next((f for f in self.forms if f.lanes == lanes and has(f.feature)), None)
+
+    @property
+    def is_of_gpus(self) -> bool:
+        return not self.forms and self.tile is None
 
     @property
     def plain(self) -> str:
@@ -105,6 +113,11 @@ INTRINSICS: dict[str, Intrinsic] = {
         Intrinsic("vpmaddwd", "uint8", "int8", 2, "int32", _MADD),
         Intrinsic("vpmaddwd.signed", "int8", "int8", 2, "int32", _MADD),
         Intrinsic("vpmaddwd.unsigned", "uint8", "uint8", 2, "int32", _MADD),
+        Intrinsic("tdpbusd", "uint8", "int8", 4, "int32", _VNNI, tile=("llvm.x86.tdpbusd", "amx-int8")),
+        Intrinsic("tdpbssd", "int8", "int8", 4, "int32", (), tile=("llvm.x86.tdpbssd", "amx-int8")),
+        Intrinsic("tdpbsud", "int8", "uint8", 4, "int32", (), tile=("llvm.x86.tdpbsud", "amx-int8")),
+        Intrinsic("tdpbuud", "uint8", "uint8", 4, "int32", (), tile=("llvm.x86.tdpbuud", "amx-int8")),
+        Intrinsic("tdpbf16ps", "bfloat16", "bfloat16", 2, "float32", (), tile=("llvm.x86.tdpbf16ps", "amx-bf16")),
         Intrinsic("dp4a", "uint8", "int8", 4, "int32", ()),
         Intrinsic("dp4a.signed", "int8", "int8", 4, "int32", ()),
         Intrinsic("dp4a.unsigned", "uint8", "uint8", 4, "int32", ()),
@@ -159,6 +172,18 @@ def problem(e: Word | Dot) -> str | None:
     if len(kinds) != 1 or not fits or kinds == {"bool"}:
         return f"a word of {len(e.parts)} parts holds {', '.join(sorted(kinds))}"
     return None
+
+
+def is_whole_word(expr: Expr) -> bool:
+    """Whether a word is one load: its parts are neighbours in a row."""
+    if not isinstance(expr, Word) or not all(isinstance(p, Load) and p.indices for p in expr.parts):
+        return False
+    return len({(p.buffer, p.indices[:-1]) for p in expr.parts if isinstance(p, Load)}) == 1
+
+
+def dots_of(values: Iterable[Expr]) -> list[Dot]:
+    """Those that are values themselves."""
+    return [value for value in values if isinstance(value, Dot)]
 
 
 def packed(values: list[object], dtype: str) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 
 from autosched.errors import TargetError
 from autosched.runtime.pool import MAX_THREADS, bound_parallel_ir, exported_pool_ir, pool_ir
-from autosched.target import Target, host_arch, parse_target
+from autosched.target import Target, host_arch, may_use_tiles, parse_target
 
 # The IR arrives in its final form (vectors, unrolled, register tiles as values): what is left is to turn stack slots
 # into values. Names of llvmlite's ModulePassManager.add_<name>_pass, in order.
@@ -150,6 +150,7 @@ def load_objects(objects: Sequence[bytes], entries: tuple[str, ...], threads: in
     """
     if not 1 <= threads <= MAX_THREADS:
         raise TargetError(f"a kernel runs on 1 to {MAX_THREADS} threads, but {threads} were asked for")
+    may_use_tiles()  # of this process, which may be another than the one that compiled the objects
     builder = _llvm().JITLibraryBuilder()
     for obj in objects:
         builder.add_object_img(obj)

@@ -42,6 +42,7 @@ from string import Template
 
 from autosched.errors import TargetError
 from autosched.target import Target
+from autosched.target.host import ASK_FOR_TILES
 
 MAX_THREADS = 256
 _PATIENCE = 12  # an idle worker sleeps after so many times the spin that does not yield
@@ -438,8 +439,20 @@ def pool_ir(target: Target, system: str = sys.platform, linkage: str = "") -> st
 
 
 def exported_pool_ir(target: Target, threads: int, system: str = sys.platform) -> str:
-    """The pool inside an exported object: weak, so a program's objects share one; `threads` is this kernel's own."""
-    return pool_ir(target, system, "weak") + bound_parallel_ir("autosched_parallel", threads)
+    """The pool inside an exported object: weak, so a program's objects share one; `threads` is this kernel's own. For
+    processors with tiles it asks Linux for them when it is loaded; what the answer is, a kernel's first tile shows."""
+    asks = _ASK_FOR_TILES if system == "linux" and target.arch == "x86_64" and target.has("amx-tile") else ""
+    return pool_ir(target, system, "weak") + bound_parallel_ir("autosched_parallel", threads) + asks
+
+
+_ASK_FOR_TILES = f"""
+define internal void @autosched_ask_for_tiles() nounwind {{
+  %code = call i64 (i64, ...) @syscall({", ".join(f"i64 {n}" for n in ASK_FOR_TILES)})
+  ret void
+}}
+@llvm.global_ctors = appending global [1 x {{ i32, ptr, ptr }}] [
+  {{ i32, ptr, ptr }} {{ i32 65535, ptr @autosched_ask_for_tiles, ptr null }}]
+"""
 
 
 def bound_parallel_ir(name: str, threads: int) -> str:

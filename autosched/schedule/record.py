@@ -168,6 +168,6 @@ def check_target(state: State, kind: str) -> None:
     foreign, meant = (_FOR_PROCESSORS, "processors") if is_gpu else (_FOR_GPUS, "GPUs")
     for step in state.steps:
         is_shared = not is_gpu and isinstance(step, ComputeAt) and step.scope in _SCOPES_OF_GPUS
-        is_elsewhere = isinstance(step, Tensorize) and is_gpu == bool(INTRINSICS[step.intrinsic].forms)
+        is_elsewhere = isinstance(step, Tensorize) and is_gpu is not INTRINSICS[step.intrinsic].is_of_gpus
         if isinstance(step, foreign) or is_shared or is_elsewhere:
             raise ScheduleError(f"the step {step} is for {meant}, but the target is {kind}")

@@ -2,7 +2,7 @@
 
 from autosched.target.cpu import LEVELS, LINE_BYTES, LONGEST_STEP, PIECE_BYTES
 from autosched.target.gpu import CUDA_CARDS, DEFAULT_ARCH, GpuFacts
-from autosched.target.host import HostCpu, host_arch, host_cpu, usable_cores
+from autosched.target.host import HostCpu, host_arch, host_cpu, may_use_tiles, usable_cores
 from autosched.target.microarchitecture import MICROARCHITECTURES, Microarchitecture, microarchitecture
 from autosched.target.parse import parse_target
 from autosched.target.target import Target
@@ -21,6 +21,7 @@ __all__ = [
     "Target",
     "host_arch",
     "host_cpu",
+    "may_use_tiles",
     "microarchitecture",
     "parse_target",
     "usable_cores",

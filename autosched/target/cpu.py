@@ -41,7 +41,7 @@ LEVELS: dict[str, Level] = {
         32,
         True,
     ),
-    "sapphirerapids": Level("icelake", "avx512bf16 avx512fp16 avxvnni", 64, 32, True),
+    "sapphirerapids": Level("icelake", "avx512bf16 avx512fp16 avxvnni amx-tile amx-int8 amx-bf16", 64, 32, True),
     "armv8": Level(None, "neon", 16, 32, True),
 }
 

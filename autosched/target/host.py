@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 from collections.abc import Set
@@ -16,6 +17,8 @@ USUAL_CACHES = (32 << 10, 1 << 20, 32 << 20, LINE_BYTES)
 # Features that no older core of the maker has. A virtual machine may give its guests the model number of another core:
 # one was seen with that of Rocket Lake, which has half the multiply-adds, and with FP16 and AMX.
 _KNOWN_BY = (("avx512fp16", "sapphirerapids"),)
+TILES = "amx-"  # how the names of features begin that the system may keep back
+ASK_FOR_TILES = (158, 0x1023, 18)  # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA), on x86-64
 _ARCH_NAMES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 
 
@@ -40,15 +43,25 @@ def host_cpu() -> HostCpu:
     import llvmlite.binding as llvm
 
     flags = llvm.get_host_cpu_features()
+    if not may_use_tiles():
+        flags.update({name: False for name in flags if name.startswith(TILES)})
     features = frozenset(k for k, v in flags.items() if v)
     return HostCpu(core_name(str(llvm.get_host_cpu_name()), features), features, str(flags.flatten()))
+
+
+@lru_cache(maxsize=1)
+def may_use_tiles() -> bool:
+    """Asks Linux for the registers of AMX, which a process has to do before its first instruction with them."""
+    if host_arch() != "x86_64" or platform.system() != "Linux":
+        return False
+    return int(ctypes.CDLL(None).syscall(*ASK_FOR_TILES)) == 0
 
 
 def core_name(name: str, features: Set[str]) -> str:
     """The core that LLVM finds by the model number, or another where what it can do shows that it is no such core."""
     for feature, core in _KNOWN_BY:
         is_another = feature in features and name in PROCESSORS and feature not in required_features(name)
-        if is_another and required_features(core) <= features:
+        if is_another and {f for f in required_features(core) if not f.startswith(TILES)} <= features:
             return core
     return name
 

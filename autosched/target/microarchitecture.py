@@ -57,6 +57,11 @@ class Microarchitecture:
     loop_entry: float
     """Cycles of entering and leaving a loop: set-up, and a branch mispredicted now and then."""
 
+    tile_product: float
+    """Cycles at least of a product of two tiles; one for each row where there are more."""
+    tile_latency: float
+    """Cycles from the start of a product of tiles until its sums can be added to or stored."""
+
     # Caches and memory
 
     l2_bandwidth: float
@@ -116,6 +121,8 @@ GENERIC = Microarchitecture(
     spill=1.5,
     loop_step=1.0,
     loop_entry=6.0,
+    tile_product=9.0,
+    tile_latency=52.0,
     l2_bandwidth=40.0,
     l3_bandwidth=24.0,
     dram_bandwidth=8.0,

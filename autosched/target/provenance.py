@@ -56,6 +56,12 @@ PROVENANCE: tuple[Provenance, ...] = (
         "any pipe. 3x3 maxima of 56 x 56 x 64 take a cycle a maximum on Zen 3 (2026-11-23, commit decdb3a).",
     ),
     Provenance(
+        ("generic",),
+        ("tile_product", "tile_latency"),
+        "Measured on Golden Cove server (2026-11-26): a product of tiles of 16 rows takes 16 cycles, of 14 rows 14, of "
+        "7 or 4 rows 9. The latency: Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter 20.",
+    ),
+    Provenance(
         ("generic AVX-512",), ("nan_test",), "Counted: one instruction finds NaN and keeps it, too little to count."
     ),
     Provenance(

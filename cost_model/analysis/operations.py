@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autosched.ir.dots import Dot, Word
+from autosched.ir.dots import Dot, Word, is_whole_word
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import BITWISE, COMPARISON, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import Prefetch, Store
@@ -132,13 +132,6 @@ def _multiplicity(expr: Expr) -> int:
     """Multiply-adds of an element operation."""
     dot = _dot(expr)
     return 1 if dot is None else dot.row.depth
-
-
-def is_whole_word(expr: Expr) -> bool:
-    """Whether a word is one load: its parts are neighbours in a row."""
-    if not isinstance(expr, Word) or not all(isinstance(p, Load) and p.indices for p in expr.parts):
-        return False
-    return len({(p.buffer, p.indices[:-1]) for p in expr.parts if isinstance(p, Load)}) == 1
 
 
 def kind_of(expr: Expr) -> str:

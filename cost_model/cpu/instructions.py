@@ -18,6 +18,8 @@ CALL_SLOTS: dict[str, float] = {
 DOT_SLOTS: dict[str, float] = {
     "vdpbf16ps": 1.0, "vpdpbusd": 1.0, "vpdpbusd.signed": 1.5, "vpdpbusd.unsigned": 1.5,
     "vpmaddwd": 1.0, "vpmaddwd.signed": 1.0, "vpmaddwd.unsigned": 1.0,  # the additions are on other pipes
+    # of vectors; in tiles they are counted by `tile_products.py`
+    "tdpbusd": 1.0, "tdpbssd": 12.0, "tdpbsud": 12.0, "tdpbuud": 12.0, "tdpbf16ps": 8.0,
     "dp4a": 2.0, "dp4a.signed": 2.0, "dp4a.unsigned": 2.0,  # of GPUs
 }  # fmt: skip
 WORD_PART_SLOTS = 1.5  # of a word that is put together: a part widened, shifted, combined

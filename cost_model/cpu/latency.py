@@ -57,6 +57,7 @@ from cost_model.analysis.statements import Analysis, Statement, pages_fetched, t
 from cost_model.analysis.trips import AnalysedLoop
 from cost_model.cpu.instructions import TESTS
 from cost_model.cpu.machine import CLOCK_HZ, FORK_JOIN_S, NEST_S, OVERLAP_LOSS, Machine
+from cost_model.cpu.tile_products import TileWork, product_of_tiles, tile_work
 from cost_model.cpu.transfers import (
     is_transposed,
     is_vectorised,
@@ -197,6 +198,10 @@ def statement_cost(statement: Statement, machine: Machine) -> Cost:
 
 def _begun(statement: Statement, block: InnermostBlock, machine: Machine) -> Expr:
     """Cycles in which register tiles of a product wait behind the multiply-adds of those before them."""
+    if product_of_tiles(statement, machine) is not None:
+        return multiply(
+            multiply(machine.uarch.tile_latency, statement.iterations(statement.sweep + 1)), statement.weight
+        )
     v = statement.vector_loop
     sums = statement.updates and statement.accumulators and not statement.ops.minima_and_maxima
     if not machine.uarch.tile_start or not sums or v is None or statement.block == 0:
@@ -251,6 +256,9 @@ def _fetched_ahead(statement: Statement, access: Access, level: int, machine: Ma
 
 def make_block(statement: Statement, machine: Machine) -> InnermostBlock:
     """The innermost block's instructions and cycles; see the module's text."""
+    by_tiles = product_of_tiles(statement, machine)
+    if by_tiles is not None:
+        return _block_of_tiles(statement, tile_work(statement, by_tiles, machine), machine)
     inner, uarch = statement.loops[statement.block :], machine.uarch
     lanes = machine.lanes(statement.itemsize) if is_vectorised(inner) else 1
     unrolled = product_of(x.trips for x in inner if x.kind is ForKind.UNROLL)
@@ -294,6 +302,23 @@ def make_block(statement: Statement, machine: Machine) -> InnermostBlock:
     return InnermostBlock(
         unrolled, chunks, lanes, arithmetic, add(vectors, elements), stores, operands, registers, spills, instructions,
         chains, length, latency, limits, cycles,
+    )  # fmt: skip
+
+
+def _block_of_tiles(statement: Statement, work: TileWork, machine: Machine) -> InnermostBlock:
+    """A step of a product in tile registers, where loads of one step go on beside the products of another."""
+    uarch = machine.uarch
+    carried = statement.block > 0 and not statement.write.moves(statement.block - 1)
+    limits = {
+        "arithmetic": work.cycles,
+        "loads": multiply(work.loads, 1.0 / uarch.load),
+        "latency": real(uarch.tile_latency) if carried else ZERO,
+    }
+    slots = multiply(work.cycles, uarch.fma)
+    instructions = multiply(work.products, 2.0)
+    return InnermostBlock(
+        work.products, ONE, machine.lanes(statement.itemsize), slots, work.loads, ZERO, ZERO, ZERO, ZERO, instructions,
+        work.products, ONE, limits["latency"], limits, maximum_of(limits.values()),
     )  # fmt: skip
 
 

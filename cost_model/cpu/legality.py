@@ -17,6 +17,7 @@ from autosched.ir.stmt import ForKind, Scope
 from autosched.lower.limits import MAX_LOCAL_BYTES, MAX_WORKSPACE_BYTES, WORKSPACE_SHARE
 from cost_model.analysis.statements import Analysis, Statement
 from cost_model.cpu.machine import Machine
+from cost_model.cpu.tile_products import fits_tiles
 
 MAX_UNROLLED = 1024  # copies of one statement (vectors counted)
 # The same where not all outputs of a tile have a register: half the square of the registers, 512 of 32 (7 x 7 outputs
@@ -51,6 +52,8 @@ def rules(analysis: Analysis, machine: Machine) -> tuple[Rule, ...]:
             True,
         ),
     ]
+    by_tiles = [(s.stage, fits_tiles(s, machine)) for s in analysis.statements]
+    found += [Rule(f"tiles {stage}", fits) for stage, fits in by_tiles if fits is not None]
     found += [Rule(f"unrolled {s.stage}", _copies(s, machine) <= _most(s, machine)) for s in analysis.statements]
     found += [Rule("extents", bound >= 1) for bound in extents(analysis)]
     return tuple(r for r in found if not (isinstance(r.holds, Const) and r.holds.value))
@@ -78,7 +81,9 @@ def _instructions(statement: Statement) -> int:
 
 
 def _copies(statement: Statement, machine: Machine) -> Expr:
-    """Copies of the statement in the code: unrolled iterations times vectors."""
+    """Copies of the statement in the code: unrolled iterations times vectors; a product in tiles is one."""
+    if fits_tiles(statement, machine) is not None:
+        return Const(1)
     lanes = machine.lanes(statement.itemsize)
     unrolled = product([x.bound for x in statement.loops if x.kind is ForKind.UNROLL])
     return unrolled * product([ceildiv(x.bound, lanes) for x in statement.loops if x.kind is ForKind.VECTORIZE])

@@ -13,6 +13,7 @@ import math
 from dataclasses import replace
 
 from autosched.errors import ScheduleError
+from autosched.ir.dots import dots_of
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const, product
 from autosched.lower.symbolic.domains import infer_domains
@@ -144,11 +145,13 @@ class Placement:
 
     def _inline(self, sketch: PartialSketch, stage: Stage) -> list[PartialSketch]:
         """Inlined, where that is cheap: padding becomes a condition of the read, of which only border tiles keep any.
+        Not for those who read it by tiles, which lie in memory.
 
         Of rows that are read indirectly, a tile then needs only where they are.
         """
         cheap = (has_condition(stage) or has_indirect_read(stage)) and not is_expensive(stage)
-        if not cheap or sketch.state.attached(stage.name):
+        by_tiles = any(dot.row.tile is not None for r in sketch.state.consumers(stage) for dot in dots_of(r.op.body))
+        if not cheap or by_tiles or sketch.state.attached(stage.name):
             return []
         return [sketch.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}@inline")]
 

@@ -23,7 +23,7 @@ def tensorization(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, contex
 
     Lanes may be apart: words of an operand that is contiguous along the reduction are transposed into panels.
     """
-    pair = _factors(stage)
+    pair = factors_of(stage)
     if pair is None:
         return None
     strides = {r.load.buffer: r.strides[axis.name] for r in reads}
@@ -41,7 +41,7 @@ def tensorization(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, contex
 
 def words_along(state: State, stage: Stage, k: StageAxis, context: SketchContext) -> Tensorize | None:
     """The step for `stage`, if both operands are in whole words along the reduction axis `k`, a vector of them."""
-    pair = _factors(stage)
+    pair = factors_of(stage)
     if pair is None:
         return None
     row = _instruction(stage, pair, reads_of(state, stage), context)
@@ -54,11 +54,11 @@ def words_along(state: State, stage: Stage, k: StageAxis, context: SketchContext
 
 def has_instruction(state: State, stage: Stage, context: SketchContext) -> bool:
     """Whether the processor multiplies and adds up numbers of the operands' types."""
-    pair = _factors(stage)
+    pair = factors_of(stage)
     return pair is not None and _instruction(stage, pair, reads_of(state, stage), context) is not None
 
 
-def _factors(stage: Stage) -> tuple[Load, Load] | None:
+def factors_of(stage: Stage) -> tuple[Load, Load] | None:
     """The two operands of a sum of products, of different buffers."""
     reducer = stage.op.reducer
     if len(stage.op.body) != 1 or stage.op.guards or reducer is None or not reducer.is_sum:
@@ -72,7 +72,8 @@ def _instruction(
 ) -> Intrinsic | None:  # fmt: skip
     """The target's instruction for elements of these types, in either order; None where it saves no time."""
     kinds = (pair[0].dtype, pair[1].dtype)
-    fitting = (row for row in INTRINSICS.values() if kinds in ((row.a, row.b), (row.b, row.a)))
+    rows = (row for row in INTRINSICS.values() if row.tile is None)
+    fitting = (row for row in rows if kinds in ((row.a, row.b), (row.b, row.a)))
     found = (r for r in fitting if r.accumulator == stage.op.dtypes[0])
     row = next((r for r in found if r.form(context.target.has, context.lanes(4))), None)
     is_slow = row is not None and context.target.mcpu in row.slow_on

@@ -41,11 +41,11 @@ def pack_panels(
     of them. Panel by panel, a line or two of every page would be read. Where `dim` is not contiguous, a few neighbours
     are read at a time and transposed.
     """
-    order = () if reindexed else _reading_order(sketch, tensor, reader)
+    order = () if reindexed else reading_order(sketch, tensor, reader)
     return store_in_panels(*_copied(sketch, tensor, reader, reindexed), dim, width, at, order)
 
 
-def _reading_order(sketch: PartialSketch, tensor: str, reader: str) -> tuple[int, ...]:
+def reading_order(sketch: PartialSketch, tensor: str, reader: str) -> tuple[int, ...]:
     """The dimensions in the order in which the reader's reduction runs over them, those of no reduction first; none
     where it reads the tensor in several ways, or axes of it share a dimension."""
     op = sketch.state.stage(reader).op

@@ -45,6 +45,7 @@ from search_spaces.cpu.domains import register_tile, tile_count, vector_width
 from search_spaces.cpu.inner_products import inner_products
 from search_spaces.cpu.intrinsics import store_sums, store_words, tensorization
 from search_spaces.cpu.packing import Place, pack_panels, pack_rows, pack_transposed, store_in_panels
+from search_spaces.cpu.tile_products import tile_products
 from search_spaces.fusion import fused_consumer, has_condition, is_continued
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer
 from search_spaces.space import SketchParam
@@ -137,7 +138,8 @@ def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchConte
     if words:  # of the others one remains, for shapes that an instruction does not help
         tensorized = [p for step, axis in words for p in _plans_of_words(stage, axis, step)]
         dots = inner_products(sketch, stage, context)
-        tiled = [_deferred(context, p, sketch, stage) for p in (*tensorized, plans[0])]
+        tiled = tile_products(sketch, stage, context)
+        tiled += [_deferred(context, p, sketch, stage) for p in (*tensorized, plans[0])]
         return tiled if dots is None else [*tiled, dots]
     paneled = [a for a in axes if all(r.fills_lanes(a) or panel_dim(r, stage, a) is not None for r in reads)]
     skinny = skinny_reductions(sketch, stage, paneled[0], context) if paneled else []

@@ -34,7 +34,7 @@ def _tensorization(state: State, stage: Stage) -> Tensorize | None:
     if pair is None or pair[0].buffer == pair[1].buffer:
         return None
     kinds = (pair[0].dtype, pair[1].dtype)
-    rows = (row for row in INTRINSICS.values() if not row.forms and kinds in ((row.a, row.b), (row.b, row.a)))
+    rows = (row for row in INTRINSICS.values() if row.is_of_gpus and kinds in ((row.a, row.b), (row.b, row.a)))
     row = next((row for row in rows if row.accumulator == stage.op.dtypes[0]), None)
     if row is None:
         return None

@@ -173,3 +173,11 @@ def test_fork_join_is_measured() -> None:
     cost = peak.fork_join_seconds(2, HOST)
     print(f"fork-join of 2 threads: {1e6 * cost:.2f} us")
     assert cost >= 0.0
+
+
+def test_an_exported_kernel_asks_for_the_tiles_that_it_may_use() -> None:
+    sapphire, zen = (parse_target(f"llvm -mcpu={name}") for name in ("sapphirerapids", "znver4"))
+    assert "llvm.global_ctors" in exported_pool_ir(sapphire, 2, system="linux")
+    assert "llvm.global_ctors" not in exported_pool_ir(sapphire, 2, system="darwin")
+    assert "llvm.global_ctors" not in exported_pool_ir(zen, 2, system="linux")
+    assert jit.compile_object(exported_pool_ir(sapphire, 2, system="linux"), sapphire)[:4] == b"\x7fELF"

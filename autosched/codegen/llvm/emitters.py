@@ -13,7 +13,7 @@ from autosched.ir.stmt import For, Stmt
 if TYPE_CHECKING:
     from autosched.codegen.llvm.address import Addresses
     from autosched.codegen.llvm.arithmetic import Arithmetic, Val
-    from autosched.codegen.llvm.bindings import Bindings, LaneRange
+    from autosched.codegen.llvm.bindings import Bindings, LaneRange, Runtime
     from autosched.codegen.llvm.indices import Indices
     from autosched.codegen.llvm.stores import Stores
     from autosched.codegen.llvm.values import Values
@@ -48,6 +48,8 @@ class StatementEmitter(Protocol):
     writer: Writer
 
     def emit(self, stmt: Stmt) -> None: ...
+
+    def serial_loop(self, extent: Expr, body: Callable[[Runtime], None]) -> None: ...
 
     def width(self, loop: For) -> int: ...
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from autosched.codegen.llvm import tile_products
 from autosched.codegen.llvm.address import Addresses, Placed
 from autosched.codegen.llvm.bindings import Bindings, Runtime
 from autosched.codegen.llvm.dots import declarations
@@ -71,7 +72,8 @@ def emit(func: Func, simplify: Simplifier, target: Target, threads: int) -> Kern
         prepare, needed = _program(f"{func.name}.prepare", func.prepare, func, packed, simplify, target, threads)
         parts = [*run, *prepare]
         workspace_bytes = max(workspace_bytes, needed)
-    parts = [_header(func, target, threads), *declarations(parts), *fill_constants(parts, target.vector_bytes), *parts]
+    declared = (*declarations(parts), *tile_products.declarations(parts))
+    parts = [_header(func, target, threads), *declared, *fill_constants(parts, target.vector_bytes), *parts]
     return KernelSource(func.name, "\n\n".join(parts) + "\n", workspace_bytes, threads, packed_bytes)
 
 
@@ -160,6 +162,7 @@ def _nest_function(nest: RootNest, buffers: Sequence[Buffer], simplify: Simplifi
             body = If(binary("lt", loop.var, loop.extent), body)
     _hoist_task_decode(writer)
     statements.emit(body)
+    tile_products.release(writer)
     arguments = ", ".join([*(f"ptr noalias {name}" for _, name in _names(buffers)), "ptr noalias %local", "i64 %task"])
     text = f"define internal void @{nest.name}({arguments}) noinline #0 {{\nentry:\n{writer.text()}\n  ret void\n}}"
     return text, local.peak

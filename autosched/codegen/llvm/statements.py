@@ -18,6 +18,7 @@ from autosched.codegen.llvm.bindings import LaneRange, Runtime
 from autosched.codegen.llvm.emitters import RegisterTile
 from autosched.codegen.llvm.register_tiles import emit_tile
 from autosched.codegen.llvm.stores import Stores
+from autosched.codegen.llvm.tile_products import clears, emit_product, find_nest
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.dtype import DTYPES
@@ -87,16 +88,26 @@ class Statements:
         before: Stmt | None = None
         while rest:
             stmt = rest.popleft()
-            taken = self._tile(before, stmt, rest[0] if rest else None)
+            taken = self._cleared_product(stmt, rest[0]) if rest else 0
+            taken = taken or self._tile(before, stmt, rest[0] if rest else None)
             if taken == 0:
                 self.emit(stmt)
             for _ in range(taken - 1):
                 stmt = rest.popleft()
             before = before if _only_fetches(stmt) else stmt
 
+    def _cleared_product(self, stmt: Stmt, after: Stmt) -> int:
+        """Emits what clears sums with the product in tiles that adds them up: the number of statements emitted."""
+        nest = find_nest(after, self.target.has) if isinstance(stmt, For) else None
+        is_one = nest is not None and clears(stmt, nest.store.buffers[0])
+        return 2 if is_one and nest is not None and emit_product(self, nest, from_zero=True) else 0
+
     # loops
 
     def _for(self, stmt: For) -> None:
+        nest = find_nest(stmt, self.target.has)
+        if nest is not None and emit_product(self, nest, from_zero=False):
+            return
         if stmt.kind is ForKind.VECTORIZE:
             self._vector_loop(stmt)
         elif stmt.kind is ForKind.UNROLL and isinstance(stmt.extent, Const):

@@ -1,0 +1,180 @@
+"""Products in the processor's tile registers (`autosched/ir/tile_products.py`).
+
+    parallel a.0 for every axis
+      a.1, rows or columns outside
+        sums in a buffer:  reduction loops, up to 16 words of the last one unrolled
+          others.2, rows.2 unrolled, columns.2 in vectors       <- one to seven tiles, see `in_registers`
+        the consumer (the fused one, or the copy out) reads the buffer, row by row
+
+The operand that the columns move is in panels of words at the root, which is free where it is weights alone. The other
+one is read where it lies: of a convolution with channels last a tile has the pixels of a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.ir.dots import INTRINSICS
+from autosched.ir.expr import Load
+from autosched.ir.stmt import Scope
+from autosched.ir.tile_products import SIDE
+from autosched.schedule import ComputeAt, Pack, Parallel, Reorder, Split, Stage, Step, Tensorize, Unroll, Vectorize
+from autosched.schedule.stage import StageAxis
+from autosched.schedule.steps.tensorize import made_of, word_dim
+from search_spaces.access import extent, reads_of
+from search_spaces.cpu.domains import tile_count
+from search_spaces.cpu.intrinsics import factors_of, store_words
+from search_spaces.cpu.packing import reading_order, store_in_panels
+from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer
+from search_spaces.space import SketchParam
+
+FEW_WORDS = 8  # of a step, less than half a tile: no better than instructions for vectors
+FEW_ROWS = 4  # of a tile: with fewer an instruction takes as long
+MOST_TILES = 4  # along one axis, in registers at a time
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The step that makes words, the axes of the rows and of the columns, others that repeat a tile, and the words of
+    the reduction in a step."""
+
+    words: Tensorize
+    rows: StageAxis
+    columns: StageAxis
+    repeated: tuple[StageAxis, ...]
+    depth: int
+
+
+def tile_products(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
+    """The alternatives for a sum of products that the processor has tiles for; none where it has not."""
+    found = _tiling(sketch, stage, context)
+    if found is None:
+        return []
+    return [lambda: _Tiled(context, found, True).apply(sketch, stage),
+            lambda: _Tiled(context, found, False).apply(sketch, stage)]  # fmt: skip
+
+
+def _tiling(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Tiling | None:
+    pair = factors_of(stage)
+    if pair is None or not stage.op.axes or not stage.op.reduce_axes:
+        return None
+    strides = {r.load.buffer: r.strides for r in reads_of(sketch.state, stage)}
+    for left, right in (pair, pair[::-1]):
+        sides = [(strides[left.buffer][a.name], strides[right.buffer][a.name]) for a in stage.op.axes]
+        rows = [a for a, side in zip(stage.op.axes, sides, strict=True) if side[0] and side[1] == 0 and extent(a) > 1]
+        columns = [a for a, side in zip(stage.op.axes, sides, strict=True) if side[0] == 0 and side[1]]
+        step = _words(stage, left, right, context)
+        if rows and columns and step is not None and word_dim(right, columns[-1].var) is not None:
+            words = -(-extent(stage.op.axis(step.axis)) // INTRINSICS[step.intrinsic].depth)
+            depth = max(n for n in range(1, SIDE + 1) if words % n == 0)
+            if depth >= min(FEW_WORDS, words):
+                return Tiling(step, rows[-1], columns[-1], tuple(rows[:-1]), depth)
+    return None
+
+
+def _words(stage: Stage, left: Load, right: Load, context: SketchContext) -> Tensorize | None:
+    """The step for an instruction that takes these as rows and columns."""
+    k = stage.op.reduce_axes[-1]
+    for row in INTRINSICS.values():
+        fits = (row.a, row.b, row.accumulator) == (left.dtype, right.dtype, stage.op.dtypes[0])
+        if row.tile is not None and fits and context.target.has(row.tile[1]):
+            is_plain = extent(k) > 1 and all(word_dim(x, k.var) is not None for x in (left, right))
+            return Tensorize(stage.name, k.name, row.name, right.buffer) if is_plain else None
+    return None
+
+
+@dataclass(frozen=True)
+class _Tiled:
+    context: SketchContext
+    tiling: Tiling
+    columns_first: bool
+
+    def apply(self, sketch: PartialSketch, stage: Stage) -> PartialSketch:
+        tiling = self.tiling
+        sketch, name, acc = fuse_consumer(sketch, stage)
+        numbers = {a.name: n for n, a in enumerate(stage.op.axes)}
+        sketch = self._tile_consumer(sketch, sketch.state.stage(name), numbers)
+        prefix = [x.name for x in sketch.state.stage(name).loops]
+        attach = prefix[len(prefix) - len(stage.op.axes) - 1]
+        words = Tensorize(acc, tiling.words.axis, tiling.words.intrinsic, tiling.words.packed)
+        sketch = store_words(sketch, acc, words).apply(ComputeAt(acc, name, attach, Scope.LOCAL.value))
+        made = made_of(sketch.state, words.packed, "words", acc)
+        axis = sketch.state.stage(acc).op.axes[numbers[tiling.columns.name]]
+        (load,) = [x for x in sketch.state.stage(acc).op.loads if x.buffer == made]
+        order = reading_order(sketch, made, acc)
+        sketch = self._accumulate(sketch, sketch.state.stage(acc), numbers[tiling.columns.name])
+        dim = word_dim(load, axis.var)
+        assert dim is not None
+        width = self._width(name, sketch.state.stage(name).op.axes[numbers[tiling.columns.name]].name)
+        sketch = store_in_panels(sketch, made, dim, width, None, order)
+        first_middle = next((x for x in prefix if x.endswith(".1")), prefix[0])
+        outer = prefix[max(0, prefix.index(first_middle) - 1)]
+        note = f"{stage.name}:{'columns' if self.columns_first else 'rows'}-{words.intrinsic}"
+        return sketch.finish(name, acc, note=note).with_row_loop(name, outer)
+
+    def _width(self, stage: str, axis: str) -> str:
+        return f"{stage}.{axis}.r"
+
+    def _tile_consumer(self, sketch: PartialSketch, consumer: Stage, numbers: dict[str, int]) -> PartialSketch:
+        tiling, name = self.tiling, consumer.name
+        params: list[SketchParam] = []
+        steps: list[Step] = []
+        columns = consumer.op.axes[numbers[tiling.columns.name]].name
+        sizes = {numbers[tiling.rows.name]: _row_tiles, numbers[tiling.columns.name]: _column_tiles}
+        sizes |= {numbers[a.name]: _few for a in tiling.repeated}
+        for n, axis in enumerate(consumer.op.axes):
+            size, group = extent(axis), f"{name}.{axis.name}"
+            params += [
+                tile_count(f"{group}.m", size, group),
+                SketchParam(self._width(name, axis.name), sizes.get(n, _single)(size), "tile", group, max(size, SIDE)),
+            ]
+            steps.append(Split(name, axis.name, (f"{group}.m", self._width(name, axis.name))))
+        others = [a.name for a in consumer.op.axes if a.name != columns]
+        middle = [columns, *others] if self.columns_first else [*others, columns]
+        outer = tuple(f"{a.name}.0" for a in consumer.op.axes)
+        loops = (*outer, *(f"{a}.1" for a in middle), *(f"{a}.2" for a in (*others, columns)))
+        steps.append(Reorder(name, loops))
+        if consumer.at is None:
+            steps.append(Parallel(name, outer))
+        return sketch.with_params(params).apply(*steps, Vectorize(name, f"{columns}.2"))
+
+    def _accumulate(self, sketch: PartialSketch, acc: Stage, columns: int) -> PartialSketch:
+        axes, k = [a.name for a in acc.op.axes], acc.op.reduce_axes[-1].name
+        own = [a.name for a in self._own(acc)]
+        shared = [a for a in axes if a not in own]
+        v = axes[columns]
+        reduced = [a.name for a in acc.op.reduce_axes[:-1]]
+        tile = [*(a for a in own if a != v), v]
+        steps: list[Step] = [
+            Split(acc.name, k, (self.tiling.depth,)),
+            Reorder(acc.name, (*shared, *reduced, f"{k}.0", f"{k}.1", *tile)),
+            *(Unroll(acc.name, x) for x in (f"{k}.1", *tile[:-1])),
+            Vectorize(acc.name, v),
+        ]
+        if columns != len(axes) - 1:
+            steps.append(Pack(acc.name, (*(n for n in range(len(axes)) if n != columns), columns)))
+        return sketch.apply(*steps)
+
+    def _own(self, acc: Stage) -> list[StageAxis]:
+        """The axes of a tile; those that move both operands stand outside."""
+        tiling = self.tiling
+        return [a for a in acc.op.axes if a.name in {x.name for x in (tiling.rows, tiling.columns, *tiling.repeated)}]
+
+
+def _row_tiles(size: int) -> tuple[int, ...]:
+    """Rows in one tile, or in several of one size."""
+    whole = [n * m for m in range(1, MOST_TILES + 1) for n in range(FEW_ROWS if m == 1 else SIDE // 2 + 1, SIDE + 1)]
+    return tuple(sorted({n for n in whole if n <= size})) or (size,)
+
+
+def _column_tiles(size: int) -> tuple[int, ...]:
+    most = max(1, -(-size // SIDE))
+    return tuple(SIDE * n for n in range(1, MOST_TILES + 1) if n <= most)
+
+
+def _few(size: int) -> tuple[int, ...]:
+    return tuple(n for n in range(1, MOST_TILES + 1) if n <= size)
+
+
+def _single(size: int) -> tuple[int, ...]:
+    return (1,)

@@ -1,0 +1,105 @@
+"""Sketches with products in tile registers: against the interpreter, and compiled, with the instructions and without."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched import te
+from autosched.codegen.llvm.kernel import emit
+from autosched.ir.dots import INTRINSICS
+from autosched.lower import concretise, lower
+from autosched.schedule import Tensorize
+from autosched.target import parse_target
+from autosched.te import ComputeDAG
+from autosched.te.operators import registry
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
+from cost_model.analysis.statements import analyse
+from cost_model.cpu.latency import statement_cost
+from cost_model.cpu.legality import rules
+from cost_model.cpu.machine import machine
+from search_spaces import cpu
+from search_spaces.space import Sketch
+from tests.codegen.running import check_candidate
+from tests.helpers import little_rows
+
+TARGET = parse_target("llvm -mcpu=sapphirerapids")
+CASES = [
+    ("matmul", (5, 17, 8), "uint8", {"w_dtype": "int8"}),
+    ("matmul", (17, 20, 18), "uint8", {"w_dtype": "int8"}),
+    ("matmul", (19, 18, 13), "int8", {}),
+    ("matmul", (4, 33, 3), "uint8", {}),
+    ("matmul", (17, 5, 12), "int8", {"w_dtype": "uint8"}),
+    ("conv2d", (1, 4, 5, 8, 17, 3, 1, 1), "uint8", {"w_dtype": "int8"}),
+    ("conv2d", (2, 5, 6, 3, 17, 3, 2, 1), "uint8", {"w_dtype": "int8"}),
+]
+
+
+def by_tiles(dag: ComputeDAG) -> list[Sketch]:
+    return [
+        s
+        for s in cpu.sketches(dag, TARGET, 2)
+        if any(isinstance(x, Tensorize) and INTRINSICS[x.intrinsic].tile for x in s.state.steps)
+    ]
+
+
+@pytest.mark.parametrize(("name", "shape", "dtype", "settings"), CASES)
+def test_sketches_compute_the_reference(
+    name: str, shape: tuple[int, ...], dtype: str, settings: dict[str, str]
+) -> None:
+    dag = collapse(registry.build(name, shape, settings, dtype=dtype)[0])
+    inputs, rng = make_inputs(dag, 1, "normal"), np.random.default_rng(sum(shape))
+    found = by_tiles(dag)
+    assert found
+    assert all("inline" not in s.name for s in found)  # tiles lie in memory
+    for sketch in found[::2]:
+        (row,) = little_rows(sketch, 1, rng, 1 << 14)
+        check_candidate(dag, sketch, row, inputs)
+
+
+def product(M: int, N: int, K: int) -> ComputeDAG:
+    A, B = te.placeholder((M, K), "uint8", name="A"), te.placeholder((K, N), "int8", name="B")
+    k = te.reduce_axis(K, name="k")
+    C = te.compute((M, N), lambda i, j: te.sum(te.cast(A[i, k], "int32") * te.cast(B[k, j], "int32"), axis=k), "C")
+    return collapse(ComputeDAG(te.compute((M, N), lambda i, j: te.cast(C[i, j], "float32") * 0.5, "D")))
+
+
+def text_of(M: int, N: int, K: int, rows: int, columns: int) -> str:
+    sketch = by_tiles(product(M, N, K))[0]
+    values = {p.name: p.domain[-1] for p in sketch.params} | {"D.i.m": 1, "D.j.m": 1, "D.i.r": rows, "D.j.r": columns}
+    func, simplify = concretise(lower(sketch.state), values)
+    return emit(func, simplify, TARGET, 1).ir
+
+
+def test_all_tiles_stay_in_registers_where_they_fit() -> None:
+    text = text_of(64, 64, 128, 32, 32)
+    assert text.count("call void @llvm.x86.tdpbusd(") == 4
+    assert text.count("call void @llvm.x86.tileloadd64(") == 4
+    assert text.count("call void @llvm.x86.tilezero(") == 4
+    assert text.count("call void @llvm.x86.ldtilecfg(") == 1
+    assert text.count("call void @llvm.x86.tilerelease()") == 1
+
+
+def test_rows_that_are_left_take_tiles_of_their_own_size() -> None:
+    text = text_of(49, 32, 64, 32, 32)
+    assert text.count("call void @llvm.x86.tdpbusd(") == 5  # four, and one in loops
+    assert text.count("call void @llvm.x86.ldtilecfg(") == 2
+
+
+def test_another_processor_gets_no_tiles() -> None:
+    func, simplify = concretise(
+        lower(by_tiles(product(16, 16, 64))[0].state),
+        {p.name: p.domain[0] for p in by_tiles(product(16, 16, 64))[0].params},
+    )
+    text = emit(func, simplify, parse_target("llvm -mcpu=znver4"), 1).ir
+    assert "tdpbusd" not in text
+    assert "vpdpbusd" in text
+
+
+def test_the_model_knows_what_fits() -> None:
+    sketch = by_tiles(product(64, 64, 128))[0]
+    analysis, core = analyse(lower(sketch.state)), machine(TARGET, 1)
+    assert any(rule.name.startswith("tiles") for rule in rules(analysis, core))
+    (sums,) = [s for s in analysis.statements if s.updates]
+    assert set(statement_cost(sums, core).block.limits) == {"arithmetic", "loads", "latency"}
