@@ -25,6 +25,6 @@ class Closing:
         return self.load_s + builds + sum(contest_s(call_s) + call_s for call_s in self.calls_s)
 
     def reserve_s(self, budget_s: float, kernels: int, build_s: float | None) -> float:
-        """Seconds of the budget in which no round is begun."""
+        """Seconds in which no round is begun, of the `budget_s` that there were when the search began."""
         compared = max(COMPARED_SHARE * budget_s, COMPARED_S)
         return min(self.needed_s(kernels, build_s) + compared, LARGEST_SHARE * budget_s)

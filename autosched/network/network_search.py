@@ -36,6 +36,9 @@ class NetworkSearch:
     curve: list[SessionPoint] = field(default_factory=list)
     interrupted: bool = False
 
+    def __post_init__(self) -> None:
+        self.began_s = self.watch.elapsed()
+
     def run(self) -> None:
         """All turns, and the final comparisons. Raises DeviceError, and UsageError for an objective that fails;
         whatever it raises, what was measured is stored."""
@@ -109,7 +112,8 @@ class NetworkSearch:
     def _take_turns(self) -> None:
         while (left := self._trials_left()) > 0:
             if self.watch.budget_s is not None:
-                self.watch.reserve_s = self.closing.reserve_s(self.watch.budget_s, *self._builds())
+                left_s = self.watch.budget_s - self.began_s
+                self.watch.reserve_s = self.closing.reserve_s(left_s, *self._builds())
             if self.watch.spent() >= 1.0 or (turn := whose_turn(self.standings, self.rules)) is None:
                 return
             self._tell("on_turn", turn)

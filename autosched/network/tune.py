@@ -39,7 +39,7 @@ from autosched.tuner.progress import Stopwatch
 
 PROFILE_S = 0.5  # of runs, by which the tasks are ordered that nothing was measured of
 RESOLUTION_S = 1e-6  # of these times: kernels that take less are called from Python
-LEAST_SHARE = 0.1  # of a budget, for the search of networks that took long to load and to compute by the reference
+LEAST_SHARE = 0.1  # of a budget, for the search of networks whose loading and reference took long
 LOAD_SHARE, LOAD_S = 0.1, 0.5  # of a budget, or seconds: most and least that making networks anew is taken to cost
 RIVALS = 3  # schedules of a task that are timed inside a network
 LARGE = 0.05  # of a network's time: a task whose schedules are
@@ -95,8 +95,6 @@ def tune_networks(
     tasks = [_OpenTask(task, _start_s(task, subjects)) for task in shared_tasks(list(models.values()))]
     objective = effort.asked.of(_latencies(models, tasks))
     known = [references(subject.model, subject.inputs) for subject in subjects]
-    if effort.budget_s is not None:
-        watch.budget_s = max(effort.budget_s, watch.elapsed() + LEAST_SHARE * effort.budget_s)
     closing = Closing(_load_s(loaded_s, effort.budget_s), tuple(subject.times.call for subject in subjects))
     most = None if effort.trials is None else effort.settings.trials
     with ScratchDirectory() as scratch, rare_collections(), Database(db) as database:
@@ -104,6 +102,8 @@ def tune_networks(
         with Workshop(device.target, device.threads) as workshop:
             place = Place(device, database, workshop, scratch, watch, effort.settings.seed, effort.resume)
             searches = _searches(tasks, place)
+            if effort.budget_s is not None:
+                watch.budget_s = max(effort.budget_s, watch.elapsed() + LEAST_SHARE * effort.budget_s)
             search = NetworkSearch(searches, list(models), objective, effort.rules, closing, watch, most, callbacks)
             search.run()
         found = [_result(search, subject, outputs) for subject, outputs in zip(subjects, known, strict=True)]

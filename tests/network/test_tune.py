@@ -273,8 +273,9 @@ def test_an_objective_that_fails_later_ends_the_search() -> None:
 
 
 def test_the_end_has_its_part_of_a_budget() -> None:
-    def seconds(closing: Closing, budget_s: float = 20.0) -> float:
+    def seconds(closing: Closing, budget_s: float = 20.0, late_s: float = 0.0) -> float:
         fakes = Fakes(3)
+        fakes.clock.now += late_s
         fakes.stopwatch.budget_s = budget_s
         search = NetworkSearch(
             fakes.searches, ["net0"], asked_objective("sum").of({"net0": 6.0}), Effort(budget_s=budget_s).rules, closing,
@@ -284,6 +285,7 @@ def test_the_end_has_its_part_of_a_budget() -> None:
         assert all(m.compared for m in fakes.measurers) is search.may_go_on()
         return fakes.stopwatch.elapsed()
 
+    assert 8.0 < seconds(Closing(900.0, (0.0,)), 22.0, late_s=6.0) - 6.0 < 11.0  # of what loading has left
     assert 14.0 < seconds(Closing(0.0, (0.0,))) < 20.0
     assert 8.0 < seconds(Closing(8.0, (0.0,))) < 11.0
     assert 9.0 < seconds(Closing(900.0, (0.0,))) < 12.0  # half is for rounds, whatever the end takes
