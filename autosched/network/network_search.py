@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from autosched.errors import DeviceError
@@ -38,6 +38,8 @@ class NetworkSearch:
 
     def __post_init__(self) -> None:
         self.began_s = self.watch.elapsed()
+        if self.watch.budget_s is not None:  # what loading has left of it
+            self.rules = replace(self.rules, budget=self.watch.budget_s - self.began_s)
 
     def run(self) -> None:
         """All turns, and the final comparisons. Raises DeviceError, and UsageError for an objective that fails;

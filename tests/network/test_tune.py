@@ -281,6 +281,7 @@ def test_the_end_has_its_part_of_a_budget() -> None:
             fakes.searches, ["net0"], asked_objective("sum").of({"net0": 6.0}), Effort(budget_s=budget_s).rules, closing,
             fakes.stopwatch,
         )  # fmt: skip
+        assert search.rules.budget == pytest.approx(budget_s - late_s, abs=0.1)
         search.run()
         assert all(m.compared for m in fakes.measurers) is search.may_go_on()
         return fakes.stopwatch.elapsed()
