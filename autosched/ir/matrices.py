@@ -156,6 +156,9 @@ MATRICES: dict[str, MatrixIntrinsic] = {
         *_integers("uint8.int8", "uint8", "int8"),
         *_integers("int8.uint8", "int8", "uint8"),
         *(_by_warpgroups(x, x) for x in ("float16", "bfloat16")),
+        MatrixIntrinsic("wgmma.tf32", "float32", "float32", "float32", 8,
+                        "wgmma.mma_async.sync.aligned.m64n{n}k8.f32.tf32.tf32", {"sm_90": 1024}, since=90, rows=64,
+                        precision="tf32", m=64, warps=4),
         *(_by_warpgroups(a, b) for a in FLOAT8 for b in FLOAT8),
         *(_by_warpgroups(a, b) for a in ("int8", "uint8") for b in ("int8", "uint8")),
     )

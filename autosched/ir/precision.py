@@ -1,10 +1,11 @@
 """Products of float32 that may be less precise: `Call("tf32", x)` is x, of which a kernel may take the first bits only.
 
-Tensor cores multiply numbers of tf32, float32's range with 10 bits of fraction. Either an operand is rounded to one,
-or it is the sum of two, big = tf32(x) and small = tf32(x - big), and a b = big big + big small + small big, which
-leaves out small small. What x is rounded by, relatively, so that this is covered:
+Tensor cores multiply numbers of tf32, float32's range with 10 bits of fraction. Either an operand becomes one, rounded
+by warps and cut off by warpgroups, whose instructions read it where it lies, or it is the sum of two, big = tf32(x) and
+small = tf32(x - big), and a b = big big + big small + small big, which leaves out small small. What x is rounded by,
+relatively, so that this is covered:
 
-    tf32      2^-11, half a unit in the last place
+    tf32      2^-10, a unit in the last place
     3xtf32    2^-21: what is cut off the small part is 2^-22, and what is left out as much of the product
 
 Numbers with no more than 11 bits are not changed by either.
@@ -14,6 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-PRECISIONS: Mapping[str, float] = {"tf32": 2.0**-11, "3xtf32": 2.0**-21}
+PRECISIONS: Mapping[str, float] = {"tf32": 2.0**-10, "3xtf32": 2.0**-21}
 EXACT = "float32"  # that of products which are as they are written
 SHORT_BITS = 11  # of numbers that are left as they are

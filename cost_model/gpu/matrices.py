@@ -85,7 +85,7 @@ def load_cycles(statement: Statement, access: Access, own: Sequence[AnalysedLoop
 def conversions(own: Sequence[AnalysedLoop], updates: Expr, row: MatrixIntrinsic) -> Expr:
     """Slots of a thread for operands that become numbers of an instruction's type, real: converted, or in two parts by
     two operations on integers and a subtraction."""
-    if not row.precision:
+    if not row.precision or row.warps > 1:
         return ZERO
     rows, columns, depth = own[-3:]
     each = g.SLOTS["float_other"] + (row.parts - 1) * g.SLOTS["float_addsub"]

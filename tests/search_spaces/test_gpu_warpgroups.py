@@ -106,6 +106,14 @@ def test_bytes_in_rows_that_the_engine_refuses() -> None:
     check(product(67, 37, 46, "tt", "float8_e4m3fn"), 1)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_float32_of_less_precision_lies_along_k(order: str) -> None:
+    """Its bits beyond tf32 are cut off; in two parts it is left to warps."""
+    check(product(72, 40, 48, order, "tf32"), 1)
+    check(product(67, 37, 33, order, "tf32"), 1)
+    assert not by_warpgroups(product(72, 40, 48, order, "3xtf32"))
+
+
 def test_epilogues() -> None:
     check(biased(72, 72, 48), 1)
     check(biased(67, 40, 40, "bfloat16"), 1)
