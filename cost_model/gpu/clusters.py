@@ -41,15 +41,13 @@ def _is_gathered(work: Work, outside: Access) -> bool:
 
 def waiting_for_cluster(kernel: KernelWork, constants: CardConstants) -> Expr:
     """Cycles until a block of a cluster knows of the other what it waits for, real."""
-    if kernel.sharing is None:
-        return ZERO
-    return where(kernel.sharing.down * kernel.sharing.across > 1, constants.cluster_latency, 0.0)
+    return ZERO if kernel.sharing is None else where(kernel.cluster > 1, constants.cluster_latency, 0.0)
 
 
 def cluster_rules(kernel: KernelWork, sharing: Sharing) -> dict[str, Expr]:
     """What clusters must satisfy, by name: they divide the grid, and have something to share; and
     turns: a block has one warpgroup for each."""
-    size, one = sharing.down * sharing.across, Const(1, INDEX)
+    size, one = kernel.cluster, Const(1, INDEX)
     warpgroup = binary("eq", kernel.threads, Const(WARPGROUP, INDEX)) & binary("eq", kernel.resident, one)
     divided = binary("eq", kernel.grid[1] % sharing.down, NONE) & binary("eq", kernel.grid[0] % sharing.across, NONE)
     together = FALSE

@@ -111,7 +111,7 @@ def _kernel_columns() -> Columns:
     """Blocks, threads and what is resident at a time, of the main kernel."""
 
     def resident_warps(c: FeatureContext) -> Expr:
-        return multiply(c.main.occupancy, c.kernel.warps(c.warp))
+        return multiply(multiply(c.main.occupancy, real(c.kernel.turns)), c.kernel.warps(c.warp))
 
     def lane_waste(c: FeatureContext) -> Expr:
         return divide(c.kernel.warps(c.warp) * c.warp, c.kernel.threads)
@@ -121,7 +121,8 @@ def _kernel_columns() -> Columns:
         return divide(threads, float(c.machine.facts.max_threads_per_multiprocessor))
 
     def waves(c: FeatureContext) -> Expr:
-        return divide(c.kernel.blocks, multiply(c.main.occupancy, float(c.machine.facts.multiprocessors)))
+        at_a_time = multiply(c.main.occupancy, real(c.kernel.turns))
+        return divide(c.kernel.blocks, multiply(at_a_time, float(c.machine.facts.multiprocessors)))
 
     def efficiency(c: FeatureContext) -> Expr:
         return divide(c.kernel.blocks, multiply(c.main.per_multiprocessor, float(c.machine.facts.multiprocessors)))
@@ -141,9 +142,11 @@ def _kernel_columns() -> Columns:
         column("shared_bytes", "bytes", "shared arrays of a block", lambda c: c.kernel.shared),
         column("occupancy", "blocks", "resident on a multiprocessor", lambda c: c.main.occupancy),
         column("resident_blocks", "blocks", "that the compiler is to keep registers for", lambda c: c.kernel.resident),
-        column("resident_warps", "warps", "occupancy * warps of a block", resident_warps),
+        column("cluster", "blocks", "that load tiles for each other", lambda c: c.kernel.cluster),
+        column("turns", "blocks", "whose work one does, by a warpgroup each", lambda c: c.kernel.turns),
+        column("resident_warps", "warps", "occupancy * turns * warps of a block", resident_warps),
         column("occupancy_share", "ratio", "resident threads / the most that a multiprocessor keeps", share),
-        column("waves", "waves", "blocks / (multiprocessors * occupancy)", waves),
+        column("waves", "waves", "blocks / (multiprocessors * occupancy * turns)", waves),
         column("wave_efficiency", "ratio", "blocks / (multiprocessors * blocks of the busiest one)", efficiency),
         column("barriers", "barriers", "passed by a thread", lambda c: c.kernel.barriers),
         column("shuffles", "values", "that a thread gets from others of its warp", lambda c: c.kernel.shuffles),

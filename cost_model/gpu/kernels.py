@@ -187,6 +187,11 @@ class KernelWork:
         return product(list(self.block))
 
     @property
+    def cluster(self) -> Expr:
+        """Blocks that load tiles for each other, integer."""
+        return UNIT if self.sharing is None else self.sharing.down * self.sharing.across
+
+    @property
     def turns(self) -> Expr:
         """Blocks whose work one block does, integer; what is said of one block is of one turn otherwise."""
         return UNIT if self.sharing is None else self.sharing.turns

@@ -50,6 +50,10 @@ def _of_attention(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     return (1, 2, min(length, 256), depth), (1, 1, min(length, 131), depth)
 
 
+# A rule that is broken -> the kind of parameters that may be less then.
+LESS_IF = {"rows together": "raster", "clusters in the grid": "cluster", "tiles of a cluster": "cluster"}
+
+
 def tried(of: ProblemModel, candidate: Candidate) -> list[dict[str, Any]]:
     """For each reduced problem: its shape, "right" or a sentence on what is wrong or keeps it from being tried, which
     values had to differ, and for the right ones the wavefronts of shared memory over the least."""
@@ -76,22 +80,23 @@ def _tried(of: ProblemModel, candidate: Candidate, problem: SassProblem) -> dict
 
 
 def same_values(of: ProblemModel, candidate: Candidate, small: ProblemModel) -> tuple[Candidate, list[str]]:
-    """The candidate in the space of a smaller problem. How many rows of blocks go together may be less: blocks compute
-    the same, in another order. Raises UsageError where the sketch is not offered there, or the values are not legal."""
+    """The candidate in the space of a smaller problem. How many rows of blocks go together may be less, and clusters
+    be single blocks where they do not divide the grid: blocks compute the same, in another order. Raises UsageError
+    where the sketch is not offered there, or the values are not legal."""
     name, values = of.sketches[candidate.sketch].name, named(of, candidate)
     i = next((n for n, sketch in enumerate(small.sketches) if sketch.name == name), None)
     if i is None:
         raise UsageError(f"{name} is not offered for {small.problem.label}")
-    orders = {
-        p.name for n, m in ((of, candidate.sketch), (small, i)) for p in n.sketches[m].params if p.kind == "raster"
-    }
+    both = (of.sketches[candidate.sketch], small.sketches[i])
+    orders = {p.name: p.kind for sketch in both for p in sketch.params if p.kind in LESS_IF.values()}
     wanted = {p.name for p in small.sketches[i].params}
-    if strange := (wanted ^ set(values)) - orders:
+    if strange := (wanted ^ set(values)) - set(orders):
         raise UsageError(f"{name} has other parameters for {small.problem.label}: {', '.join(sorted(strange))}")
     chosen = {p: values.get(p, 1) for p in (x.name for x in small.sketches[i].params)}
     changed: list[str] = []
     while broken := small.model.broken_rules(i, np.array(list(chosen.values()), np.int64)):
-        larger = [p for p in chosen if p in orders and chosen[p] > 1]
+        kinds = {kind for rule, kind in LESS_IF.items() if any(name.endswith(rule) for name in broken)}
+        larger = [p for p in chosen if orders.get(p) in kinds and chosen[p] > 1]
         if not larger:
             raise UsageError(f"for {small.problem.label} the values break {', '.join(broken)}")
         chosen |= {p: chosen[p] // 2 for p in larger}
