@@ -57,8 +57,9 @@ IN_BLOCK = f"""\
 LOAD = f"""\
 {FUNCTION}void {{name}}(void* to, const TensorMap* map, {{parameters}}, unsigned long long* barrier{{last}})
 {{{{
-  asm volatile("cp.async.bulk.tensor.{{rank}}d.shared::cluster.global{{mode}}"
-               ".mbarrier::complete_tx::bytes{{multicast}} [%0], [%1, {{{{{{places}}}}}}], [%{{bar}}]{{window}};"
+  asm volatile("cp.async.bulk.tensor.{{rank}}d.shared::cluster.global"
+               "{{mode}}.mbarrier::complete_tx::bytes{{multicast}} "
+               "[%0], [%1, {{{{{{places}}}}}}], [%{{bar}}]{{window}};"
                :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"((unsigned long long)map), {{operands}},
                   {BARRIER}{{offsets}} {MEMORY});
 }}}}"""
