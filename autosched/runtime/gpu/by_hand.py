@@ -21,7 +21,7 @@ def source_by_hand(
 ) -> GpuSource:
     """One kernel `name(start, end)` over elements of a C type, with these lines as its body."""
     dialect = DIALECTS[kind]
-    head = dialect.kernel.format(threads=f"{THREADS}, 1, 1", count=THREADS, resident="")
+    head = dialect.kernel.format(threads=f"{THREADS}, 1, 1", count=THREADS, resident="", cluster="")
     start = dialect.pointer.format(const="const ", type=element)
     end = dialect.pointer.format(const="", type=element)
     text = "\n".join([f"{prologue}{head} {name}({start} start, {end} end)", "{", *lines, "}\n"])
