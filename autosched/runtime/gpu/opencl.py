@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -45,11 +46,30 @@ _LATE = frozenset({"Portable Computing Language"})
 _KEPT_SHARE = 0.9  # of the device's memory that buffers may have
 
 
+class SharedKernel:
+    """A kernel object, and the launch whose arguments it holds: to make one for each launch takes long, on PoCL 0.6 ms.
+    A launch that is queued keeps those that it was queued with."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self._holds: BoundLaunch | None = None
+        self._lock = threading.Lock()
+
+    def launch(self, cl: Any, queue: Any, bound: BoundLaunch) -> Any:
+        """Its event."""
+        with self._lock:
+            if self._holds is not bound:
+                self.kernel.set_args(*bound.arguments)
+                self._holds = bound
+            return cl.enqueue_nd_range_kernel(queue, self.kernel, bound.threads, bound.block)
+
+
 @dataclass(frozen=True)
 class BoundLaunch:
-    """One kernel with its arguments set; kernel objects hold arguments, so every call has its own."""
+    """One kernel with its arguments."""
 
-    kernel: Any
+    kernel: SharedKernel
+    arguments: tuple[Any, ...]
     threads: Triple
     block: Triple
 
@@ -153,7 +173,7 @@ class OpenClDevice:
             else:
                 program = cl.Program(self._context, [self._device], [binary.code])
             program.build()
-            return {launch.kernel: (program, launch.kernel) for launch in source.launches}
+            return {launch.kernel: SharedKernel(cl.Kernel(program, launch.kernel)) for launch in source.launches}
 
     def prepare(
         self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, DeviceMemory]
@@ -161,17 +181,17 @@ class OpenClDevice:
         bound = []
         with _faults(f"preparing {source.name}"):
             for launch in source.launches:
-                kernel = self._cl.Kernel(*kernels[launch.kernel])
-                kernel.set_args(*(buffers[name].handle for name in launch.buffers))
+                arguments = tuple(buffers[name].handle for name in launch.buffers)
                 (gx, gy, gz), (bx, by, bz) = launch.grid, launch.block
-                bound.append(BoundLaunch(kernel, (gx * bx, gy * by, gz * bz), launch.block))
+                threads = (gx * bx, gy * by, gz * bz)
+                bound.append(BoundLaunch(kernels[launch.kernel], arguments, threads, launch.block))
         return LaunchSequence(tuple(bound))
 
     def run(self, call: LaunchSequence, stream: Stream = None) -> None:
         queue = self._queue if stream is None else stream
         with _faults("a launch", launching=True):
             for bound in call.launches:
-                self._cl.enqueue_nd_range_kernel(queue, bound.kernel, bound.threads, bound.block)
+                bound.kernel.launch(self._cl, queue, bound)
 
     def capture(self, call: LaunchSequence) -> LaunchSequence:
         return call
@@ -189,10 +209,10 @@ class OpenClDevice:
 
     def time(self, calls: Sequence[LaunchSequence], repeats: int) -> float:
         """The sum of the kernels' own times: what passes between launches is the host's."""
-        launch, queue = self._cl.enqueue_nd_range_kernel, self._queue
+        cl, queue = self._cl, self._queue
         with _faults("a launch", launching=True):
             events = [
-                launch(queue, bound.kernel, bound.threads, bound.block)
+                bound.kernel.launch(cl, queue, bound)
                 for n in range(repeats)
                 for bound in calls[n % len(calls)].launches
             ]
