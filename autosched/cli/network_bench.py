@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 from autosched.cli import networks, options
 from autosched.cli.network_peers import OURS, NetworkCase, known_peers, why_missing
 from autosched.errors import UsageError, VerificationError
+from autosched.runtime.gpu.devices import GPUS, device_facts
+from autosched.target import parse_target
 
 if TYPE_CHECKING:
     from autosched.cli.networks import NamedNetwork
@@ -107,13 +109,18 @@ def bench_networks(words: Sequence[str], args: argparse.Namespace) -> Iterator[N
     peers = known_peers([name.strip() for name in args.peers.split(",")] if args.peers else None)
     if args.shape is not None or args.batch is not None or args.dtype is not None:
         raise UsageError("--shape, --batch and --dtype are for workloads, not for networks")
-    if args.target != "cpu" or args.mcpu or args.arch:
-        raise UsageError("bench compares networks on this processor: leave --target out")
+    target = options.target_text(args) or "cpu"
+    if args.mcpu is not None:
+        raise UsageError("bench compares networks on this machine's devices: leave --mcpu out")
+    if (kind := parse_target(target).kind) in GPUS:
+        if args.threads:
+            raise UsageError(f"threads are those of a processor, but the target is {kind}: leave them out")
+        device_facts(kind)  # says what is missing, before anything starts
     for found in [networks.the_network(word, args) for word in words]:
         inputs = _inputs(found, args)
         onnx = found.model.resolve() if found.suffix == networks.ONNX else None
-        case = NetworkCase(found.word, options.settings(args), networks.sizes(args.size), 1, onnx, args.db)
-        for threads in args.threads or (len(os.sched_getaffinity(0)),):
+        case = NetworkCase(found.word, options.settings(args), networks.sizes(args.size), 1, onnx, args.db, target)
+        for threads in args.threads or ((1,) if case.is_on_gpu else (len(os.sched_getaffinity(0)),)):
             with tempfile.TemporaryDirectory(prefix="autosched-bench-") as folder:
                 yield _contest(replace(case, threads=threads), peers, inputs, Path(folder), not found.suffix)
 
@@ -147,7 +154,7 @@ def _contest(
     from autosched.measure.results import median_interval
 
     np.savez(folder / "inputs.npz", *inputs)
-    missing = {name: reason for name in peers if (reason := why_missing(name, is_module)) is not None}
+    missing = {name: reason for name in peers if (reason := why_missing(name, is_module, case.kind)) is not None}
     present = [name for name in peers if name not in missing]
     if is_module and {"onnxruntime", "openvino"} & set(present):
         case, reason = _exported(case, folder)

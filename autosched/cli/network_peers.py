@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from autosched.errors import UsageError
+from autosched.runtime.gpu.arrays import DeviceArray, to_device
+from autosched.runtime.gpu.devices import GPUS, shared_device
 
 OURS = "ours"
 
@@ -28,6 +30,16 @@ class NetworkCase:
     threads: int
     onnx: Path | None
     db: Path | None = None
+    target: str = "cpu"
+
+    @property
+    def kind(self) -> str:
+        """Of the target: what arrays are on."""
+        return self.target.split()[0]
+
+    @property
+    def is_on_gpu(self) -> bool:
+        return self.kind in GPUS
 
 
 @dataclass(frozen=True)
@@ -45,8 +57,20 @@ def ours(case: NetworkCase, inputs: Sequence[Any]) -> NetworkRun:
 
     found = find_network(case.word, case.settings)
     assert found is not None
-    model = api.load(found.model, found.example_inputs, sizes=case.sizes, threads=case.threads, db=case.db)
-    return NetworkRun(lambda: model(*inputs), _flat, __version__)
+    threads = None if case.is_on_gpu else case.threads
+    model = api.load(
+        found.model, found.example_inputs, sizes=case.sizes, target=case.target, threads=threads, db=case.db
+    )
+    if not case.is_on_gpu:
+        return NetworkRun(lambda: model(*inputs), _flat, __version__)
+    given, device = [to_device(array, case.kind) for array in inputs], shared_device(case.kind)
+
+    def run() -> Any:
+        results = model(*given)
+        device.synchronise()
+        return results
+
+    return NetworkRun(run, _flat, __version__)
 
 
 def torch_eager(case: NetworkCase, inputs: Sequence[Any]) -> NetworkRun:
@@ -56,23 +80,23 @@ def torch_eager(case: NetworkCase, inputs: Sequence[Any]) -> NetworkRun:
 
     def run() -> Any:
         with torch.inference_mode():
-            return module(*tensors)
+            return _waited(module(*tensors), case)
 
     return NetworkRun(run, _flat, torch.__version__)
 
 
 def torch_inductor(case: NetworkCase, inputs: Sequence[Any]) -> NetworkRun:
-    """With weights frozen."""
+    """With weights frozen; on a GPU as CUDA graphs."""
     import torch
     import torch._inductor.config as inductor
 
     module, tensors = _module(case, inputs)
-    inductor.freezing = True
-    compiled = torch.compile(module, dynamic=False)
+    inductor.freezing = not case.is_on_gpu
+    compiled = torch.compile(module, dynamic=False, mode="reduce-overhead" if case.is_on_gpu else None)
 
     def run() -> Any:
         with torch.no_grad():
-            return compiled(*tensors)
+            return _waited(compiled(*tensors), case)
 
     return NetworkRun(run, _flat, torch.__version__)
 
@@ -87,7 +111,16 @@ def _module(case: NetworkCase, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
     found = find_network(case.word, case.settings)
     if found is None or found.suffix:
         raise UsageError("it takes FILE.py:FUNCTION, a torch module, and no files")
-    return found.model.eval(), [torch.from_numpy(array) for array in inputs]
+    return found.model.eval().to(case.kind), [torch.from_numpy(array).to(case.kind) for array in inputs]
+
+
+def _waited(results: Any, case: NetworkCase) -> Any:
+    """The results of torch, once they are there."""
+    if case.is_on_gpu:
+        import torch
+
+        torch.cuda.synchronize()
+    return results
 
 
 def onnxruntime(case: NetworkCase, inputs: Sequence[Any]) -> NetworkRun:
@@ -140,6 +173,10 @@ def _flat(results: Any) -> list[Any]:
         return [array for part in results.values() for array in _flat(part)]
     if isinstance(results, (tuple, list)):
         return [array for part in results for array in _flat(part)]
+    if hasattr(results, "cpu"):  # a tensor of torch, wherever it is
+        results = results.cpu()
+    if isinstance(results, DeviceArray):
+        return [results.numpy()]
     return [] if results is None else [np.array(results)]
 
 
@@ -158,8 +195,10 @@ def known_peers(names: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names or NETWORK_PEERS))
 
 
-def why_missing(name: str, is_module: bool) -> str | None:
-    """Why a peer does not take part; None where nothing is known against it."""
+def why_missing(name: str, is_module: bool, kind: str = "cpu") -> str | None:
+    """Why a peer does not take part on a kind of target; None where nothing is known against it."""
+    if kind != "cpu" and (kind != "cuda" or name not in TORCH_ONLY):
+        return f"it does not run on {kind} here"
     if find_spec(PACKAGES[name]) is None:
         return f"the package {PACKAGES[name]} is not installed: pip install 'autosched[peers]'"
     if name in TORCH_ONLY and not is_module:

@@ -64,7 +64,13 @@ class NetworkProcess:
 def _case(request: Mapping[str, Any]) -> NetworkCase:
     onnx, db = (None if request[name] is None else Path(request[name]) for name in ("onnx", "db"))
     return NetworkCase(
-        str(request["word"]), dict(request["settings"]), dict(request["sizes"]), int(request["threads"]), onnx, db
+        str(request["word"]),
+        dict(request["settings"]),
+        dict(request["sizes"]),
+        int(request["threads"]),
+        onnx,
+        db,
+        str(request["target"]),
     )
 
 

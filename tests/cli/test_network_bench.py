@@ -95,7 +95,7 @@ def test_files_are_not_for_torch(monkeypatch):
     [
         ("bench {saved} --peers numpy", "there is no peer 'numpy' of networks: --peers takes torch, inductor"),
         ("bench {saved} --batch 2", "--shape, --batch and --dtype are for workloads"),
-        ("bench {saved} --target cuda", "bench compares networks on this processor"),
+        ("bench {saved} --mcpu haswell", "leave --mcpu out"),
         ("bench {saved} --threads 1,0", "a whole number of at least 1 is needed"),
         ("bench {saved} matmul", "matmul is no network"),
         ("bench matmul --threads 1,2", "several numbers of threads are for networks"),
