@@ -36,14 +36,14 @@ RULES: tuple[SketchRule, ...] = (
     PrepareWeights(),
     # It selects rows of a small matrix, as Winograd's transforms do: short axes written out, in vectors of channels.
     WinogradTransform(),
+    # Shares of a softmax of a product's results weigh a sum, as in attention: all of it in tasks of rows; and tiled.
+    WeightedRows(),
     # It is elementwise, and a reduction will be fused to it: left alone, the rule for that reduction schedules both.
     FusedConsumer(),
     # A prefix scan in blocks: all stages row by row, or each stage on its own, parallel over blocks.
     PrefixScan(),
     # A reduction whose data say where each element is added: one step for each element, in vectors.
     Scatter(),
-    # Shares of a softmax of a product's results weigh a sum, as in attention: all of it in tasks of rows; and tiled.
-    WeightedRows(),
     # Few outputs, much work, contiguous data: blocks of the reduction over threads; and as LaneReduction.
     SplitReduction(),
     # Few register tiles for many threads, long reduction: blocks of it over threads; and as MultiLevelTiling.

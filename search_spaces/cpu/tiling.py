@@ -260,12 +260,12 @@ def constant_panels(
         plain = [a for a in moving if read.dim_of(a.var) is not None]
         if plain and (v not in moving or plain[-1] is v):
             found[name] = plain[-1], False
-        elif _can_reindex(state, stage, reads, read):
+        elif can_reindex(state, stage, reads, read):
             found[name] = moving[-1], True
     return found
 
 
-def _can_reindex(state: State, stage: Stage, reads: tuple[Read, ...], read: Read) -> bool:
+def can_reindex(state: State, stage: Stage, reads: tuple[Read, ...], read: Read) -> bool:
     """Whether a copy with a dimension for each axis has every element once."""
     axes = [a for a in stage.op.all_axes if a.var in read.axes]
     alone = sum(r.load.buffer == read.load.buffer for r in reads) == 1

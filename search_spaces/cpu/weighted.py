@@ -42,9 +42,10 @@ from autosched.schedule.steps.shares import can_end_rows, undivided
 from search_spaces.access import Read, extent, panel_dim, reads_of
 from search_spaces.cpu.accumulate import unrolled_accumulator
 from search_spaces.cpu.domains import register_tile, tile_count, vector_width
+from search_spaces.cpu.elementwise import own_nests
 from search_spaces.cpu.packing import pack_panels
 from search_spaces.cpu.rows import lane_steps
-from search_spaces.cpu.tiling import tiled_alternatives
+from search_spaces.cpu.tiling import can_reindex, tiled_alternatives
 from search_spaces.fusion import fused_consumer
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer
 
@@ -65,16 +66,33 @@ class _Chain:
 
 
 class WeightedRows:
-    """Both products and what is between them in one nest; then what other rules do with the second one."""
+    """Both products and what is between them in one nest; then what other rules do with the second one.
+
+    Where an output has its results in another order, as heads beside each other, that stage is the nest's."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        return _chain(sketch.state, stage) is not None
+        inner = _in_another_order(sketch.state, stage) or stage
+        return _chain(sketch.state, inner) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> Sequence[Alternative]:
-        chain = _chain(sketch.state, stage)
+        inner = _in_another_order(sketch.state, stage) or stage
+        chain = _chain(sketch.state, inner)
         assert chain is not None
-        whole = _in_one_nest(sketch, stage, chain, context)
-        return [*([] if whole is None else [whole]), *tiled_alternatives(sketch, stage, context)]
+        whole = _in_one_nest(sketch, inner, chain, context)
+        apart = tiled_alternatives(sketch, stage, context) if inner is stage else own_nests(sketch, stage, context)
+        return [*([] if whole is None else [whole]), *apart]
+
+
+def _in_another_order(state: State, stage: Stage) -> Stage | None:
+    """The sum whose results an output has as they are, or of which it computes its own, its last axis in place."""
+    if stage.op.reducer is not None or not state.is_output(stage):
+        return None
+    for inner in (s for s in state.stages if state.consumers(s) == (stage,) and len(s.op.axes) > 2):
+        read = stage.op.loads_from(*inner.op.buffers)
+        axes = [a.var for a in stage.op.axes]
+        if len(read) == 1 and len(axes) > 1 and {*read[0].indices} == {*axes} and read[0].indices[-1] is axes[-1]:
+            return inner if list(read[0].indices) != axes else None
+    return None
 
 
 def _chain(state: State, stage: Stage) -> _Chain | None:
@@ -117,8 +135,9 @@ def _in_one_nest(sketch: PartialSketch, stage: Stage, chain: _Chain, context: Sk
     acc = f"{stage.name}.acc"
     try:
         sketch, root = _divided(sketch, stage)
-        rows = sketch.state.stage(root).op.axes[-2].name
-        sketch, block = _in_blocks(sketch, root, context), (root, f"{rows}.1")
+        (read,) = sketch.state.stage(root).op.loads_from(acc)
+        rows = next(a.name for a in sketch.state.stage(root).op.axes if a.var is read.indices[-2])
+        sketch, block = _in_blocks(sketch, root, rows, context), (root, f"{rows}.1")
         if can_end_rows(sketch.state, sketch.state.stage(acc)):
             sketch = sketch.apply(WithinReach(acc, *block))
         sketch = sketch.apply(ComputeAt(acc, root, f"{rows}.2", Scope.REGISTER.value))
@@ -138,16 +157,20 @@ def _in_one_nest(sketch: PartialSketch, stage: Stage, chain: _Chain, context: Sk
 def _divided(sketch: PartialSketch, stage: Stage) -> tuple[PartialSketch, str]:
     """The weights divided when they are added up, by what writes the results; that stage's name."""
     sketch = sketch.apply(DivideLast(stage.name))
-    consumer = fused_consumer(sketch.state, sketch.state.stage(stage.name))
+    state = sketch.state
+    consumer = fused_consumer(state, state.stage(stage.name))
+    if consumer is None:
+        consumer = next((s for s in state.stages if _in_another_order(state, s) is state.stage(stage.name)), None)
     if consumer is None or consumer.name in sketch.done:
         return sketch, stage.name
     return sketch.apply(ComputeInline(stage.name)), consumer.name
 
 
-def _in_blocks(sketch: PartialSketch, root: str, context: SketchContext) -> PartialSketch:
+def _in_blocks(sketch: PartialSketch, root: str, row: str, context: SketchContext) -> PartialSketch:
     """The loops of what writes: tasks, blocks of a task, and their register tiles, column by column of these."""
     stage = sketch.state.stage(root)
-    *batch, rows, columns = stage.op.axes
+    rows, columns = stage.op.axis(row), stage.op.axes[-1]
+    batch = [a for a in stage.op.axes if a not in (rows, columns)]
     group = f"{root}.{rows.name}"
     blocks, tiles = (tile_count(f"{group}.{level}", extent(rows), group) for level in "mb")
     tiles = replace(tiles, domain=tuple(n for n in tiles.domain if n >= FEWEST_TILES))
@@ -197,6 +220,13 @@ def _scores(sketch: PartialSketch, chain: _Chain, block: tuple[str, str], contex
     )
     accumulating = sketch.state.stage(acc)
     sketch = unrolled_accumulator(sketch, accumulating, accumulating.op.axes[-1].name)
-    dim = panel_dim(chain.columns, chain.first, chain.first.op.axes[-1])
+    first, read = chain.first, chain.columns
+    if can_reindex(
+        sketch.state, first, reads_of(sketch.state, first), read
+    ):  # and not what else is stored beside it, as values and queries
+        dim: int | None = [a for a in first.op.all_axes if a.var in read.axes].index(first.op.axes[-1])
+        copied = pack_panels(sketch, read.load.buffer, acc, dim or 0, width.name, None, reindexed=True)
+        return copied.finish(name, acc)
+    dim = panel_dim(read, first, first.op.axes[-1])
     assert dim is not None
-    return pack_panels(sketch, chain.columns.load.buffer, acc, dim, width.name, None).finish(name, acc)
+    return pack_panels(sketch, read.load.buffer, acc, dim, width.name, None).finish(name, acc)

@@ -7,11 +7,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from autosched import te
 from autosched.ir.interpreter.interpret import interpret
 from autosched.ir.stmt import ForKind, Scope
 from autosched.lower import concretise, lower
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
+from autosched.te.operators.attention import scaled_dot_product
 from autosched.te.operators.registry import build
 from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
@@ -25,7 +27,7 @@ HOST = parse_target("cpu")
 
 
 def in_tasks(dag: ComputeDAG, threads: int = 2) -> list[Sketch]:
-    return [s for s in sketches(dag, HOST, threads) if s.name.endswith(":rows")]
+    return [s for s in sketches(dag, HOST, threads) if ":rows" in s.name]
 
 
 @pytest.mark.parametrize("masked", ["", "added", "kept", "causal"])
@@ -60,3 +62,25 @@ def test_a_block_of_rows_ends_at_the_diagonal() -> None:
     interpret(func, make_inputs(dag, 0, "normal"), counts=counts)
     assert counts["E"] == 4 * (4 + 8 + 12 + 16)
     assert counts["Y.acc"] == 8 * counts["E"]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_heads_beside_each_other_are_one_nest(causal: bool, masked: bool) -> None:
+    """As networks have them: heads are columns of one product, and of the result; only keys are copied."""
+    rows, heads, dim = 13, 2, 5
+    x = [te.placeholder((rows, 3 * heads * dim), name=f"X{n}") for n in range(3)]
+    q, k, v = (
+        te.compute((heads, rows, dim), lambda h, i, d, n=n: x[n][i, (n * heads + h) * dim + d], name=f"part{n}")
+        for n in range(3)
+    )
+    mask = te.placeholder((1, 1, rows), name="mask") if masked else None
+    mixed = scaled_dot_product(q, k, v, (heads,), 0.5, mask, causal)
+    dag = collapse(ComputeDAG(te.compute((rows, heads, dim), lambda i, h, d: mixed[h, i, d], name="Y")))
+    sketch = in_tasks(dag)[0]
+    packed = sketch.state.stage("X1.pack")
+    assert [a.extent.value for a in packed.op.axes] == [heads, rows, dim]
+    assert {s.name for s in sketch.state.stages if s.at is None} == {"Y", "X1.pack"}
+    data = make_inputs(dag, 0, "normal")
+    for row in little_rows(sketch, 1, np.random.default_rng(1)):
+        check_candidate(dag, sketch, row, data)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load, Var, binary, imin
 from autosched.ir.reach import reach
 from autosched.ir.visit import free_vars, substitute
-from autosched.schedule.stage import Stage, default_stage
+from autosched.schedule.stage import Stage, StageAxis, default_stage
 from autosched.schedule.state import State
 from autosched.schedule.steps.loops import check
 from autosched.schedule.steps.online import WeightedSum, expanded, weighted_sum
@@ -101,11 +101,13 @@ class WithinReach:
         end = None if weights is None else _end_of_row(state, weights)
         check(end is not None, f"{where}: no condition hides weights after the diagonal")
         assert end is not None
-        read, place = root.op.loads_from(*stage.op.buffers), tuple(a.var for a in root.op.axes)
-        check(bool(read) and all(x.indices == place for x in read), f"{where}: {self.root} has other rows")
+        places = [x.indices[-2] for x in root.op.loads_from(*stage.op.buffers)]
+        rows = next((a for a in root.op.axes if places and all(x is a.var for x in places)), None)
+        check(rows is not None, f"{where}: {self.root} has other rows")
+        assert rows is not None
         inside = [*(s for s in state.stages if s is not stage and _end_of_row(state, s) == end), stage]
         names = {s.name for s in inside}
-        limit = _end_of_block(where, root, self.loop) + (end - 1)
+        limit = _end_of_block(where, root, rows, self.loop) + (end - 1)
         for one in inside:
             check_untouched(where, state, one)
             more = one.op.reducer is None and {r.name for r in state.consumers(one)} - names
@@ -158,9 +160,8 @@ def _end_of_row(state: State, stage: Stage) -> int | None:
     return int(found.end.value)
 
 
-def _end_of_block(where: str, root: Stage, loop: str) -> Expr:
-    """The end of the rows of an iteration of a loop along the last axis but one, in loops of `root`."""
-    rows = root.op.axes[-2]
+def _end_of_block(where: str, root: Stage, rows: StageAxis, loop: str) -> Expr:
+    """The end of the rows of an iteration of a loop along them, in loops of `root`."""
     parts = root.loop(loop).parts
     check(len(parts) == 1 and parts[0][0] == rows.name, f"{where}: the loop is not along {rows.name} alone")
     end: Expr = root.stride(rows.name, parts[0][1])
