@@ -223,6 +223,7 @@ def load(
     db: Path | str | None = None,
     records: bool = True,
     simulate: bool = False,
+    winograd: bool = False,
 ) -> Model:
     """A network as one program: an ONNX file, a saved model, a torch module with `example_inputs`, or a graph.
 
@@ -230,14 +231,15 @@ def load(
     `autosched db path`) that this installation has verified, or the ones that the analytic model likes best; nothing is
     measured. `records` False leaves the database out. A RecordWarning tells of records that do not fit any more.
     `sizes` says what symbolic dimensions of an ONNX file are. `target` may be a GPU's; `simulate` executes the kernels
-    of one for CUDA ("cuda -arch=sm_80") on the processor. Raises GraphError for a network that is not accepted, with
+    of one for CUDA ("cuda -arch=sm_80") on the processor. `winograd` accepts the larger error of Winograd's
+    convolutions, where they are faster. Raises GraphError for a network that is not accepted, with
     all operators that are unknown.
     """
     from autosched.network.compile import compile_graph
     from autosched.network.load import load_network
     from autosched.network.records import compile_with_records
 
-    graph, choose = load_network(model, example_inputs, sizes or {})
+    graph, choose = load_network(model, example_inputs, sizes or {}, winograd)
     if not records:
         return compile_graph(graph, target, threads, choose, simulate)
     return compile_with_records(graph, target, threads, choose, db, simulate=simulate)
@@ -415,7 +417,9 @@ def _tune_networks(
     _check_interpreter()
     if isinstance(networks, (list, Mapping)) and not (loading["example_inputs"] is loading["sizes"] is None):
         raise UsageError("example_inputs and sizes are of one network: load each of several with its own first")
-    of = {name: loading[name] for name in ("example_inputs", "sizes", "target", "threads", "db") if name in loading}
+    names = ("example_inputs", "sizes", "target", "threads", "db", "winograd")
+    names = ("example_inputs", "sizes", "target", "threads", "db", "winograd")
+    of = {name: loading[name] for name in names if name in loading}
     return tune_models(networks, partial(_loaded, **of), effort, loading["db"], callbacks)
 
 

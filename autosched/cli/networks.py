@@ -90,6 +90,7 @@ def add_network(parser: argparse.ArgumentParser) -> None:
         help="an argument of FUNCTION",
     )  # fmt: skip
     parser.add_argument("--threads", type=options.integer(1), metavar="N", help="default: the processor's cores")
+    options.add_winograd(parser, "a network's 3x3 convolutions may take fewer operations, with a larger error")
 
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +108,7 @@ def add_record_or_network(parser: argparse.ArgumentParser) -> None:
 
 def check_record(args: argparse.Namespace, *only_networks: str) -> None:
     """Raises UsageError where a record is asked for with options of networks."""
-    for name in ("size", "set", "threads", *only_networks):
+    for name in ("size", "set", "threads", "winograd", *only_networks):
         if getattr(args, {"set": "settings"}.get(name, name)):
             raise UsageError(f"--{name} is for networks, and {args.id} is the number of a record")
 
@@ -189,6 +190,7 @@ def load_network(found: NamedNetwork, args: argparse.Namespace) -> Model:
         threads=args.threads,
         db=args.db,
         simulate="simulate" in args and args.simulate,
+        winograd=args.winograd,
     )
 
 

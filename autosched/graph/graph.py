@@ -63,7 +63,8 @@ class Graph:
     """`nodes` are in an order in which each value is made before it is read.
 
     `inputs` and `outputs` are names of values. `constants` are arrays by name, of the shape and type of their values;
-    they may be mapped from a file. An output may be an input or a constant.
+    they may be mapped from a file. An output may be an input or a constant. `winograd`: whether the larger error of
+    Winograd's convolutions is accepted.
     """
 
     inputs: tuple[str, ...]
@@ -72,6 +73,7 @@ class Graph:
     values: Mapping[str, Value]
     constants: Mapping[str, Array] = field(default_factory=dict)
     name: str = "network"
+    winograd: bool = False
 
     @cached_property
     def producers(self) -> Mapping[str, Node]:

@@ -91,7 +91,9 @@ def _data(graph: Graph) -> dict[str, Any]:
         for n in graph.nodes
     ]
     values = [[v.name, v.shape, v.dtype] for v in graph.values.values()]
-    return {"name": graph.name, "inputs": graph.inputs, "outputs": graph.outputs, "values": values, "nodes": nodes}
+    accepted = {"winograd": True} if graph.winograd else {}
+    ends = {"inputs": graph.inputs, "outputs": graph.outputs}
+    return {**accepted, **ends, "name": graph.name, "values": values, "nodes": nodes}
 
 
 def _graph(data: Any, constants: Mapping[str, Array]) -> Graph:
@@ -106,7 +108,8 @@ def _graph(data: Any, constants: Mapping[str, Array]) -> Graph:
         found = {str(k): attribute_of(v) for k, v in attributes.items()}
         nodes.append(Node(str(operator), given, tuple(map(str, made)), found, str(origin)))
     inputs, outputs = (tuple(map(str, data[ends])) for ends in ("inputs", "outputs"))
-    return Graph(inputs, outputs, tuple(nodes), values, constants, str(data["name"]))
+    winograd = data.get("winograd") is True
+    return Graph(inputs, outputs, tuple(nodes), values, constants, str(data["name"]), winograd)
 
 
 def _constants(path: Path, entries: Mapping[str, Any], start: int, size: int) -> dict[str, Array]:

@@ -15,6 +15,7 @@ from autosched.network.program import NetworkProgram, build_program, prepared
 from autosched.network.room import check_memory
 from autosched.network.tasks import Choose
 from autosched.session.device import Device, find_device
+from autosched.session.request import check_winograd
 
 SIMULATED = "cuda"  # the kind of target whose kernels the simulator executes
 
@@ -35,6 +36,8 @@ def compile_graph(
     verify(graph)
     check_memory(graph)
     device = find_device(target, threads, runs=not simulate)
+    if graph.winograd:
+        check_winograd(device.target)
     if simulate and device.target.kind != SIMULATED:
         raise UsageError("the simulator executes CUDA C: give --target cuda with --simulate")
     program = build_program(prepared(graph, device.target), target or "cpu", device, choose)

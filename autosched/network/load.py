@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from autosched.errors import UsageError
@@ -12,12 +13,15 @@ from autosched.network.tasks import Choose
 
 
 def load_network(
-    model: object, example_inputs: Sequence[object] | None, sizes: Mapping[str, int]
+    model: object, example_inputs: Sequence[object] | None, sizes: Mapping[str, int], winograd: bool = False
 ) -> tuple[Graph, Choose | None]:
-    """The graph of anything that is a network, and what says which schedules were saved with it."""
+    """The graph of anything that is a network, and what says which schedules were saved with it. `winograd` accepts
+    the larger error of such convolutions, which a saved network may do already."""
     if isinstance(model, (str, Path)) and Path(model).suffix.lower() == SUFFIX:
-        return load_archive(Path(model))
-    return load_graph(model, example_inputs, sizes), None
+        graph, choose = load_archive(Path(model))
+    else:
+        graph, choose = load_graph(model, example_inputs, sizes), None
+    return replace(graph, winograd=winograd or graph.winograd), choose
 
 
 def load_graph(model: object, example_inputs: Sequence[object] | None, sizes: Mapping[str, int]) -> Graph:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from autosched.backends import Backend
 from autosched.graph.description import describe
 from autosched.graph.graph import Graph
+from autosched.graph.partition import dag_of
 from autosched.graph.steps import Group, NetworkStep
 from autosched.network.build import build_kernels
 from autosched.network.recipe import KernelObject, Recipe
@@ -60,4 +61,12 @@ def spec_of(graph: Graph, group: Group, backend: Backend) -> str:
     """What the kernel of a group computes, as recipes say it."""
     words = "-".join(node.operator for node in group.nodes)
     dtype, described = graph.values[group.outputs[0]].dtype, describe(graph, group, backend.has_weights)
-    return json.dumps({"name": words, "args": {}, "dtype": dtype, "graph": described}, sort_keys=True)
+    accepted = {"winograd": True} if graph.winograd and _may_transform(graph, group) else {}
+    return json.dumps({"name": words, "args": {}, "dtype": dtype, "graph": described, **accepted}, sort_keys=True)
+
+
+def _may_transform(graph: Graph, group: Group) -> bool:
+    """Whether a sum of the group is a convolution that Winograd's transforms compute."""
+    from autosched.te.rewrites.winograd import match_stage
+
+    return any(match_stage(op) is not None for op in dag_of(graph, group).stages)

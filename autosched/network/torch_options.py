@@ -19,11 +19,12 @@ NONE, BACKGROUND, NOW = TUNES = ("none", "background", "now")
 @dataclass(frozen=True)
 class BackendOptions:
     """`threads`: all cores unless it says how many. `freeze`: weights are packed once, where no gradients are needed.
-    `tune`: measure kernels not at all, beside the program while it runs, or before its first call; `budget_s`: for how
-    long, for each graph that torch makes."""
+    `winograd`: the larger error of such convolutions is accepted. `tune`: measure kernels not at all, beside the
+    program while it runs, or before its first call; `budget_s`: for how long, for each graph that torch makes."""
 
     threads: int | None = None
     freeze: bool = True
+    winograd: bool = False
     tune: str = NONE
     budget_s: float = 60.0
 
@@ -46,13 +47,14 @@ def read_options(mode: str | None, options: Mapping[str, Any]) -> BackendOptions
 _EXPECTED: Mapping[str, str] = {
     "threads": "a number of threads, at least 1",
     "freeze": "True or False",
+    "winograd": "True or False",
     "tune": f"one of {', '.join(TUNES)}",
     "budget_s": "a number of seconds above 0",
 }
 
 
 def _is_one(name: str, value: object) -> bool:
-    if name == "freeze":
+    if name in ("freeze", "winograd"):
         return isinstance(value, bool)
     if name == "tune":
         return value in TUNES

@@ -111,6 +111,7 @@ class Part:
         weights = tuple(n for n in self.frozen if not tensors[n].is_inference())
         stamps = stamps_of(tensors, weights)
         graph = load_fx(self.module, tensors, {n: tensors[n] for n in weights})
+        graph = replace(graph, winograd=self.options.winograd)
         places = [n for n in range(len(tensors)) if n not in weights]
         inputs = [_form(tensors[n].shape, tensors[n].stride()) for n in places]
         (end,) = self.module.graph.find_nodes(op="output")

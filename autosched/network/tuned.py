@@ -240,7 +240,7 @@ class NetworksResult:
 def check_tuning(given: Mapping[str, object], setup: object, callbacks: object) -> None:
     """Raises UsageError for what is said of a search for a network, but is of workloads only."""
     plain = {name: value for name, value in given.items() if not value or value == getattr(Asked, name, None)}
-    others = [name for name in given if name not in plain and name not in ("target", "threads")]
+    others = [name for name in given if name not in plain and name not in ("target", "threads", "winograd")]
     if not isinstance(setup, SearchSetup) or setup != SearchSetup(started=setup.started):
         others.append("search")
     if others:

@@ -44,11 +44,8 @@ class Request:
         from autosched.te.rewrites.precision import allowed_precision
 
         dag, target = self.problem.dag, self.device.target
-        if dag.winograd and not target.backend.has_winograd:
-            raise UsageError(
-                f"Winograd convolutions are for processors only so far, and the target is {target.kind}: "
-                "leave out winograd"
-            )
+        if dag.winograd:
+            check_winograd(target)
         precision = allowed_precision(dag)
         if precision != EXACT and not target.backend.has_matrices:
             raise UsageError(
@@ -88,3 +85,11 @@ def specs(tensors: Sequence[Tensor]) -> tuple[ArraySpec, ...]:
     from autosched.runtime.spec import ArraySpec
 
     return tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in tensors)
+
+
+def check_winograd(target: Target) -> None:
+    """Raises UsageError for a kind of target that has no such kernels."""
+    if not target.backend.has_winograd:
+        raise UsageError(
+            f"Winograd convolutions are for processors only so far, and the target is {target.kind}: leave out winograd"
+        )
