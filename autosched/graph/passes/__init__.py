@@ -16,6 +16,7 @@ from autosched.graph.graph import Graph, Node
 from autosched.graph.passes.assign_layouts import assign_layouts
 from autosched.graph.passes.complete_norms import complete_norms
 from autosched.graph.passes.compose_parts import compose_parts
+from autosched.graph.passes.dequantize_late import dequantize_late
 from autosched.graph.passes.fold_batch_norm import fold_batch_norm
 from autosched.graph.passes.fold_constants import fold_constants
 from autosched.graph.passes.keep_few_bits import keep_few_bits
@@ -47,6 +48,7 @@ class GraphPass:
 
 PASSES: tuple[GraphPass, ...] = (
     GraphPass("remove_dead_code", remove_dead_code, "What no output needs is no reader that stands in the way."),
+    GraphPass("dequantize_late", dequantize_late, "Bytes are moved and compared in a fourth of the time of floats."),
     GraphPass("multiply_integers", multiply_integers, "Sums of bytes are exact and fast, and weights stay small."),
     GraphPass("fold_constants", fold_constants, "Weights are seen as they are, and computed once."),
     GraphPass("remove_identities", remove_identities, "What changes nothing hides what belongs together."),
