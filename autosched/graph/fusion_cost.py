@@ -61,12 +61,13 @@ def rates_of(target: Target, threads: int) -> FusionRates:
     return FusionRates(threads * core.l3_bandwidth, threads * operations, begin)
 
 
-def pays_to_take_in(work: NodeWork, reads: Sequence[int], rates: FusionRates) -> bool:
-    """Whether readers had better compute a node than read it; `reads`: of each reader how often it reads a result."""
+def pays_to_take_in(work: NodeWork, reads: Sequence[int], rates: FusionRates, is_joined: bool = False) -> bool:
+    """Whether readers had better compute a node than read it; `reads`: of each reader how often it reads a result.
+    `is_joined`: the part that makes its operand is as good a place, which otherwise stores that."""
     once = work.operations / rates.operations_per_cycle
     store = load = work.bytes_written / rates.bytes_per_cycle
     operands = work.bytes_read / rates.bytes_per_cycle
-    stored = rates.begin_cycles + operands + once + store + len(reads) * load
+    stored = (-operands if is_joined else rates.begin_cycles + operands) + once + store + len(reads) * load
     kept = once + store + load
     each = [
         min(times * once, kept * max(1.0, times / KEPT_READS)) if work.can_be_kept else times * once for times in reads

@@ -8,7 +8,7 @@
 A node is computed in one of four places.
 
     joined       to the group that makes an operand, where nobody else reads that: an elementwise node over the results
-                 of a reduction, a transposition of them
+                 of a reduction, a transposition of them; not what only makes them wider and is cheap where it is read
     taken in     by each group that reads it, where that is cheaper than storing it (`fusion_cost`): movements where
                  their elements lie well for the reader, elementwise nodes where little is computed again
     given out    by the first group that reads it, which stores it beside its own result: where both are elementwise
@@ -54,6 +54,8 @@ def partition(
     work = _Partition(graph, rates, alone, in_place)
     for node in graph.nodes:
         work.begin(node)
+    for node in graph.nodes:
+        work.part(node)
     for node in reversed(graph.nodes):
         work.take_in(node)
     for node in graph.nodes if rates.turns_results else ():
@@ -98,6 +100,7 @@ class _Partition:
     alone: frozenset[str]
     in_place: bool
     homes: dict[int, _Open] = field(default_factory=dict)  # by identity of nodes: attributes need no hash
+    parted: dict[int, _Open] = field(default_factory=dict)  # what nodes join that no reader takes in
     ends: dict[str, tuple[_End, ...] | None] = field(default_factory=dict)  # who computes a value; None: it is stored
     joins: dict[int, Join | Write] = field(default_factory=dict)  # what no kernel computes, by identity of nodes
 
@@ -144,6 +147,27 @@ class _Partition:
                 found = group
         return found
 
+    def part(self, node: Node) -> None:
+        """Takes from the end of its group a node that only makes each element wider: its readers may want it."""
+        group = self.homes.get(id(node))
+        if group is None or group.kind is not Kind.GENERAL or group.last is not node or len(group.nodes) == 1:
+            return
+        made = node.outputs[0]
+        shape = self.graph.values[made].shape
+        whole = [x for x in node.used if not self.graph.is_constant(x) and self.graph.values[x].shape == shape]
+        is_wider = [self._nbytes(x) < self._nbytes(made) for x in whole if x in group.nodes[-2].outputs] == [True]
+        if len(whole) == len(node.outputs) == 1 and is_wider and made not in self.graph.outputs:
+            group.nodes.pop()
+            self.parted[id(node)] = group
+            self.homes[id(node)] = _Open([node], Kind.ELEMENTWISE)
+
+    def _join_again(self, node: Node) -> None:
+        """To the group that makes what no reader makes wider for itself."""
+        before, group = self.parted[id(node)], self.homes[id(node)]
+        before.nodes.append(node)
+        before.taken_in |= group.taken_in
+        self.homes[id(node)] = before
+
     def _is_last_of(self, name: str, producer: Node) -> bool:
         """Whether a node's only result that is needed is `name`, which one node reads."""
         needed = [x for x in producer.outputs if x in self.graph.outputs or self.graph.users[x]]
@@ -182,6 +206,8 @@ class _Partition:
             movable = facts.kind in (Kind.MOVEMENT, Kind.ELEMENTWISE) and group.nodes == [node]
             if not movable or ends is None or not self._may_take_in(node, facts, ends):
                 ends = None
+                if id(node) in self.parted:
+                    self._join_again(node)
             else:
                 del self.homes[id(node)]
                 for end in ends:
@@ -247,7 +273,7 @@ class _Partition:
         if (len(groups) > 1 or any(e.is_often for e in ends)) and self._has_functions(node):
             return False
         reads = [max(1, sum(e.reads for e in ends if e.group is g)) for g in groups.values()]
-        return pays_to_take_in(self._work(node, facts), reads, self.rates)
+        return pays_to_take_in(self._work(node, facts), reads, self.rates, is_joined=id(node) in self.parted)
 
     def _join_of(self, node: Node) -> Join | None:
         """What a concatenation becomes whose parts lie behind each other, if most of these are stored in any case."""

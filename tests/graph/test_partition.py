@@ -62,6 +62,22 @@ def test_a_residual_is_added_by_the_product_before_it():
     assert kernels(d.graph(z)) == ["linear add", "layer_norm", "linear add"]
 
 
+def test_bytes_are_stored_and_not_the_floats_that_they_stand_for():
+    d = Draft()
+    x, scale = d.input(1, 17, 5), d.constant(0.1)
+    parts = [d.quantize(d.linear(x, d.random(5, 5)), scale, dtype="int8") for _ in range(2)]
+    y = d.add(*(d.dequantize(part, scale) for part in parts))
+    assert kernels(d.graph(y)) == ["linear quantize", "dequantize linear quantize dequantize add"]
+
+
+def test_floats_are_stored_where_they_are_read_often():
+    d = Draft()
+    scale = d.constant(0.1)
+    bytes_ = d.quantize(d.linear(d.input(1, 17, 5), d.random(300, 5)), scale, dtype="int8")
+    y = d.linear(d.dequantize(bytes_, scale), d.random(2000, 300))
+    assert kernels(d.graph(y)) == ["linear quantize dequantize", "linear"]
+
+
 def test_a_function_of_what_many_read_is_computed_once():
     d = Draft()
     x = d.gelu(d.input(17, 300))
