@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import string
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,12 +12,14 @@ from autosched.graph.graph import Graph
 from autosched.graph.liveness import Tenant
 from autosched.graph.memory import ArenaPlan
 from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write
+from autosched.ir.dtype import DTYPES
 from autosched.network.program import NetworkProgram
 
 WIDTH, HEIGHT = 100, 32  # characters of the picture of an arena
 LARGEST = 3  # values that are named below it
 SIGNS = string.ascii_letters + string.digits
 MEMORY = "memory"
+PRODUCTS = ("conv", "conv_transpose", "linear", "gemm", "matmul")
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,42 @@ def groups_text(found: Steps) -> str:
             made = ", ".join(str(found.graph.values[name]) for name in step.outputs)
             operators = " ".join(node.operator for node in step.nodes)
             lines.append(f"{n:4}  {made} = {operators}({', '.join(step.inputs)}){_origin(step)}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_floats_left(found)])
+
+
+def _floats_left(found: Steps) -> Iterator[str]:
+    """Of a network that rounds to bytes: which values between its kernels are floats nevertheless, and which products
+    are of floats that bytes stand for."""
+    graph = found.graph
+    if not any(node.operator == "quantize" for node in graph.nodes):
+        return
+    makers = {name: n for n, step in enumerate(found.steps) if isinstance(step, Group) for name in step.outputs}
+    readers = _readers(found.steps)
+    left = [name for name in makers if readers[name] and DTYPES[graph.values[name].dtype].is_float]
+    yield f"quantised; values between its kernels that are floats: {len(left)}"
+    for name in left:
+        yield f"  {graph.values[name]}, from kernel {makers[name]} to {', '.join(map(str, readers[name]))}"
+    for node in graph.nodes:
+        floats = [x for x in node.used[:2] if node.operator in PRODUCTS and _is_dequantised(graph, x)]
+        if floats:
+            yield f"  {graph.values[node.outputs[0]]}, a {node.operator} of dequantised floats: {', '.join(floats)}"
+
+
+def _readers(steps: Sequence[NetworkStep]) -> Mapping[str, list[int]]:
+    """The steps that read each value that is made, by way of its views too."""
+    bases = {step.output: step.base for step in steps if isinstance(step, Alias)}
+    readers = defaultdict[str, list[int]](list)
+    for n, step in enumerate(steps):
+        for name in () if isinstance(step, Alias) else _read(step):
+            while name in bases:
+                name = bases[name]
+            readers[name].append(n)
+    return readers
+
+
+def _is_dequantised(graph: Graph, name: str) -> bool:
+    maker = graph.producers.get(name)
+    return maker is not None and maker.operator == "dequantize"
 
 
 def _origin(group: Group) -> str:

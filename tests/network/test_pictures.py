@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from autosched import api
@@ -11,6 +12,7 @@ from autosched.errors import UsageError
 from autosched.graph.graph import Graph
 from autosched.network.pictures import HEIGHT
 from tests.graph import networks
+from tests.graph.drafts import Draft
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +27,26 @@ def test_groups_are_kernels_and_views(residual):
     b = networks.Builder(x=(3, 4))
     again = b.add("softmax", b.add("reshape", b.add("softmax", "x", axis=-1), shape=(4, 3)), axis=-1)
     assert " is " in api.show(b.graph(again), "groups")
+
+
+def test_floats_between_quantised_layers_are_named():
+    d = Draft()
+    x, scale = d.input(3, 7), d.constant(0.1)
+    whole = d.dequantize(d.quantize(x, scale, dtype="int8"), scale)
+    weights = d.dequantize(d.constant(np.ones((7, 5)), "int8"), scale)
+    soft = d.softmax(d.matmul(whole, weights), axis=-1)
+    assert api.show(d.graph(d.quantize(d.matmul(whole, weights), scale, dtype="int8")), "groups").splitlines()[-1] == (
+        "quantised; values between its kernels that are floats: 0"
+    )
+    by_terms = d.dequantize(d.quantize(soft, scale, dtype="int8"), d.random(5, low=0.1), axis=1)  # a scale for each k
+    graph = d.graph(d.softmax(d.matmul(by_terms, d.random(5, 6)), axis=-1))
+    lines = api.show(graph, "groups").splitlines()
+    (first,) = (n for n, line in enumerate(lines) if line.startswith("quantised; "))
+    *stored, product = lines[first + 1 :]
+    assert lines[first].endswith(f": {len(stored)}")
+    assert all(": float32[3, " in line and ", from kernel " in line for line in stored)
+    assert stored
+    assert product.endswith(f": float32[3, 6], a matmul of dequantised floats: {by_terms}")
 
 
 def test_the_graph_is_that_after_passes(residual):
