@@ -35,6 +35,9 @@ BLOCK_S = 0.1
 REST_S = 0.05  # in which threads of the last one go to sleep
 LOAD_S, TIME_S = 900.0, 120.0  # deadlines
 TOLERANCE = 2e-3  # of the root mean square: a check that a peer computes the same, not of its precision
+# The same where a network rounds to bytes: what is near a tie becomes the neighbour in another runtime, and all layers
+# after it go on with that. ResNet-50 comes to 0.06, MobileNetV2 to 0.02.
+ROUNDED_TO_BYTES = 0.1
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -164,7 +167,8 @@ def _contest(
         facts = {name: process.ask(_request(case, folder, name), LOAD_S) for name, process in processes.items()}
         if "reason" in facts[OURS]:
             raise VerificationError(f"{case.word} does not run: {facts[OURS]['reason']}")
-        missing |= {name: reason for name in present if (reason := _wrong(facts[name], folder, name))}
+        accepted = _accepted(facts[OURS])
+        missing |= {name: reason for name in present if (reason := _wrong(facts[name], folder, name, accepted))}
         samples = _timed({name: process for name, process in processes.items() if name not in missing}, missing)
     if OURS not in samples:
         raise VerificationError(f"{case.word} does not run: {missing[OURS]}")
@@ -198,7 +202,12 @@ def _request(case: NetworkCase, folder: Path, name: str) -> dict[str, Any]:
     }
 
 
-def _wrong(facts: Mapping[str, Any], folder: Path, name: str) -> str:
+def _accepted(ours: Mapping[str, Any]) -> float:
+    """How far a peer's results may be from ours, as a fraction of their root mean square."""
+    return ROUNDED_TO_BYTES if ours["is_quantised"] else TOLERANCE
+
+
+def _wrong(facts: Mapping[str, Any], folder: Path, name: str, accepted: float) -> str:
     """Why a peer takes no further part; empty where its results are ours."""
     import numpy as np
 
@@ -209,8 +218,8 @@ def _wrong(facts: Mapping[str, Any], folder: Path, name: str) -> str:
             return "its results have other shapes"
         for n in mine.files:
             error = relative_error(theirs[n], mine[n])
-            if not error <= TOLERANCE:
-                return f"its results differ from ours by {error:.3g} of their root mean square"
+            if not error <= accepted:
+                return f"its results differ from ours by {error:.3g} of their root mean square, beyond {accepted:.3g}"
     return ""
 
 

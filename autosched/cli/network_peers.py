@@ -44,11 +44,13 @@ class NetworkCase:
 
 @dataclass(frozen=True)
 class NetworkRun:
-    """`run` is what is timed. `results`: of a run, as arrays. `version`: of the runtime."""
+    """`run` is what is timed. `results`: of a run, as arrays. `version`: of the runtime. `is_quantised`: whether the
+    network is known to round to bytes on the way."""
 
     run: Callable[[], Any]
     results: Callable[[Any], list[Any]]
     version: str
+    is_quantised: bool = False
 
 
 def ours(case: NetworkCase, inputs: Sequence[Any]) -> NetworkRun:
@@ -61,8 +63,9 @@ def ours(case: NetworkCase, inputs: Sequence[Any]) -> NetworkRun:
     model = api.load(
         found.model, found.example_inputs, sizes=case.sizes, target=case.target, threads=threads, db=case.db
     )
+    is_quantised = model.original.rounds_to_bytes
     if not case.is_on_gpu:
-        return NetworkRun(lambda: model(*inputs), _flat, __version__)
+        return NetworkRun(lambda: model(*inputs), _flat, __version__, is_quantised)
     given, device = [to_device(array, case.kind) for array in inputs], shared_device(case.kind)
 
     def run() -> Any:
@@ -70,7 +73,7 @@ def ours(case: NetworkCase, inputs: Sequence[Any]) -> NetworkRun:
         device.synchronise()
         return results
 
-    return NetworkRun(run, _flat, __version__)
+    return NetworkRun(run, _flat, __version__, is_quantised)
 
 
 def torch_eager(case: NetworkCase, inputs: Sequence[Any]) -> NetworkRun:

@@ -49,7 +49,7 @@ class NetworkProcess:
         found = self._loaded.results(self._loaded.run())
         taken = time.perf_counter() - begun
         np.savez(results, *found)
-        return {"load_s": taken, "version": self._loaded.version}
+        return {"load_s": taken, "version": self._loaded.version, "is_quantised": self._loaded.is_quantised}
 
     def _time(self, block_s: float) -> dict[str, Any]:
         """Seconds of a run, in a block after one that warms up."""

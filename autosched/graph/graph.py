@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy.typing as npt
 
+from autosched.ir.dtype import DTYPES
+
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 # What an attribute may be: JSON's data, with tuples for lists.
@@ -88,6 +90,19 @@ class Graph:
             for name in node.used:
                 found[name].append(node)
         return {name: tuple(nodes) for name, nodes in found.items()}
+
+    @cached_property
+    def rounds_to_bytes(self) -> bool:
+        """Whether floats that depend on inputs become integers of 8 bits on the way."""
+        varying = set(self.inputs)
+        for node in self.nodes:
+            read = [DTYPES[self.values[name].dtype] for name in node.used if name in varying]
+            made = [DTYPES[self.values[name].dtype] for name in node.outputs]
+            if read:
+                varying.update(node.outputs)
+            if any(x.is_float for x in read) and any(x.is_integer and x.nbytes == 1 for x in made):
+                return True
+        return False
 
     def is_constant(self, name: str | None) -> bool:
         return name in self.constants

@@ -9,6 +9,7 @@ from autosched.errors import GraphError
 from autosched.graph.graph import Node
 from autosched.graph.operators import build
 from autosched.te import ComputeDAG, placeholder
+from tests.graph.drafts import Draft
 from tests.graph.test_operators import computed, some
 
 
@@ -145,3 +146,12 @@ def test_conv_integer(types, sizes, channels, kernel, strides, pads, dilations, 
 def test_what_is_refused(operator, arrays, attributes, message):
     with pytest.raises(GraphError, match=message):
         computed(operator, *arrays, **attributes)
+
+
+def test_networks_that_round_to_bytes_are_told():
+    d = Draft()
+    x, scale = d.input(3, 7), d.constant(0.1)
+    weights = d.dequantize(d.quantize(d.random(7, 5), scale, dtype="int8"), scale)
+    y = d.matmul(x, weights)
+    assert not d.graph(y).rounds_to_bytes  # what is computed of constants alone is exact everywhere
+    assert d.graph(d.dequantize(d.quantize(y, scale), scale)).rounds_to_bytes
