@@ -9,6 +9,7 @@ import numpy as np
 
 from autosched import te
 from autosched.schedule import (
+    AcrossLanes,
     Atomic,
     Bind,
     CacheRead,
@@ -299,6 +300,14 @@ def atomic_team_state(dag: te.ComputeDAG, threads: int, warp: int) -> State:
     return state.apply(Bind("R", "i", "threadIdx.x"), Atomic("R"))
 
 
+def lanes_state(dag: te.ComputeDAG, lanes: int) -> State:
+    """Rows in registers of threads, each of which has some of their terms."""
+    state = initial_state(dag).apply(Split("R", "i", (3, 2)), Split("R", "k", (lanes, 2)))
+    state = state.apply(Reorder("R", ("i.0", "i.1", "k.1", "i.2", "k.0", "k.2")))
+    state = state.apply(Bind("R", "i.0", "blockIdx.x"), Bind("R", "i.1", "threadIdx.y"))
+    return state.apply(*(Unroll("R", x) for x in ("i.2", "k.0", "k.2")), AcrossLanes("R", "k.1"))
+
+
 Case = tuple[te.ComputeDAG, State, dict[str, int]]
 
 
@@ -377,6 +386,8 @@ def cases() -> dict[str, Case]:
         "two warps for each row": case(d := row_reduction(5, 100, "max"), teams_state(d, 64, 3, 32), 10),
         "rows that share warps": case(d := row_reduction(13, 70, "prod"), teams_state(d, 8, 6, 32), 10),
         "one warp": case(d := one_reduction("sum", 3, 50), team_state(d, 32, 32), 10),
+        "rows in lanes": case(d := one_reduction("sum", 13, 50), lanes_state(d, 8), 10),
+        "rows in more lanes than terms": case(d := one_reduction("prod", 7, 9), lanes_state(d, 16), 10),
         "argmax": case(best, argmax_state(best), 10),
         "pool": case(images, initial_state(images).apply(*tiled("Y", "byx"), *tiled("positive", "byx", "p")), 11),
         "several": case(d := several(13, 12, 7), initial_state(d).apply(*tiled("D", "ij"), *tiled("S", "i", "s")), 12),

@@ -2,7 +2,7 @@
 
 loops    Split  Reorder  Fuse  Parallel  Vectorize  Unroll  Prefetch  FetchAhead  Stream (steps/loops.py)
 stages   ComputeAt  ComputeInline  CacheRead  Reindex  CacheWrite  Pack  Rfactor  (steps/stages.py)
-GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  LaunchBounds  Raster    (steps/gpu.py)
+GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  AcrossLanes  LaunchBounds  Raster  (steps/gpu.py)
          Atomic                                                             (steps/atomic.py)
          Mma                                                                (steps/matrices.py)
          Average  Spread  Online                                            (steps/online.py)
@@ -23,7 +23,17 @@ from autosched.schedule.stage import At, Loop, Num, Stage, StageAxis, StageOp
 from autosched.schedule.state import State, Step, initial_state
 from autosched.schedule.steps.atomic import Atomic
 from autosched.schedule.steps.flatten import Flatten, can_flatten
-from autosched.schedule.steps.gpu import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Raster, Team
+from autosched.schedule.steps.gpu import (
+    AcrossLanes,
+    Bind,
+    Cooperate,
+    CrossThread,
+    LaunchBounds,
+    Pad,
+    Pipeline,
+    Raster,
+    Team,
+)
 from autosched.schedule.steps.lengthen import Lengthen
 from autosched.schedule.steps.loops import (
     FetchAhead,
@@ -49,6 +59,7 @@ from autosched.schedule.steps.widen import Factor, Once, Widen, factors, repeate
 from autosched.schedule.steps.winograd import Winograd
 
 __all__ = [
+    "AcrossLanes",
     "At",
     "Atomic",
     "Average",

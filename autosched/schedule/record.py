@@ -16,7 +16,17 @@ from autosched.schedule.limits import MAX_FACTOR, MAX_STEPS
 from autosched.schedule.state import State, Step, initial_state
 from autosched.schedule.steps.atomic import Atomic
 from autosched.schedule.steps.flatten import Flatten
-from autosched.schedule.steps.gpu import Bind, Cooperate, CrossThread, LaunchBounds, Pad, Pipeline, Raster, Team
+from autosched.schedule.steps.gpu import (
+    AcrossLanes,
+    Bind,
+    Cooperate,
+    CrossThread,
+    LaunchBounds,
+    Pad,
+    Pipeline,
+    Raster,
+    Team,
+)
 from autosched.schedule.steps.lengthen import Lengthen
 from autosched.schedule.steps.loops import (
     FetchAhead,
@@ -50,7 +60,7 @@ STEPS: dict[str, type[Any]] = {
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
         Flatten, Widen, Separate, Factor, Once, Raster,
         Mma, Matricize, Lengthen, Average, Spread, Online, WarpgroupMma, StoreTiles, ShareTiles, DivideLast,
-        WithinReach,
+        WithinReach, AcrossLanes,
     )
 }  # fmt: skip
 
@@ -65,7 +75,7 @@ _FACTORS = {
 # Steps that mean something on one kind of device only.
 _FOR_GPUS = (
     Bind, Cooperate, CrossThread, Pad, Pipeline, Team, Atomic, LaunchBounds, Raster, Mma, Spread, Online, WarpgroupMma,
-    StoreTiles, ShareTiles,
+    AcrossLanes, StoreTiles, ShareTiles,
 )  # fmt: skip
 _SCOPES_OF_GPUS = (Scope.SHARED.value, Scope.WARP.value)
 _FOR_PROCESSORS = (Parallel, FetchAhead, Stream, Winograd)

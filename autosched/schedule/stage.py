@@ -164,6 +164,11 @@ class Stage:
         """Whether it is computed inside a kernel, by the threads that its loops name."""
         return self.at is not None and any(x.kind in THREADS for x in self.loops)
 
+    @property
+    def is_across_lanes(self) -> bool:
+        """Whether neighbouring threads share its reduction, as AcrossLanes has it."""
+        return any(x.reduce and x.kind in THREADS for x in self.loops)
+
     def stride(self, axis: str, level: int) -> Expr:
         """How far one step of the loop (axis, level) moves along the axis."""
         return product([closed(f) for f in self.factors(axis)[level:]])

@@ -20,6 +20,7 @@ CASES = {name: case for name, case in cases().items() if "whole tiles" not in na
 DAMAGES = 12
 ADDED: list[list[Any]] = [
     ["Atomic", "C"], ["Atomic", "R"], ["LaunchBounds", "C", 2], ["LaunchBounds", "R", 2], ["CrossThread", "R", "k", 32],
+    ["AcrossLanes", "R", "k.1"], ["ComputeAt", "R", "Y", "j.1", "register"], ["Split", "R", "k", [4, 2]],
     ["Team", "R", 8], ["CacheWrite", "C"], ["Rfactor", "R", "k", 3, "outer"], ["Bind", "C", "i", "threadIdx.x"],
 ]  # fmt: skip
 

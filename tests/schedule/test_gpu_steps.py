@@ -8,8 +8,11 @@ import pytest
 
 from autosched import te
 from autosched.errors import ScheduleError
+from autosched.ir.printer import func_text
 from autosched.ir.stmt import BLOCKS, THREADS, ForKind, Scope
+from autosched.lower import concretise, lower
 from autosched.schedule import (
+    AcrossLanes,
     Bind,
     CacheRead,
     CacheWrite,
@@ -240,3 +243,29 @@ def test_every_step_for_gpus_goes_through_json() -> None:
 def test_stored_steps_that_are_no_steps(row: list[object], text: str) -> None:
     with pytest.raises(ScheduleError, match=text):
         steps_from_json(json.dumps([row]))
+
+
+def rows_in_lanes(lanes: int | str = 4) -> State:
+    """Sums of rows: a block for each row, and threads that are still loops."""
+    A, k = te.placeholder((6, 40), name="A"), te.reduce_axis(40, name="k")
+    state = initial_state(te.ComputeDAG(te.compute((6,), lambda i: te.sum(A[i, k], axis=k), name="R")))
+    return state.apply(
+        Split("R", "k", (lanes, 2)),
+        Reorder("R", ("i", "k.1", "k.0", "k.2")),
+        Bind("R", "i", "blockIdx.x"),
+        Unroll("R", "k.0"),
+        Unroll("R", "k.2"),
+    )
+
+
+def test_lanes_share_a_reduction() -> None:
+    state = rows_in_lanes().apply(AcrossLanes("R", "k.1"))
+    assert state.stage("R").is_across_lanes
+    text = func_text(concretise(lower(state), {})[0])
+    assert text.count("# warps of 32") == 2
+    refused(state, AcrossLanes("R", "k.1"), r"across_lanes\(R, k.1\): another loop is along threadIdx.x")
+    refused(rows_in_lanes(), AcrossLanes("R", "i"), "it is no loop of one reduction axis")
+    refused(rows_in_lanes(), AcrossLanes("R", "k.0"), "the lanes are a constant power of two, 2 to 32")
+    refused(rows_in_lanes(5), AcrossLanes("R", "k.1"), "the lanes are a constant power of two, 2 to 32")
+    refused(rows_in_lanes("t"), AcrossLanes("R", "k.1"), "the lanes are a constant power of two, 2 to 32")
+    refused(rows_in_lanes().apply(Reorder("R", ("i", "k.0", "k.1", "k.2"))), AcrossLanes("R", "k.1"), "is not bound")

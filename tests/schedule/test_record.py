@@ -68,6 +68,7 @@ VALUES = {"kc": 4, "ti": 3, "tj": 8}
 
 def test_every_step_goes_out_and_comes_back():
     elsewhere = {
+        "AcrossLanes",
         "Atomic",
         "Average",
         "Bind",

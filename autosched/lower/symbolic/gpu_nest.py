@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autosched.ir.expr import INDEX, Const, Expr, Select, Var, binary, ceildiv, const, imax, product, select
+from autosched.ir.expr import INDEX, Const, Expr, Load, Select, Var, binary, ceildiv, const, imax, product, select
 from autosched.ir.linear import ONE, ZERO
 from autosched.ir.stmt import (
     BLOCKS,
@@ -37,8 +37,9 @@ from autosched.lower.symbolic.domains import part_bound
 from autosched.lower.symbolic.nest import NestBuilder
 from autosched.lower.symbolic.staged import staged_store, written_back
 from autosched.schedule.gathers import gather_of
-from autosched.schedule.stage import Stage, closed, default_stage
+from autosched.schedule.stage import Loop, Stage, StageAxis, closed, default_stage
 from autosched.schedule.steps.atomic import parts_of, start_indices
+from autosched.schedule.steps.gpu import MOST_WARP
 from autosched.schedule.steps.stages import shape_of_buffer
 
 
@@ -82,13 +83,16 @@ class GpuNest(NestBuilder):
         return Seq((Barrier(), *nests, Barrier(), body))
 
     def _loops(self, n: int, covered: Mapping[str, Expr], outer: tuple[Var, ...]) -> Stmt:
-        nest = super()._loops(n, covered, outer)
         kinds = (*THREADS, *BLOCKS)
+        if self.stage.is_across_lanes:
+            bound = sum(x.kind in kinds for x in self.stage.loops)
+            return self._update(n, covered, outer) if n < bound else self._by_lanes(n, covered)
+        nest = super()._loops(n, covered, outer)
         outside = sum(x.kind in kinds or x.name == self.stage.staged_in for x in self.stage.loops)
         return written_back(self.domain, self._thread()[1], nest) if self.stage.staged and n == outside else nest
 
     def _exact_extent(self, axis: str, level: int, covered: Mapping[str, Expr], init: bool) -> Expr:
-        if self.stage.op.axis(axis).reduce and not self.stage.matrix:
+        if self.stage.op.axis(axis).reduce and not (self.stage.matrix or self.stage.is_across_lanes):
             return super()._exact_extent(axis, level, covered, init)
         return part_bound(self.stage, self.domain.regions[axis], axis, level)
 
@@ -138,9 +142,7 @@ class GpuNest(NestBuilder):
         if self.stage.scope in (Scope.REGISTER, Scope.LOCAL):
             if all(self._is_near(x.buffer) for v in store.values for x in loads(v)):
                 return store
-            far = [x for x in op.loads if not self._is_near(x.buffer)]
-            used = frozenset[Var]().union(*(free_vars(index) for x in far for index in x.indices))
-            axes = tuple(axis for axis in axes if axis.var in used)
+            axes = self._axes_outside()
         result: Stmt = store
         if self.stage.scope is Scope.SHARED:  # not filled together: all threads come by, and the first one writes
             result = _guarded(binary("lt", self._thread()[1], Const(1, INDEX)), result)
@@ -150,6 +152,12 @@ class GpuNest(NestBuilder):
         for axis in axes:
             result = _guarded(is_inside(self._value(axis.name, covered), axis.extent), result)
         return result
+
+    def _axes_outside(self) -> tuple[StageAxis, ...]:
+        """The axes along which the stage reads memory that others have."""
+        far = [x for x in self.stage.op.loads if not self._is_near(x.buffer)]
+        used = frozenset[Var]().union(*(free_vars(index) for x in far for index in x.indices))
+        return tuple(axis for axis in self.stage.op.axes if axis.var in used)
 
     def _is_near(self, buffer: str) -> bool:
         """Whether a buffer belongs to the thread or the block, where reading beyond an axis is harmless."""
@@ -252,6 +260,54 @@ class GpuNest(NestBuilder):
             body = Allocate(buffer, body)
         return body
 
+    def _by_lanes(self, n: int, covered: Mapping[str, Expr]) -> Stmt:
+        """What a thread has of its points over the loops from number `n` on, in registers, combined with what its
+        neighbours have; the first of them writes."""
+        op, stage, domain = self.stage.op, self.stage, self.domain
+        assert op.reducer is not None
+        inner = [(x, domain.loop_var(x), domain.bounds[x.name]) for x in stage.loops[n:]]
+        points = [x for x in inner if not x[0].reduce]
+        place = tuple(var for _, var, _ in points)
+        shape = tuple(bound for _, _, bound in points)
+        parts = tuple(Buffer(f"{b}.part", shape, d, Scope.REGISTER) for b, d in zip(op.buffers, op.dtypes, strict=True))
+        names = tuple(b.name for b in parts)
+        inside = dict(covered)
+        for loop, var, _ in inner:
+            _, inside, _ = self._step(loop, var, inside, init=False)
+        values: dict[Expr, Expr] = {a.var: self._value(a.name, inside) for a in op.all_axes}
+        limits = [(values[a.var], a.extent) for a in (*self._axes_outside(), *op.reduce_axes)]
+        limits += [(substitute(form, values), limit) for form, limit in op.guards]
+        body = tuple(self._relocate(substitute(v, values)) for v in op.body)
+        update: Stmt = Store(names, place, body, op.reducer, op.name)
+        for value, limit in limits:
+            update = _guarded(is_inside(value, limit), update)
+        start = Store(names, place, op.reducer.identity, None, f"{op.name}.init")
+        write = self._written(parts, place, inside)
+        result: Stmt = Seq((_unrolled(points, start), _unrolled(inner, update), _unrolled(points, write)))
+        for buffer in parts:
+            result = Allocate(buffer, result)
+        return result
+
+    def _written(self, parts: tuple[Buffer, ...], place: tuple[Expr, ...], inside: Mapping[str, Expr]) -> Stmt:
+        """One point, of the lanes' parts."""
+        op = self.stage.op
+        assert op.reducer is not None
+        own = tuple(Buffer(f"{b}.own", (ONE,), d, Scope.REGISTER) for b, d in zip(op.buffers, op.dtypes, strict=True))
+        lane = next(x for x in self.stage.loops if x.kind is ForKind.THREAD_X)
+        member, members = self.domain.loop_var(lane), self.domain.bounds[lane.name]
+        threads, thread = self._thread()
+        team = ThreadTeam(members, member, threads // members, thread // members, True)
+        crossing = Crossing(op.name, op.reducer, own, team, True)
+        take = Store(crossing.names, (ZERO,), tuple(Load(b.name, place, b.dtype) for b in parts), None, op.name)
+        write: Stmt = Store(op.buffers, self._local(inside), crossing.values, None, op.name)
+        for a in op.axes:
+            write = _guarded(is_inside(self._value(a.name, inside), a.extent), write)
+        write = _guarded(binary("lt", member, ONE), write)
+        result: Stmt = Seq((take, across_threads(crossing, MOST_WARP), write))
+        for buffer in own:
+            result = Allocate(buffer, result)
+        return result
+
     def _runs_again(self) -> bool:
         """Whether a thread may come by more than once: a point in a loop, or in a place inside one."""
         several = any(self.domain.regions[a.name].extent is not Const(1, INDEX) for a in self.stage.op.axes)
@@ -319,6 +375,12 @@ class GpuNest(NestBuilder):
                     number = number + domain.loop_var(loop) * count
                     count = count * domain.bounds[loop.name]
         return imax(count, 1), number
+
+
+def _unrolled(loops: Sequence[tuple[Loop, Var, Expr]], body: Stmt) -> Stmt:
+    for loop, var, bound in reversed(loops):
+        body = For(var, bound, bound, ForKind.UNROLL, body, loop.reduce)
+    return body
 
 
 def is_inside(value: Expr, extent: Expr) -> Expr:

@@ -1,5 +1,5 @@
 """Primitives for GPUs: Bind loops to blocks and threads, Team of threads for a point, Cooperate on shared buffers, Pad
-them, fill them ahead in a Pipeline, CrossThread reductions, LaunchBounds, Raster."""
+them, fill them ahead in a Pipeline, CrossThread reductions, AcrossLanes, LaunchBounds, Raster."""
 
 from __future__ import annotations
 
@@ -236,3 +236,36 @@ class CrossThread:
         check(stage.at is not None and state.on_gpu(stage), f"{where}: compute the stage inside bound loops first")
         check_factor(where, self.vector)
         return state.with_stage(replace(stage, cross=self.axis, warp=self.warp, adjacent=self.vector))
+
+
+@dataclass(frozen=True)
+class AcrossLanes:
+    """The iterations of a reduction's loop are neighbouring threads (threadIdx.x): each has a part of every point in
+    registers, they combine these by shuffles, and the first of them writes.
+
+    `loop` is an inner one of a split axis, of a constant power of two up to 32 iterations, in a stage at the root. The
+    loops after it are unrolled. What comes after an axis is computed on and left out. Other thread loops are bound
+    before. Refused for anything else.
+    """
+
+    stage: str
+    loop: str
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"across_lanes({self.stage}, {self.loop})"
+        check(stage.at is None, f"{where}: only a stage at the root can be bound")
+        loop = stage.loop(self.loop)
+        check(loop.reduce and len(loop.parts) == 1, f"{where}: it is no loop of one reduction axis")
+        check(stage.op.reducer is not None and stage.into is None, f"{where}: its results are updates already")
+        check(all(x.kind is not ForKind.THREAD_X for x in stage.loops), f"{where}: another loop is along threadIdx.x")
+        (axis, level), own = loop.parts[0], stage.position(self.loop)
+        lanes = stage.factors(axis)[level - 1] if level else 0
+        is_power = isinstance(lanes, int) and 1 < lanes <= MOST_WARP and lanes & (lanes - 1) == 0
+        check(is_power, f"{where}: the lanes are a constant power of two, 2 to {MOST_WARP}")
+        outer, inner = stage.loops[:own], stage.loops[own + 1 :]
+        check(all(x.kind in (*BLOCKS, *THREADS) for x in outer), f"{where}: a loop around it is not bound")
+        check(all(x.kind is ForKind.UNROLL for x in inner), f"{where}: unroll the loops inside")
+        check(not state.attached(self.stage), f"{where}: do it before stages are computed inside")
+        loops = (*outer, replace(loop, kind=ForKind.THREAD_X), *inner)
+        return state.with_stage(check_order("across_lanes", replace(stage, loops=loops)))

@@ -88,7 +88,7 @@ class Mma:
             is_along = last == product.depth_dim(load)
             check(is_along or row.can_lie_across, f"{where}: pack {load.buffer} with {product.depth.name} last")
         [reader] = directly_read_by(state, stage)
-        points = [reader.op.axes[stage.op.axes.index(a)].name for a in (product.rows, product.columns)]
+        points = [_reader_axis(where, stage, reader, a) for a in (product.rows, product.columns)]
         state = state.with_stage(replace(reader, whole=tuple((name, 2) for name in points)))
         return state.with_stage(replace(stage, matrix=self.intrinsic, whole=((product.depth.name, 1),)))
 
@@ -193,13 +193,27 @@ def _check_lanes(where: str, state: State, stage: Stage, product: ProductAxes) -
     is_alone = len(readers) == 1 and stage.at is not None and readers[0].name == stage.at.stage
     check(is_alone and stage.scope is Scope.REGISTER, f"{where}: compute it in registers in its only reader first")
     reader = readers[0]
-    point = tuple(a.var for a in reader.op.axes)
-    check(all(x.indices == point for x in reader.op.loads_from(*stage.op.buffers)), f"{where}: it is read elsewhere")
     lanes = ((product.rows, LANES[0], 0, ForKind.THREAD_Y), (product.columns, LANES[1], 1, ForKind.THREAD_X))
     for axis, factors, inside, kind in lanes:
-        own = reader.op.axes[stage.op.axes.index(axis)].name
+        own = _reader_axis(where, stage, reader, axis)
         splits = reader.factors(own)
         check(splits[-2:] == factors, f"{where}: the last factors of {own} in {reader.name} must be {factors}")
         level = len(splits) - inside
         bound = [x.parts for x in reader.loops if x.kind is kind]
         check(bound == [((own, level),)], f"{where}: bind {own}.{level} of {reader.name} to {kind.value}")
+
+
+def _reader_axis(where: str, stage: Stage, reader: Stage, axis: StageAxis) -> str:
+    """The axis of the reader that has the lanes of an axis of the product: its own at that place, or for columns the
+    one that the reader reduces, in parts perhaps."""
+    found = {x.indices for x in reader.op.loads_from(*stage.op.buffers)}
+    check(len(found) == 1, f"{where}: it is read elsewhere")
+    [place] = found
+    if not reader.is_across_lanes:
+        check(place == tuple(a.var for a in reader.op.axes), f"{where}: it is read elsewhere")
+        return reader.op.axes[stage.op.axes.index(axis)].name
+    own = {a.var: a for a in reader.op.all_axes}
+    index = place[stage.op.axes.index(axis)]
+    moving = [a for v, a in own.items() if linear(index).coefficient(v) is ONE]
+    check(len(moving) == 1, f"{where}: it is read elsewhere")
+    return moving[0].name

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from autosched.ir.expr import INDEX, Const, Expr, Load, Select, Var, ceildiv
-from autosched.ir.stmt import ForKind, Layout, Scope
+from autosched.ir.stmt import BLOCKS, THREADS, ForKind, Layout, Scope
 from autosched.ir.visit import bottom_up, free_vars, subexpressions, substitute
 from autosched.schedule.stage import At, Num, Stage, StageAxis, StageOp, closed, default_stage
 from autosched.schedule.state import State
@@ -72,6 +72,9 @@ class ComputeAt:
             f"{where}: {self.consumer} is computed inside {self.stage}",
         )
         check(bool(state.consumers(stage)), f"{where}: nothing reads {self.stage}")
+        check(not stage.is_across_lanes, f"{where}: threads share the reduction of {self.stage}")
+        is_there = not consumer.is_across_lanes or loop.kind in (*BLOCKS, *THREADS)
+        check(is_there, f"{where}: threads share the reduction of {self.consumer}; compute it around that")
         check_own_loops(where, consumer)
         is_late = consumer.pipeline is not None and consumer.pipeline.loop == self.loop
         check(not is_late, f"{where}: the loop is a pipeline already; compute {self.stage} there before")
