@@ -20,6 +20,7 @@ from search_spaces.gpu.elementwise import Elementwise, FusedConsumer, Inline, ow
 from search_spaces.gpu.matrices import MatrixTiling
 from search_spaces.gpu.online import OnlineProducts
 from search_spaces.gpu.online_threads import OnlineThreads
+from search_spaces.gpu.reduced import ReducedProducts
 from search_spaces.gpu.rows import PointReduction, RowReduction, RowValue, SplitTiledReduction, TeamReduction
 from search_spaces.gpu.tiling import MultiLevelTiling
 from search_spaces.gpu.warpgroups import WarpgroupTiling
@@ -33,6 +34,8 @@ RULES: tuple[SketchRule, ...] = (
     FusedConsumer(),
     # A sum of products whose weights are a softmax of another one, on tensor cores: all in one kernel, and apart.
     OnlineProducts(),
+    # A reduction along the columns of a product on tensor cores, for it alone: in one kernel, or in parts; and apart.
+    ReducedProducts(),
     # A sum of products of matrices whose tiles a copy engine loads, by warpgroups; and as MatrixTiling.
     WarpgroupTiling(),
     # A sum of products of matrices, on tensor cores: blocks, warps, tiles of instructions; and as MultiLevelTiling.

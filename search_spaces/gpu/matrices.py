@@ -143,9 +143,16 @@ def _in_parts(whole: Matrices, context: SketchContext) -> list[Alternative]:
 
 
 def _by_warps(found: Matrices, fold: bool, context: SketchContext) -> PartialSketch:
-    sketch, stage, row, product = found.sketch, found.stage, found.row, found.product
-    sketch, consumer, acc = fuse_consumer(sketch, stage)
-    sketch = _bind(sketch, consumer, stage, product)
+    sketch, consumer, acc = fuse_consumer(found.sketch, found.stage)
+    sketch = _bind(sketch, consumer, found.stage, found.product)
+    return multiplied(sketch, found, consumer, acc, fold, context)
+
+
+def multiplied(
+    sketch: PartialSketch, found: Matrices, consumer: str, acc: str, fold: bool, context: SketchContext
+) -> PartialSketch:
+    """The product, which `acc` adds up, in registers of the threads that `consumer` is bound to."""
+    stage, row, product = found.stage, found.row, found.product
     if is_large(sketch.state, sketch.state.stage(acc), context):
         sketch = rastered(sketch, consumer)
     sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))

@@ -14,6 +14,7 @@ run has the same result.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -64,12 +65,17 @@ class RowReduction:
         return stage.op.reducer is not None and bool(_in_rows(sketch, stage, context))
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-        found, axis = _in_rows(sketch, stage, context), lane_reduction(stage, reads_of(sketch.state, stage))
-        consumer = _root_consumer(sketch, stage)
-        first = consumer is not None and consumer.name not in sketch.done  # of the row's reductions
-        if first and axis is not None and extent(axis) >= LONG_TEAM and points(stage) < MANY_POINTS:
-            found += team_alternatives(sketch, stage, context)  # one block would take a row for long
-        return found
+        return _row_alternatives(sketch, stage, context)
+
+
+def _row_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+    """The stage in the rows of its consumer; none where it is not for rows."""
+    found, axis = _in_rows(sketch, stage, context), lane_reduction(stage, reads_of(sketch.state, stage))
+    consumer = _root_consumer(sketch, stage)
+    first = consumer is not None and consumer.name not in sketch.done  # of the row's reductions
+    if found and first and axis is not None and extent(axis) >= LONG_TEAM and points(stage) < MANY_POINTS:
+        found += team_alternatives(sketch, stage, context)  # one block would take a row for long
+    return found
 
 
 def _in_rows(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
@@ -290,13 +296,18 @@ class PointReduction:
         return stage.op.reducer is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-        found = [reduce_by_thread(sketch, stage, note=f"{stage.name}:point")]
-        axis = max(stage.op.reduce_axes, key=size)
-        if points(stage) < MANY_THREADS and size(axis) >= LONG_POINT:
-            parts = min(MOST_PARTS, size(axis) // WARP)
-            split, partial = split_reduction(sketch, stage, axis, -(-size(axis) // parts))
-            found.append(reduce_by_thread(split, split.state.stage(partial), note=f"{stage.name}:split-point"))
-        return found
+        return _point_alternatives(sketch, stage)
+
+
+def _point_alternatives(sketch: PartialSketch, stage: Stage) -> list[PartialSketch]:
+    """A thread for each point; where few points are long, for parts of them as well."""
+    found = [reduce_by_thread(sketch, stage, note=f"{stage.name}:point")]
+    axis = max(stage.op.reduce_axes, key=size)
+    if points(stage) < MANY_THREADS and size(axis) >= LONG_POINT:
+        parts = min(MOST_PARTS, size(axis) // WARP)
+        split, partial = split_reduction(sketch, stage, axis, -(-size(axis) // parts))
+        found.append(reduce_by_thread(split, split.state.stage(partial), note=f"{stage.name}:split-point"))
+    return found
 
 
 class SplitTiledReduction:
@@ -330,6 +341,18 @@ def split_tiled_alternatives(sketch: PartialSketch, stage: Stage, context: Sketc
         for plan in [p for p in plans(split, inner) if p.shared][:2] or [Plan()]:
             found.append(noted(partial(tile_reduction, split, inner, plan, context), f"split-k{parts}"))
     return found
+
+
+def reduction_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Sequence[Alternative]:
+    """What the rules for a reduction that is no product of matrices offer, in their order."""
+    if can_split_tiles(sketch.state, stage):
+        return split_tiled_alternatives(sketch, stage, context)
+    if can_tile(sketch.state, stage):
+        return tiled_alternatives(sketch, stage, context)
+    rows = _row_alternatives(sketch, stage, context)
+    if rows or can_share_point(sketch.state, stage):
+        return rows or team_alternatives(sketch, stage, context)
+    return _point_alternatives(sketch, stage)
 
 
 def parts_of_tiles(stage: Stage, axis: StageAxis) -> list[int]:
