@@ -7,6 +7,7 @@ GPU      Bind  Team  Cooperate  Pad  Pipeline  CrossThread  AcrossLanes  LaunchB
          Mma                                                                (steps/matrices.py)
          Average  Spread  Online                                            (steps/online.py)
          WarpgroupMma  StoreTiles  ShareTiles                              (steps/warpgroups.py)
+parts    Partition                                                          (steps/partition.py)
 places   NarrowPlaces                                                       (steps/places.py)
 axes     Flatten                                                            (steps/flatten.py)
 windows  Separate                                                           (steps/separate.py)
@@ -49,6 +50,7 @@ from autosched.schedule.steps.loops import (
 from autosched.schedule.steps.matrices import Mma
 from autosched.schedule.steps.matricize import Matricize, windows
 from autosched.schedule.steps.online import Average, Online, Spread
+from autosched.schedule.steps.partition import Partition
 from autosched.schedule.steps.places import NarrowPlaces
 from autosched.schedule.steps.separate import Separate, window_axes
 from autosched.schedule.steps.shares import DivideLast, WithinReach
@@ -87,6 +89,7 @@ __all__ = [
     "Pack",
     "Pad",
     "Parallel",
+    "Partition",
     "Pipeline",
     "Prefetch",
     "Raster",

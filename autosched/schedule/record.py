@@ -42,6 +42,7 @@ from autosched.schedule.steps.loops import (
 from autosched.schedule.steps.matrices import Mma
 from autosched.schedule.steps.matricize import Matricize
 from autosched.schedule.steps.online import Average, Online, Spread
+from autosched.schedule.steps.partition import Partition
 from autosched.schedule.steps.places import NarrowPlaces
 from autosched.schedule.steps.separate import Separate
 from autosched.schedule.steps.shares import DivideLast, WithinReach
@@ -60,7 +61,7 @@ STEPS: dict[str, type[Any]] = {
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
         Flatten, Widen, Separate, Factor, Once, Raster,
         Mma, Matricize, Lengthen, Average, Spread, Online, WarpgroupMma, StoreTiles, ShareTiles, DivideLast,
-        WithinReach, AcrossLanes,
+        WithinReach, AcrossLanes, Partition,
     )
 }  # fmt: skip
 
@@ -70,6 +71,7 @@ _FACTORS = {
     ("Cooperate", "vector"), ("Pad", "elements"), ("Team", "threads"),
     ("Pipeline", "stages"), ("LaunchBounds", "blocks"), ("CrossThread", "vector"),
     ("Raster", "rows"), ("ShareTiles", "down"), ("ShareTiles", "across"), ("ShareTiles", "turns"),
+    ("Partition", "at"),
 }  # fmt: skip
 
 # Steps that mean something on one kind of device only.

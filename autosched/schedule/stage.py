@@ -126,6 +126,15 @@ class Pipelined:
 
 
 @dataclass(frozen=True)
+class AxisPart:
+    """The points of an axis before `at`, or from there on."""
+
+    axis: str
+    at: Num
+    is_rest: bool
+
+
+@dataclass(frozen=True)
 class Stage:
     op: StageOp
     loops: tuple[Loop, ...]
@@ -147,6 +156,7 @@ class Stage:
     pipeline: Pipelined | None = None
     non_temporal: bool = False  # its values may go around the caches
     staged: bool = False  # its values go through shared memory, from where the copy engine writes them
+    part: AxisPart | None = None  # the points that it computes, where another stage has the others, see Partition
     staged_in: str = ""  # the loop in each of whose iterations some of them do; "" for all at once
     matrix: str = ""  # the row of `ir/matrices.py` by which warps add up its products
     whole: tuple[tuple[str, int], ...] = ()  # axis -> its innermost loops that run in full even where it is shorter

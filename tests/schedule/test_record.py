@@ -85,6 +85,7 @@ def test_every_step_goes_out_and_comes_back():
         "Once",
         "Online",
         "Pad",
+        "Partition",
         "Pipeline",
         "Raster",
         "Separate",

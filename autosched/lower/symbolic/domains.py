@@ -148,7 +148,12 @@ def _followed(state: State, stage: Stage) -> set[str]:
 
 @lru_cache(maxsize=256)  # drafts and sketches have most of these in common
 def _at_root(stage: Stage) -> Domain:
-    return _domain(stage, _whole(stage))
+    regions = _whole(stage)
+    if stage.part is not None:
+        at, end = closed(stage.part.at), regions[stage.part.axis].end
+        lo, extent = (at, end - at) if stage.part.is_rest else (ZERO, at)
+        regions[stage.part.axis] = Region(lo, extent, extent, lo + extent)
+    return _domain(stage, regions)
 
 
 def _threads(kernel: Domain) -> Threads:

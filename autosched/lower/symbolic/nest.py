@@ -178,7 +178,11 @@ class NestBuilder:
         return Store(op.buffers, self._local(covered), start, None, f"{op.name}.init")
 
     def _local(self, covered: Mapping[str, Expr]) -> tuple[Expr, ...]:
-        return tuple(covered.get(a.name, ZERO) for a in self.stage.op.axes)
+        """Where the point is in the stage's buffer. One at the root has all points, though others may compute some;
+        what goes through shared memory first is moved when it is brought out."""
+        axes, regions = self.stage.op.axes, self.domain.regions
+        is_whole = self.stage.part is not None and not self.stage.staged
+        return tuple(covered.get(a.name, ZERO) + (regions[a.name].lo if is_whole else ZERO) for a in axes)
 
     def _relocate(self, value: Expr) -> Expr:
         """Reads of private buffers become relative to the buffer's origin; what may be less precise is exact, but for
