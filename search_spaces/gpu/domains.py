@@ -22,6 +22,7 @@ MOST_PLACES = 32  # weights of such a row
 MOST_WARPS = 8  # along an axis
 MOST_MATRICES = 8  # of a warp along an axis
 MOST_STEPS = 4  # of products of matrices along a reduction, between two fills
+END_STEP = 64  # points: rows of a warpgroup, or half of its columns
 GROUP_COLUMNS = (2, 4, 8, 12, 16, 20, 24, 28, 32)  # units of 8 that a warpgroup multiplies at once
 RING_STEPS = (2, 4, 8)
 MOST_CHUNK = 32  # iterations of a reduction that a shared buffer holds
@@ -178,6 +179,11 @@ def part(name: str, length: int, step: int, most: int) -> SketchParam | None:
     lengths = {-(-length // (n * step)) * step for n in counts if n <= most}
     chosen = tuple(sorted(n for n in lengths if n < length))
     return SketchParam(name, chosen, "tile") if chosen else None
+
+
+def kernel_end(name: str, length: int) -> SketchParam:
+    """Where along an axis one kernel ends and the next one begins: in its second half, at multiples of `END_STEP`."""
+    return SketchParam(name, tuple(range(-(-length // (2 * END_STEP)) * END_STEP, length, END_STEP)), "end")
 
 
 def raster(name: str) -> SketchParam:

@@ -14,6 +14,9 @@ What is beyond an axis is read as zero and not written. Of sums over windows tha
 
 Where the engine refuses the rows of an operand, a kernel before makes a copy with rows of another length, or the
 threads that load copy tiles themselves: sketches of both kinds.
+
+The last of several waves of blocks leaves most of a device idle where it is short. A large result is two kernels as
+well, which share all numbers but those of their tiles: one ends with a whole wave, the other has the rest.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from autosched.schedule import (
     Fuse,
     LaunchBounds,
     Matricize,
+    Partition,
     Pipeline,
     Raster,
     Reorder,
@@ -59,9 +63,11 @@ from search_spaces.gpu.matrices import in_matrices, matrix_alternatives
 from search_spaces.gpu.rows import can_split_tiles, parts_of_tiles, split_reduction
 from search_spaces.gpu.shared import private_producer, private_producers
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer, noted
+from search_spaces.space import SketchParam
 
 CAPABILITY = 90  # of the devices that have the instruction
 PLANE = frozenset({"blockIdx.x", "blockIdx.y"})  # of rows and columns
+MOST_POINTS = 256 * 128  # of the tile of a block
 LEAST_SHARE = 4  # of the points of an instruction's rows and 8 columns, one in so many has to exist
 
 
@@ -79,7 +85,7 @@ def warpgroup_alternatives(sketch: PartialSketch, stage: Stage, context: SketchC
     """The product by warpgroups, whole and in parts of k, where they can do it; and as `matrix_alternatives`."""
     done = list[Alternative]()
     for found in _products_of(sketch, stage, context):
-        done += [*_by_warpgroups(found, context), *_in_parts(found, context)]
+        done += [*_by_warpgroups(found, context), *_in_two(found, context), *_in_parts(found, context)]
     return [*done, *matrix_alternatives(sketch, stage, context)]
 
 
@@ -99,7 +105,9 @@ def _products_of(sketch: PartialSketch, stage: Stage, context: SketchContext) ->
 class TiledProduct:
     """A sketch in which the stage `name` is a product of two matrices that warpgroups can do. `makers`: for each
     operand the stages that gather it, which the copy engine does instead. `together`: instructions along k of which a
-    tile is a part; 0 for all. `by_threads`: these copy tiles that the engine does not load."""
+    tile is a part; 0 for all. `by_threads`: these copy tiles that the engine does not load. `beside`: the stage that
+    writes, and the one that accumulates, of another kernel for the same result, whose numbers this one has where they
+    are no tiles."""
 
     sketch: PartialSketch
     name: str
@@ -108,6 +116,7 @@ class TiledProduct:
     makers: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     together: int = 0
     by_threads: bool = False
+    beside: tuple[str, str] | None = None
 
     @property
     def operands(self) -> tuple[Load, Load]:
@@ -143,6 +152,32 @@ def _in_parts(found: TiledProduct, context: SketchContext) -> list[Alternative]:
             made = replace(part, makers=found.makers, together=together, by_threads=found.by_threads)
             result.append(noted(_by_warpgroups(made, context)[0], f"split-k{-(-total // length)}"))
     return result
+
+
+def _in_two(found: TiledProduct, context: SketchContext) -> list[Alternative]:
+    """Two kernels, each with tiles of its own, where the largest ones are more than a device has at a time."""
+    gpu, product = context.target.gpu, found.product
+    assert gpu is not None
+    enough = size(product.rows) * size(product.columns) > gpu.multiprocessors * MOST_POINTS
+    sketch, consumer, acc = fuse_consumer(found.sketch, found.sketch.state.stage(found.name))
+    stage = sketch.state.stage(consumer)
+    is_last = sketch.state.is_output(stage) and not sketch.state.consumers(stage)
+    if not enough or not is_last or any(found.makers) or found.by_threads:
+        return []
+    longer = max(product.columns, product.rows, key=size)  # has the least tiles across it
+    axis = stage.op.axes[sketch.state.stage(acc).op.axes.index(longer)]
+    at = domains.kernel_end(f"{consumer}.{axis.name}.at", size(axis))
+    sketch = sketch.with_params([at]).apply(Partition(consumer, acc, axis.name, at.name))
+    return [partial(_in_rings, replace(found, sketch=sketch, name=acc), can_store_tiles(stage), context)]
+
+
+def _in_rings(found: TiledProduct, staged: bool, context: SketchContext) -> PartialSketch:
+    """Both parts of a partition."""
+    sketch = _in_ring(found, staged, context)
+    (consumer,) = sketch.state.consumers(sketch.state.stage(found.name))
+    rest = _product(sketch, f"{found.name}.rest")
+    assert rest is not None
+    return _in_ring(replace(rest, beside=(consumer.name, found.name)), staged, context)
 
 
 def _arranged(sketch: PartialSketch, stage: Stage) -> TiledProduct | None:
@@ -261,16 +296,16 @@ def _in_ring(found: TiledProduct, staged: bool, context: SketchContext) -> Parti
     sketch, row, product = found.sketch, found.row, found.product
     stage = sketch.state.stage(found.name)
     sketch, consumer, acc = fuse_consumer(sketch, stage)
-    sketch = _bind(sketch, consumer, stage, product, staged)
+    writer, adder = found.beside or (consumer, acc)
+    sketch = _bind(sketch, (consumer, writer), stage, product, staged)
     sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))
     depth = product.depth
-    group = f"{acc}.{depth.name}"
-    steps = domains.ring_steps(f"{group}.c", -(-size(depth) // row.k), found.together)
-    stages = domains.ring_places(f"{acc}.stages")
+    steps = domains.ring_steps(f"{adder}.{depth.name}.c", -(-size(depth) // row.k), found.together)
+    stages = domains.ring_places(f"{adder}.stages")
     loops = [f"{depth.name}.{n}" for n in range(3)]
     others = [a.name for a in stage.op.axes if a not in (product.rows, product.columns)]
     inner = (loops[1], product.rows.name, product.columns.name, loops[2])
-    sketch = sketch.with_params([steps, stages]).apply(
+    sketch = _with_numbers(sketch, steps, stages).apply(
         Split(acc, depth.name, (steps.name, row.k)),
         Reorder(acc, (loops[0], *others, *inner)),
         *(Unroll(acc, name) for name in inner),
@@ -281,9 +316,15 @@ def _in_ring(found: TiledProduct, staged: bool, context: SketchContext) -> Parti
         sketch = sketch.apply(CacheRead(load.buffer, acc, tag), *map(ComputeInline, makers))
         sketch = sketch.apply(ComputeAt(copy, acc, loops[0], Scope.SHARED.value)).finish(copy)
     sketch = sketch.apply(Pipeline(acc, loops[0], stages.name, "tiles", multiprocessors), WarpgroupMma(acc, row.name))
-    sketch = sketch if found.by_threads else _sharing(sketch, consumer, product)
+    sketch = sketch if found.by_threads or found.beside else _sharing(sketch, consumer, product)
     note = f"{stage.name}:{row.name}{'-copied' * found.by_threads}{'-staged' * staged}"
     return sketch.finish(consumer, acc, note=note)
+
+
+def _with_numbers(sketch: PartialSketch, *params: SketchParam) -> PartialSketch:
+    """The same with those of the parameters that it does not have yet."""
+    known = {p.name for p in sketch.params}
+    return sketch.with_params(p for p in params if p.name not in known)
 
 
 def _sharing(sketch: PartialSketch, consumer: str, product: ProductAxes) -> PartialSketch:
@@ -297,8 +338,12 @@ def _sharing(sketch: PartialSketch, consumer: str, product: ProductAxes) -> Part
     return sketch.with_params([down, across, turns]).apply(ShareTiles(consumer, down.name, across.name, turns.name))
 
 
-def _bind(sketch: PartialSketch, consumer: str, stage: Stage, product: ProductAxes, staged: bool) -> PartialSketch:
-    """The consumer's loops as blocks, warpgroups, their threads, and tiles with the points of a thread."""
+def _bind(
+    sketch: PartialSketch, writers: tuple[str, str], stage: Stage, product: ProductAxes, staged: bool
+) -> PartialSketch:
+    """The consumer's loops as blocks, warpgroups, their threads, and tiles with the points of a thread. `writers`: the
+    consumer, and the stage whose numbers it has where they are no tiles, mostly itself."""
+    consumer, writer = writers
     axes = sketch.state.stage(consumer).op.axes
     rows, columns = (axes[stage.op.axes.index(a)] for a in (product.rows, product.columns))
     down, across = f"{consumer}.{rows.name}", f"{consumer}.{columns.name}"
@@ -311,7 +356,7 @@ def _bind(sketch: PartialSketch, consumer: str, stage: Stage, product: ProductAx
     ]
     groups, height, width = (p.name for p in params)
     if staged:
-        params.append(domains.staged_parts(f"{across}.p", units, across))
+        params.append(domains.staged_parts(f"{writer}.{columns.name}.p", units, f"{writer}.{columns.name}"))
     parts = [p.name for p in params[3:]]
     m = [f"{rows.name}.{level}" for level in range(6)]
     n = [f"{columns.name}.{level}" for level in range(4 + len(parts))]
@@ -328,11 +373,10 @@ def _bind(sketch: PartialSketch, consumer: str, stage: Stage, product: ProductAx
         *(Unroll(consumer, name) for name in (*n[1:-3], m[2], n[-3], m[4], n[-1])),
         *([StoreTiles(consumer, n[1])] if staged else []),
     ]
-    sketch = sketch.with_params(params).apply(*steps)
-    resident = domains.resident(f"{consumer}.resident")
-    sketch = sketch.with_params([resident]).apply(LaunchBounds(consumer, resident.name))
+    resident = domains.resident(f"{writer}.resident")
+    sketch = _with_numbers(sketch, *params, resident).apply(*steps, LaunchBounds(consumer, resident.name))
     raster = domains.raster(f"{consumer}.raster")
     kinds = {x.kind.value for x in sketch.state.stage(consumer).loops}
-    if not PLANE.issubset(kinds):
+    if not PLANE.issubset(kinds) or writer != consumer:
         return sketch
     return sketch.with_params([raster]).apply(Raster(consumer, raster.name))

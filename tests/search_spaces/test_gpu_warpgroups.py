@@ -12,7 +12,8 @@ import pytest
 from autosched import te
 from autosched.codegen import build_source
 from autosched.codegen.c.source import GpuSource
-from autosched.target import parse_target
+from autosched.lower import lower
+from autosched.target import Target, parse_target
 from autosched.te.reference.evaluate import evaluate, within
 from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
@@ -32,6 +33,11 @@ def by_warpgroups(dag: te.ComputeDAG, target: str = "cuda -arch=sm_90") -> list[
 
 def drawn(dag: te.ComputeDAG) -> list[Drawn]:
     return [d for d in draw(collapse(dag), SM_90) if MARK in d.sketch.name]
+
+
+def small_device(multiprocessors: int) -> Target:
+    assert SM_90.gpu is not None
+    return replace(SM_90, gpu=replace(SM_90.gpu, multiprocessors=multiprocessors))
 
 
 def check(dag: te.ComputeDAG, runs: int = 2) -> None:
@@ -138,6 +144,46 @@ def test_parts_of_a_long_reduction() -> None:
     dag = product(72, 40, 1096, "nn", "bfloat16")
     assert any("split-k" in name for name in by_warpgroups(dag))
     check(dag, 1)
+
+
+@pytest.mark.parametrize(
+    "dag",
+    [
+        biased(257, 272, 40),
+        product(131, 528, 72, "nn", "bfloat16"),
+        product(1032, 72, 24, "tn"),
+        product(267, 261, 40, "nt"),
+    ],
+    ids=["epilogue", "columns", "rows", "direct"],
+)
+def test_what_fills_a_device_several_times_is_two_kernels_as_well(dag: te.ComputeDAG) -> None:
+    """Of a device with two multiprocessors, which is small enough for the simulator."""
+    (one,) = (d for d in draw(collapse(dag), small_device(2)) if ".rest:" in d.sketch.name)
+    assert {p.kind for p in one.sketch.params if p.name.endswith(".at")} == {"end"}
+    check_rows(dag, one, make_inputs(dag, 0, "normal"), 1)
+
+
+def test_two_kernels_are_offered_for_large_results_alone() -> None:
+    names = by_warpgroups(product(2560, 2560, 64, dtype="bfloat16"))
+    assert [n for n in names if ".rest:" in n] == ["C.acc:wgmma.bfloat16-staged/C.acc.rest:wgmma.bfloat16-staged"]
+    assert not any(".rest:" in n for n in by_warpgroups(product(1024, 4096, 64, dtype="bfloat16")))
+
+
+def test_the_model_knows_what_the_last_wave_costs() -> None:
+    """8192 columns are 43 of 192, 1376 blocks of 256 rows for 132 multiprocessors: 10 times all of them, and then 56.
+    With 41 of them in the first kernel these are 1312, and 96 smaller ones, or somewhat less, in the second."""
+    first = {"D.i.g": 2, "D.i.s": 2, "D.j.s": 12, "D.j.p": 2, "D.resident": 1, "D.raster": 8, "C.k.c": 2}
+    first |= {"C.stages": 5, "D.i.cluster": 2, "D.j.cluster": 1, "D.turns": 1}
+    values = {**first, "D.j.at": 41 * 192, "D.rest.i.g": 2, "D.rest.i.s": 1, "D.rest.j.s": 12}
+    seconds = dict[str, float]()
+    for sketch in sketches(collapse(biased(8192, 8192, 8192, "bfloat16")), SM_90):
+        if "staged" in sketch.name:
+            model = CostModel([lower(sketch.state)], [tuple(p.name for p in sketch.params)], SM_90, 1)
+            row = [[values[p.name] for p in sketch.params]]
+            assert not model.broken_rules(0, np.array(row[0], np.int64))
+            seconds[sketch.name] = float(model.analytic_latency(0, np.array(row, np.int64))[0])
+    one, two = (seconds[n] for n in sorted(seconds, key=len))
+    assert two < 0.99 * one
 
 
 def test_where_they_are_offered() -> None:
