@@ -7,7 +7,8 @@ their maxima, what a loss or a norm needs of them. The product is never stored.
 
 What is asked is whether all that is read of the product is its element at the row and the column of the reduction, with
 elementwise work in between at most, by nobody else. One warp has all columns where they are few; or each has a part of
-them, and what the parts give is combined by another kernel, always in the same order.
+them, and what the parts give is combined by another kernel, always in the same order. Where warpgroups can do the
+product (`warpgroups.py`), the same is offered with these: a block then has the columns of one part.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ from functools import partial
 
 from autosched.ir.expr import Load
 from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS
+from autosched.ir.tiles import WARPS
 from autosched.ir.visit import free_vars
-from autosched.schedule import AcrossLanes, ComputeInline, Fuse, Reorder, Split, Stage, State, Step, Unroll
+from autosched.schedule import AcrossLanes, Bind, ComputeInline, Fuse, Reorder, Split, Stage, State, Step, Unroll
 from autosched.schedule.stage import StageAxis
 from search_spaces.gpu import domains
-from search_spaces.gpu.binding import bind_blocks, bind_threads, size
+from search_spaces.gpu.binding import bind_blocks, size
 from search_spaces.gpu.matrices import Matrices, matrix_product, multiplied
 from search_spaces.gpu.rows import reduction_alternatives, split_reduction
+from search_spaces.gpu.warpgroups import TiledProduct, in_ring, products_of
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext
 from search_spaces.space import SketchParam
 
-MOST_ACROSS = 128  # columns that a warp has of its rows
-TILE = ACROSS * NEIGHBOURS
+LENGTHS = tuple(ACROSS * NEIGHBOURS * n for n in (1, 2, 4, 8, 16))  # columns that a warp has of its rows
+GROUP_LENGTHS = tuple(ACROSS * NEIGHBOURS * n for n in domains.GROUP_COLUMNS)  # those of a warpgroup
 
 
 class ReducedProducts:
@@ -40,24 +43,54 @@ class ReducedProducts:
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
         found = _reduced(sketch, stage, context)
         assert found is not None
-        columns = size(stage.op.reduce_axes[0])
         here: list[Alternative] = []
-        if columns <= MOST_ACROSS:
-            here.append(partial(_in_lanes, found, stage.name, context))
-        if columns > TILE:
-            here.append(partial(_in_parts, found, stage.name, context))
+        for group in products_of(found.sketch, found.stage, context):
+            parts = _parts(group.sketch, stage.name, GROUP_LENGTHS)
+            here += [partial(_by_warpgroups, group, p, context) for p in parts if p.is_in_spans]
+        here += [partial(_by_warps, found, p, context) for p in _parts(found.sketch, stage.name, LENGTHS)]
         return [*here, *reduction_alternatives(sketch, stage, context)]
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """Of a reduction: its axes other than those along which the product has rows and columns, the rows, and the parts
-    of columns, if there are some."""
+class _Part:
+    """A sketch, the reduction in it whose loops are bound, and the axis that numbers parts of the columns, if these are
+    reduced in parts."""
 
-    others: tuple[StageAxis, ...]
-    rows: StageAxis
+    sketch: PartialSketch
+    stage: Stage
     parts: StageAxis | None
-    columns: StageAxis
+
+    @property
+    def note(self) -> str:
+        return f"{self.stage.name}:lanes{'-of-parts' if self.parts is not None else ''}"
+
+    @property
+    def is_in_spans(self) -> bool:
+        """Whether the copy engine loads rows of as many columns, whichever way they lie."""
+        return self.parts is not None or size(self.stage.op.reduce_axes[0]) % GROUP_LENGTHS[0] == 0
+
+    def rows(self, product: Stage, rows: StageAxis) -> StageAxis:
+        """The axis that is the rows of the product."""
+        [place] = {x.indices for x in self.stage.op.loads_from(*product.op.buffers)}
+        return next(a for a in self.stage.op.axes if a.var is place[product.op.axes.index(rows)])
+
+    def others(self, rows: StageAxis) -> list[StageAxis]:
+        return [a for a in self.stage.op.axes if a is not rows and a is not self.parts]
+
+
+def _parts(sketch: PartialSketch, name: str, lengths: tuple[int, ...]) -> list[_Part]:
+    """The reduction over all columns where they are no more than the longest of `lengths`, and in parts of such, which
+    another kernel combines."""
+    stage = sketch.state.stage(name)
+    columns = stage.op.reduce_axes[0]
+    found = [_Part(sketch, stage, None)] if size(columns) <= lengths[-1] else []
+    shorter = tuple(n for n in lengths if n < size(columns))
+    if shorter:
+        length = SketchParam(f"{name}.{columns.name}.b", shorter, "tile")
+        split, made = split_reduction(sketch.with_params([length]), stage, columns, length.name)
+        part = split.state.stage(made)
+        found.append(_Part(split, part, part.op.axes[0]))
+    return found
 
 
 def _reduced(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Matrices | None:
@@ -106,54 +139,54 @@ def _is_of_reduction(state: State, stage: Stage) -> bool:
     return any(m.op.reducer is not None or _is_of_reduction(state, m) for m in makers)
 
 
-def _in_lanes(found: Matrices, name: str, context: SketchContext) -> PartialSketch:
-    """A warp has all columns of its rows."""
-    stage = found.sketch.state.stage(name)
-    sketch = _bind(found.sketch, stage, _axes_of(found, stage, None))
-    return multiplied(sketch, found, name, found.name, True, context).finish(note=f"{name}:lanes")
-
-
-def _in_parts(found: Matrices, name: str, context: SketchContext) -> PartialSketch:
-    """Each warp has a part of the columns."""
-    stage = found.sketch.state.stage(name)
-    columns = stage.op.reduce_axes[0]
-    lengths = tuple(TILE * n for n in domains.powers(MOST_ACROSS // TILE) if TILE * n < size(columns))
-    length = SketchParam(f"{name}.{columns.name}.b", lengths, "tile")
-    sketch, made = split_reduction(found.sketch.with_params([length]), stage, columns, length.name)
-    part = sketch.state.stage(made)
-    sketch = _bind(sketch, part, _axes_of(found, part, part.op.axes[0]))
-    return multiplied(sketch, found, made, found.name, True, context).finish(made, note=f"{name}:lanes-of-parts")
-
-
-def _axes_of(found: Matrices, stage: Stage, parts: StageAxis | None) -> _Rows:
-    [place] = {x.indices for x in stage.op.loads_from(*found.stage.op.buffers)}
-    var = place[found.stage.op.axes.index(found.product.rows)]
-    rows = next(a for a in stage.op.axes if a.var is var)
-    others = tuple(a for a in stage.op.axes if a is not rows and a is not parts)
-    return _Rows(others, rows, parts, stage.op.reduce_axes[0])
-
-
-def _bind(sketch: PartialSketch, stage: Stage, axes: _Rows) -> PartialSketch:
-    """The stage's loops as blocks, warps, the lanes of a warp, and tiles with the points and columns of a thread."""
-    name, group, tiles = stage.name, f"{stage.name}.{axes.rows.name}", -(-size(axes.rows) // (HALVES * DOWN))
+def _by_warps(found: Matrices, part: _Part, context: SketchContext) -> PartialSketch:
+    """Blocks, warps along the rows and along parts, the lanes of a warp, and tiles with a thread's points."""
+    name, rows, columns = part.stage.name, part.rows(found.stage, found.product.rows), part.stage.op.reduce_axes[0]
+    group, tiles = f"{name}.{rows.name}", -(-size(rows) // (HALVES * DOWN))
     params = [domains.warps(f"{group}.w", tiles, group), domains.matrix_tiles(f"{group}.s", tiles, group)]
-    m, n = ([f"{a.name}.{level}" for level in range(5)] for a in (axes.rows, axes.columns))
+    m, n = ([f"{a.name}.{level}" for level in range(5)] for a in (rows, columns))
+    others = part.others(rows)
     steps: list[Step] = [
-        Split(name, axes.rows.name, (*(p.name for p in params), HALVES, DOWN)),
-        Split(name, axes.columns.name, (ACROSS, NEIGHBOURS)),
+        Split(name, rows.name, (*(p.name for p in params), HALVES, DOWN)),
+        Split(name, columns.name, (ACROSS, NEIGHBOURS)),
     ]
-    blocks, warps, extents = [*(a.name for a in axes.others), m[0]], m[1], [size(a) for a in (*axes.others, axes.rows)]
-    if axes.parts is None:
-        order = (*blocks, m[1], m[4], n[1], m[2], n[0], m[3], n[2])
-        steps.append(Reorder(name, order))
-    else:
-        parts = axes.parts.name
-        params.append(domains.warps(f"{name}.{parts}.w", domains.MOST_WARPS, f"{name}.{parts}"))
-        blocks, warps = [*blocks, f"{parts}.0"], f"{m[1]}@{parts}.1"
-        extents.append(size(axes.parts))
-        order = (*blocks, m[1], f"{parts}.1", m[4], n[1], m[2], n[0], m[3], n[2])
-        steps += [Split(name, parts, (params[-1].name,)), Reorder(name, order), Fuse(name, (m[1], f"{parts}.1"))]
+    blocks, warps, extents = [*(a.name for a in others), m[0]], [m[1]], [size(a) for a in (*others, rows)]
+    if part.parts is not None:
+        number = part.parts.name
+        params.append(domains.warps(f"{name}.{number}.w", domains.MOST_WARPS, f"{name}.{number}"))
+        steps.append(Split(name, number, (params[-1].name,)))
+        blocks, warps, extents = [*blocks, f"{number}.0"], [*warps, f"{number}.1"], [*extents, size(part.parts)]
+    inner = (m[2], n[0], m[3], n[2])
+    steps.append(Reorder(name, (*blocks, *warps, m[4], n[1], *inner)))
+    steps += [Fuse(name, tuple(warps))] if len(warps) > 1 else []
     steps += bind_blocks(name, blocks, extents)
-    steps += bind_threads(name, [warps, m[4], n[1]])[:2]
-    steps += [Unroll(name, x) for x in (m[2], n[0], m[3], n[2])]
-    return sketch.with_params(params).apply(*steps, AcrossLanes(name, n[1]))
+    steps += [Bind(name, "@".join(warps), "threadIdx.z"), Bind(name, m[4], "threadIdx.y")]
+    steps += [*(Unroll(name, x) for x in inner), AcrossLanes(name, n[1])]
+    sketch = part.sketch.with_params(params).apply(*steps)
+    return multiplied(sketch, found, name, found.name, True, context).finish(note=part.note)
+
+
+def _by_warpgroups(found: TiledProduct, part: _Part, context: SketchContext) -> PartialSketch:
+    """Blocks, one for each part, warpgroups along the rows, their threads, and tiles with a thread's points."""
+    product = found.sketch.state.stage(found.name)
+    name, rows, columns = part.stage.name, part.rows(product, found.product.rows), part.stage.op.reduce_axes[0]
+    group, tiles = f"{name}.{rows.name}", -(-size(rows) // (WARPS * HALVES * DOWN))
+    params = [domains.warpgroups(f"{group}.g", tiles, group), domains.group_tiles(f"{group}.s", tiles, group)]
+    m, n = ([f"{a.name}.{level}" for level in range(6)] for a in (rows, columns))
+    others, numbers = part.others(rows), [] if part.parts is None else [part.parts]
+    blocks = [*(a.name for a in others), m[0], *(a.name for a in numbers)]
+    inner = (m[2], n[0], m[4], n[2])
+    sketch = part.sketch.with_params(params).apply(
+        Split(name, rows.name, (*(p.name for p in params), WARPS, HALVES, DOWN)),
+        Split(name, columns.name, (ACROSS, NEIGHBOURS)),
+        Reorder(name, (*blocks, m[1], m[3], m[5], n[1], *inner)),
+        Fuse(name, (m[1], m[3])),
+        *bind_blocks(name, blocks, [size(a) for a in (*others, rows, *numbers)]),
+        Bind(name, f"{m[1]}@{m[3]}", "threadIdx.z"),
+        Bind(name, m[5], "threadIdx.y"),
+        *(Unroll(name, x) for x in inner),
+        AcrossLanes(name, n[1]),
+    )
+    sketch = in_ring(sketch, found, name, found.name, context)
+    how = f"{found.name}:{found.row.name}{'-copied' * found.by_threads}"
+    return sketch.finish(name, found.name, note=how).finish(note=part.note)

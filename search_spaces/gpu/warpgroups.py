@@ -75,7 +75,7 @@ class WarpgroupTiling:
     """Sums of products that warpgroups can do; the tiles of `MatrixTiling`, by single warps, come after."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        return bool(_products_of(sketch, stage, context))
+        return bool(products_of(sketch, stage, context))
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
         return warpgroup_alternatives(sketch, stage, context)
@@ -84,12 +84,12 @@ class WarpgroupTiling:
 def warpgroup_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
     """The product by warpgroups, whole and in parts of k, where they can do it; and as `matrix_alternatives`."""
     done = list[Alternative]()
-    for found in _products_of(sketch, stage, context):
+    for found in products_of(sketch, stage, context):
         done += [*_by_warpgroups(found, context), *_in_two(found, context), *_in_parts(found, context)]
     return [*done, *matrix_alternatives(sketch, stage, context)]
 
 
-def _products_of(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[TiledProduct]:
+def products_of(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[TiledProduct]:
     """The stage as a product for warpgroups: with tiles that the engine loads, and that threads copy where it does not
     load the operands as they are. None where the device has no warpgroups."""
     gpu = context.target.gpu
@@ -291,19 +291,31 @@ def _by_warpgroups(found: TiledProduct, context: SketchContext) -> list[Alternat
 
 def _in_ring(found: TiledProduct, staged: bool, context: SketchContext) -> PartialSketch:
     """`staged`: results go through shared memory."""
+    stage = found.sketch.state.stage(found.name)
+    sketch, consumer, acc = fuse_consumer(found.sketch, stage)
+    writer = found.beside[0] if found.beside else consumer
+    sketch = _bind(sketch, (consumer, writer), stage, found.product, staged)
+    sketch = in_ring(sketch, found, consumer, acc, context)
+    note = f"{stage.name}:{found.row.name}{'-copied' * found.by_threads}{'-staged' * staged}"
+    return sketch.finish(consumer, acc, note=note)
+
+
+def in_ring(
+    sketch: PartialSketch, found: TiledProduct, consumer: str, acc: str, context: SketchContext
+) -> PartialSketch:
+    """The product, which `acc` adds up, in registers of the warpgroups that `consumer` is bound to."""
     assert context.target.gpu is not None
     multiprocessors = context.target.gpu.multiprocessors
-    sketch, row, product = found.sketch, found.row, found.product
-    stage = sketch.state.stage(found.name)
-    sketch, consumer, acc = fuse_consumer(sketch, stage)
+    row, product = found.row, found.product
     writer, adder = found.beside or (consumer, acc)
-    sketch = _bind(sketch, (consumer, writer), stage, product, staged)
+    sketch = _launched(sketch, consumer, writer)
     sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))
     depth = product.depth
     steps = domains.ring_steps(f"{adder}.{depth.name}.c", -(-size(depth) // row.k), found.together)
     stages = domains.ring_places(f"{adder}.stages")
     loops = [f"{depth.name}.{n}" for n in range(3)]
-    others = [a.name for a in stage.op.axes if a not in (product.rows, product.columns)]
+    axes = found.sketch.state.stage(found.name).op.axes
+    others = [a.name for a in axes if a not in (product.rows, product.columns)]
     inner = (loops[1], product.rows.name, product.columns.name, loops[2])
     sketch = _with_numbers(sketch, steps, stages).apply(
         Split(acc, depth.name, (steps.name, row.k)),
@@ -316,9 +328,7 @@ def _in_ring(found: TiledProduct, staged: bool, context: SketchContext) -> Parti
         sketch = sketch.apply(CacheRead(load.buffer, acc, tag), *map(ComputeInline, makers))
         sketch = sketch.apply(ComputeAt(copy, acc, loops[0], Scope.SHARED.value)).finish(copy)
     sketch = sketch.apply(Pipeline(acc, loops[0], stages.name, "tiles", multiprocessors), WarpgroupMma(acc, row.name))
-    sketch = sketch if found.by_threads or found.beside else _sharing(sketch, consumer, product)
-    note = f"{stage.name}:{row.name}{'-copied' * found.by_threads}{'-staged' * staged}"
-    return sketch.finish(consumer, acc, note=note)
+    return sketch if found.by_threads or found.beside else _sharing(sketch, consumer, product)
 
 
 def _with_numbers(sketch: PartialSketch, *params: SketchParam) -> PartialSketch:
@@ -373,8 +383,13 @@ def _bind(
         *(Unroll(consumer, name) for name in (*n[1:-3], m[2], n[-3], m[4], n[-1])),
         *([StoreTiles(consumer, n[1])] if staged else []),
     ]
+    return _with_numbers(sketch, *params).apply(*steps)
+
+
+def _launched(sketch: PartialSketch, consumer: str, writer: str) -> PartialSketch:
+    """How many blocks are there at a time, and in which order; `writer`: as in `_bind`."""
     resident = domains.resident(f"{writer}.resident")
-    sketch = _with_numbers(sketch, *params, resident).apply(*steps, LaunchBounds(consumer, resident.name))
+    sketch = _with_numbers(sketch, resident).apply(LaunchBounds(consumer, resident.name))
     raster = domains.raster(f"{consumer}.raster")
     kinds = {x.kind.value for x in sketch.state.stage(consumer).loops}
     if not PLANE.issubset(kinds) or writer != consumer:

@@ -88,7 +88,7 @@ class Mma:
             is_along = last == product.depth_dim(load)
             check(is_along or row.can_lie_across, f"{where}: pack {load.buffer} with {product.depth.name} last")
         [reader] = directly_read_by(state, stage)
-        points = [_reader_axis(where, stage, reader, a) for a in (product.rows, product.columns)]
+        points = [reader_axis(where, stage, reader, a) for a in (product.rows, product.columns)]
         state = state.with_stage(replace(reader, whole=tuple((name, 2) for name in points)))
         return state.with_stage(replace(stage, matrix=self.intrinsic, whole=((product.depth.name, 1),)))
 
@@ -195,7 +195,7 @@ def _check_lanes(where: str, state: State, stage: Stage, product: ProductAxes) -
     reader = readers[0]
     lanes = ((product.rows, LANES[0], 0, ForKind.THREAD_Y), (product.columns, LANES[1], 1, ForKind.THREAD_X))
     for axis, factors, inside, kind in lanes:
-        own = _reader_axis(where, stage, reader, axis)
+        own = reader_axis(where, stage, reader, axis)
         splits = reader.factors(own)
         check(splits[-2:] == factors, f"{where}: the last factors of {own} in {reader.name} must be {factors}")
         level = len(splits) - inside
@@ -203,7 +203,7 @@ def _check_lanes(where: str, state: State, stage: Stage, product: ProductAxes) -
         check(bound == [((own, level),)], f"{where}: bind {own}.{level} of {reader.name} to {kind.value}")
 
 
-def _reader_axis(where: str, stage: Stage, reader: Stage, axis: StageAxis) -> str:
+def reader_axis(where: str, stage: Stage, reader: Stage, axis: StageAxis) -> str:
     """The axis of the reader that has the lanes of an axis of the product: its own at that place, or for columns the
     one that the reader reduces, in parts perhaps."""
     found = {x.indices for x in reader.op.loads_from(*stage.op.buffers)}

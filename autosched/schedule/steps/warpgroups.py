@@ -29,6 +29,7 @@ from autosched.schedule.steps.matrices import (
     check_product_loops,
     check_product_types,
     product_axes,
+    reader_axis,
 )
 from autosched.schedule.steps.stages import shape_of_buffer
 
@@ -61,7 +62,7 @@ class WarpgroupMma:
         _check_threads(where, state, stage, product)
         _check_operands(where, state, stage, product, row)
         reader = state.consumers(stage)[0]
-        rows, columns = (reader.op.axes[stage.op.axes.index(a)].name for a in (product.rows, product.columns))
+        rows, columns = (reader_axis(where, stage, reader, a) for a in (product.rows, product.columns))
         state = state.with_stage(replace(reader, whole=((rows, 3), (columns, 2))))
         return state.with_stage(replace(stage, matrix=self.intrinsic, whole=((product.depth.name, 1),)))
 
@@ -158,9 +159,7 @@ def _check_threads(where: str, state: State, stage: Stage, product: ProductAxes)
     is_alone = len(readers) == 1 and stage.at is not None and readers[0].name == stage.at.stage
     check(is_alone and stage.scope is Scope.REGISTER, f"{where}: compute it in registers in its only reader first")
     reader = readers[0]
-    point = tuple(a.var for a in reader.op.axes)
-    check(all(x.indices == point for x in reader.op.loads_from(*stage.op.buffers)), f"{where}: it is read elsewhere")
-    rows, columns = (reader.op.axes[stage.op.axes.index(a)].name for a in (product.rows, product.columns))
+    rows, columns = (reader_axis(where, stage, reader, a) for a in (product.rows, product.columns))
     down, across = reader.factors(rows), reader.factors(columns)
     check(len(down) == 5 and down[2:] == (WARPS, HALVES, DOWN), f"{where}: the last factors of {rows} must be 4, 2, 8")
     check(across[-2:] == (ACROSS, NEIGHBOURS), f"{where}: those of {columns} must be 4, 2")
