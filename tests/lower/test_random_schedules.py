@@ -9,7 +9,7 @@ import pytest
 from autosched.ir.printer import func_text
 from autosched.ir.verify import verify
 from autosched.lower import concretise, lower
-from autosched.schedule import Pack, Rfactor, Split, State, Step, initial_state, replay, steps_to_json
+from autosched.schedule import Pack, Partition, Rfactor, Split, State, Step, initial_state, replay, steps_to_json
 from tests.helpers import check_nest
 from tests.schedule.random_steps import random_schedule
 
@@ -26,6 +26,19 @@ def test_random_schedules_compute_the_reference(batch):
         again = replay(dag, steps_to_json(state, {}))
         assert again.steps == state.steps, seed
         assert func_text(lower(again)) == func_text(func), seed
+
+
+def test_results_in_two_parts() -> None:
+    found = [s for seed in range(BATCH) if is_parted((s := random_schedule(3000 + seed, parts=True))[1])]
+    assert len(found) > BATCH // 20
+    for dag, state in found:
+        func = lower(state)
+        verify(func)
+        check_nest(concretise(func, {})[0], dag)
+
+
+def is_parted(state: State) -> bool:
+    return any(isinstance(step, Partition) for step in state.steps)
 
 
 def with_parameters(steps: tuple[Step, ...]) -> tuple[list[Step], dict[str, int]]:

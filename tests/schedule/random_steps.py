@@ -16,6 +16,7 @@ from autosched.schedule import (
     Fuse,
     Pack,
     Parallel,
+    Partition,
     Prefetch,
     Reindex,
     Reorder,
@@ -35,15 +36,16 @@ FACTORS = (1, 2, 3, 4, 5, 8, 16)
 Draw = Callable[[random.Random, State, Stage], Step]
 
 
-def random_schedule(seed: int, registers: bool = False) -> tuple[ComputeDAG, State]:
+def random_schedule(seed: int, registers: bool = False, parts: bool = False) -> tuple[ComputeDAG, State]:
     """A graph and a schedule of up to 20 steps; with `registers`, buffers may be in registers although their indices
-    are not constant, which the verifier forbids and code generation bears."""
+    are not constant, which the verifier forbids and code generation bears. With `parts` results are often in two."""
     rng = random.Random(seed)
     dag = GRAPHS[rng.choice(list(GRAPHS))]()
     state = initial_state(dag)
     for _ in range(rng.choice((4, 8, 14, 20))):
         stage = rng.choice(state.stages)
-        draw = rng.choices(list(DRAWS), list(DRAWS.values()))[0]
+        draws = DRAWS | {_partition: 12} if parts else DRAWS
+        draw = rng.choices(list(draws), list(draws.values()))[0]
         try:
             step = draw(rng, state, stage)
             if registers and isinstance(step, ComputeAt) and rng.random() < 0.5:
@@ -134,6 +136,12 @@ def _rfactor(rng: random.Random, state: State, stage: Stage) -> Step:
     axis = _name(rng, [a.name for a in stage.op.reduce_axes])
     whole = tuple(a.name for a in stage.op.reduce_axes if a.name != axis and rng.random() < 0.3)
     return Rfactor(stage.name, axis, rng.choice(FACTORS), rng.choice(("inner", "outer")), whole)
+
+
+def _partition(rng: random.Random, state: State, stage: Stage) -> Step:
+    makers = [maker.name for b in sorted(stage.op.reads) if (maker := state.producer(b)) is not None]
+    axis = _name(rng, [a.name for a in stage.op.axes])
+    return Partition(stage.name, _name(rng, makers), axis, rng.choice(FACTORS))
 
 
 DRAWS: dict[Draw, float] = {
