@@ -142,6 +142,7 @@ def _options(network: NamedNetwork, args: argparse.Namespace) -> str:
     """What says which network it is, and with how many threads, for another command."""
     given = [f"--size {size}" for size in _sizes([*args.size, *network.sizes])]
     given += [f"--set {setting}" for setting in _sizes(args.settings)]
+    given += ["--winograd"] if args.winograd else []
     given += [] if args.threads is None else [f"--threads {args.threads}"]
     return "".join(f" {words}" for words in given)
 

@@ -190,7 +190,7 @@ def load_network(found: NamedNetwork, args: argparse.Namespace) -> Model:
         threads=args.threads,
         db=args.db,
         simulate="simulate" in args and args.simulate,
-        winograd=args.winograd,
+        winograd=bool(args.winograd),
     )
 
 

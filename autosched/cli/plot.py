@@ -37,6 +37,12 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="an argument of a function that returns a network",
     )
     networks.add_sizes(parser)
+    parser.add_argument(
+        "--winograd",
+        action="store_true",
+        default=None,
+        help="only what accepts Winograd's larger error (default: both)",
+    )
     parser.add_argument("--out", type=Path, metavar="PNG", help="default: WORKLOAD.png")
     options.add_db(parser)
     options.add_json(parser)

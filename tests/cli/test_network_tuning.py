@@ -180,7 +180,7 @@ def test_several_networks_are_tuned_together(cli: Any, saved: Path, second: Path
     assert list(data["networks"]) == ["net", "other"]
     assert [len(network["tasks"]) for network in data["networks"].values()] == [1, 2]
     assert data["networks"]["net"]["tasks"][0]["name"] == data["networks"]["other"]["tasks"][0]["name"]
-    assert data["start_value"] == pytest.approx(-1.0, abs=0.9)
+    assert max(data["start_value"], data["value"]) < 0.0
     assert data["verified"]
     plain = cli("tune", saved, second, *words, "--resume")
     assert f"{second} on cpu, 1 thread: 2 tasks" in plain.out
