@@ -27,6 +27,7 @@ from autosched.lower.passes.divide_once import divide_once
 from autosched.lower.passes.fuse_passes import fuse_passes
 from autosched.lower.passes.hoist_invariants import hoist_invariants
 from autosched.lower.passes.instantiate import instantiate, simplify_stmt
+from autosched.lower.passes.integral_floats import integral_floats
 from autosched.lower.passes.overlap_iterations import overlap_iterations
 from autosched.lower.passes.partition_interior import partition_interior
 from autosched.lower.passes.scatter import scatter_by_data
@@ -86,6 +87,8 @@ PASSES: tuple[Pass, ...] = (
     # Constant extents for unrolled and vectorised loops.
     Pass("specialise_tails", lambda body, c: specialise_tails(body, c.simplify)),
     Pass("simplify", lambda body, c: simplify_stmt(body, c.simplify) or Seq(())),
+    # A byte between floats need not become one, and is rounded where it does.
+    Pass("integral_floats", lambda body, c: integral_floats(body), is_for_processors),
     # On GPUs a division by what a thread's loop does not change is a product.
     Pass("divide_once", lambda body, c: divide_once(body), lambda body: not is_for_processors(body)),
     # Register tiles away from borders lose their conditions; at a border what lies outside is left out of reductions.

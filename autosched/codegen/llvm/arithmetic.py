@@ -88,7 +88,9 @@ class Arithmetic:
             return self._compare(PREDICATES[op][column], a, b)
         if op in ("min", "max"):
             return (
-                self._min_or_max(op, b, a) if _is_number(lhs) else self._min_or_max(op, a, b, is_known=_is_number(rhs))
+                self._min_or_max(op, b, a)
+                if self._is_number(lhs)
+                else self._min_or_max(op, a, b, is_known=self._is_number(rhs))
             )
         if op == "pow":
             return self._power(a, b)
@@ -98,7 +100,11 @@ class Arithmetic:
             return _decided(op, lhs, rhs)
         if op in ("floordiv", "mod", "ceildiv"):
             return self._divide(op, a, b, rhs.name)
-        return Val(self.writer.value(f"{ARITHMETIC[op][column]} {text} {a.name}, {b.name}"), a.dtype, a.lanes)
+        made = Val(self.writer.value(f"{ARITHMETIC[op][column]} {text} {a.name}, {b.name}"), a.dtype, a.lanes)
+        integers = [v.name in self.writer.integers for v in (a, b)]
+        if op in ("add", "sub") and any(integers) and self._is_number(b if integers[0] else a):
+            self.writer.numbers.add(made.name)
+        return made
 
     def is_same(self, lhs: Val, rhs: Val) -> Val:
         """Where two values are equal or one is NaN."""
@@ -113,6 +119,12 @@ class Arithmetic:
         word = "fcmp" if DTYPES[a.dtype].is_float else "icmp"
         text = f"{word} {predicate} {value_type(a.dtype, a.lanes)} {a.name}, {b.name}"
         return Val(self.writer.value(text), "bool", a.lanes)
+
+    def _is_number(self, value: Val) -> bool:
+        """Whether a scalar is not NaN: a literal, or an integer as a float, or the difference of such."""
+        is_literal = not value.name.startswith("%") and value.name != _NAN
+        is_made = value.name in self.writer.integers or value.name in self.writer.numbers
+        return value.lanes == 1 and (is_literal or is_made)
 
     def _min_or_max(self, op: str, a: Val, b: Val, is_known: bool = True) -> Val:
         """min or max; of floats, NaN where an operand is. `is_known`: b is a number, so one instruction is enough."""
@@ -285,7 +297,16 @@ class Arithmetic:
             word = "trunc"
         else:
             return Val(a.name, dtype, a.lanes)  # int8 and uint8: the same bits
-        return Val(self.writer.value(f"{word} {old} {a.name} to {new}"), dtype, a.lanes)
+        made = Val(self.writer.value(f"{word} {old} {a.name} to {new}"), dtype, a.lanes)
+        if word in ("sitofp", "uitofp") and a.lanes == 1:
+            self.writer.integers.add(made.name)
+        return made
+
+    def rounded(self, a: Val) -> Val:
+        """Vectors of float32 as the nearest integers of 32 bits, in one instruction."""
+        old, new = value_type(a.dtype, a.lanes), value_type("int32", a.lanes)
+        kinds = f"{suffix('int32', a.lanes)}.{suffix(a.dtype, a.lanes)}"
+        return Val(self.writer.value(f"call {new} @llvm.lrint.{kinds}({old} {a.name})"), "int32", a.lanes)
 
     def number(self, value: int | float, dtype: str) -> Val:
         return Val(literal(value, dtype), dtype, 1)
@@ -349,11 +370,6 @@ def shuffled_bits(target: Target) -> int:
     if target.arch != "x86_64" or target.vector_bytes < 32 or not target.has("avx2"):
         return 0
     return 8 * target.vector_bytes
-
-
-def _is_number(value: Val) -> bool:
-    """A literal other than NaN."""
-    return value.lanes == 1 and not value.name.startswith("%") and value.name != _NAN
 
 
 def _decided(op: str, lhs: Val, rhs: Val) -> Val:

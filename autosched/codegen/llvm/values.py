@@ -83,6 +83,13 @@ class Values:
             found = self._memo[expr] = made
         return found
 
+    def _converted(self, a: Expr, dtype: str) -> Val:
+        if isinstance(a, Call) and a.fn == "round" and (a.dtype, dtype) == ("float32", "int32"):
+            value = self.emit(a.args[0])
+            if value.lanes > 1:
+                return self.arithmetic.rounded(value)
+        return self.arithmetic.cast(self.emit(strided.bytes_in_words(a)), dtype)
+
     def _emit(self, expr: Expr) -> Val:
         if isinstance(expr, Binary) and DTYPES[expr.dtype].is_float:  # as most are
             return self._binary(expr)
@@ -94,7 +101,7 @@ class Values:
             case Cast(a=a, dtype=dtype) if is_index(a) and not free_vars(a) & self.bound.keys():
                 return self._converted_index(a, dtype)
             case Cast(a=a, dtype=dtype):
-                return self.arithmetic.cast(self.emit(strided.bytes_in_words(a)), dtype)
+                return self._converted(a, dtype)
             case Call(fn="not", args=(Binary(op=op, a=a, b=b),)) if op in ORDERINGS and DTYPES[a.dtype].is_float:
                 return self.arithmetic.fails(op, self.emit(a), self.emit(b))
             case Call(fn=fn, args=args):

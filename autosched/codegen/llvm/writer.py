@@ -49,6 +49,8 @@ class Writer:
         ] = {}  # scalars in every lane that this block has: (name, lanes) -> name
         self.min_max_chains: dict[str, tuple[Any, ...]] = {}  # of this block: `Arithmetic._chained`
         self.orders: dict[str, tuple[str, tuple[int, ...]]] = {}  # of this block: `reordered`
+        self.integers: set[str] = set()  # floats that are converted integers, and so finite
+        self.numbers: set[str] = set()  # other floats that are not NaN, whatever is read
         self.slots: dict[str, Slot] = {}  # of this block, by pointer
         self.single = False  # whether a row of what is computed is one vector
         self.deinterleaved = False  # whether the lanes of bfloat16 are taken in pairs, see `small_floats.py`
