@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.cli import options
-from autosched.cli.networks import FORMS
+from autosched.cli.networks import FORMS, add_sizes
 from autosched.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -64,10 +64,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--trials", type=options.integer(1), default=TRIALS, metavar="N", help="default 64")
     options.add_workload(parser)
     options.add_target(parser, threads=options.counts)
-    parser.add_argument(
-        "--size", type=options.size, action="append", default=[], metavar="NAME=N",
-        help="a symbolic dimension of a network",
-    )  # fmt: skip
+    add_sizes(parser)
     parser.add_argument("--inputs", type=Path, metavar="FILE.npz", help="arrays by the inputs' names, for a network")
     options.add_db(parser)
     options.add_json(parser)

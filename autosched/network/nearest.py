@@ -7,14 +7,13 @@ that the analytic model takes to choose one.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from autosched.errors import AutoschedError
 from autosched.network.recipe import Recipe
 from autosched.schedule import check_target, replay
-from autosched.session.task import without_numbers
+from autosched.session.task import apart, without_numbers
 
 
 @dataclass(frozen=True)
@@ -24,11 +23,6 @@ class SizedForm:
 
     structure: str
     sizes: tuple[int, ...]
-
-    def distance(self, other: SizedForm) -> float:
-        """How far the sizes are apart: the sum of the logarithms of what one is of the other. The structures are the
-        same."""
-        return sum(abs(math.log(a / b)) for a, b in zip(self.sizes, other.sizes, strict=True) if a != b)
 
 
 def form_of(spec: str) -> SizedForm:
@@ -58,7 +52,7 @@ class NearestSchedules:
         known = self._known.get(form.structure)
         if not known:
             return recipe
-        sizes = min(known, key=lambda sizes: form.distance(SizedForm(form.structure, sizes)))
+        sizes = min(known, key=lambda sizes: apart(form.sizes, sizes))
         try:
             check_target(replay(recipe.request.collapsed, known[sizes]), recipe.device.target.kind)
         except AutoschedError:  # axes are merged, or not, by their sizes

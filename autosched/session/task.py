@@ -141,10 +141,7 @@ def start_run(
 
 
 def nearest_shapes(spec: str, workloads: Iterable[WorkloadRow]) -> list[WorkloadRow]:
-    """The workloads that differ from `spec` in whole numbers only, the nearest first.
-
-    How far apart two are is the sum of the binary logarithms of what their numbers differ by, as a factor.
-    """
+    """The workloads that differ from `spec` in whole numbers only, the nearest first."""
     from autosched.store.records import parse_data
 
     mine, my_numbers = without_numbers(json.loads(spec))
@@ -153,9 +150,13 @@ def nearest_shapes(spec: str, workloads: Iterable[WorkloadRow]) -> list[Workload
         with suppress(StoreError, TypeError, AttributeError, KeyError):  # of another version, or from elsewhere
             theirs, numbers = without_numbers(parse_data(workload.spec))
             if theirs == mine and numbers != my_numbers:
-                factors = [(abs(n) + 1) / (abs(numbers[name]) + 1) for name, n in my_numbers.items()]
-                found.append((sum(abs(math.log2(factor)) for factor in factors), workload))
+                found.append((apart(my_numbers.values(), (numbers[name] for name in my_numbers)), workload))
     return [workload for _, workload in sorted(found, key=lambda pair: pair[0])]
+
+
+def apart(numbers: Iterable[int], others: Iterable[int]) -> float:
+    """How far numbers are from as many others: the sum of the binary logarithms of what they differ by, as a factor."""
+    return sum(abs(math.log2((abs(a) + 1) / (abs(b) + 1))) for a, b in zip(numbers, others, strict=True))
 
 
 def without_numbers(spec: Any) -> tuple[dict[str, Any], dict[str, int]]:

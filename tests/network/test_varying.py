@@ -17,6 +17,7 @@ from autosched.graph.interpret import interpret  # noqa: E402
 from autosched.graph.onnx import load_onnx  # noqa: E402
 from autosched.network import varying as module  # noqa: E402
 from autosched.network.nearest import form_of  # noqa: E402
+from autosched.session.task import apart  # noqa: E402
 from tests.graph.onnx.models import model, node  # noqa: E402
 
 
@@ -70,7 +71,8 @@ def test_the_nearest_schedule_is_taken(path: Path) -> None:
     spec = net.of(batch=2, rows=64).tasks[0].recipe.spec
     forms = [form_of(spec.replace("64", str(rows))) for rows in (64, 80, 8)]
     assert forms[0].structure == forms[1].structure == forms[2].structure
-    assert 0 == forms[0].distance(forms[0]) < forms[0].distance(forms[1]) < forms[0].distance(forms[2])
+    distances = [apart(forms[0].sizes, form.sizes) for form in forms]
+    assert 0 == distances[0] < distances[1] < distances[2]
     assert form_of(spec.replace("64", "1")).structure != forms[0].structure
 
 

@@ -117,6 +117,15 @@ def _as_row(state: State, stage: Stage, weights: Stage) -> Expr | None:
     return substitute(expanded(state, op.body[0]), places)
 
 
+def checked_weighted_sum(where: str, state: State, stage: Stage) -> WeightedSum:
+    """`weighted_sum` of a stage as it came. Raises ScheduleError where it is none."""
+    check_untouched(where, state, stage)
+    found = weighted_sum(state, stage)
+    check(found is not None, f"{where}: its weights are no exponentials that are divided by their sum")
+    assert found is not None
+    return found
+
+
 @dataclass(frozen=True)
 class Average:
     """The sum `stage` adds up weights that are not divided by their total yet; what it adds up to is."""
@@ -126,10 +135,7 @@ class Average:
     def apply(self, state: State) -> State:
         stage = state.stage(self.stage)
         where = f"average({self.stage})"
-        check_untouched(where, state, stage)
-        found = weighted_sum(state, stage)
-        check(found is not None, f"{where}: its weights are no exponentials that are divided by their sum")
-        assert found is not None
+        found = checked_weighted_sum(where, state, stage)
         names = f"{self.stage}.weights", f"{self.stage}.acc"
         check(not any(map(state.taken, names)), f"{where}: {names[0]} or {names[1]} exists already")
         op = stage.op

@@ -27,7 +27,7 @@ from autosched.ir.visit import free_vars, substitute
 from autosched.schedule.stage import Stage, StageAxis, default_stage
 from autosched.schedule.state import State
 from autosched.schedule.steps.loops import check
-from autosched.schedule.steps.online import WeightedSum, expanded, weighted_sum
+from autosched.schedule.steps.online import WeightedSum, checked_weighted_sum, expanded
 from autosched.schedule.steps.stages import check_untouched
 
 
@@ -40,10 +40,7 @@ class DivideLast:
     def apply(self, state: State) -> State:
         stage = state.stage(self.stage)
         where = f"divide_last({self.stage})"
-        check_untouched(where, state, stage)
-        found = weighted_sum(state, stage)
-        check(found is not None, f"{where}: its weights are no exponentials that are divided by their sum")
-        assert found is not None
+        found = checked_weighted_sum(where, state, stage)
         weight = undivided(found)
         check(weight is not None, f"{where}: {found.weights.name} does not divide itself")
         assert weight is not None
