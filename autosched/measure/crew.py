@@ -245,7 +245,7 @@ class Runners:
             worker.answer()
 
     def _begin(self, worker: Worker, problem: Problem) -> None:
-        load = LoadData(worker.next_id(), str(problem.directory), problem.inputs, problem.outputs)
+        load = LoadData(worker.next_id(), str(problem.directory), problem.inputs, problem.outputs, problem.weights_in)
         reply = worker.ask(load, LOAD_DEADLINE_S)
         if isinstance(reply, Failed):
             if reply.fault != "out_of_memory":

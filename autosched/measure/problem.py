@@ -24,6 +24,7 @@ from autosched.errors import UsageError
 from autosched.ir.dtype import DTYPES, is_foreign
 from autosched.runtime.spec import ArraySpec
 from autosched.target import usable_cores
+from autosched.target.far_weights import NEAR
 
 if TYPE_CHECKING:
     from autosched.te.dag import ComputeDAG
@@ -36,11 +37,14 @@ _PART = 1 << 18  # elements whose limits are computed at a time: temporaries of 
 
 @dataclass(frozen=True)
 class Problem:
-    """A workload's arrays in kernel-argument order, and the directory of the data sets (0700, made by the caller)."""
+    """A workload's arrays in kernel-argument order, and the directory of the data sets (0700, made by the caller).
+
+    `weights_in`: where a kernel finds its packed weights, as `target.far_weights` says."""
 
     inputs: tuple[ArraySpec, ...]
     outputs: tuple[ArraySpec, ...]
     directory: Path
+    weights_in: str = NEAR
     _written: tuple[Future[None], ...] = field(default=(), repr=False, compare=False)
 
     @property
@@ -88,7 +92,7 @@ def make_problem(dag: ComputeDAG, directory: Path, seed: int) -> Problem:
     futures = tuple(Future[None]() for _ in parts)
     for part in zip(parts, futures, strict=True):
         threading.Thread(target=write, args=part, name="autosched-reference", daemon=True).start()
-    return Problem(inputs, outputs, directory, futures)
+    return Problem(inputs, outputs, directory, dag.weights_in, futures)
 
 
 def write_data_set(

@@ -49,12 +49,15 @@ class Build:
 
 @dataclass(frozen=True)
 class LoadData:
-    """Forget all kernels and data; read the data sets of the problem in `directory` into guarded buffers."""
+    """Forget all kernels and data; read the data sets of the problem in `directory` into guarded buffers.
+
+    `weights_in`: where kernels are to find their packed weights when they are timed."""
 
     id: int
     directory: str
     inputs: tuple[ArraySpec, ...]
     outputs: tuple[ArraySpec, ...]
+    weights_in: str
 
 
 @dataclass(frozen=True)

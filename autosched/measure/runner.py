@@ -13,6 +13,7 @@ import numpy as np
 
 from autosched.codegen.source import KernelSource
 from autosched.measure import timing
+from autosched.measure.argument_sets import ArgumentSets
 from autosched.measure.buffers import GuardedBuffer
 from autosched.measure.check import CandidateError, CheckedKernel, DataSet, Packing, check, launch, load_data_sets
 from autosched.measure.protocol import Done, Failed, Hold, LoadData, Message, Setup, source_as
@@ -21,10 +22,13 @@ from autosched.measure.slots import Slots
 from autosched.runtime.jit import LoadedKernel, load_library, load_object
 from autosched.runtime.tensors import address_of, aligned_empty
 from autosched.target import Target
+from autosched.target.far_weights import NEAR, passing_bytes
 
 _TIMER = ctypes.CFUNCTYPE(
     ctypes.c_int64,
-    *(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64),
+    *(ctypes.c_void_p, ctypes.c_int),  # the clock
+    *(ctypes.c_void_p,) * 4,  # kernel, arguments, turn, workspace
+    *(ctypes.c_int64,) * 2,  # threads, calls
 )
 
 
@@ -38,12 +42,12 @@ class Timer:
         self._now = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
         self.canary = addresses[timing.CANARY_ENTRY]
 
-    def clock(self, address: int, args: int, workspace: int, threads: int) -> timing.Clock:
-        """Calls of the kernel at `address`, with pointers to its arguments at `args`."""
+    def clock(self, address: int, sets: ArgumentSets, workspace: int, threads: int) -> timing.Clock:
+        """Calls of the kernel at `address`, with `sets` of arguments by turns."""
 
         def run(reps: int) -> float:
             clock = (self._now, time.CLOCK_MONOTONIC)
-            nanoseconds: int = self._run(*clock, address, args, workspace, threads, reps)
+            nanoseconds: int = self._run(*clock, address, sets.args, sets.turn, workspace, threads, reps)
             if nanoseconds == timing.BAD_STATUS:
                 raise CandidateError("crash", "the kernel returned a status other than 0 in the timing loop")
             if nanoseconds < 0:  # the clock went back; 0 is what a coarse one says of a single call
@@ -70,8 +74,8 @@ class KnownKernel:
         self._input = aligned_empty((threads * timing.CANARY_ELEMENTS,), "float32")
         self._input[:] = np.arange(len(self._input))
         self._result = aligned_empty(self._input.shape, "float32")
-        self._pointers = (ctypes.c_void_p * 2)(address_of(self._input), address_of(self._result))
-        self.clock = timer.clock(timer.canary, ctypes.addressof(self._pointers), 0, threads)
+        sets = ArgumentSets((address_of(self._input), address_of(self._result)), None, 0)
+        self.clock = timer.clock(timer.canary, sets, 0, threads)
 
     @cached_property
     def witness(self) -> timing.Witness:
@@ -92,13 +96,16 @@ class Runner(Slots[HeldKernel]):
     def __init__(self, setup: Setup) -> None:
         super().__init__()
         self._out_of_memory = f"no memory under the worker's limit of {setup.memory_limit >> 20} MB"
+        self._target = setup.target
         self._timer = Timer(setup.target)
+        self._weights_in = NEAR
         self._data: list[DataSet] = []
         self._canaries: dict[int, KnownKernel] = {}  # by threads
 
     def _load(self, message: LoadData) -> None:
         self._data = []  # its memory goes before the next one's comes
         self._data = load_data_sets(Path(message.directory), message.inputs, message.outputs)
+        self._weights_in = message.weights_in
 
     def _carry_out(self, message: Message) -> Message:
         return self._hold(message) if isinstance(message, Hold) else super()._carry_out(message)
@@ -129,8 +136,9 @@ class Runner(Slots[HeldKernel]):
 
     def _clock(self, held: HeldKernel) -> Callable[[int], float]:
         kernel = held.kernel
-        self._data[0].hand(kernel.packing)
-        return self._timer.clock(held.loaded.address, self._data[0].args, kernel.workspace.address, kernel.threads)
+        passing = passing_bytes(self._weights_in, self._target, kernel.threads)
+        sets = self._data[0].sets(kernel.packing, passing)
+        return self._timer.clock(held.loaded.address, sets, kernel.workspace.address, kernel.threads)
 
     def _witness(self, held: HeldKernel) -> timing.Witness:
         return self._canary_of(held.kernel.threads).witness

@@ -36,30 +36,44 @@ WITNESS_S, WITNESS_SLOWER = 2e-5, 1.2
 DISTURBED = 2.0  # no other thread makes a sample so many times as long: samples of any moment tell what is beyond
 
 # `timespec` is two 64-bit words on every 64-bit Unix; `clock` is clock_gettime. Nanoseconds of `reps` calls (at least
-# one), or BAD_STATUS when a call returned a status other than 0.
+# one), or BAD_STATUS when a call returned a status other than 0. `turn` is (number of the next call's set of arguments,
+# sets, pointers of a set): calls take the sets of pointers that lie at `args` by turns.
 BAD_STATUS = -(2**63)
 TIME_ENTRY, CANARY_ENTRY = "autosched_time", "autosched_canary"
 HELPER_IR = """
 declare void @autosched_run(ptr, ptr, i64, i64)
 
-define i64 @autosched_time(ptr %clock, i32 %clock.id, ptr %kernel, ptr %args, ptr %ws, i64 %threads, i64 %reps) {
+define i64 @autosched_time(ptr %clock, i32 %clock.id, ptr %kernel, ptr %args, ptr %turn, ptr %ws,
+                           i64 %threads, i64 %reps) {
 entry:
   %t = alloca [2 x i64], align 16
   %r0 = call i32 %clock(i32 %clock.id, ptr %t)
   %s0 = load i64, ptr %t
   %n.at = getelementptr i64, ptr %t, i64 1
   %n0 = load i64, ptr %n.at
+  %first = load i64, ptr %turn
+  %sets.at = getelementptr i64, ptr %turn, i64 1
+  %sets = load i64, ptr %sets.at
+  %pointers.at = getelementptr i64, ptr %turn, i64 2
+  %pointers = load i64, ptr %pointers.at
   br label %loop
 loop:
   %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %set = phi i64 [ %first, %entry ], [ %set.next, %loop ]
   %bad = phi i32 [ 0, %entry ], [ %sum, %loop ]
-  %status = call i32 %kernel(ptr %args, ptr %ws, i64 %threads)
+  %place = mul i64 %set, %pointers
+  %now = getelementptr ptr, ptr %args, i64 %place
+  %status = call i32 %kernel(ptr %now, ptr %ws, i64 %threads)
+  %set.up = add i64 %set, 1
+  %set.last = icmp eq i64 %set.up, %sets
+  %set.next = select i1 %set.last, i64 0, i64 %set.up
   %sum = or i32 %bad, %status
   %next = add i64 %i, 1
   %more = icmp slt i64 %next, %reps
   br i1 %more, label %loop, label %done
 done:
   %r1 = call i32 %clock(i32 %clock.id, ptr %t)
+  store i64 %set.next, ptr %turn
   %s1 = load i64, ptr %t
   %n1 = load i64, ptr %n.at
   %s = sub i64 %s1, %s0

@@ -16,7 +16,7 @@ from autosched.errors import GraphError, ScheduleError, UsageError
 from autosched.graph.graph import Graph
 from autosched.graph.saved import load_saved, save_graph
 from autosched.network.recipe import Recipe
-from autosched.network.tasks import Choose, NetworkTask
+from autosched.network.tasks import Choose, NetworkTask, without_place
 from autosched.schedule import check_target, replay
 from autosched.session.device import Device
 from autosched.session.trust import tell
@@ -78,4 +78,4 @@ def load_archive(path: Path) -> tuple[Graph, Choose]:
 
 
 def _hash(recipe: Recipe) -> str:
-    return hashlib.sha256(recipe.spec.encode()).hexdigest()[:40]
+    return hashlib.sha256(without_place(recipe.spec).encode()).hexdigest()[:40]

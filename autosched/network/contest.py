@@ -1,8 +1,9 @@
 """Networks timed as a whole, side by side: what is faster alone need not be faster between its neighbours.
 
-A kernel is tuned with its arrays in the caches that it likes; in a network others have been there before. So kernels
-are also timed as they run there: the one that there was, the best that was found, and of the tasks that take most of
-the time the next best. Which is fastest there is taken, if whole calls are faster for it.
+A kernel is tuned with its weights as far away as they are in the network, and its other arrays in the caches that it
+likes; in a network others have been there before. So kernels are also timed as they run there: the one that there was,
+the best that was found, and of the tasks that take most of the time the next best. Which is fastest there is taken, if
+whole calls are faster for it.
 """
 
 from __future__ import annotations

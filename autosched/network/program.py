@@ -23,7 +23,7 @@ from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write, views_
 from autosched.ir.dtype import DTYPES
 from autosched.network.build import UnbuiltKernel
 from autosched.network.recipe import KernelObject
-from autosched.network.tasks import Choose, NetworkTask, spec_of, tasks_of
+from autosched.network.tasks import Choose, NetworkTask, place_of_weights, spec_of, tasks_of
 from autosched.runtime.spec import ArraySpec
 from autosched.session.device import Device
 from autosched.target import Target
@@ -169,7 +169,8 @@ def build_program(graph: Graph, target_text: str, device: Device, choose: Choose
             break
         except UnbuiltKernel as failure:
             groups = [step for step in steps if isinstance(step, Group)]
-            failed = [group for group in groups if spec_of(graph, group, backend) == failure.recipe.spec]
+            place = place_of_weights(graph, steps, device)
+            failed = [group for group in groups if spec_of(graph, group, backend, place) == failure.recipe.spec]
             apart = frozenset(name for group in failed for node in group.nodes for name in node.outputs)
             if apart <= alone or all(len(group.nodes) == 1 for group in failed):
                 raise

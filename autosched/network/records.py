@@ -21,7 +21,7 @@ from autosched.network.model import Model
 from autosched.network.nearest import NearestSchedules, form_of
 from autosched.network.object_cache import find_object
 from autosched.network.recipe import Recipe
-from autosched.network.tasks import Choose
+from autosched.network.tasks import Choose, without_place
 from autosched.session.trust import tell
 from autosched.store import Database, Record, default_path, named_path
 
@@ -91,7 +91,15 @@ class StoredSchedules:
     passed: list[str] = field(default_factory=list)
 
     def __call__(self, recipes: Sequence[Recipe]) -> tuple[Recipe, ...]:
-        """The recipes, those that have none with the steps of their best record."""
+        """The recipes, those that have none with the steps of their best record; else, where weights are far, with
+        those of the best one with its weights near."""
+        found = self._found(recipes)
+        near = {r: replace(r, spec=without_place(r.spec)) for r in found if not r.steps}
+        near = {r: other for r, other in near.items() if other.spec != r.spec}
+        known = dict(zip(near, self._found(list(near.values())), strict=True))
+        return tuple(replace(r, steps=known[r].steps) if r in known else r for r in found)
+
+    def _found(self, recipes: Sequence[Recipe]) -> tuple[Recipe, ...]:
         open_recipes = [recipe for recipe in recipes if not recipe.steps]
         hashes = {recipe: found for recipe in open_recipes if (found := self._hash(recipe)) is not None}
         if not hashes:

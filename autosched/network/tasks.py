@@ -15,6 +15,7 @@ from autosched.network.build import build_kernels
 from autosched.network.recipe import KernelObject, Recipe
 from autosched.session.device import Device
 from autosched.session.request import Request
+from autosched.target.far_weights import weights_place
 
 Choose = Callable[[Sequence[Recipe]], Sequence[Recipe]]  # the recipes in order, with a schedule or as they are
 
@@ -45,11 +46,11 @@ def tasks_of(
     graph: Graph, steps: Sequence[NetworkStep], target_text: str, device: Device, choose: Choose | None = None
 ) -> tuple[NetworkTask, ...]:
     """The tasks of the steps that are kernels, built. Raises UnbuiltKernel."""
-    target = device.target
+    target, place = device.target, place_of_weights(graph, steps, device)
     places: dict[Recipe, list[int]] = {}
     for n, step in enumerate(steps):
         if isinstance(step, Group):
-            recipe = Recipe(spec_of(graph, step, target.backend), target_text, device.threads, gpu=target.gpu)
+            recipe = Recipe(spec_of(graph, step, target.backend, place), target_text, device.threads, gpu=target.gpu)
             places.setdefault(recipe, []).append(n)
     recipes = list(places)
     chosen = dict(zip(recipes, choose(recipes) if choose else recipes, strict=True))
@@ -57,12 +58,27 @@ def tasks_of(
     return tuple(NetworkTask(chosen[recipe], kernels[chosen[recipe]], tuple(found)) for recipe, found in places.items())
 
 
-def spec_of(graph: Graph, group: Group, backend: Backend) -> str:
-    """What the kernel of a group computes, as recipes say it."""
+def spec_of(graph: Graph, group: Group, backend: Backend, place: str) -> str:
+    """What the kernel of a group computes, as recipes say it; `place`: where the network's weights lie."""
     words = "-".join(node.operator for node in group.nodes)
     dtype, described = graph.values[group.outputs[0]].dtype, describe(graph, group, backend.has_weights)
-    accepted = {"winograd": True} if graph.winograd and _may_transform(graph, group) else {}
+    accepted: dict[str, bool | str] = {"winograd": True} if graph.winograd and _may_transform(graph, group) else {}
+    if place and described["weights"]:
+        accepted["weights_in"] = place
     return json.dumps({"name": words, "args": {}, "dtype": dtype, "graph": described, **accepted}, sort_keys=True)
+
+
+def place_of_weights(graph: Graph, steps: Sequence[NetworkStep], device: Device) -> str:
+    """Where a kernel of the network finds its weights, by the bytes of all that are read between two calls."""
+    read = {name for step in steps if isinstance(step, Group) for name in step.inputs if graph.is_constant(name)}
+    return weights_place(sum(graph.constants[name].nbytes for name in read), device.target)
+
+
+def without_place(spec: str) -> str:
+    """The spec of the same kernel with its weights near: a schedule for one is a schedule for the other."""
+    data = json.loads(spec)
+    data.pop("weights_in", None)
+    return json.dumps(data, sort_keys=True)
 
 
 def _may_transform(graph: Graph, group: Group) -> bool:

@@ -125,7 +125,8 @@ def explain(
     roof = device.hardware.roof(device, n_bytes, pipe)  # without it: what the records and the model say
     facts: dict[str, Fact] = {"workload": problem.name, "shape": ",".join(map(str, problem.shape))}
     if problem.dag.weights:
-        facts["weights"] = f"{', '.join(problem.dag.weights)}, prepared once, ahead of the measured time"
+        where = f" with them in the {place}" if (place := problem.dag.weights_in) else ""
+        facts["weights"] = f"{', '.join(problem.dag.weights)}, prepared once, ahead of the time measured{where}"
     if m := largest_tile(steps_from_json(found.record.steps)):
         facts["winograd"] = f"F({m} x {m}, 3 x 3), with its larger error; rates count the direct form's operations"
     elif roof is not None and seconds is not None:

@@ -141,15 +141,17 @@ def start_run(
 
 
 def nearest_shapes(spec: str, workloads: Iterable[WorkloadRow]) -> list[WorkloadRow]:
-    """The workloads that differ from `spec` in whole numbers only, the nearest first."""
+    """The workloads that differ from `spec` in whole numbers only, or in where their weights lie, the nearest first."""
     from autosched.store.records import parse_data
 
-    mine, my_numbers = without_numbers(json.loads(spec))
+    data = json.loads(spec)
+    mine, my_numbers = without_numbers(data)
     found = []
     for workload in workloads:
         with suppress(StoreError, TypeError, AttributeError, KeyError):  # of another version, or from elsewhere
-            theirs, numbers = without_numbers(parse_data(workload.spec))
-            if theirs == mine and numbers != my_numbers:
+            their_data: Any = parse_data(workload.spec)
+            theirs, numbers = without_numbers(their_data)
+            if theirs == mine and (numbers, their_data.get("weights_in")) != (my_numbers, data.get("weights_in")):
                 found.append((apart(my_numbers.values(), (numbers[name] for name in my_numbers)), workload))
     return [workload for _, workload in sorted(found, key=lambda pair: pair[0])]
 
@@ -161,7 +163,7 @@ def apart(numbers: Iterable[int], others: Iterable[int]) -> float:
 
 def without_numbers(spec: Any) -> tuple[dict[str, Any], dict[str, int]]:
     """A spec with a None for each number among its arguments, or, of a kernel of a network, for each size and each
-    number among the attributes of its operators; and these by where they stand."""
+    number among the attributes of its operators, wherever its weights lie; and these by where they stand."""
     numbers: dict[str, int] = {}
     parts = {"args": _none_for_numbers(spec["args"], "args", numbers)}
     if "graph" in spec:
@@ -174,7 +176,7 @@ def without_numbers(spec: Any) -> tuple[dict[str, Any], dict[str, int]]:
             for n, (operator, used, made, attributes) in enumerate(graph["nodes"])
         ]
         parts["graph"] = {**graph, "inputs": inputs, "nodes": nodes}
-    return {**spec, **parts}, numbers
+    return {name: part for name, part in {**spec, **parts}.items() if name != "weights_in"}, numbers
 
 
 def _none_for_numbers(data: Any, place: str, numbers: dict[str, int]) -> Any:

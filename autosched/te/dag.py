@@ -16,6 +16,7 @@ from autosched.errors import ExpressionError
 from autosched.ir.conditions import chosen_by_data
 from autosched.ir.expr import ARITHMETIC, COMPARISON, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.precision import PRECISIONS
+from autosched.target.far_weights import NEAR
 from autosched.te.rewrites.prefix_scan import band, find_prefix_scan
 from autosched.te.tensor import ComputeOp, PlaceholderOp, Tensor, TensorLoad, postorder, rewrite
 
@@ -31,7 +32,8 @@ class ComputeDAG:
     inputs: placeholders in the order of their creation, which is the order of a kernel's arguments; `weights` are the
     names of those that are declared constant, in the same order.
     outputs: as given. stages: producers before consumers. winograd: whether convolutions may be computed with
-    Winograd's larger error (see `te.rewrites.winograd`).
+    Winograd's larger error (see `te.rewrites.winograd`). weights_in: where the weights lie at each call, as
+    `target.far_weights` says.
     """
 
     inputs: tuple[Tensor, ...]
@@ -39,6 +41,7 @@ class ComputeDAG:
     stages: tuple[ComputeOp, ...]
     weights: tuple[str, ...]
     winograd: bool
+    weights_in: str
 
     def __init__(
         self,
@@ -46,9 +49,10 @@ class ComputeDAG:
         content_hash: str | None = None,
         weights: Sequence[str] = (),
         winograd: bool = False,
+        weights_in: str = NEAR,
     ) -> None:
         """`content_hash` is given by a rewriting of another DAG that stays the same workload; `weights` are the names
-        of inputs that are declared constant, which is part of the workload, and so is `winograd`.
+        of inputs that are declared constant, which is part of the workload, and so are `winograd` and `weights_in`.
 
         Raises ExpressionError for a weight that is no input, or when no other input is left.
         """
@@ -59,6 +63,7 @@ class ComputeDAG:
         self.outputs = tuple(linker.linked(t) for t in given)
         self._hash = content_hash
         self.winograd = winograd
+        self.weights_in = weights_in
         self.weights = _checked_weights(weights, [t.name for t in self.inputs])
 
     def __repr__(self) -> str:
@@ -107,11 +112,15 @@ class ComputeDAG:
 
     def with_weights(self, names: Sequence[str]) -> ComputeDAG:
         """The same with these inputs declared constant, which makes it another workload."""
-        return ComputeDAG(self.outputs, weights=names, winograd=self.winograd)
+        return ComputeDAG(self.outputs, weights=names, winograd=self.winograd, weights_in=self.weights_in)
 
     def with_winograd(self) -> ComputeDAG:
         """The same with Winograd's error accepted, which makes it another workload."""
-        return ComputeDAG(self.outputs, weights=self.weights, winograd=True)
+        return ComputeDAG(self.outputs, weights=self.weights, winograd=True, weights_in=self.weights_in)
+
+    def with_weights_in(self, place: str) -> ComputeDAG:
+        """The same with its weights in another place, which makes it another workload."""
+        return ComputeDAG(self.outputs, weights=self.weights, winograd=self.winograd, weights_in=place)
 
     def remade(self, make: Callable[[ComputeOp], tuple[Tensor, ...] | None]) -> ComputeDAG:
         """The same workload from what `make` gives for each stage, in whose inputs the earlier ones are remade; None
@@ -125,7 +134,7 @@ class ComputeDAG:
         if not changed:
             return self
         outputs = [table[t.name].seen_as(t.public_shape) for t in self.outputs]
-        dag = ComputeDAG(outputs, self.content_hash, self.weights, self.winograd)
+        dag = ComputeDAG(outputs, self.content_hash, self.weights, self.winograd, self.weights_in)
         assert [t.name for t in dag.inputs] == [t.name for t in self.inputs], "an input of the kernel is lost"
         return dag
 
@@ -145,8 +154,8 @@ class ComputeDAG:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 (hex) of shapes, dtypes, views, expressions, which inputs are weights and whether Winograd's error
-        is accepted; independent of names."""
+        """SHA-256 (hex) of shapes, dtypes, views, expressions, which inputs are weights, where these lie and
+        whether Winograd's error is accepted; independent of names."""
         return self._hash or hashlib.sha256("\n".join(_canonical(self)).encode()).hexdigest()
 
     @cached_property
@@ -352,6 +361,7 @@ def _canonical(dag: ComputeDAG) -> list[str]:
     lines += [f"output {numbers[t.name]} {t.dtype} {t.public_shape}" for t in dag.outputs]
     lines += [f"weight {numbers[name]}" for name in dag.weights]
     lines += ["winograd"] * dag.winograd
+    lines += [f"weights in {dag.weights_in}"] if dag.weights_in else []
     return lines
 
 

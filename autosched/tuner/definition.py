@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from autosched.errors import GraphError, StoreError, UsageError
 from autosched.ir.precision import EXACT
 from autosched.ir.types import recorded_type
+from autosched.target.far_weights import FAR, NEAR
 from autosched.tuner.asked import NOTHING, Asked
 
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ def _of_network(name: str, dtype: str, spec: Mapping[str, Any], asked: Asked) ->
         dag = described_dag(spec["graph"])
     except GraphError as error:
         raise UsageError(str(error)) from error
+    if (place := spec.get("weights_in", NEAR)) not in (NEAR, *FAR):
+        raise UsageError(f"weights of a network lie in {' or '.join(FAR)}, the record says {str(place)[:80]!r}")
+    dag = dag.with_weights_in(place) if place else dag
     dag = dag.with_winograd() if asked.winograd else dag
     dag = dag if asked.precision == EXACT else _less_precise(name, dag, asked.precision)
     return Definition(name, dag.outputs[0].public_shape, dtype, dag, json.dumps(spec, sort_keys=True))

@@ -17,6 +17,7 @@ from autosched.runtime.tensors import Array, address_of, aligned_empty
 from autosched.session.request import specs
 from autosched.session.roofline import LARGEST, SMALLEST, Roof, compulsory_bytes
 from autosched.target import Target
+from autosched.target.far_weights import passing_bytes
 from experiments.scoreboard.contestant import compiled_clock
 
 NETWORK = "network"
@@ -41,9 +42,10 @@ def against_network(model: Model, network: timing.Clock, rounds: int, sample_s: 
 
 
 def task_clock(task: NetworkTask) -> timing.Clock:
-    """The kernel of a task on arrays of its own: normal numbers, and zeros where integers may be places."""
+    """The kernel of a task on arrays of its own, normal numbers and zeros where integers may be places; weights come
+    from where the network has them."""
     kernel, dag = task.kernel, task.request.problem.dag
-    threads = task.recipe.threads
+    threads, passing = task.recipe.threads, 0
     loaded = load_objects([kernel.code], tuple(filter(None, (kernel.name, kernel.prepare))), threads)
     rng = np.random.default_rng(0)
     arrays = [filled(spec.shape, spec.dtype, rng) for spec in specs((*dag.inputs, *dag.outputs))]
@@ -54,7 +56,8 @@ def task_clock(task: NetworkTask) -> timing.Clock:
         code = loaded[kernel.prepare](ctypes.addressof(pointers), address_of(workspace))
         assert code == 0, f"{kernel.prepare} ended with {code}"
         arrays.append(packed)
-    clock = compiled_clock(loaded[kernel.name].address, arrays, kernel.workspace_bytes, threads)
+        passing = passing_bytes(dag.weights_in, task.recipe.device.target, threads)
+    clock = compiled_clock(loaded[kernel.name].address, arrays, kernel.workspace_bytes, threads, passing)
 
     def run(repeats: int) -> float:
         assert loaded  # which holds the code

@@ -7,7 +7,6 @@ times one block of it; {"op": "peak"} measures what the machine can compute. Wha
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import math
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from autosched.cli import peers
 from autosched.codegen import KernelSource, build_source
 from autosched.lower import lower
 from autosched.measure import timing
+from autosched.measure.argument_sets import ArgumentSets
 from autosched.measure.runner import Timer
 from autosched.runtime.jit import compile_object, load_object
 from autosched.runtime.kernel import Kernel
@@ -62,15 +62,18 @@ def our_source(dag: ComputeDAG, database: Path, record_id: int, threads: int) ->
     return source
 
 
-def compiled_clock(address: int, arrays: list[Array], workspace_bytes: int, threads: int) -> timing.Clock:
-    """The timing loop of the tuner's workers around the kernel at `address`. Holds the arrays."""
+def compiled_clock(
+    address: int, arrays: list[Array], workspace_bytes: int, threads: int, passing: int = 0
+) -> timing.Clock:
+    """The timing loop of the tuner's workers around the kernel at `address`. Holds the arrays. `passing`: bytes of
+    copies of the last one, if that are packed weights, between two calls with the same."""
     timer = Timer(parse_target("cpu"))
-    pointers = (ctypes.c_void_p * len(arrays))(*(address_of(array) for array in arrays))
+    sets = ArgumentSets([address_of(array) for array in arrays], arrays[-1] if passing else None, passing)
     workspace = aligned_empty((max(workspace_bytes, 1),), "uint8")
-    run, held = timer.clock(address, ctypes.addressof(pointers), address_of(workspace), threads), (pointers, workspace)
+    run = timer.clock(address, sets, address_of(workspace), threads)
 
     def clock(repeats: int) -> float:
-        assert held
+        assert workspace.nbytes
         assert arrays
         return run(repeats)
 

@@ -380,7 +380,7 @@ def test_messages_survive_the_wire() -> None:
     setup = Setup(1, "run", parse_target("llvm -mcpu=haswell"), 1 << 40)
     messages: list[Message] = [
         setup,
-        LoadData(1, "/x", (spec,), ()),
+        LoadData(1, "/x", (spec,), (), "memory"),
         Hold(2, 0, "/x/1.o", KernelSource("add", "define", 64, 1)),
         Measure(3, 0, 0.05, None),
         Measure(4, 0, 0.05, 1e-7),

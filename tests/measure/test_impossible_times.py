@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from autosched.measure import Failure, FinalMeasurement, Measurement, Measurer, Workshop
+from autosched.measure.argument_sets import ArgumentSets
 from autosched.measure.check import CandidateError
 from autosched.measure.protocol import Message, Samples
 from autosched.measure.runner import Timer
@@ -107,5 +108,5 @@ def test_a_clock_that_went_back_is_no_status(nanoseconds: int, kind: str) -> Non
     timer = Timer(parse_target("cpu"))
     timer._run = lambda *_: nanoseconds
     with pytest.raises(CandidateError) as info:
-        timer.clock(0, 0, 0, 1)(10)
+        timer.clock(0, ArgumentSets((), None, 0), 0, 1)(10)
     assert info.value.fault == kind

@@ -201,7 +201,7 @@ def _regroup(dag: ComputeDAG, grouping: _Grouping) -> ComputeDAG:
         for made in _regroup_stage(dag, stage, grouping, table).outputs:
             table[made.name] = made
     outputs = [table[t.name].seen_as(t.public_shape) for t in dag.outputs]
-    return ComputeDAG(outputs, dag.content_hash, dag.weights, dag.winograd)
+    return ComputeDAG(outputs, dag.content_hash, dag.weights, dag.winograd, dag.weights_in)
 
 
 def _new_shape(shape: tuple[int, ...], groups: Groups) -> tuple[int, ...]:

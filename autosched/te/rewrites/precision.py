@@ -14,7 +14,9 @@ def with_precision(dag: ComputeDAG, precision: str) -> ComputeDAG:
     """Another workload: the same with products of float32 in `precision`, a name of PRECISIONS; `dag` itself where it
     has none."""
     made = dag.remade(lambda op: _allowed(op, precision))
-    return dag if made is dag else ComputeDAG(made.outputs, weights=made.weights, winograd=made.winograd)
+    if made is dag:
+        return dag
+    return ComputeDAG(made.outputs, None, made.weights, made.winograd, made.weights_in)
 
 
 def allowed_precision(dag: ComputeDAG) -> str:

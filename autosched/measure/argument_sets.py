@@ -1,0 +1,48 @@
+"""A kernel's arguments, once or several times: with copies of its packed weights, which calls take by turns.
+
+A kernel of a network does not find its weights where its last call has left them (`target.far_weights`). It is timed
+with as many copies as push each other out of the caches; what flows between layers stays where it is, as a layer before
+has just written it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from autosched.runtime.tensors import ALIGNMENT, address_of, aligned_empty
+
+MOST_SETS = 1024  # smaller weights are nothing beside what else a kernel does
+
+
+class ArgumentSets:
+    """Pointers to arguments, set after set, and the memory of the copies. `turn` is what the timing loop reads and
+    moves on: the number of the next call's set, how many there are, pointers of one."""
+
+    def __init__(self, pointers: Sequence[int | None], packed: npt.NDArray[np.uint8] | None, passing: int) -> None:
+        """`packed`: what the last pointer points to. `passing`: bytes of other copies between two calls with one."""
+        stride = 0 if packed is None else aligned_stride(packed.nbytes)
+        copies = min(-(-passing // stride), MOST_SETS - 1) if packed is not None and packed.nbytes else 0
+        self._memory = aligned_empty((copies * stride,), "uint8")
+        flat = [*pointers]
+        for n in range(copies):
+            assert packed is not None
+            copy = self._memory[n * stride :][: packed.nbytes]
+            copy[:] = packed
+            flat += [*pointers[:-1], address_of(copy)]
+        self._pointers = (ctypes.c_void_p * len(flat))(*flat)
+        self._turn = (ctypes.c_int64 * 3)(0, copies + 1, len(pointers))
+        self.args: int = ctypes.addressof(self._pointers)
+        self.turn: int = ctypes.addressof(self._turn)
+
+    @property
+    def count(self) -> int:
+        return self._turn[1]
+
+
+def aligned_stride(n_bytes: int) -> int:
+    """From copy to copy: a line more than they need, so that they begin at different places of a page."""
+    return (n_bytes // ALIGNMENT + 2) * ALIGNMENT
