@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autosched.api import workload as workload
     from autosched.network.dynamic import load_dynamic as load_dynamic
     from autosched.network.improve import tune_in_background as tune_in_background
+    from autosched.network.planned import plan as plan
     from autosched.runtime.gpu.arrays import DeviceArray as DeviceArray
     from autosched.runtime.gpu.arrays import empty as empty
     from autosched.runtime.gpu.arrays import to_device as to_device
@@ -51,6 +52,7 @@ _HOMES: dict[str, str | None] = {
     "load": "autosched.api",
     "load_dynamic": "autosched.network.dynamic",
     "parse_target": "autosched.target",
+    "plan": "autosched.network.planned",
     "show": "autosched.api",
     "te": None,
     "to_device": "autosched.runtime.gpu.arrays",

@@ -331,6 +331,7 @@ def show(
     *,
     example_inputs: Sequence[object] | None = None,
     sizes: Mapping[str, int] | None = None,
+    target: str | None = "cpu",
     threads: int | None = None,
 ) -> str: ...
 def show(what: Any, *arguments: Any, **options: Any) -> str:
@@ -340,8 +341,9 @@ def show(what: Any, *arguments: Any, **options: Any) -> str:
     of it, or code: `llvm` and `asm` of one for a processor, `cuda` and `opencl` of one for a GPU. One of a user's own
     function needs that function as `workload`, one of another machine its `target`.
 
-    A network, loaded or as `load` takes it: its `graph` after passes, its kernels (`groups`), the plan of its arena as
-    a picture (`memory`), or kernels and values for Graphviz (`dot`).
+    A network, loaded or as `load` takes it, for a `target` that may be elsewhere: its `graph` after passes, its kernels
+    (`groups`), the plan of its arena as a picture (`memory`), kernels and values for Graphviz (`dot`), or their code
+    (`llvm`, `cuda`, `opencl`).
     """
     if not _is_network(what):
         return recorded.show(what, *arguments, **options)
@@ -417,7 +419,6 @@ def _tune_networks(
     _check_interpreter()
     if isinstance(networks, (list, Mapping)) and not (loading["example_inputs"] is loading["sizes"] is None):
         raise UsageError("example_inputs and sizes are of one network: load each of several with its own first")
-    names = ("example_inputs", "sizes", "target", "threads", "db", "winograd")
     names = ("example_inputs", "sizes", "target", "threads", "db", "winograd")
     of = {name: loading[name] for name in names if name in loading}
     return tune_models(networks, partial(_loaded, **of), effort, loading["db"], callbacks)

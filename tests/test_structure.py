@@ -105,6 +105,7 @@ BESIDE = {
         "autosched.session.records",
         "autosched.session.c_interface",
         "autosched.session.linking",
+        "autosched.session.sources",
     ),
     "autosched": (*JOINED, "autosched.api"),
     "autosched.cli": (*JOINED, "autosched.api", "autosched"),

@@ -28,12 +28,20 @@ COLUMNS = ("task", "count", "share", "best", "of roofline", "trials")
 def tune_named(networks: Sequence[NamedNetwork], args: argparse.Namespace) -> int:
     """The command for one network or several; its exit code."""
     from autosched.cli.interrupts import INTERRUPTED
+    from autosched.cli.network_plans import plan_named
     from autosched.cli.networks import check_options, of_sizes
     from autosched.cli.output import print_json
 
     for network in networks:
         check_options(network, args)
     networks = of_sizes(networks, args.sizes)
+    if args.simulate:
+        raise UsageError(
+            "tune measures the kernels of a network, or takes what the model likes with --no-run: autosched verify has "
+            "--simulate"
+        )
+    if args.no_run:
+        return plan_named(networks, args)
     result: NetworkResult | NetworksResult
     with _watcher(as_json=args.json) as callbacks:
         if len(networks) == 1:
@@ -98,7 +106,7 @@ def _effort(args: argparse.Namespace) -> dict[str, Any]:
         "seed": args.seed,
         "db": args.db,
         "resume": args.resume,
-        "search": SearchSetup(measure=not args.no_run, started=args.started),
+        "search": SearchSetup(started=args.started),
         **chosen,
     }
 

@@ -147,7 +147,7 @@ def add_record_facts(parser: argparse.ArgumentParser) -> None:
     """What a record's number does not say. A database never names code to run, so a user's own workload has to be given
     again."""
     parser.add_argument("--workload", metavar="FILE.py:FUNCTION", help="the workload, if it is not a built-in one")
-    parser.add_argument("--target", help="the record's target, if it is another processor")
+    parser.add_argument("--target", help="the record's target, if it is another processor; of a network what it is for")
     add_db(parser)
     add_json(parser)
 

@@ -7,14 +7,15 @@ import argparse
 from autosched.backends import forms
 from autosched.cli import networks
 
-NETWORK_FORMS = ("graph", "groups", "memory", "dot")
+NETWORK_FORMS = ("graph", "groups", "memory", "dot")  # beside the code
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser(
         "show",
         help="show a record's schedule or code, or a network",
-        description="Shows a record, or a network after passes: its graph, kernels (groups), arena (memory) or both.",
+        description="Shows a record, or a network after passes, for a --target that need not be there: its graph, "
+        "kernels (groups), arena (memory), code (llvm, cuda, opencl) or a drawing (dot).",
     )
     parser.add_argument(
         "--as", dest="form", choices=(*forms(), *NETWORK_FORMS),
@@ -49,7 +50,8 @@ def _network(args: argparse.Namespace, form: str) -> str:
     from autosched import api
 
     found = networks.the_network(args.id, args)
-    if form == "memory":
-        return api.show(networks.load_network(found, args), form)
     sizes = networks.sizes(args.size)
-    return api.show(found.model, form, example_inputs=found.example_inputs, sizes=sizes)
+    return api.show(
+        found.model, form, example_inputs=found.example_inputs, sizes=sizes, target=args.target or "cpu",
+        threads=args.threads,
+    )  # fmt: skip

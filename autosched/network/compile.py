@@ -33,17 +33,30 @@ def compile_graph(
     Raises GraphError for a graph that is none, UsageError for one that this machine has no memory for, DeviceError for
     a device that is not there, and what kernels raise.
     """
-    verify(graph)
-    check_memory(graph)
     device = find_device(target, threads, runs=not simulate)
-    if graph.winograd:
-        check_winograd(device.target)
     if simulate and device.target.kind != SIMULATED:
         raise UsageError("the simulator executes CUDA C: give --target cuda with --simulate")
-    program = build_program(prepared(graph, device.target), target or "cpu", device, choose)
+    program = _program(graph, target, device, choose)
     if debug_level() >= DUMP:
         print(kernel_table(program.tasks, device), file=sys.stderr)
     return _simulated(graph, program, device) if simulate else LINKERS[device.target.kind](graph, program, device)
+
+
+def plan_graph(
+    graph: Graph, target: str | None = "cpu", threads: int | None = None, choose: Choose | None = None
+) -> tuple[NetworkProgram, Device]:
+    """The program that `compile_graph` links, for a device that need not be there, and that device. Raises the same,
+    but for its absence."""
+    device = find_device(target, threads, runs=False)
+    return _program(graph, target, device, choose), device
+
+
+def _program(graph: Graph, target: str | None, device: Device, choose: Choose | None) -> NetworkProgram:
+    verify(graph)
+    check_memory(graph)
+    if graph.winograd:
+        check_winograd(device.target)
+    return build_program(prepared(graph, device.target), target or "cpu", device, choose)
 
 
 def _on_processor(graph: Graph, program: NetworkProgram, device: Device) -> Model:

@@ -19,7 +19,7 @@ from autosched.network.recipe import KernelObject, Recipe
 from autosched.runtime.state import state_directory, usable
 
 LIMIT_BYTES = 1 << 30
-_FIELDS = ("name", "workspace_bytes", "packed_bytes", "winograd", "steps")
+_FIELDS = ("name", "workspace_bytes", "packed_bytes", "winograd", "steps", "sketch", "estimate_s")
 
 
 def find_object(recipe: Recipe) -> KernelObject | None:

@@ -11,6 +11,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from autosched.codegen.c.source import GpuSource
 from autosched.codegen.source import KernelSource
 from autosched.errors import ExpressionError, GraphError, NoValidCandidate, ScheduleError
@@ -33,7 +35,8 @@ NOT_BUILT = (NoValidCandidate, GraphError, ExpressionError, ScheduleError)  # th
 @dataclass(frozen=True)
 class KernelObject:
     """Code for one kernel; the fields are those of its `KernelSource`, with an object file for the text. Of a GPU's the
-    code is that of `network.gpu_sources`. `steps` is its schedule, in JSON."""
+    code is that of `network.gpu_sources`. `steps` is its schedule, in JSON; `sketch` and `estimate_s` are what the
+    analytic model took and the seconds that it expects, nothing and 0 where the schedule was given."""
 
     name: str
     workspace_bytes: int
@@ -41,11 +44,23 @@ class KernelObject:
     winograd: int
     steps: str
     code: bytes
+    sketch: str = ""
+    estimate_s: float = 0.0
 
     @property
     def prepare(self) -> str | None:
         """The function that packs the weights; None where there are none."""
         return f"{self.name}.prepare" if self.packed_bytes else None
+
+
+@dataclass(frozen=True)
+class DraftedSource:
+    """Code with its schedule; of a sketch the model's seconds, see `KernelObject`."""
+
+    source: Source
+    steps: str
+    sketch: str = ""
+    estimate_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -81,17 +96,20 @@ class Recipe:
     def request(self) -> Request:
         return Request(redefine(self.spec, None), self.device, self.target_text, is_link=True)
 
-    def source(self, place: int = 0) -> tuple[Source, str]:
-        """The code, and the steps, of the schedule that is given or, by its place from 0, of one that the analytic
-        model likes.
+    def source(self, place: int = 0) -> DraftedSource:
+        """The code of the schedule that is given or, by its place from 0, of one that the analytic model likes.
 
         Raises ScheduleError for steps that do not fit, NoValidCandidate where nothing can be generated.
         """
         if self.steps:
-            return _source_of(self.request, self.steps, self.name), self.steps
+            return DraftedSource(_source_of(self.request, self.steps, self.name), self.steps)
         task, sketches = make_task(self.request, name=self.name)
         candidate, source = analytic_best(task, place + 1)[-1]
-        return source, steps_to_json(sketches[candidate.sketch].state, task.values(candidate))
+        sketch, row = sketches[candidate.sketch], np.array([candidate.values], np.int64)
+        (estimate_s,) = task.model.analytic_latency(candidate.sketch, row)
+        return DraftedSource(
+            source, steps_to_json(sketch.state, task.values(candidate)), sketch.name, float(estimate_s)
+        )
 
 
 def make_kernel(recipe: Recipe, passed_over: int = 0) -> KernelObject:
@@ -103,11 +121,11 @@ def make_kernel(recipe: Recipe, passed_over: int = 0) -> KernelObject:
     error: Exception | None = None
     slow: KernelObject | None = None
     for place in range(passed_over, CANDIDATES):
-        source, steps = recipe.source(place)
+        drafted = recipe.source(place)
         try:
-            if isinstance(source, KernelSource):
-                return _for_processor(source, steps, recipe)
-            made, is_slow = _for_gpu(source, steps, recipe)
+            if isinstance(drafted.source, KernelSource):
+                return _for_processor(drafted.source, drafted, recipe)
+            made, is_slow = _for_gpu(drafted.source, drafted, recipe)
         except (RuntimeError, CompileError) as failure:
             error = failure
             continue
@@ -121,12 +139,15 @@ def make_kernel(recipe: Recipe, passed_over: int = 0) -> KernelObject:
     raise NoValidCandidate(f"no candidate of {recipe.request.problem.name} can be compiled: {error}") from error
 
 
-def _for_processor(source: KernelSource, steps: str, recipe: Recipe) -> KernelObject:
+def _for_processor(source: KernelSource, drafted: DraftedSource, recipe: Recipe) -> KernelObject:
     code = compile_object(source.ir, recipe.device.target)
-    return KernelObject(source.name, source.workspace_bytes, source.packed_bytes, source.winograd, steps, code)
+    return KernelObject(
+        source.name, source.workspace_bytes, source.packed_bytes, source.winograd, drafted.steps, code, drafted.sketch,
+        drafted.estimate_s,
+    )  # fmt: skip
 
 
-def _for_gpu(source: GpuSource, steps: str, recipe: Recipe) -> tuple[KernelObject, bool]:
+def _for_gpu(source: GpuSource, drafted: DraftedSource, recipe: Recipe) -> tuple[KernelObject, bool]:
     """With whether it is slow, as far as a compiler says. Raises CompileError."""
     from autosched.network.gpu_sources import encoded, try_compile, workspace_of
 
@@ -134,7 +155,8 @@ def _for_gpu(source: GpuSource, steps: str, recipe: Recipe) -> tuple[KernelObjec
     code = try_compile(source, target)
     _, nbytes = workspace_of(source, target.backend.array_alignment)
     is_slow = code is not None and bool(code.spills or code.warnings)
-    return KernelObject(source.name, nbytes, 0, 0, steps, encoded(source)), is_slow
+    made = KernelObject(source.name, nbytes, 0, 0, drafted.steps, encoded(source), drafted.sketch, drafted.estimate_s)
+    return made, is_slow
 
 
 def _source_of(request: Request, steps: str, name: str) -> Source:

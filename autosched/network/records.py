@@ -16,10 +16,11 @@ from typing import Any, TypeAlias
 
 from autosched.errors import AutoschedError, ScheduleError, StoreError
 from autosched.graph.graph import Graph
-from autosched.network.compile import compile_graph
+from autosched.network.compile import compile_graph, plan_graph
 from autosched.network.model import Model
 from autosched.network.nearest import NearestSchedules, form_of
 from autosched.network.object_cache import find_object
+from autosched.network.program import NetworkProgram
 from autosched.network.recipe import Recipe
 from autosched.network.tasks import Choose, without_place
 from autosched.session.trust import tell
@@ -57,13 +58,22 @@ def compile_with_records(
     """The network as one program, with the schedules that `choose` gives, else with stored ones, else with what the
     analytic model likes best. Raises what `compile_graph` does, and StoreError for a file that is no database."""
     with stored_schedules(db) as stored:
-        if stored is None:
-            return compile_graph(graph, target, threads, choose, simulate)
+        return compile_graph(graph, target, threads, _choice(stored, choose), simulate)
 
-        def chosen(recipes: Sequence[Recipe]) -> Sequence[Recipe]:
-            return stored(choose(recipes) if choose else recipes)
 
-        return compile_graph(graph, target, threads, chosen, simulate)
+def plan_with_records(
+    graph: Graph, target: str | None = "cpu", threads: int | None = None, choose: Choose | None = None
+) -> NetworkProgram:
+    """The program that `compile_with_records` links, with the user's records, for a device that need not be there."""
+    with stored_schedules(None) as stored:
+        return plan_graph(graph, target, threads, _choice(stored, choose))[0]
+
+
+def _choice(stored: StoredSchedules | None, choose: Choose | None) -> Choose | None:
+    """What is chosen, and else what is stored."""
+    if stored is None or choose is None:
+        return choose or stored
+    return lambda recipes: stored(choose(recipes))
 
 
 def compile_varying(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from autosched.backends import BACKENDS, forms
 from autosched.errors import UsageError
 from autosched.graph.graph import Array, Graph
 from autosched.network.check import Verification, verify_network
@@ -14,8 +15,9 @@ from autosched.network.load import load_network, named
 from autosched.network.model import Model
 from autosched.network.onnx_runtime import run_onnxruntime
 from autosched.network.pictures import MEMORY, TEXTS, Steps, memory_text
-from autosched.network.program import prepared, steps_of
-from autosched.network.records import compile_with_records
+from autosched.network.planned import code_text
+from autosched.network.program import NetworkProgram, prepared, steps_of
+from autosched.network.records import plan_with_records
 from autosched.network.tune import tune_networks
 from autosched.network.tuned import Effort, NetworkCallback, NetworkResult, NetworksResult
 from autosched.runtime.spec import in_order
@@ -68,20 +70,34 @@ def show_network(
     *,
     example_inputs: Sequence[object] | None = None,
     sizes: Mapping[str, int] | None = None,
+    target: str | None = "cpu",
     threads: int | None = None,
 ) -> str:
-    """A network, loaded or not, as text: one of TEXTS, or its arena (MEMORY)."""
-    if as_ not in (*TEXTS, MEMORY):
-        raise UsageError(f"a network is shown as {', '.join((*TEXTS, MEMORY))}, got {as_!r}")
+    """A network, loaded or not, as text: one of TEXTS or PROGRAM_TEXTS. `target` may be a device that is elsewhere."""
+    program_text = PROGRAM_TEXTS.get(as_)
+    if as_ not in TEXTS and program_text is None:
+        raise UsageError(f"a network is shown as {', '.join((*TEXTS, *PROGRAM_TEXTS))}, got {as_!r}")
     if isinstance(what, Model):
-        return memory_text(what.program) if as_ == MEMORY else show_graph(what.original, as_, what.device)
-    graph, choose = load_network(what, example_inputs, sizes or {})
-    if as_ == MEMORY:
-        return memory_text(compile_with_records(graph, "cpu", threads, choose).program)
-    return show_graph(graph, as_, find_device("cpu", threads))
+        graph, device, choose = what.original, what.device, None
+    else:
+        graph, choose = load_network(what, example_inputs, sizes or {})
+        device = find_device(target, threads, runs=False)
+    if program_text is None:
+        return show_graph(graph, as_, device)
+    if (kind := forms().get(as_)) not in (None, device.target.kind):
+        raise UsageError(f"a network for {device.target.kind} has no code as {as_}: give --target {kind}")
+    program = what.program if isinstance(what, Model) else plan_with_records(graph, target, threads, choose)
+    return program_text(program)
 
 
 def show_graph(graph: Graph, form: str, device: Device) -> str:
     """A network as text, as it is cut into kernels for `device`, without one being built: one of TEXTS."""
     found = prepared(graph, device.target)
     return TEXTS[form](Steps(found, steps_of(found, device)))
+
+
+# What is shown of a program: the plan of its arena, and the code of its kernels.
+PROGRAM_TEXTS: Mapping[str, Callable[[NetworkProgram], str]] = {
+    MEMORY: memory_text,
+    **{backend.forms[0]: code_text for backend in BACKENDS.values()},
+}

@@ -50,12 +50,18 @@ def write_sources(directory: Path, task: Task, sources: Sequence[Source], spec: 
 
     Beside a GPU's, `.json` says how it is launched and what it computes: `spec`.
     """
+    name = task.subject.workload.rpartition(":")[2]
+    for rank, source in enumerate(sources, start=1):
+        write_source(directory, f"{name}-{rank}", source, spec)
+
+
+def write_source(directory: Path, name: str, source: Source, spec: str) -> Path:
+    """The code of one kernel, with a GPU's description; where it is."""
     from autosched.codegen.c.source import GpuSource
     from autosched.session.linking import write_whole
 
-    name = task.subject.workload.rpartition(":")[2]
-    for rank, source in enumerate(sources, start=1):
-        path = directory / f"{name}-{rank}{source.suffix}"
-        write_whole(path, source.text.encode())
-        if isinstance(source, GpuSource):
-            write_whole(beside(path), description(source, spec).encode())
+    path = directory / f"{name}{source.suffix}"
+    write_whole(path, source.text.encode())
+    if isinstance(source, GpuSource):
+        write_whole(beside(path), description(source, spec).encode())
+    return path

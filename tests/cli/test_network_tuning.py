@@ -118,7 +118,10 @@ def test_ctrl_c_ends_with_the_network_so_far(
         (("--weights", "W"), "weights is of workloads"),
         (("--shape", "1,2"), "shape is of workloads"),
         (("--out-dir", "here"), "out_dir is of workloads"),
-        (("--no-run",), "search is of workloads"),
+        (("--no-run", "--shape", "1,2"), "shape is of workloads"),
+        (("--no-run", "--trials", "3"), "--trials is of measurements"),
+        (("--no-run", "--strategy", "gain"), "--strategy is of measurements"),
+        (("--simulate", "--target", "cuda"), "autosched verify has --simulate"),
         (("--size", "n=3"), "--size says what symbolic dimensions"),
         (("--set", "n=3"), "--set gives arguments to a function"),
     ],
@@ -127,6 +130,18 @@ def test_what_networks_do_not_take(cli: Any, saved: Path, words: tuple[str, ...]
     answer = cli("tune", saved, *words)
     assert answer.code == 2
     assert sentence in answer.err
+
+
+def test_a_plan_for_a_gpu_that_is_elsewhere(cli: Any, saved: Path, tmp_path: Path) -> None:
+    words = ("tune", saved, "--target", "cuda", "--arch", "sm_90", "--no-run", "--out-dir", tmp_path / "kernels")
+    plain = cli(*words)
+    assert plain.code == 0
+    assert f"{saved} on cuda -arch=sm_90: 1 kernels, 1 tasks" in plain.out
+    assert "by the cost model, NOT verified" in plain.out
+    assert "__global__" in (tmp_path / "kernels" / "kernel-1.cu").read_text()
+    data = cli(*words, "--json").json
+    assert (data["model"], data["kernels"], data["target"]) == (str(saved), 1, "cuda -arch=sm_90")
+    assert "takes one network, got 2" in cli("tune", saved, saved, "--no-run").err
 
 
 def test_what_workloads_do_not_take(cli: Any) -> None:

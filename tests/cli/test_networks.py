@@ -228,6 +228,7 @@ def test_show_prints_what_became_of_a_network(cli: Any, saved):
     assert cli("show", saved).out.startswith("network(x: float32[2, 3]):")
     assert cli("show", saved, "--as", "groups").out.count("linear relu") == 3
     assert cli("show", saved, "--as", "memory", "--threads", "1").out.startswith("arena of ")
+    assert "__kernel" in cli("show", saved, "--as", "opencl", "--target", "opencl").out
     facts = cli("show", saved, "--as", "dot", "--json").json
     assert facts["model"] == str(saved)
     assert facts["text"].startswith("digraph")

@@ -79,5 +79,7 @@ def test_graphviz_has_each_kernel_and_value(residual):
 
 
 def test_other_forms_are_refused(residual):
-    with pytest.raises(UsageError, match="a network is shown as graph, groups, dot, memory, got 'ir'"):
+    with pytest.raises(
+        UsageError, match="a network is shown as graph, groups, dot, memory, llvm, cuda, opencl, got 'ir'"
+    ):
         api.show(residual, "ir")
