@@ -313,6 +313,29 @@ def test_blocks_and_matrix_multiplication_change_nothing(tensor: Any, monkeypatc
         np.testing.assert_allclose(other.bound, whole.bound, rtol=0.2, atol=1e-12)
 
 
+def test_sums_with_unbounded_and_subnormal_terms_are_products_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One divisor may be 0, so that its quotient may be anything; one factor may be taken for 0."""
+    a, d = te.placeholder((5, 7), "float32", name="A"), te.placeholder((5, 7), "float32", name="D")
+    b, k = te.placeholder((7, 3), "bfloat16", name="B"), te.reduce_axis(7, name="k")
+    quotient = te.compute((5, 7), lambda i, j: a[i, j] / (d[i, j] * d[i, j] - 3.0), name="quotient")
+    dag = ComputeDAG(
+        te.compute((5, 3), lambda i, j: te.sum(quotient[i, k] * b[k, j].astype("float32"), axis=k), name="product")
+    )
+    ins = make_inputs(dag, 0)
+    ins["D"] = np.full((5, 7), 2, F32)
+    ins["D"][1, 2], ins["B"][2, 0], ins["B"][4, 1] = np.sqrt(F32(3)), 0.0, 1e-39
+    (found,) = evaluate(dag, ins)
+    match, matched = reference_blas.match, []
+    monkeypatch.setattr(reference_blas, "match", lambda *given: matched.append(match(*given)))
+    (plain,) = evaluate(dag, ins)
+    assert matched[-1] is not None
+    np.testing.assert_allclose(found.value, plain.value, rtol=1e-12)
+    assert np.isinf(found.bound).tolist() == [[i == 1] * 3 for i in range(5)]
+    assert (np.isinf(plain.bound) <= np.isinf(found.bound)).all()
+    others = [0, 2, 3, 4]
+    np.testing.assert_allclose(found.bound[others], plain.bound[others], rtol=0.2)
+
+
 def test_reads_outside_of_a_tensor_are_not_made() -> None:
     x = np.arange(1, 6).astype(F32)
     a = te.placeholder((5,), "float32", name="A")

@@ -93,15 +93,14 @@ def _operand(expr: Expr, extents: Mapping[str, int], tensors: Mapping[str, Bound
     if precision and isinstance(expr, Call):
         inner = _operand(expr.args[0], extents, tensors)
         return None if inner is None else replace(inner, value=rules.shortened(precision, inner.value))
+    widened = expr.dtype
     while isinstance(expr, Cast) and _exact_cast(expr.a.dtype, expr.dtype):
         expr = expr.a
     if not isinstance(expr, Load):
         return None
     source = tensors[expr.buffer]
     if rules.may_lose(source.value, expr.dtype):
-        return None
-    if source.err is not None and np.isinf(source.err).any():
-        return None  # which of the sums have such a term is not known here
+        source = rules.cast(source, expr.dtype, widened)
     ranges = {name: (0, extent) for name, extent in extents.items()}
     steps = element_strides(source.value.shape)
     forms: list[AffineIndex] = []
@@ -128,7 +127,7 @@ def evaluate(c: Contraction, shape: Sequence[int], dtype: str, cut: float = 0.0)
     if not DTYPES[dtype].is_float:
         return Bounded(_integers(c, shape, dtype))
     # Integers are cast before they are multiplied: their products wrap around.
-    a, b = (Bounded(x.value.value.astype("float64", copy=False), x.value.err) for x in (c.a, c.b))
+    a, b = (Bounded(x.value.value.astype("float64", copy=False), _finite(x.value.err)) for x in (c.a, c.b))
     value = np.zeros(tuple(shape))
     _multiply(c, a.value, b.value, value)
     factor, largest = (2.0 * c.terms + 1.0) * rules.unit(dtype) + cut, rules.exact_up_to(dtype, cut)
@@ -146,7 +145,24 @@ def evaluate(c: Contraction, shape: Sequence[int], dtype: str, cut: float = 0.0)
         if b.err is not None:
             err += _magnitudes(c, shape, size_a + rules.error_of(a), b.err)
     err += 2.0 * c.terms * DTYPES[dtype].underflow
-    return Bounded(value, rules.tamed(value, err, dtype))
+    unbounded = np.where(_has_unbounded(c, shape), np.inf, 0.0)
+    return Bounded(value, rules.tamed(value, err + unbounded, dtype, unbounded))
+
+
+def _finite(err: Array | None) -> Array | None:
+    """The bounds without the infinite ones, which would make NaN of all sums that multiply them by 0."""
+    return None if err is None else np.where(np.isinf(err), 0.0, err)
+
+
+def _has_unbounded(c: Contraction, shape: Sequence[int]) -> Array:
+    """Where a sum has a term without a bound."""
+    counts = np.zeros(tuple(shape), "float32")
+    a, b = (None if x.value.err is None else np.isinf(x.value.err).astype("float32") for x in (c.a, c.b))
+    if a is not None and a.any():
+        _multiply(c, a, np.ones(c.b.value.value.shape, "float32"), counts)
+    if b is not None and b.any():
+        _multiply(c, np.ones(c.a.value.value.shape, "float32"), b, counts)
+    return counts > 0
 
 
 def sums(c: Contraction, shape: Sequence[int], dtype: str) -> Array:
