@@ -50,6 +50,21 @@ def feeds_continuation(state: State, stage: Stage) -> bool:
     return any(fused_consumer(state, s) is stage and is_continued(state, s) for s in state.stages if s.op.reducer)
 
 
+def feeds_padding(state: State, stage: Stage) -> bool:
+    """Whether the stage is fused to a reduction, and all that its readers do is to move its values or put others in
+    their place, as padding does: where these are read, it would be computed for each window that has them."""
+    readers = state.consumers(stage)
+    if not readers or not all(map(has_condition, readers)) or not all(map(_only_moves, readers)):
+        return False
+    return any(fused_consumer(state, s) is stage for s in state.stages if s.op.reducer is not None)
+
+
+def _only_moves(stage: Stage) -> bool:
+    return stage.op.reducer is None and all(
+        isinstance(e, (Load, Const)) for v in stage.op.body if isinstance(v, Select) for e in (v.a, v.b)
+    )
+
+
 def feeds_readers_of_scan(state: State, stage: Stage) -> bool:
     """Whether the stage is fused to a prefix scan in blocks, and its readers index the results in another way."""
     inner = (s for s in state.stages if find_prefix_scan(s.op) is not None)

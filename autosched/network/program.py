@@ -22,8 +22,9 @@ from autosched.graph.passes.view_heads import view_heads
 from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write, views_of
 from autosched.ir.dtype import DTYPES
 from autosched.network.build import UnbuiltKernel
+from autosched.network.chains import with_chains
 from autosched.network.recipe import KernelObject
-from autosched.network.tasks import Choose, NetworkTask, place_of_weights, spec_of, tasks_of
+from autosched.network.tasks import Choose, NetworkTask, estimates, place_of_weights, spec_of, tasks_of
 from autosched.runtime.spec import ArraySpec
 from autosched.session.device import Device
 from autosched.target import Target
@@ -163,7 +164,7 @@ def build_program(graph: Graph, target_text: str, device: Device, choose: Choose
     """
     alone, backend = frozenset[str](), device.target.backend
     while True:
-        steps = steps_of(graph, device, alone)
+        steps = _joined(graph, steps_of(graph, device, alone), target_text, device, alone)
         try:
             tasks = tasks_of(graph, steps, target_text, device, choose)
             break
@@ -179,6 +180,14 @@ def build_program(graph: Graph, target_text: str, device: Device, choose: Choose
     raw, packed, size = _layout(graph, steps, kernels, backend.array_alignment)
     memory = plan(_tenants(graph, steps, kernels, backend))
     return NetworkProgram(graph, steps, tasks, kernels, backend, memory, raw, packed, size)
+
+
+def _joined(
+    graph: Graph, steps: tuple[NetworkStep, ...], target_text: str, device: Device, alone: frozenset[str]
+) -> tuple[NetworkStep, ...]:
+    """The steps with those in a row as one kernel that are faster so."""
+    place = place_of_weights(graph, steps, device)
+    return with_chains(graph, steps, device, lambda groups: estimates(graph, groups, target_text, device, place), alone)
 
 
 def _places(graph: Graph, steps: Sequence[NetworkStep]) -> dict[str, Alias]:

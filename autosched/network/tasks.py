@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from autosched.graph.description import describe
 from autosched.graph.graph import Graph
 from autosched.graph.partition import dag_of
 from autosched.graph.steps import Group, NetworkStep
-from autosched.network.build import build_kernels
+from autosched.network.build import UnbuiltKernel, build_kernels
 from autosched.network.recipe import KernelObject, Recipe
 from autosched.session.device import Device
 from autosched.session.request import Request
@@ -56,6 +57,19 @@ def tasks_of(
     chosen = dict(zip(recipes, choose(recipes) if choose else recipes, strict=True))
     kernels = build_kernels(list(chosen.values()))
     return tuple(NetworkTask(chosen[recipe], kernels[chosen[recipe]], tuple(found)) for recipe, found in places.items())
+
+
+def estimates(graph: Graph, groups: Sequence[Group], target_text: str, device: Device, place: str) -> list[float]:
+    """The seconds that kernels of groups take by the analytic model; infinity where none can be made."""
+    backend, gpu = device.target.backend, device.target.gpu
+    recipes = [Recipe(spec_of(graph, g, backend, place), target_text, device.threads, gpu=gpu) for g in groups]
+    wanted = dict.fromkeys(recipes)
+    while True:
+        try:
+            kernels = build_kernels(list(wanted))
+            return [kernels[r].estimate_s if r in kernels else math.inf for r in recipes]
+        except UnbuiltKernel as failure:
+            del wanted[failure.recipe]
 
 
 def spec_of(graph: Graph, group: Group, backend: Backend, place: str) -> str:

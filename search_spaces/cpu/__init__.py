@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from autosched.target import Target
 from autosched.te.dag import ComputeDAG
+from search_spaces.cpu.chains import ChainedReductions
 from search_spaces.cpu.elementwise import Elementwise, FusedConsumer, Inline, Placement, PrepareWeights, own_nests
 from search_spaces.cpu.prefetch import prefetch_operands
 from search_spaces.cpu.rows import LaneReduction, PlainReduction, SplitReduction, SplitTiledReduction
@@ -38,6 +39,9 @@ RULES: tuple[SketchRule, ...] = (
     WinogradTransform(),
     # Shares of a softmax of a product's results weigh a sum, as in attention: all of it in tasks of rows; and tiled.
     WeightedRows(),
+    # It reads another reduction's results in windows or as they are: both, or all three, row block by row block; and as
+    # MultiLevelTiling.
+    ChainedReductions(),
     # It is elementwise, and a reduction will be fused to it: left alone, the rule for that reduction schedules both.
     FusedConsumer(),
     # A prefix scan in blocks: all stages row by row, or each stage on its own, parallel over blocks.

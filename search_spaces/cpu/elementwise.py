@@ -35,6 +35,7 @@ from search_spaces.access import extent, has_reuse, points, reads_of
 from search_spaces.cpu.domains import across_tile, is_row_block, of_one_row, run_of_tiles, tile_count, vector_width
 from search_spaces.fusion import (
     feeds_continuation,
+    feeds_padding,
     feeds_readers_of_scan,
     fused_consumer,
     has_condition,
@@ -76,6 +77,7 @@ class Inline:
             or would_be_recomputed(state, stage)
             or feeds_readers_of_scan(state, stage)
             or feeds_continuation(state, stage)
+            or feeds_padding(state, stage)
         ):
             return False
         readers = state.consumers(stage)

@@ -1,0 +1,171 @@
+"""Kernels over several reductions: what one kernel computes and only the next one reads, not stored as a whole.
+
+Between the expansion and the projection of an inverted bottleneck lies an image of six times the channels, and between
+the two products of a perceptron one of four times the columns. Where that does not stay in the second level cache, and
+moving it takes a share of the time that the arithmetic takes, the kernels in a row are also drafted as one, whose tasks
+make of it the rows that they need. Whichever way the analytic model says is faster is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from autosched.graph.fusion_cost import FusionRates, rates_of
+from autosched.graph.graph import Graph
+from autosched.graph.node_facts import Kind, facts_of
+from autosched.graph.partition import dag_of
+from autosched.graph.steps import Alias, Group, NetworkStep, Write
+from autosched.ir.dtype import DTYPES
+from autosched.session.device import Device
+from autosched.te.rewrites.collapse import collapse
+from search_spaces.cpu.chains import MARK, MOST_MEMBERS
+
+LEAST_SHARE = 0.1  # of the cycles of the arithmetic, that moving what lies between takes, for it to be drafted
+HELD_SHARE = 0.5  # of the second level cache, for what the next kernel finds there
+SLOWER = 0.97  # of the time of the kernels apart, at most, for one that is drafted to be taken
+Price = Callable[[Sequence[Group]], Sequence[float]]  # seconds of each group's kernel; infinity where none can be made
+
+
+def with_chains(
+    graph: Graph, steps: Sequence[NetworkStep], device: Device, price: Price, alone: frozenset[str] = frozenset()
+) -> tuple[NetworkStep, ...]:
+    """The steps, in their order, with those groups joined that are faster as one kernel; none that makes a value of
+    `alone`."""
+    if device.target.backend.is_gpu:
+        return tuple(steps)
+    found = _Chains(graph, tuple(steps), device, alone)
+    segments = {s: found.joined(s) for path in found.paths() for s in found.worthwhile(path)}
+    if not segments:
+        return tuple(steps)
+    parts = sorted({n for segment in segments for n in segment})
+    groups = [*(found.group(n) for n in parts), *segments.values()]
+    seconds = dict(zip([*((n,) for n in parts), *segments], price(groups), strict=True))
+    at_end = {s[-1]: s for path in found.paths() for s in _fastest(path, seconds) if len(s) > 1}
+    gone = {n for segment in at_end.values() for n in segment[:-1]}
+    return tuple(segments[at_end[n]] if n in at_end else step for n, step in enumerate(found.steps) if n not in gone)
+
+
+Segment = tuple[int, ...]  # numbers of steps, each of which is read by the next one alone
+
+
+@dataclass(frozen=True)
+class _Chains:
+    graph: Graph
+    steps: tuple[NetworkStep, ...]
+    device: Device
+    alone: frozenset[str]
+
+    @property
+    def rates(self) -> FusionRates:
+        return rates_of(self.device.target, self.device.threads)
+
+    def group(self, number: int) -> Group:
+        step = self.steps[number]
+        assert isinstance(step, Group)
+        return step
+
+    def paths(self) -> Iterator[Segment]:
+        """Groups in a row, as long as possible."""
+        follows = self._follows()
+        firsts = [n for n in follows if n not in follows.values()]
+        for n in firsts:
+            path = [n]
+            while path[-1] in follows:
+                path.append(follows[path[-1]])
+            yield tuple(path)
+
+    def _follows(self) -> dict[int, int]:
+        """Of each group whose only result one other group reads, that; of several before the same, the largest."""
+        readers: dict[str, list[int]] = {}
+        for n, step in enumerate(self.steps):
+            for name in _read(step):
+                readers.setdefault(name, []).append(n)
+        found: dict[int, int] = {}
+        for n, step in enumerate(self.steps):
+            if not isinstance(step, Group) or len(step.outputs) != 1 or step.outputs[0] in self.graph.outputs:
+                continue
+            (name,) = step.outputs
+            match readers.get(name, []):
+                case [reader] if self._may_join(n, reader):
+                    others = [k for k, other in found.items() if other == reader]
+                    if all(self._nbytes(self.group(k).outputs[0]) < self._nbytes(name) for k in others):
+                        found = {k: other for k, other in found.items() if other != reader} | {n: reader}
+        return found
+
+    def _may_join(self, first: int, last: int) -> bool:
+        """Whether both are kernels that may be one, and no input is written before the last one runs."""
+        if any(isinstance(step, Write) for step in self.steps[first:last]):
+            return False
+        groups = (self.steps[first], self.steps[last])
+        return all(isinstance(g, Group) and self.alone.isdisjoint(g.outputs) and self._reduces(g) for g in groups)
+
+    def _reduces(self, group: Group) -> bool:
+        return any(facts_of(node, self.graph).kind is Kind.GENERAL for node in group.nodes)
+
+    def _nbytes(self, name: str) -> int:
+        value = self.graph.values[name]
+        return math.prod(value.shape) * DTYPES[value.dtype].nbytes
+
+    def worthwhile(self, path: Segment) -> Iterator[Segment]:
+        """The parts of a path that might be faster as one kernel each: as long as they may be, for what is drafted
+        takes time."""
+        begin = 0
+        for end in range(1, len(path) + 1):
+            if end < len(path) and self._moves_much(path[end - 1], path[end]):
+                continue
+            run = path[begin:end]
+            starts = range(max(1, len(run) - MOST_MEMBERS + 1)) if len(run) > 1 else ()
+            yield from (s for start in starts if self._is_chain(s := run[start : start + MOST_MEMBERS]))
+            begin = end
+
+    def _moves_much(self, before: int, after: int) -> bool:
+        """Whether what lies between two groups leaves the cache, and takes a share of the time of what they compute."""
+        n_bytes = self._nbytes(self.group(before).outputs[0])
+        operations = sum(dag_of(self.graph, self.group(n)).flops for n in (before, after)) / 2
+        share = LEAST_SHARE * operations / self.rates.operations_per_cycle
+        return n_bytes > HELD_SHARE * self.device.target.l2_bytes and 2 * n_bytes / self.rates.bytes_per_cycle > share
+
+    def _is_chain(self, segment: Segment) -> bool:
+        """Whether a rule of the search space has a nest for all of it."""
+        dag = collapse(dag_of(self.graph, self.joined(segment)))
+        return any(MARK in sketch.name for sketch in self.device.hardware.sketches(dag, self.device, ()))
+
+    def joined(self, segment: Segment) -> Group:
+        """One group of all nodes."""
+        groups = [self.group(n) for n in segment]
+        nodes = tuple(node for group in groups for node in group.nodes)
+        made = {name for group in groups[:-1] for name in group.outputs}
+        read = dict.fromkeys(name for group in groups for name in group.inputs if name not in made)
+        return Group(nodes, tuple(sorted(read, key=self.graph.is_constant)), groups[-1].outputs)
+
+
+def _read(step: NetworkStep) -> tuple[str, ...]:
+    match step:
+        case Group(inputs=inputs):
+            return inputs
+        case Alias(base=base):
+            return (base,)
+        case Write(reads=reads):
+            return reads
+    return step.parts
+
+
+def _fastest(path: Segment, seconds: dict[Segment, float]) -> tuple[Segment, ...]:
+    """A path in segments, so that their sum is least."""
+
+    @cache
+    def best(n: int) -> tuple[float, tuple[Segment, ...]]:
+        if n == 0:
+            return 0.0, ()
+        ends = [path[n - length : n] for length in range(1, min(n, MOST_MEMBERS) + 1)]
+        found = []
+        for end in ends:
+            before_s, before = best(n - len(end))
+            own = seconds.get(end, 0.0 if len(end) == 1 else math.inf)
+            found.append((before_s + own * (1.0 if len(end) == 1 else 1 / SLOWER), (*before, end)))
+        return min(found, key=lambda pair: pair[0])
+
+    return best(len(path))[1]
