@@ -32,7 +32,7 @@ from autosched.runtime.gpu.device import DeviceMemory, GpuDevice, LaunchSequence
 from autosched.runtime.gpu.devices import GPUS
 from autosched.runtime.gpu.function import DeviceFunction
 from autosched.runtime.gpu.kernel import device_code
-from autosched.runtime.tensors import as_input
+from autosched.runtime.tensors import are_equal, as_input
 from autosched.session.device import Device
 from autosched.target import usable_cores
 
@@ -98,7 +98,7 @@ class GpuModel(DeviceFunction, Model):
         mine, weights = program.graph.constants, self._blocks[WEIGHTS]
         if isinstance(other, GpuModel) and program.raw == other.program.raw:
             theirs = other.program.graph.constants
-            if all(mine[name] is theirs.get(name) for name in program.raw):
+            if all(name in theirs and are_equal(mine[name], theirs[name]) for name in program.raw):
                 weights = other._blocks[WEIGHTS]
         return GpuModel(original, program, self.device, self._device, self.loaded, weights)
 
