@@ -16,17 +16,17 @@ from autosched.codegen.c.names import Text
 from autosched.codegen.c.places import carried_places
 from autosched.codegen.c.rings import RingCode, of_all, ring_code
 from autosched.codegen.c.shared import VECTOR_BYTES, SharedMemory
-from autosched.codegen.c.shuffle import source_lane
+from autosched.codegen.c.shuffle import emit_shuffle
 from autosched.codegen.c.source import GpuSource, Launch, TensorMap
 from autosched.codegen.c.threads import Threads, triple
-from autosched.codegen.c.updates import compound, is_plain
+from autosched.codegen.c.updates import assign, combine, compound
 from autosched.codegen.c.vectors import VectorLoad, Vectors, VectorStep
 from autosched.codegen.c.zigzag import emit_tile, let_go
 from autosched.errors import ScheduleError
 from autosched.ir.atomics import atomic_operation
 from autosched.ir.dots import Dot, Word
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import INDEX, Const, Expr, Load, Var, binary, select
+from autosched.ir.expr import INDEX, Const, Expr, Load
 from autosched.ir.matrices import MATRICES
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import (
@@ -40,7 +40,6 @@ from autosched.ir.stmt import (
     Func,
     If,
     Prefetch,
-    Reducer,
     Scope,
     Seq,
     Shuffle,
@@ -53,12 +52,11 @@ from autosched.ir.stmt import (
 )
 from autosched.ir.storage import element_count, versions_of
 from autosched.ir.tiles import ALIGNMENT, REGISTERS, WARPGROUP, WARPS, by_engine
-from autosched.ir.visit import exprs_of, loads, moved, subexpressions, substitute
+from autosched.ir.visit import exprs_of, loads, moved, subexpressions
 from autosched.lower.passes.overlap_iterations import WORD_BYTES
 
 MAP = "const __grid_constant__ TensorMap {name}"
 MOVED_TOGETHER = (Scope.PARAM, Scope.GLOBAL, Scope.SHARED, Scope.WARP)  # where adjacent elements are vectors
-WARP = 32  # threads that exchange values unless a shuffle says how many
 
 
 def emit(func: Func, simplify: Simplifier, kind: str, head: str = "", is_link: bool = False) -> GpuSource:
@@ -171,7 +169,7 @@ class _Kernel:
             case TileCopy(back=True) if self.ring is not None:
                 self.ring.store(stmt)
             case Shuffle():
-                self._shuffle(stmt)
+                emit_shuffle(stmt, self.c, self.text, self.threads, self.shared)
             case Commit():
                 if self.dialect.copies:
                     self._copies("commit_copies()", "commit")
@@ -426,7 +424,7 @@ class _Kernel:
         if element is not None and DTYPES[element[0].dtype].nbytes >= WORD_BYTES:
             self._start_element(element[0], element[1], targets[0])
         elif stmt.reducer is None:
-            self._assign(stmt, [self.c.text(v) for v in stmt.values])
+            assign(stmt, [self.c.text(v) for v in stmt.values], self.c, self.text)
         elif stmt.atomic:
             operation, value = atomic_operation(stmt.reducer), stmt.values[0]
             assert operation is not None
@@ -439,62 +437,4 @@ class _Kernel:
             self._count_operands(stmt)
             self.line(f"{targets[0]} {operator} {self.c.text(stmt.values[0])};")
         else:
-            self._combine(stmt, stmt.reducer, targets)
-
-    def _assign(self, stmt: Store | Shuffle, values: list[str]) -> None:
-        """The values to the statement's buffers, all computed before any is written."""
-        targets = [self.c.element(b, stmt.indices) for b in stmt.buffers]
-        if len(targets) == 1:
-            self.line(f"{targets[0]} = {values[0]};")
-            return
-        with self.text.block():
-            names = [self.text.name("t") for _ in values]
-            for buffer, name, value in zip(stmt.buffers, names, values, strict=True):
-                self.line(f"const {self.c.type(self._placed(buffer).dtype)} {name} = {value};")
-            for target, name in zip(targets, names, strict=True):
-                self.line(f"{target} = {name};")
-
-    def _shuffle(self, stmt: Shuffle) -> None:
-        """By the language's own words, or through shared memory where it has none."""
-        values = [self.c.text(v) for v in stmt.values]
-        thread = self.simplify(self.threads.number())
-        if self.dialect.shuffles:
-            kind, number = source_lane(stmt, thread, self.simplify)
-            width = "" if stmt.warp == WARP else f", {stmt.warp}"
-            text, where = self.dialect.shuffles[kind], self.c.text(number)
-            self._assign(stmt, [text.format(value=v, number=where, width=width) for v in values])
-            return
-        count = self.threads.count
-        places = [self._exchange(v.dtype, count, n) for n, v in enumerate(stmt.values)]
-        self.line(self.dialect.barrier)  # others may still read what was exchanged before
-        for place, value in zip(places, values, strict=True):
-            self.line(f"{place}[{self.c.text(thread)}] = {value};")
-        self.line(self.dialect.barrier)
-        other = self.simplify(thread - thread % stmt.warp + stmt.lane)
-        exists = binary("lt", stmt.lane, Const(stmt.warp, INDEX)) & binary("lt", other, Const(count, INDEX))
-        safe = self.c.text(self.simplify(select(exists, other, thread)))
-        self._assign(stmt, [f"{place}[{safe}]" for place in places])
-
-    def _exchange(self, dtype: str, count: int, number: int) -> str:
-        """Shared memory with a place for each thread: value `number` of the shuffles of a kernel."""
-        key = f"exchange {number} of {dtype}"
-        if key not in self.shared.names:
-            buffer = Buffer(key, (Const(count, INDEX),), dtype, Scope.SHARED)
-            self.shared.declare(buffer, self.c.memory_type(dtype), self.text.name(f"exchange_{dtype}"))
-        return self.shared.names[key]
-
-    def _combine(self, stmt: Store, reducer: Reducer, targets: list[str]) -> None:
-        """The reducer's results over old values and new ones, all computed before any is written."""
-        if len(targets) == 1 and is_plain(reducer) and isinstance(stmt.values[0], (Load, Var)):
-            old = Load(stmt.buffers[0], stmt.indices, stmt.values[0].dtype)
-            operands: dict[Expr, Expr] = {reducer.lhs[0]: old, reducer.rhs[0]: stmt.values[0]}
-            self.line(f"{targets[0]} = {self.c.text(substitute(reducer.results[0], operands))};")
-            return
-        with self.text.block():
-            for side, texts in ((reducer.lhs, targets), (reducer.rhs, [self.c.text(v) for v in stmt.values])):
-                for var, text in zip(side, texts, strict=True):
-                    self.c.variables[var] = self.text.name(var.name)
-                    self.line(f"const {self.c.type(var.dtype)} {self.c.variables[var]} = {text};")
-            results = [self.c.text(r) for r in reducer.results]
-            for target, result in zip(targets, results, strict=True):
-                self.line(f"{target} = {result};")
+            combine(stmt, stmt.reducer, self.c, self.text)
