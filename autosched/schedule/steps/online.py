@@ -143,10 +143,7 @@ class Average:
         read: dict[Expr, Expr] = {found.load: Load(names[0], found.load.indices, found.load.dtype)}
         added = tuple(substitute(v, read) for v in op.body)
         acc = replace(op, name=names[1], buffers=names[1:], body=added)
-        lead = tuple(a.var for a in op.axes[:-1])
-        sums = Load(names[1], tuple(a.var for a in op.axes), op.dtypes[0])
-        divided = binary("div", sums, Load(found.total.op.buffers[0], lead, op.dtypes[0]))
-        made = default_stage(replace(op, reduce_axes=(), body=(divided,), reducer=None), stage.scope)
+        made = divided_by_total(stage, found.total, names[1])
         wholes = {found.peak.name, found.total.name}
         stages: list[Stage] = []
         for s in state.stages:
@@ -160,6 +157,15 @@ class Average:
             else:
                 stages.append(s)
         return _without_unread(replace(state, stages=tuple(stages)))
+
+
+def divided_by_total(stage: Stage, total: Stage, sums: str) -> Stage:
+    """In the place of the sum `stage`: what is added up in the buffer `sums`, divided by the `total` of its row."""
+    op = stage.op
+    place = tuple(a.var for a in op.axes)
+    dtype = op.dtypes[0]
+    divided = binary("div", Load(sums, place, dtype), Load(total.op.buffers[0], place[:-1], dtype))
+    return default_stage(replace(op, reduce_axes=(), body=(divided,), reducer=None), stage.scope)
 
 
 def _guarded(found: WeightedSum) -> Expr:

@@ -21,13 +21,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load, Var, binary, imin
+from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load, Var, imin
 from autosched.ir.reach import reach
 from autosched.ir.visit import free_vars, substitute
 from autosched.schedule.stage import Stage, StageAxis, default_stage
 from autosched.schedule.state import State
 from autosched.schedule.steps.loops import check
-from autosched.schedule.steps.online import WeightedSum, checked_weighted_sum, expanded
+from autosched.schedule.steps.online import WeightedSum, checked_weighted_sum, divided_by_total, expanded
 from autosched.schedule.steps.stages import check_untouched
 
 
@@ -48,7 +48,7 @@ class DivideLast:
         check(not state.taken(name), f"{where}: {name} exists already")
         check_untouched(where, state, found.weights)
         op, own = stage.op, found.weights.op
-        lead, row = tuple(a.var for a in op.axes[:-1]), tuple(a.var for a in own.axes)
+        row = tuple(a.var for a in own.axes)
         if isinstance(weight, Load) and weight.indices == row:  # what is read as it is needs no stage
             made: tuple[Stage, ...] = ()
             read = Load(weight.buffer, found.load.indices, weight.dtype)
@@ -56,9 +56,7 @@ class DivideLast:
             made = (default_stage(replace(own, body=(weight,))),)
             read = found.load
         acc = replace(op, name=name, buffers=(name,), body=tuple(substitute(v, {found.load: read}) for v in op.body))
-        sums = Load(name, tuple(a.var for a in op.axes), op.dtypes[0])
-        divided = binary("div", sums, Load(found.total.op.buffers[0], lead, op.dtypes[0]))
-        whole = default_stage(replace(op, reduce_axes=(), body=(divided,), reducer=None), stage.scope)
+        whole = divided_by_total(stage, found.total, name)
         stages: list[Stage] = []
         for s in state.stages:
             if s.name == self.stage:
