@@ -21,6 +21,7 @@ from search_spaces.gpu import sketches
 from tests.codegen import cuda
 from tests.codegen.gpu import TARGETS
 from tests.search_spaces.gpu_candidates import Drawn, draw
+from tests.search_spaces.one_launch import check_one_launch
 from tests.weighted_sums import Sizes, weighted
 
 MARK = ":online-mma"
@@ -40,18 +41,7 @@ def drawn(dag: te.ComputeDAG) -> tuple[Drawn, ...]:
 
 
 def check(dag: te.ComputeDAG, runs: int = 1) -> None:
-    inputs = make_inputs(dag, 0, "normal")
-    references = evaluate(dag, inputs)
-    for one in drawn(dag):
-        assert len(one.legal), f"no row is legal; the first breaks {', '.join(one.broken)}"
-        for values in one.candidates(runs):
-            source = build_source(one.func, values, SM_80)
-            assert len(source.launches) == 1
-            assert not source.workspace
-            outputs = cuda.run(source, one.func, inputs)
-            for tensor, reference in zip(dag.outputs, references, strict=True):
-                seen = outputs[tensor.name].reshape(tensor.public_shape)
-                assert within(reference, seen).all(), f"{values}\n{source.text}"
+    check_one_launch(dag, drawn(dag), runs)
 
 
 @pytest.mark.parametrize("masked", ["", "added", "kept", "causal"])

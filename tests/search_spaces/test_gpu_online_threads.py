@@ -16,9 +16,10 @@ from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
 from cost_model.model import CostModel
 from search_spaces.gpu import sketches
-from tests.codegen import cuda, opencl
+from tests.codegen import cuda
 from tests.codegen.gpu import TARGETS
 from tests.search_spaces.gpu_candidates import Drawn, draw
+from tests.search_spaces.one_launch import check_one_launch
 from tests.weighted_sums import Sizes, weighted
 
 MARK = ":online-threads"
@@ -32,17 +33,7 @@ def drawn(dag: te.ComputeDAG, target: Target = SM_80) -> Drawn:
 
 
 def check(dag: te.ComputeDAG, runs: int = 2, kind: str = "cuda") -> None:
-    inputs = make_inputs(dag, 0, "normal")
-    references = evaluate(dag, inputs)
-    one = drawn(dag, TARGETS[kind])
-    for values in one.candidates(runs):
-        source = build_source(one.func, values, TARGETS[kind])
-        assert len(source.launches) == 1
-        assert not source.workspace
-        outputs = (cuda if kind == "cuda" else opencl).run(source, one.func, inputs)
-        for tensor, reference in zip(dag.outputs, references, strict=True):
-            seen = outputs[tensor.name].reshape(tensor.public_shape)
-            assert within(reference, seen).all(), f"{values}\n{source.text}"
+    check_one_launch(dag, [drawn(dag, TARGETS[kind])], runs, kind)
 
 
 @pytest.mark.parametrize("masked", ["", "added", "kept", "causal"])
