@@ -62,5 +62,13 @@ class Interrupted(AutoschedError):
     exit_code = 130
 
 
-class RecordWarning(UserWarning):
-    """Something about stored records that does not stop anything: one is verified first, or was passed over."""
+class AutoschedWarning(UserWarning):
+    """Base of all that does not stop anything, but is worth a sentence."""
+
+
+class RecordWarning(AutoschedWarning):
+    """Something about stored records: one is verified first, or was passed over."""
+
+
+class SplitWarning(AutoschedWarning):
+    """A network is right, but has more kernels than it should: no code could be made for one of several operators."""

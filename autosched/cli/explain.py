@@ -65,7 +65,8 @@ def _network_facts(found: Explanation) -> dict[str, object]:
         for layer in found.layers
     ]
     sums = {"kernels_s": found.kernels_s, "call_s": found.call_s, "least_s": found.least_s, "flops": found.flops}
-    return {**sums, "layers": layers}
+    split = [{"operators": group.operators, "reason": group.reason} for group in found.split]
+    return {**sums, "layers": layers, "split": split}
 
 
 def _network_text(found: Explanation) -> str:
@@ -86,7 +87,7 @@ def _network_text(found: Explanation) -> str:
         f"kernels {time_text(found.kernels_s)} together, a call {time_text(found.call_s)}; "
         f"least {time_text(found.least_s)}, {share_text(found.least_s / found.kernels_s)} of the kernels' time"
     )
-    return f"{table(header, rows)}\n{sums}"
+    return "\n".join([table(header, rows), sums, *map(str, found.split)])
 
 
 def _fitted(text: str) -> str:

@@ -23,7 +23,7 @@ from typing import Any, NoReturn, TextIO
 
 from autosched.cli.interrupts import INTERRUPTED, Interrupts, leave_nothing
 from autosched.cli.output import SCHEMA_VERSION, print_json
-from autosched.errors import AutoschedError, RecordWarning, UsageError
+from autosched.errors import AutoschedError, AutoschedWarning, UsageError
 
 VERBS = ("tune", "workloads", "best", "show", "bench", "run", "explain", "verify", "export", "db", "plot", "doctor")
 # Expressions are many, long-lived and without cycles: at Python's own threshold a fifth of the time for closed forms
@@ -122,12 +122,12 @@ def _run(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
 
 @contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """What the library has to say of records is a line for a user, without the line of code that a warning shows."""
+    """What the library has to say is a line for a user, without the line of code that a warning shows."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
         def print_line(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-            if issubclass(category, RecordWarning):
+            if issubclass(category, AutoschedWarning):
                 print(f"autosched: {_one_line(message)}", file=sys.stderr)
             else:
                 show(message, category, *place, **more)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from autosched.errors import UsageError
+from autosched.errors import SplitWarning, UsageError
 from autosched.graph.graph import Graph
 from autosched.graph.verify import verify
 from autosched.lower.pipeline import DUMP, debug_level
@@ -16,6 +16,7 @@ from autosched.network.room import check_memory
 from autosched.network.tasks import Choose
 from autosched.session.device import Device, find_device
 from autosched.session.request import check_winograd
+from autosched.session.trust import tell
 
 SIMULATED = "cuda"  # the kind of target whose kernels the simulator executes
 
@@ -31,7 +32,8 @@ def compile_graph(
     schedules for: nothing is measured. `simulate`: for a GPU that is not there, its kernels executed on the processor.
 
     Raises GraphError for a graph that is none, UsageError for one that this machine has no memory for, DeviceError for
-    a device that is not there, and what kernels raise.
+    a device that is not there, and what kernels raise. A SplitWarning tells of operators that should be one kernel, but
+    no code could be made for it.
     """
     device = find_device(target, threads, runs=not simulate)
     if simulate and device.target.kind != SIMULATED:
@@ -56,7 +58,10 @@ def _program(graph: Graph, target: str | None, device: Device, choose: Choose | 
     check_memory(graph)
     if graph.winograd:
         check_winograd(device.target)
-    return build_program(prepared(graph, device.target), target or "cpu", device, choose)
+    program = build_program(prepared(graph, device.target), target or "cpu", device, choose)
+    for group in program.split:
+        tell(str(group), SplitWarning)
+    return program
 
 
 def _on_processor(graph: Graph, program: NetworkProgram, device: Device) -> Model:

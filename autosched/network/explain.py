@@ -13,6 +13,7 @@ from autosched.network.inputs import input_sets
 from autosched.network.kernels import origin_of
 from autosched.network.model import Model
 from autosched.network.profile import profile
+from autosched.network.program import SplitGroup
 from autosched.network.roofs import Roofs
 from autosched.network.tasks import NetworkTask
 from autosched.session.roofline import compulsory_bytes
@@ -45,10 +46,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`layers`: those that take longest first; `call_s`: the whole network, called as users do."""
+    """`layers`: those that take longest first; `call_s`: the whole network, called as users do. `split`: operators that
+    should be one kernel, but are several."""
 
     layers: tuple[Layer, ...]
     call_s: float
+    split: tuple[SplitGroup, ...] = ()
 
     @property
     def kernels_s(self) -> float:
@@ -72,7 +75,7 @@ def explain_model(model: Model) -> Explanation:
     times = profile(model, normal.arrays)
     roofs = Roofs(model.device)
     layers = [_layer(model, task, times.kernels, roofs) for task in model.tasks]
-    return Explanation(tuple(sorted(layers, key=lambda layer: -layer.seconds)), times.call)
+    return Explanation(tuple(sorted(layers, key=lambda layer: -layer.seconds)), times.call, model.program.split)
 
 
 def _layer(model: Model, task: NetworkTask, seconds: Mapping[int, float], roofs: Roofs) -> Layer:

@@ -32,12 +32,24 @@ from autosched.target import Target
 
 
 @dataclass(frozen=True)
+class SplitGroup:
+    """Nodes that would be one kernel, but each is one of its own, as no code can be made for all: their operators, and
+    why not."""
+
+    operators: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.operators}: each operator is its own kernel, as no code could be made for one ({self.reason})"
+
+
+@dataclass(frozen=True)
 class NetworkProgram:
     """What a network becomes before it is linked.
 
     `kernels`: the code of each step that is one, by its number. `raw`: offsets, in the block of weights, of
     constants that kernels read as they are; `packed`: for each step that of its packed weights, which are the same for
-    steps of one kernel with the same constants.
+    steps of one kernel with the same constants. `split`: what are more kernels than were wanted.
     """
 
     graph: Graph
@@ -49,6 +61,7 @@ class NetworkProgram:
     raw: Mapping[str, int]
     packed: Mapping[int, int]
     weights_bytes: int
+    split: tuple[SplitGroup, ...] = ()
 
     @cached_property
     def views(self) -> Mapping[str, Alias]:
@@ -164,6 +177,7 @@ def build_program(graph: Graph, target_text: str, device: Device, choose: Choose
     single node.
     """
     alone, backend = frozenset[str](), device.target.backend
+    split: list[SplitGroup] = []
     while True:
         steps = _joined(graph, steps_of(graph, device, alone), target_text, device, alone)
         try:
@@ -177,10 +191,11 @@ def build_program(graph: Graph, target_text: str, device: Device, choose: Choose
             if apart <= alone or all(len(group.nodes) == 1 for group in failed):
                 raise
             alone |= apart
+            split.append(SplitGroup(" ".join(node.operator for node in failed[0].nodes), str(failure)))
     kernels = {n: task.kernel for task in tasks for n in task.steps}
     raw, packed, size = _layout(graph, steps, kernels, backend.array_alignment)
     memory = plan(_tenants(graph, steps, kernels, backend))
-    return NetworkProgram(graph, steps, tasks, kernels, backend, memory, raw, packed, size)
+    return NetworkProgram(graph, steps, tasks, kernels, backend, memory, raw, packed, size, tuple(split))
 
 
 def _joined(

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autosched.errors import RecordWarning, StoreError
+from autosched.errors import AutoschedWarning, RecordWarning, StoreError
 from autosched.session.request import Request
 
 if TYPE_CHECKING:
@@ -83,12 +83,12 @@ def tell_of_claims(records: Sequence[Record]) -> None:
     tell(f"{_numbers(records)}: not verified by this installation yet, which a worker does now, before any use")
 
 
-def tell(sentence: str) -> None:
+def tell(sentence: str, category: type[AutoschedWarning] = RecordWarning) -> None:
     """Warns at the line of the user's that called the library."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("autosched."):
         frame, level = frame.f_back, level + 1
-    warnings.warn(sentence, RecordWarning, stacklevel=level)
+    warnings.warn(sentence, category, stacklevel=level)
 
 
 def _numbers(records: Sequence[Record]) -> str:

@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autosched.errors import NoValidCandidate, UsageError
+from autosched.errors import NoValidCandidate, SplitWarning, UsageError
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
 from autosched.network import build, object_cache, recipe
 from autosched.network.build import build_kernels
 from autosched.network.compile import compile_graph
 from autosched.network.object_cache import find_object
+from autosched.network.program import SplitGroup
 from autosched.network.recipe import KernelObject, Recipe
 
 
@@ -156,8 +157,12 @@ def test_a_kernel_that_cannot_be_made_is_made_in_parts(monkeypatch: pytest.Monke
     graph = chain([4, 5])
     values = {**graph.values, "y": Value("y", (3, 5), "float32")}
     graph = Graph(graph.inputs, ("y",), (*graph.nodes, Node("relu", ("x1",), ("y",))), values, graph.constants)
-    check(graph)
-    assert [task.name for task in compile_graph(graph, threads=1).tasks] == ["matmul", "relu"]
+    with pytest.warns(SplitWarning, match=r"matmul relu: each operator is its own kernel.*\(too much for one kernel\)"):
+        model = compile_graph(graph, threads=1)
+    assert [task.name for task in model.tasks] == ["matmul", "relu"]
+    assert model.program.split == (SplitGroup("matmul relu", "too much for one kernel"),)
+    with pytest.warns(SplitWarning):
+        check(graph)
 
 
 @pytest.mark.parametrize(("answer", "raised"), [("bug", RuntimeError), ("refused", UsageError)])

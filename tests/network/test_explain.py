@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from autosched import api
+from autosched.cli.explain import _network_facts, _network_text
 from autosched.network.compile import compile_graph
 from autosched.network.explain import Explanation, Layer
 from autosched.network.inputs import input_sets
 from autosched.network.profile import profile
+from autosched.network.program import SplitGroup
 from tests.graph import networks
 
 
@@ -41,7 +43,10 @@ def test_sums():
     def layer(seconds: float, flops: int) -> Layer:
         return Layer("conv", (), (0,), seconds, flops, 8, seconds / 4)
 
-    found = Explanation((layer(3.0, 5), layer(1.0, 7)), 4.5)
+    split = SplitGroup("conv relu", "no sketch")
+    found = Explanation((layer(3.0, 5), layer(1.0, 7)), 4.5, (split,))
+    assert _network_facts(found)["split"] == [{"operators": "conv relu", "reason": "no sketch"}]
+    assert _network_text(found).splitlines()[-1] == str(split)
     assert (found.kernels_s, found.least_s, found.flops) == (4.0, 1.0, 12)
     assert found.share(found.layers[0]) == 0.75
     assert found.layers[1].of_least == 0.25
