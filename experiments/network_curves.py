@@ -1,15 +1,15 @@
 """Tuning curves of networks: what their kernels take against trials and seconds, by each strategy of the search.
 
     python -m experiments.network_curves [--networks mobilenet_v2,bert_base] [--strategies gradient,gain,round-robin]
-        [--seeds 3] [--budget 3m] [--threads N] [--quick] [--reduced] [--out JSON] [--for 10m]
+        [--seeds 3] [--budget 75s] [--threads N] [--quick] [--reduced] [--out JSON] [--for 10m]
 
 This is figure 10 of Ansor's paper (OSDI 2020) for the networks of `experiments.networks.models`. Every session (a
 network, a strategy and a seed) is `autosched tune` in a fresh process with an empty database; the order of strategies
 turns with the seed. The result file is written after each, and a later call with the same settings goes on from it:
 `--for` starts no session after so long. Then the figure is drawn beside it, medians as lines and ranges over the seeds
 as bands, and a table printed. A curve is the sum over the kernels of a call, as they were measured during the search,
-from where all that are worth it have been; `latency_s` is that of whole calls at the end. `--quick`: one seed and 38
-seconds a session, less than four minutes in all. Run it on a machine that does nothing else.
+from where all that are worth it have been; `latency_s` is that of whole calls at the end. All sessions take 23 minutes,
+with `--quick`, one seed and 38 seconds each, four. Run it on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -31,12 +32,13 @@ from autosched.target import usable_cores
 from experiments.network_curves_figure import draw
 from experiments.report.network_curves import network_curves
 from experiments.report.results import Results
+from experiments.scoreboard.__main__ import revision
 from experiments.tuning import answer, load_now, result_file, write_results
 
 RESULTS = Path(__file__).resolve().parent / "results" / "network_curves.json"
 NETWORKS = ("mobilenet_v2", "bert_base")
 MODELS = "experiments.networks.models:build"
-BUDGET_S, QUICK_S, SEEDS = 180.0, 38.0, 3
+BUDGET_S, QUICK_S, SEEDS = 75.0, 38.0, 3
 GRACE_S = 120.0  # beyond its budget, after which a session is ended
 KEPT = (
     "trials", "failed", "wall_s", "first_result_s", "start_latency_s", "latency_s", "latency_ci_s", "kernels_s",
@@ -100,7 +102,8 @@ def known_rows(path: Path, setting: CurveSetting) -> list[dict[str, Any]]:
 
 def row_of(session: CurveSession, load: float, found: Mapping[str, Any]) -> dict[str, Any]:
     """A session of the result file."""
-    start = {**asdict(session), "load_before": load}
+    facts = {"date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "revision": revision()}
+    start = {**asdict(session), **facts, "load_before": load}
     if "error" in found:
         return {**start, "error": found["error"]["message"]}
     return {**start, **{name: found[name] for name in KEPT}}

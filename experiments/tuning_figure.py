@@ -16,7 +16,7 @@ from experiments.tuning import number, table
 Session: TypeAlias = Mapping[str, Any]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-TRIAL, SECONDS = 0, 1  # columns of a curve's points
+TRIAL, SECONDS, BEST = 0, 1, 2  # columns of a curve's points; the last: seconds of a call
 POINTS = 400  # of the axis of seconds
 NEAR = 0.95  # of the full system's last throughput
 HEADER = ("variant", "seeds", "GFLOP/s", "range", "of full", "trials to 95%", "s to 95%", "wall s")
@@ -31,7 +31,7 @@ def gflops_of(session: Session) -> float:
 def on_grid(curve: Sequence[Sequence[float]], column: int, grid: Floats) -> Floats:
     """[len(grid)] best seconds so far at each place of the axis `column`; inf before the first."""
     places = np.array([point[column] for point in curve])
-    seconds = np.array([np.inf, *(point[2] for point in curve)])
+    seconds = np.array([np.inf, *(point[BEST] for point in curve)])
     return seconds[np.searchsorted(places, grid, side="right")]
 
 
@@ -49,7 +49,7 @@ def work_of(sessions: Sequence[Session]) -> float:
 
 def near_at(session: Session, limit_s: float, column: int) -> float | None:
     """Where a session's curve comes down to `limit_s`; None where it never does."""
-    return next((p[column] for p in session["curve"] if p[2] <= limit_s), None)
+    return next((p[column] for p in session["curve"] if p[BEST] <= limit_s), None)
 
 
 def draw(path: Path, title: str, sessions: Sequence[Session], names: Mapping[str, str], trials: int) -> None:

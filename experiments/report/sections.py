@@ -7,17 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autosched.errors import UsageError
-from experiments.report import contests, cycles, features, gpu, models, networks
+from experiments.report import contests, cycles, features, gpu, models, network_curves, networks
 from experiments.report.results import Lines, load
 
 
 @dataclass(frozen=True)
 class Section:
-    """`make` takes the results of `files` in their order."""
+    """`make` takes the results of `files` in their order. Where these may be missing, `command` makes them."""
 
     name: str
     files: tuple[str, ...]
     make: Callable[..., Lines]
+    command: str = ""
+
+    def lines(self, folder: Path) -> Lines:
+        """Raises UsageError for a file that is missing and must not be."""
+        if self.command and not all((folder / f"{file}.json").exists() for file in self.files):
+            return [f"Not measured yet; `{self.command}` does it."]
+        return self.make(*(load(folder, file) for file in self.files))
 
 
 ZEN4, EMERALD, AVX2 = "scoreboard", "scoreboard_emeraldrapids", "scoreboard_avx2"
@@ -41,6 +48,9 @@ _ALL = (
     Section("cost-model", ("cost_model_quality",), models.quality),
     Section("throughput", ("search_throughput",), models.throughput),
     Section("networks", ("networks",), networks.networks),
+    Section(
+        "network-curves", ("network_curves",), network_curves.network_curves, "python -m experiments.network_curves"
+    ),
     Section("gpu", ("gpu/nvidia-h200-scoreboard",), gpu.board),
     Section("cpu-features", (), features.cpu),
     Section("gpu-features", (), features.gpu),
@@ -53,4 +63,4 @@ def lines_of(name: str, folder: Path) -> Lines:
     section = SECTIONS.get(name)
     if section is None:
         raise UsageError(f"there is no table `{name}`; there are {', '.join(SECTIONS)}")
-    return section.make(*(load(folder, file) for file in section.files))
+    return section.lines(folder)
