@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from autosched.ir.printer import func_text
 from autosched.ir.simplify import Simplifier
@@ -28,6 +29,7 @@ from autosched.lower.passes.fuse_passes import fuse_passes
 from autosched.lower.passes.hoist_invariants import hoist_invariants
 from autosched.lower.passes.instantiate import instantiate, simplify_stmt
 from autosched.lower.passes.integral_floats import integral_floats
+from autosched.lower.passes.loop_over_lines import loop_over_lines
 from autosched.lower.passes.overlap_iterations import overlap_iterations
 from autosched.lower.passes.partition_interior import partition_interior
 from autosched.lower.passes.scatter import scatter_by_data
@@ -97,6 +99,13 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
+# Of what is done with weights, once and ahead of the kernel.
+ON_WEIGHTS: tuple[Pass, ...] = (
+    # Wide panels are written by a loop.
+    Pass("loop_over_lines", lambda body, c: loop_over_lines(body, {b.name for b in c.func.prepared}, c.simplify)),
+)
+
+
 def concretise(func: Func, values: Mapping[str, int], watch: Watch | None = None) -> tuple[Func, Simplifier]:
     """The concrete nest of a symbolic one, and the simplifier that knows its loops' ranges.
 
@@ -109,17 +118,28 @@ def concretise(func: Func, values: Mapping[str, int], watch: Watch | None = None
         each("instantiate", concrete, True, time.perf_counter() - started)
     context = PassContext(concrete, simplify)
     if concrete.prepare is not None:
-        prepare = _run_passes(concrete.prepare, context, lambda body: replace(concrete, prepare=body), watchers)
+        whole = partial(_preparing, concrete)
+        prepare = _run_passes(concrete.prepare, context, whole, watchers, (*PASSES, *ON_WEIGHTS))
         concrete = replace(concrete, prepare=prepare)
     prepared = concrete
     body = _run_passes(concrete.body, context, lambda body: replace(prepared, body=body), watchers)
     return replace(prepared, body=body), simplify
 
 
-def _run_passes(body: Stmt, context: PassContext, whole: Callable[[Stmt], Func], watchers: list[Watch]) -> Stmt:
+def _preparing(func: Func, body: Stmt) -> Func:
+    return replace(func, prepare=body)
+
+
+def _run_passes(
+    body: Stmt,
+    context: PassContext,
+    whole: Callable[[Stmt], Func],
+    watchers: list[Watch],
+    passes: tuple[Pass, ...] = PASSES,
+) -> Stmt:
     """`whole` makes of a body the function that watchers see."""
-    holds = {when: when(body) for when in {step.when for step in PASSES}}
-    for step in [step for step in PASSES if holds[step.when]]:
+    holds = {when: when(body) for when in {step.when for step in passes}}
+    for step in [step for step in passes if holds[step.when]]:
         started, before = time.perf_counter(), body
         body = step.run(body, context)
         if watchers:
