@@ -50,8 +50,32 @@ def _c2d(images: int, *numbers: int, dtype: str = "bfloat16", candidates: int = 
     return CalibrationProblem("c2d", (images, *numbers), dtype, candidates)
 
 
+def _dense(m: int, n: int, k: int, dtype: str) -> CalibrationProblem:
+    return CalibrationProblem("dense", (m, n, k), dtype, 20)
+
+
+# Of networks with one request at a time: a transformer's layers with 128 tokens, a residual network's.
+SMALL = (
+    _dense(128, 768, 768, "float32"),
+    _dense(128, 768, 3072, "float16"),
+    _c2d(1, 14, 14, 256, 256, 3, 1, 1, dtype="float16"),
+    _dense(128, 768, 3072, "float32"),
+    _dense(128, 768, 768, "float16"),
+    _c2d(1, 7, 7, 512, 512, 3, 1, 1, dtype="float16"),
+    _dense(128, 3072, 768, "float32"),
+    _c2d(1, 14, 14, 1024, 256, 1, 1, 0, dtype="float16"),
+    CalibrationProblem("attention", (1, 12, 128, 64), "float16", 12),
+    _c2d(1, 7, 7, 512, 512, 3, 1, 1, dtype="float32"),
+    _c2d(1, 56, 56, 64, 64, 3, 1, 1, dtype="float16"),
+    _dense(128, 3072, 768, "float16"),
+    _c2d(1, 14, 14, 1024, 256, 1, 1, 0, dtype="float32"),
+    _c2d(1, 7, 7, 512, 2048, 1, 1, 0, dtype="float16"),
+    _c2d(1, 224, 224, 3, 64, 7, 2, 3, dtype="float16"),
+    CalibrationProblem("layer_norm", (128, 768), "float16", 12),
+)
 # The most telling first.
 PROBLEMS = (
+    *SMALL,
     _gmm(4096, 4096, 4096, "bfloat16"),
     _c2d(16, 14, 14, 256, 256, 3, 1, 1),
     _gmm(4096, 4096, 4096),
