@@ -209,7 +209,7 @@ def test_tiles_that_read_the_same_rows_share_the_lines_of_the_next_ones():
     tiles = Split("D", "i", (2,)), Split("D", "j", (7,)), Reorder("D", ("i.0", "j.0", "i.1", "j.1"))
     tile = Split("C", "k", (20,)), Reorder("C", ("k.0", "i", "j", "k.1")), FetchAhead("C", "k.0", "C", "A", 1)
     (hint,) = prefetches(check(dense_relu(5, 14, 70), *tiles, ComputeAt("C", "D", "j.0"), *tile))
-    row, line = "min(1, (C.k.0 + D.j.0*4)//3)", "min(4, C.k.0.ahead0 + (C.k.0 + D.j.0*4)%3*2)"
+    row, line = "(C.k.0 + D.j.0*4)//3%2", "min(4, C.k.0.ahead0 + (C.k.0 + D.j.0*4)%3*2)"
     assert str(hint) == f"prefetch A[D.i.0*2 + {row} + 2, {line}*16]"
     func = nest(dense_relu(5, 14, 70), *tiles, ComputeAt("C", "D", "j.0"), Parallel("D", ("i.0", "j.0")), *tile)
     (hint,) = prefetches(func)  # which task is next on a thread is not known
@@ -224,11 +224,12 @@ def test_a_tile_asks_for_the_source_of_the_next_copy():
     func = nest(dense_relu(5, 14, 70), *copies, *computed, *tile)
     check_nest(func, dense_relu(5, 14, 70))
     (hint,) = prefetches(func)
-    assert str(hint) == "prefetch A[D.i.0*2 + min(1, (C.k.0 + D.j*4)//5) + 2, (C.k.0 + D.j*4)%5*16]"
+    assert str(hint) == "prefetch A[D.i.0*2 + (C.k.0 + D.j*4)//5%2 + 2, (C.k.0 + D.j*4)%5*16]"
 
 
 def test_a_tile_asks_for_the_next_panel():
-    """Panels [j // 20][k][j % 20] of 7 rows of 20 floats, two lines each: 14 lines, by 3 tiles of 7 steps, one a step."""
+    """Panels [j // 20][k][j % 20] of 7 rows of 20 floats, two lines each: 14 lines, by 3 tiles of 7 steps, one a step;
+    the steps that are left ask for the first rows again."""
     copies = CacheRead("B", "C", "pack"), Pack("B.pack", (1, 0), ((1, 20),))
     tiles = Split("D", "i", (2,)), Split("D", "j", (20,)), Reorder("D", ("j.0", "i.0", "i.1", "j.1"))
     tile = ComputeAt("C", "D", "i.0"), Reorder("C", ("k", "i", "j")), FetchAhead("C", "k", "C", "B.pack", 1, 2)
@@ -236,7 +237,7 @@ def test_a_tile_asks_for_the_next_panel():
     func = nest(dag, *copies, *tiles, *tile)
     check_nest(func, dag)
     (hint,) = prefetches(func)
-    row, column = "min(6, (C.k + D.i.0*7)//2)", "D.j.0*20 + (C.k + D.i.0*7)%2*16 + 20"
+    row, column = "(C.k + D.i.0*7)//2%7", "D.j.0*20 + (C.k + D.i.0*7)%2*16 + 20"
     assert str(hint) == f"prefetch B.pack[{row}, {column}] to L2"
 
 
@@ -254,7 +255,7 @@ def test_a_tile_asks_for_the_next_place_in_the_output():
     (hint,) = prefetches(check(dense_relu(5, 96, 7), *tiles, *tile))
     assert hint.writes
     row, column = "D.i.0*2 + (D.j.0 + 1)//3*2", "(D.j.0 + 1)%3*32"
-    assert str(hint) == f"prefetch D[{row} + min(1, C.k//2), {column} + C.k%2*16] to write"
+    assert str(hint) == f"prefetch D[{row} + C.k//2%2, {column} + C.k%2*16] to write"
     (hint,) = prefetches(check(dense_relu(5, 97, 7), *tiles, *tile))
     assert str(hint.indices[1]) == "(D.j.0 + 1)%4*32 + min(31, C.k%3*16)"
 
@@ -267,7 +268,7 @@ def test_a_tile_asks_for_the_next_place_in_a_buffer_of_its_own():
     func = nest(dense_relu(5, 96, 7), *outer, *tiles, *tile)
     check_nest(func, dense_relu(5, 96, 7))
     (hint,) = prefetches(func)
-    assert str(hint) == "prefetch D.acc[min(1, C.k//2), (D.acc.j.0 + 1)%3*32 + C.k%2*16] to write"
+    assert str(hint) == "prefetch D.acc[C.k//2%2, (D.acc.j.0 + 1)%3*32 + C.k%2*16] to write"
 
 
 @pytest.mark.parametrize(("columns", "line"), [(96, "C.k%2*16"), (97, "min(31, C.k%3*16)")])

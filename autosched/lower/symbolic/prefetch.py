@@ -215,7 +215,9 @@ def fetch_box(box: Box, name: str, level: int, turns: tuple[Expr, Expr] = (ZERO,
     turns_of_row = ceildiv(lines, due)
     rows_due = imin(ceildiv(rows, turns[1]), imax(MOST // due, ONE))
     row_var, var = Var(f"{name}.row"), Var(name)
-    rest: Expr = imin(turns[0] // turns_of_row * rows_due + row_var, rows - 1)
+    # Turns that are left over ask for the first rows again. With the last line asked for in each of them, tiles of 3x3
+    # convolutions of 512 channels took 1.5 times as long on Sapphire Rapids.
+    rest: Expr = (turns[0] // turns_of_row * rows_due + row_var) % rows
     place = imin(turns[0] % turns_of_row * due + var, lines - 1) * per_line
     where: list[Expr] = [last.lo + (imin(place, last.extent - 1) if box.shifted else place)]
     for side in reversed(above):
