@@ -16,14 +16,14 @@ from autosched.graph.graph import Array, Graph, Node
 from autosched.graph.operators import build, own_result
 from autosched.ir.dtype import DTYPES
 from autosched.te import ComputeDAG, placeholder
-from autosched.te.reference.evaluate import evaluate, evaluate_plainly
+from autosched.te.reference.evaluate import evaluate_exactly, evaluate_plainly
 
 Arithmetic: TypeAlias = Callable[[ComputeDAG, Mapping[str, Array]], tuple[Array, ...]]
 
 
 def exact(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
     """In float64, which nothing rounds; integers in their own types."""
-    return tuple(result.value for result in evaluate(dag, inputs))
+    return evaluate_exactly(dag, inputs)
 
 
 def rounded(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Array, ...]:

@@ -10,11 +10,12 @@ import pytest
 from autosched import te
 from autosched.te import ComputeDAG, Tensor
 from autosched.te.operators import conv, gemm, normalise
+from autosched.te.operators.registry import WORKLOADS, build, small_numbers
 from autosched.te.operators.winograd import winograd
 from autosched.te.reference import blas as reference_blas
 from autosched.te.reference import error_bounds
 from autosched.te.reference import evaluate as reference
-from autosched.te.reference.evaluate import PLAIN_RUN, Reference, evaluate, evaluate_plainly, within
+from autosched.te.reference.evaluate import PLAIN_RUN, Reference, evaluate, evaluate_exactly, evaluate_plainly, within
 from autosched.te.reference.inputs import make_inputs
 
 Array = np.ndarray[Any, Any]
@@ -403,6 +404,30 @@ def test_a_plain_evaluation_rounds_in_the_declared_types():
     assert plain.dtype == F32
     assert (plain != exact.value.astype(F32)).any()  # the sums were rounded, not only the result
     assert (np.abs(plain - exact.value) <= exact.bound).all()
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_values_are_the_same_without_their_bounds(name):
+    dag = build(name, settings={**small_numbers(WORKLOADS[name]), **({"groups": 2} if name == "grp" else {})})[0]
+    inputs = make_inputs(dag, 0)
+    for value, bounded in zip(evaluate_exactly(dag, inputs), evaluate(dag, inputs), strict=True):
+        assert value.dtype == bounded.value.dtype
+        np.testing.assert_array_equal(value, bounded.value)
+
+
+def test_values_without_bounds_of_what_is_read_again_and_of_integers():
+    a, b, k = (
+        te.placeholder((5, 70), "int8", name="A"),
+        te.placeholder((70, 7), "int8", name="B"),
+        te.reduce_axis(70, "k"),
+    )
+    product = te.compute((5, 7), lambda i, j: te.sum(a[i, k].astype("int32") * b[k, j].astype("int32"), k), name="C")
+    dag = ComputeDAG([product, te.compute((5, 7), lambda i, j: product[i, j] * 3, name="D")])
+    inputs = make_inputs(dag, 0)
+    want = inputs["A"].astype("int32") @ inputs["B"].astype("int32")
+    for found in (evaluate_exactly(dag, inputs), evaluate_plainly(dag, inputs)):
+        np.testing.assert_array_equal(found[0], want)
+        np.testing.assert_array_equal(found[1], 3 * want)
 
 
 @pytest.mark.parametrize("shape", [(3, 4099), (1, 7)])

@@ -126,10 +126,8 @@ def evaluate(c: Contraction, shape: Sequence[int], dtype: str, cut: float = 0.0)
     """The output of `shape`, with its error bound; integers wrap around in `dtype`. `cut`: see `rules.cut_off`."""
     if not DTYPES[dtype].is_float:
         return Bounded(_integers(c, shape, dtype))
-    # Integers are cast before they are multiplied: their products wrap around.
+    value = values(c, shape, dtype)
     a, b = (Bounded(x.value.value.astype("float64", copy=False), _finite(x.value.err)) for x in (c.a, c.b))
-    value = np.zeros(tuple(shape))
-    _multiply(c, a.value, b.value, value)
     factor, largest = (2.0 * c.terms + 1.0) * rules.unit(dtype) + cut, rules.exact_up_to(dtype, cut)
     size_a, size_b = np.abs(a.value), np.abs(b.value)
     if a.err is None and b.err is None:
@@ -147,6 +145,17 @@ def evaluate(c: Contraction, shape: Sequence[int], dtype: str, cut: float = 0.0)
     err += 2.0 * c.terms * DTYPES[dtype].underflow
     unbounded = np.where(_has_unbounded(c, shape), np.inf, 0.0)
     return Bounded(value, rules.tamed(value, err + unbounded, dtype, unbounded))
+
+
+def values(c: Contraction, shape: Sequence[int], dtype: str) -> Array:
+    """The output of `shape` without its bound, floats in float64; integers wrap around in `dtype`."""
+    if not DTYPES[dtype].is_float:
+        return _integers(c, shape, dtype)
+    value = np.zeros(tuple(shape))
+    # Integers are cast before they are multiplied: their products wrap around.
+    a, b = (x.value.value.astype("float64", copy=False) for x in (c.a, c.b))
+    _multiply(c, a, b, value)
+    return value
 
 
 def _finite(err: Array | None) -> Array | None:

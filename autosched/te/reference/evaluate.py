@@ -15,9 +15,10 @@ operand comes first (a tie), both answers are within the bound, as are near-ties
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import TypeAlias
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from autosched.te.tensor import ComputeOp, Tensor, postorder
 
 _BLOCK = 1 << 18  # points evaluated at a time: a temporary of 2 MB stays in cache
 PLAIN_RUN = 1024  # numbers: programs that add up more have several sums
+_StageValues: TypeAlias = Callable[[ComputeOp, Mapping[str, Bounded]], Sequence[Array]]
 
 
 @dataclass(frozen=True)
@@ -78,28 +80,60 @@ def evaluate(dag: ComputeDAG, inputs: Mapping[str, Array], tile: int = 0) -> tup
     return tuple(_seen(tensors[t.name], t) for t in dag.outputs)
 
 
+def evaluate_exactly(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
+    """The values that `evaluate` gives, without their bounds: those of products take as long as the values again."""
+    return _through(dag, inputs, _exact_values)
+
+
 def evaluate_plainly(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
     """The outputs of `dag` as a plain program in the declared types has them: sums are made in those types, up to
     PLAIN_RUN numbers one after the other, those of products by BLAS, and what a stage computes is rounded to its own.
     How far they lie from what `evaluate` gives is the precision that such programs have."""
+    types = [DTYPES[t.dtype].numpy_dtype for t in dag.outputs]
+    return tuple(x.astype(kind) for x, kind in zip(_through(dag, inputs, _plain_values), types, strict=True))
+
+
+def _through(dag: ComputeDAG, inputs: Mapping[str, Array], values: _StageValues) -> tuple[Array, ...]:
+    """The outputs, in the shapes that the caller sees, where `values` gives what a stage computes."""
     tensors = {t.name: _input(t, inputs[t.name]) for t in dag.inputs}
-    last = {t.name: i for i, op in enumerate(dag.stages) for t in op.inputs}
     with np.errstate(all="ignore"):
-        for i, op in enumerate(dag.stages):
-            product = _product(op, tensors)
-            if product is not None and DTYPES[op.body[0].dtype].is_float:
-                found = [blas.sums(product, op.shape, op.body[0].dtype)]
-            elif _adds_floats(op) and find_prefix_scan(op) is None:
-                found = [_plain_sums(op, tensors)]
-            else:
-                found = _values(_stage(op, tensors))
-            for tensor, value in zip(op.outputs, found, strict=True):
-                rounded = value.astype(DTYPES[tensor.dtype].numpy_dtype)
-                tensors[tensor.name] = Bounded(rounded.astype(rules.working_type(tensor.dtype), copy=False))
-            for name in [t.name for t in op.inputs if last[t.name] == i]:
-                tensors.pop(name, None)
-    results = [(t, tensors[t.name].value.reshape(t.public_shape)) for t in dag.outputs]
-    return tuple(value.astype(DTYPES[t.dtype].numpy_dtype) for t, value in results)
+        for op, unused in zip(dag.stages, _unused_after(dag), strict=True):
+            for tensor, value in zip(op.outputs, values(op, tensors), strict=True):
+                tensors[tensor.name] = Bounded(value)
+            for name in unused:
+                del tensors[name]
+    return tuple(tensors[t.name].value.reshape(t.public_shape) for t in dag.outputs)
+
+
+def _exact_values(op: ComputeOp, tensors: Mapping[str, Bounded]) -> list[Array]:
+    product = _product(op, tensors)
+    return [blas.values(product, op.shape, op.body[0].dtype)] if product is not None else _values(_stage(op, tensors))
+
+
+def _plain_values(op: ComputeOp, tensors: Mapping[str, Bounded]) -> list[Array]:
+    product = _product(op, tensors)
+    if product is not None and DTYPES[op.body[0].dtype].is_float:
+        found = [blas.sums(product, op.shape, op.body[0].dtype)]
+    elif _adds_floats(op) and find_prefix_scan(op) is None:
+        found = [_plain_sums(op, tensors)]
+    else:
+        found = _values(_stage(op, tensors))
+    rounded = [x.astype(DTYPES[t.dtype].numpy_dtype) for x, t in zip(found, op.outputs, strict=True)]
+    return [x.astype(rules.working_type(t.dtype), copy=False) for x, t in zip(rounded, op.outputs, strict=True)]
+
+
+def _unused_after(dag: ComputeDAG) -> list[list[str]]:
+    """For each stage the tensors that nothing needs after it."""
+    wanted = {t.name for t in dag.outputs}
+    last = {t.name: i for i, op in enumerate(dag.stages) for t in op.inputs}
+    known = {t.name for t in dag.inputs}
+    found = []
+    for i, op in enumerate(dag.stages):
+        known |= {t.name for t in op.outputs}
+        unused = [name for name in known if last.get(name, i) <= i and name not in wanted]
+        known.difference_update(unused)
+        found.append(unused)
+    return found
 
 
 def _adds_floats(op: ComputeOp) -> bool:
@@ -122,14 +156,12 @@ def _plain_sums(op: ComputeOp, tensors: Mapping[str, Bounded]) -> Array:
 
 def _run(dag: ComputeDAG, tensors: dict[str, Bounded], tile: int = 0) -> None:
     """Adds the outputs of `dag` to `tensors`, which has its inputs; what is not needed any more goes."""
-    wanted = {t.name for t in dag.outputs}
-    last = {t.name: i for i, op in enumerate(dag.stages) for t in op.inputs}
     with np.errstate(all="ignore"):
-        for i, op in enumerate(dag.stages):
+        for op, unused in zip(dag.stages, _unused_after(dag), strict=True):
             errors = [_winograd_error(op, tensors, m) for m in TILES if m <= tile]
             for tensor, result in zip(op.outputs, _stage(op, tensors), strict=True):
                 tensors[tensor.name] = _widened(result, errors)
-            for name in [n for n in tensors if last.get(n, i) <= i and n not in wanted]:
+            for name in unused:
                 del tensors[name]
 
 
