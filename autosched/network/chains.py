@@ -110,16 +110,22 @@ class _Chains:
         return math.prod(value.shape) * DTYPES[value.dtype].nbytes
 
     def worthwhile(self, path: Segment) -> Iterator[Segment]:
-        """The parts of a path that might be faster as one kernel each: as long as they may be, for what is drafted
-        takes time."""
-        begin = 0
+        """Parts of a path, apart from each other, that might be faster as one kernel each: those first that do not
+        store most. What is drafted takes time."""
+        begin, runs = 0, list[Segment]()
         for end in range(1, len(path) + 1):
-            if end < len(path) and self._moves_much(path[end - 1], path[end]):
-                continue
-            run = path[begin:end]
-            starts = range(max(1, len(run) - MOST_MEMBERS + 1)) if len(run) > 1 else ()
-            yield from (s for start in starts if self._is_chain(s := run[start : start + MOST_MEMBERS]))
-            begin = end
+            if end == len(path) or not self._moves_much(path[end - 1], path[end]):
+                runs.append(path[begin:end])
+                begin = end
+        found = [s for run in runs if len(run) > 1 for s in _parts(run)]
+        taken = set[int]()
+        for segment in sorted(found, key=self._not_stored, reverse=True):
+            if taken.isdisjoint(segment) and self._is_chain(segment):
+                taken.update(segment)
+                yield segment
+
+    def _not_stored(self, segment: Segment) -> int:
+        return sum(self._nbytes(self.group(n).outputs[0]) for n in segment[:-1])
 
     def _moves_much(self, before: int, after: int) -> bool:
         """Whether what lies between two groups leaves the cache, and takes a share of the time of what they compute."""
@@ -140,6 +146,11 @@ class _Chains:
         made = {name for group in groups[:-1] for name in group.outputs}
         read = dict.fromkeys(name for group in groups for name in group.inputs if name not in made)
         return Group(nodes, tuple(sorted(read, key=self.graph.is_constant)), groups[-1].outputs)
+
+
+def _parts(run: Segment) -> Iterator[Segment]:
+    for length in range(2, MOST_MEMBERS + 1):
+        yield from (run[start : start + length] for start in range(len(run) - length + 1))
 
 
 def _read(step: NetworkStep) -> tuple[str, ...]:
