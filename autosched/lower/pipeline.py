@@ -29,6 +29,7 @@ from autosched.lower.passes.fuse_passes import fuse_passes
 from autosched.lower.passes.hoist_invariants import hoist_invariants
 from autosched.lower.passes.instantiate import instantiate, simplify_stmt
 from autosched.lower.passes.integral_floats import integral_floats
+from autosched.lower.passes.join_cases import join_cases
 from autosched.lower.passes.loop_over_lines import loop_over_lines
 from autosched.lower.passes.overlap_iterations import overlap_iterations
 from autosched.lower.passes.partition_interior import partition_interior
@@ -89,6 +90,8 @@ PASSES: tuple[Pass, ...] = (
     # Constant extents for unrolled and vectorised loops.
     Pass("specialise_tails", lambda body, c: specialise_tails(body, c.simplify)),
     Pass("simplify", lambda body, c: simplify_stmt(body, c.simplify) or Seq(())),
+    # A full tile and one that is not are each done as a whole.
+    Pass("join_cases", lambda body, c: join_cases(body), is_for_processors),
     # A byte between floats need not become one, and is rounded where it does.
     Pass("integral_floats", lambda body, c: integral_floats(body), is_for_processors),
     # On GPUs a division by what a thread's loop does not change is a product.

@@ -87,6 +87,12 @@ def test_rows_that_are_left_take_tiles_of_their_own_size() -> None:
     assert text.count("call void @llvm.x86.ldtilecfg(") == 2
 
 
+def test_sums_of_rows_that_are_left_stay_in_tiles_as_well() -> None:
+    text = text_of(46, 32, 256, 16, 32)  # two full tiles of rows and one of 14, four steps each
+    assert text.count("call void @llvm.x86.tilezero(") == 4
+    assert text.count("call void @llvm.x86.tilestored64(") == 4
+
+
 def test_another_processor_gets_no_tiles() -> None:
     func, simplify = concretise(
         lower(by_tiles(product(16, 16, 64))[0].state),
