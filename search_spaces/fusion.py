@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from autosched.ir.dots import Word
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.visit import depth, free_vars, is_data, is_gathered, loads, subexpressions
 from autosched.schedule import Stage, State
@@ -74,6 +75,11 @@ def feeds_readers_of_scan(state: State, stage: Stage) -> bool:
 def is_copy(stage: Stage) -> bool:
     """Whether the stage moves data without arithmetic or conditions: a transpose, a slice, a broadcast."""
     return stage.op.reducer is None and all(isinstance(v, Load) for v in stage.op.body)
+
+
+def is_words(stage: Stage) -> bool:
+    """Whether the stage moves data into words, and does nothing else."""
+    return stage.op.reducer is None and all(isinstance(v, Word) for v in stage.op.body)
 
 
 def has_condition(stage: Stage) -> bool:

@@ -361,6 +361,11 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
         stack += here.body_stmts[::-1]
 
 
+def only_fetches(stmt: Stmt) -> bool:
+    """Whether the statement changes nothing and asks for data that come later."""
+    return not any(isinstance(s, Store) for s in walk(stmt))
+
+
 def shared_and_nests(body: Stmt) -> tuple[list[Buffer], tuple[Stmt, ...]]:
     """The global buffers around a function's nests, and the nests in order."""
     buffers = []

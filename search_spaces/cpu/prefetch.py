@@ -44,13 +44,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from autosched.errors import ScheduleError
+from autosched.ir.dots import dots_of
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const
 from autosched.ir.linear import linear
 from autosched.ir.stmt import ForKind, Scope
 from autosched.schedule import FetchAhead, Prefetch, Stage, State
 from search_spaces.access import Read, extent, is_reused, points, reads_of, run_length
-from search_spaces.fusion import is_copy
+from search_spaces.fusion import is_copy, is_words
 from search_spaces.partial_sketch import PartialSketch, SketchContext
 
 SHORT_ROW_BYTES = 1024  # longer ones are left to the hardware prefetcher
@@ -97,8 +98,9 @@ def prefetch_sums(sketch: PartialSketch, tile: Stage, context: SketchContext) ->
 
 
 def _is_tile(stage: Stage) -> bool:
-    """A register tile over the whole reduction."""
-    return _is_in_registers(stage) and all(isinstance(a.extent, Const) for a in stage.op.all_axes)
+    """A register tile over the whole reduction; or tiles that the processor multiplies as a whole."""
+    by_tiles = stage.at is not None and any(dot.row.tile is not None for dot in dots_of(stage.op.body))
+    return (by_tiles or _is_in_registers(stage)) and all(isinstance(a.extent, Const) for a in stage.op.all_axes)
 
 
 def _is_tile_of_block(stage: Stage) -> bool:
@@ -228,6 +230,8 @@ def _for_operand(state: State, operand: TileRead, context: SketchContext) -> Pre
         return None
     if copy is None:
         return FetchAhead(tile.name, loop, tile.name, name, 1)
+    if is_words(copy) and copy.at is None:
+        return _for_panel(state, tile, loop, copy, context)
     if not is_copy(copy):
         return None
     return _for_source(state, tile, loop, copy) if copy.at is not None else _for_panel(state, tile, loop, copy, context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autosched.ir.expr import INDEX, Const, Load, Var, const
 from autosched.ir.printer import stmt_text
-from autosched.ir.stmt import For, ForKind, If, Seq, Stmt, Store
+from autosched.ir.stmt import For, ForKind, If, Prefetch, Seq, Stmt, Store
 from autosched.lower.passes.join_cases import join_cases
 
 i, k = Var("i", INDEX), Var("k", INDEX)
@@ -24,6 +24,13 @@ def test_neighbours_are_joined_and_reductions_as_a_whole() -> None:
     assert stmt_text(found) == stmt_text(
         Seq((If(full, Seq((store(1), over(store(3), True))), Seq((store(2), over(store(4), True)))), store(5)))
     )
+
+
+def test_what_is_asked_for_ahead_is_asked_for_in_both_cases() -> None:
+    full, ahead = i < 3, Prefetch("C", (k,))
+    found = join_cases(over(Seq((ahead, If(full, store(3), store(4)))), True))
+    cases = (over(Seq((ahead, store(n))), True) for n in (3, 4))
+    assert stmt_text(found) == stmt_text(If(full, *cases))
 
 
 def test_cases_of_which_one_is_empty_are_joined() -> None:

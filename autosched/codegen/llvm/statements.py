@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from autosched.codegen.llvm import masks
 from autosched.codegen.llvm.address import Addresses, Placed
@@ -23,7 +24,7 @@ from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Cast, Const, Expr, Load, Var
-from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store, walk
+from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store, only_fetches, walk
 from autosched.ir.storage import element_count
 from autosched.ir.visit import elements, reduces_lanes, vector_tile
 from autosched.lower.limits import MAX_CHUNKS, is_on_stack
@@ -88,19 +89,24 @@ class Statements:
         before: Stmt | None = None
         while rest:
             stmt = rest.popleft()
-            taken = self._cleared_product(stmt, rest[0]) if rest else 0
+            taken = self._cleared_product(stmt, rest) if isinstance(stmt, For) else 0
             taken = taken or self._tile(before, stmt, rest[0] if rest else None)
             if taken == 0:
                 self.emit(stmt)
             for _ in range(taken - 1):
                 stmt = rest.popleft()
-            before = before if _only_fetches(stmt) else stmt
+            before = before if only_fetches(stmt) else stmt
 
-    def _cleared_product(self, stmt: Stmt, after: Stmt) -> int:
-        """Emits what clears sums with the product in tiles that adds them up: the number of statements emitted."""
-        nest = find_nest(after, self.target.has) if isinstance(stmt, For) else None
-        is_one = nest is not None and clears(stmt, nest.store.buffers[0])
-        return 2 if is_one and nest is not None and emit_product(self, nest, from_zero=True) else 0
+    def _cleared_product(self, stmt: Stmt, after: Sequence[Stmt]) -> int:
+        """Emits what clears sums with the product in tiles that adds them up, and what is asked for in between: the
+        number of statements emitted."""
+        ahead = list(takewhile(only_fetches, after))
+        nest = find_nest(after[len(ahead)], self.target.has) if len(ahead) < len(after) else None
+        if nest is None or not clears(stmt, nest.store.buffers[0]) or not emit_product(self, nest, from_zero=True):
+            return 0
+        for fetch in ahead:
+            self.emit(fetch)
+        return 2 + len(ahead)
 
     # loops
 
@@ -323,8 +329,3 @@ class Statements:
 
 def _next_power(n: int) -> int:
     return 1 << (n - 1).bit_length()
-
-
-def _only_fetches(stmt: Stmt) -> bool:
-    """Whether the statement changes nothing and asks for data that come later."""
-    return not any(isinstance(s, Store) for s in walk(stmt))

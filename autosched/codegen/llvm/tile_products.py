@@ -24,7 +24,7 @@ from autosched.ir.dots import INTRINSICS
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var, imin
 from autosched.ir.simplify import UNKNOWN
-from autosched.ir.stmt import For, Stmt, Store
+from autosched.ir.stmt import For, Seq, Stmt, Store, only_fetches
 from autosched.ir.storage import flat_form
 from autosched.ir.tile_products import CONFIG_BYTES, SIDE, TileProduct, in_registers, parts, tile_product
 from autosched.ir.visit import free_vars, substitute
@@ -44,11 +44,13 @@ class TileSize(NamedTuple):
 
 @dataclass(frozen=True)
 class ProductNest:
-    """The loops of a product, outermost first, and what they are."""
+    """The loops of a product, outermost first, and what they are. `ahead`: what is asked for ahead of time, by the
+    number of loops around it."""
 
     loops: tuple[For, ...]
     store: Store
     product: TileProduct
+    ahead: Mapping[int, tuple[Stmt, ...]]
 
     @property
     def outer(self) -> tuple[For, ...]:
@@ -69,16 +71,23 @@ class ProductNest:
 def find_nest(stmt: Stmt, target_has: Callable[[str], bool]) -> ProductNest | None:
     """The product that a statement is, on a processor with tiles."""
     loops: list[For] = []
-    while isinstance(stmt, For):
-        loops.append(stmt)
-        stmt = stmt.body
+    ahead: dict[int, tuple[Stmt, ...]] = {}
+    while isinstance(stmt, For) or (loops and isinstance(stmt, Seq)):
+        if isinstance(stmt, For):
+            loops.append(stmt)
+            stmt = stmt.body
+        else:
+            *before, stmt = stmt.stmts
+            ahead[len(loops)] = tuple(before)
+            if isinstance(stmt, Seq) or not all(map(only_fetches, before)):
+                return None
     if not loops or not isinstance(stmt, Store) or len(stmt.values) > 1:
         return None
     found = tile_product(stmt, loops)
-    if found is None or any(not x.reduce for x in loops[: found.first]):
+    if found is None or any(not x.reduce for x in loops[: found.first]) or any(n > found.first for n in ahead):
         return None
     tile = found.dot.row.tile
-    nest = ProductNest(tuple(loops), stmt, found)
+    nest = ProductNest(tuple(loops), stmt, found, ahead)
     is_known = found.depth is None or isinstance(loops[found.depth].extent, Const)
     return nest if tile is not None and target_has(tile[1]) and is_known and nest.depth <= SIDE else None
 
@@ -235,6 +244,8 @@ class _Code:
             self._move("tilestored64", n, self.sums, {**d, **a})
 
     def _reduce(self, loops: Sequence[For], step: Callable[[], None]) -> None:
+        for stmt in self.nest.ahead.get(len(self.nest.outer) - len(loops), ()):
+            self.emitter.emit(stmt)
         if not loops:
             step()
             return

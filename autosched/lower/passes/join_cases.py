@@ -11,7 +11,7 @@ both may stay where they are made from one step of the reduction to the next.
 
 from __future__ import annotations
 
-from autosched.ir.stmt import Allocate, For, If, Seq, Stmt, changed
+from autosched.ir.stmt import Allocate, For, If, Seq, Stmt, changed, only_fetches
 from autosched.ir.visit import free_vars, loads
 
 
@@ -30,12 +30,18 @@ def join_cases(stmt: Stmt) -> Stmt:
 
 
 def _outside(loop: For) -> Stmt:
-    """A loop of a reduction without the condition that is the same in all of its steps."""
-    inner = loop.body
+    """A loop of a reduction without the condition that is the same in all of its steps; what it asks for ahead of time
+    is asked for in both cases."""
+    *ahead, inner = _flat(loop.body)
     if not loop.reduce or not isinstance(inner, If) or loop.var in free_vars(inner.cond) or loads(inner.cond):
         return loop
-    otherwise = None if inner.otherwise is None else changed(loop, body=inner.otherwise)
-    return If(inner.cond, changed(loop, body=inner.then), otherwise)
+    if not all(map(only_fetches, ahead)):
+        return loop
+
+    def whole(case: Stmt) -> Stmt:
+        return changed(loop, body=Seq((*ahead, *_flat(case))) if ahead else case)
+
+    return If(inner.cond, whole(inner.then), None if inner.otherwise is None else whole(inner.otherwise))
 
 
 def _sequence(stmts: list[Stmt]) -> Stmt:
