@@ -86,9 +86,11 @@ def store_words(sketch: PartialSketch, stage: str, step: Tensorize) -> PartialSk
     sketch = sketch.apply(Tensorize(stage, step.axis, step.intrinsic, step.packed))
     placed = {made_of(sketch.state, step.packed, kind, stage) for kind in ("words", "sums")}  # with the panels
     for name in [s.name for s in sketch.state.stages if s.name not in before | placed]:
-        axes = [a.name for a in sketch.state.stage(name).op.axes]
-        sketch = sketch.apply(Vectorize(name, axes[-1]))
-        sketch = sketch.apply(Parallel(name, tuple(axes[:-1]))) if len(axes) > 1 else sketch
+        axes = sketch.state.stage(name).op.axes
+        lanes = next((a for a in reversed(axes) if extent(a) > 1), axes[-1])  # a word may have all channels
+        outer = tuple(a.name for a in axes if a is not lanes)
+        sketch = sketch.apply(Reorder(name, (*outer, lanes.name)), Vectorize(name, lanes.name))
+        sketch = sketch.apply(Parallel(name, outer)) if outer else sketch
         sketch = sketch.finish(name)
     return sketch
 

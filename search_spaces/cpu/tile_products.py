@@ -35,13 +35,14 @@ MOST_TILES = 4  # along one axis, in registers at a time
 
 @dataclass(frozen=True)
 class Tiling:
-    """The step that makes words, the axes of the rows and of the columns, others that repeat a tile, and the words of
-    the reduction in a step."""
+    """The step that makes words, the axes of the rows and of the columns, others that repeat a tile, the axis of the
+    reduction along which a tile's words lie, and how many of them in a step."""
 
     words: Tensorize
     rows: StageAxis
     columns: StageAxis
     repeated: tuple[StageAxis, ...]
+    along: str
     depth: int
 
 
@@ -65,11 +66,22 @@ def _tiling(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Tili
         columns = [a for a, side in zip(stage.op.axes, sides, strict=True) if side[0] == 0 and side[1]]
         step = _words(stage, left, right, context)
         if rows and columns and step is not None and word_dim(right, columns[-1].var) is not None:
-            words = -(-extent(stage.op.axis(step.axis)) // INTRINSICS[step.intrinsic].depth)
+            along, words = _row_of_words(stage, strides[left.buffer], step)
             depth = max(n for n in range(1, SIDE + 1) if words % n == 0)
             if depth >= min(FEW_WORDS, words):
-                return Tiling(step, rows[-1], columns[-1], tuple(rows[:-1]), depth)
+                return Tiling(step, rows[-1], columns[-1], tuple(rows[:-1]), along, depth)
     return None
+
+
+def _row_of_words(stage: Stage, strides: dict[str, int | None], step: Tensorize) -> tuple[str, int]:
+    """The axis of the reduction along which words of the rows' operand lie one after the other, and how many there are.
+
+    Where a word has all of the axis that it is made of, as of an image of three channels, these are the words of the
+    next axis that goes on to the next element: the taps of a window."""
+    channels = stage.op.axis(step.axis)
+    words = -(-extent(channels) // INTRINSICS[step.intrinsic].depth)
+    beside = [a for a in stage.op.reduce_axes if strides[a.name] == extent(channels) and a is not channels]
+    return (beside[-1].name, extent(beside[-1])) if words == 1 and beside else (step.axis, words)
 
 
 def _words(stage: Stage, left: Load, right: Load, context: SketchContext) -> Tensorize | None:
@@ -139,11 +151,11 @@ class _Tiled:
         return sketch.with_params(params).apply(*steps, Vectorize(name, f"{columns}.2"))
 
     def _accumulate(self, sketch: PartialSketch, acc: Stage, columns: int) -> PartialSketch:
-        axes, k = [a.name for a in acc.op.axes], acc.op.reduce_axes[-1].name
+        axes, k = [a.name for a in acc.op.axes], self.tiling.along
         own = [a.name for a in self._own(acc)]
         shared = [a for a in axes if a not in own]
         v = axes[columns]
-        reduced = [a.name for a in acc.op.reduce_axes[:-1]]
+        reduced = [a.name for a in acc.op.reduce_axes if a.name != k]
         tile = [*(a for a in own if a != v), v]
         steps: list[Step] = [
             Split(acc.name, k, (self.tiling.depth,)),

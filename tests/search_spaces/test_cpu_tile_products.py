@@ -9,7 +9,7 @@ from autosched import te
 from autosched.codegen.llvm.kernel import emit
 from autosched.ir.dots import INTRINSICS
 from autosched.lower import concretise, lower
-from autosched.schedule import Tensorize
+from autosched.schedule import Split, Tensorize
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.operators import registry
@@ -63,6 +63,46 @@ def product(M: int, N: int, K: int) -> ComputeDAG:
     k = te.reduce_axis(K, name="k")
     C = te.compute((M, N), lambda i, j: te.sum(te.cast(A[i, k], "int32") * te.cast(B[k, j], "int32"), axis=k), "C")
     return collapse(ComputeDAG(te.compute((M, N), lambda i, j: te.cast(C[i, j], "float32") * 0.5, "D")))
+
+
+def image(N: int, H: int, W: int, C: int, K: int, R: int, S: int) -> ComputeDAG:
+    """A convolution of an image with channels last."""
+    X = te.placeholder((N, H, W, C), "uint8", name="X")
+    F = te.placeholder((R, R, C, K), "int8", name="F")
+    r, q, c = te.reduce_axis(R, name="r"), te.reduce_axis(R, name="q"), te.reduce_axis(C, name="c")
+    Y = te.compute(
+        (N, (H - R) // S + 1, (W - R) // S + 1, K),
+        lambda n, h, w, k: te.sum(
+            te.cast(X[n, h * S + r, w * S + q, c], "int32") * te.cast(F[r, q, c, k], "int32"), axis=[r, q, c]
+        ),
+        "Y",
+    )
+    return collapse(ComputeDAG(Y, weights=("F",)))
+
+
+@pytest.mark.parametrize("shape", [(1, 9, 23, 3, 17, 7, 2), (2, 6, 9, 4, 16, 3, 1), (1, 5, 8, 1, 5, 2, 3)])
+def test_taps_of_few_channels_are_the_words_of_a_row(shape: tuple[int, ...]) -> None:
+    dag = image(*shape)
+    taps = shape[5]
+    inputs, rng = make_inputs(dag, 1, "normal"), np.random.default_rng(sum(shape))
+    for sketch in by_tiles(dag)[::2]:
+        assert any(isinstance(x, Split) and (x.axis, x.factors) == ("q", (taps,)) for x in sketch.state.steps)
+        (row,) = little_rows(sketch, 1, rng, 1 << 14)
+        check_candidate(dag, sketch, row, inputs)
+
+
+def test_tiles_ask_for_the_next_panel_of_weights() -> None:
+    A, B = te.placeholder((40, 512), "uint8", name="A"), te.placeholder((512, 256), "int8", name="B")
+    k = te.reduce_axis(512, name="k")
+    C = te.compute((40, 256), lambda i, j: te.sum(te.cast(A[i, k], "int32") * te.cast(B[k, j], "int32"), axis=k), "C")
+    dag = collapse(ComputeDAG(C, weights=("B",)))
+    sketch = next(s for s in by_tiles(dag) if "columns" in s.name)
+    values = {p.name: p.domain[0] for p in sketch.params} | {"C.i.r": 16, "C.j.r": 32}
+    func, simplify = concretise(lower(sketch.state), values)
+    text = emit(func, simplify, TARGET, 1).ir
+    assert "call void @llvm.prefetch.p0(" in text
+    assert text.count("call void @llvm.x86.tilezero(") == 2 * 2  # full tiles, and eight rows that are left
+    check_candidate(dag, sketch, values, make_inputs(dag, 1, "normal"))
 
 
 def text_of(M: int, N: int, K: int, rows: int, columns: int) -> str:
