@@ -29,7 +29,7 @@ from search_spaces.partial_sketch import Alternative, PartialSketch, SketchConte
 from search_spaces.space import SketchParam
 
 FEW_WORDS = 8  # of a step, less than half a tile: no better than instructions for vectors
-FEW_ROWS = 4  # of a tile: with fewer an instruction takes as long
+LEAST_ROWS = 12  # of a tile, where there are as many: the other operand is loaded as a whole for fewer, too
 MOST_TILES = 4  # along one axis, in registers at a time
 
 
@@ -174,9 +174,11 @@ class _Tiled:
 
 
 def _row_tiles(size: int) -> tuple[int, ...]:
-    """Rows in one tile, or in several of one size."""
-    whole = [n * m for m in range(1, MOST_TILES + 1) for n in range(FEW_ROWS if m == 1 else SIDE // 2 + 1, SIDE + 1)]
-    return tuple(sorted({n for n in whole if n <= size})) or (size,)
+    """Rows in one tile, or in several of one size: nearly full ones, or all rows there are."""
+    whole = {n * m for m in range(1, MOST_TILES + 1) for n in range(LEAST_ROWS, SIDE + 1)}
+    tiles = -(-size // SIDE)
+    whole |= {size} if tiles <= MOST_TILES and size % tiles == 0 else set()
+    return tuple(sorted(n for n in whole if n <= size)) or (size,)
 
 
 def _column_tiles(size: int) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ def _outside(loop: For) -> Stmt:
         return loop
 
     def whole(case: Stmt) -> Stmt:
-        return changed(loop, body=Seq((*ahead, *_flat(case))) if ahead else case)
+        return _outside(changed(loop, body=Seq((*ahead, *_flat(case))) if ahead else case))
 
     return If(inner.cond, whole(inner.then), None if inner.otherwise is None else whole(inner.otherwise))
 
