@@ -179,6 +179,21 @@ def test_one_row_asks_for_its_weights_some_steps_ahead():
     assert asked(64) == set()
 
 
+def test_each_step_of_one_row_asks_for_all_that_it_reads():
+    """Of weights in groups, words in the steps of a group, which are written out, and scales in those between groups;
+    the steps between groups are not written out, as outputs share nothing there."""
+    groups, words = 72, 2
+    x, w = te.placeholder((1, groups * words), name="X"), te.placeholder((192, groups * words), name="W")
+    scales = te.placeholder((192, groups), name="S")
+    g, k = te.reduce_axis(groups, "g"), te.reduce_axis(words, "k")
+    y = te.compute(
+        (1, 192), lambda i, j: te.sum(x[i, g * words + k] * w[j, g * words + k] * scales[j, g], axis=[g, k]), name="Y"
+    )
+    found = sketches(collapse(ComputeDAG(y, weights=["W", "S"])), parse_target("llvm -mcpu=sapphirerapids"), 1)
+    hints = {(h.buffer, h.loop, h.distance) for s in found for x in s.state.stages for h in x.prefetches}
+    assert hints == {("W.pack", "k.1", 32), ("S.pack", "g", 16)}
+
+
 def test_what_is_added_to_short_sums_is_asked_for():
     """A residual, but no bias."""
     a, b = te.placeholder((5, 37), name="A"), te.placeholder((37, 67), name="B")
