@@ -45,6 +45,7 @@ def backend(
         inference_compiler=compile_inference,
         partition_fn=default_partition,
         decompositions=decompositions(),
+        keep_inference_input_mutations=True,
     )
     compiled.autosched_graphs = graphs  # for `torch_times.explain`
     made: Compiled = compiled

@@ -62,6 +62,11 @@ class Model(ABC):
         return self.program.memory.nbytes
 
     @property
+    def in_place(self) -> Mapping[int, int]:
+        """Of each output that may be in the memory of an input, by their numbers, which."""
+        return self.program.in_place
+
+    @property
     def bound_bytes(self) -> int:
         return self.program.memory.bound_bytes
 

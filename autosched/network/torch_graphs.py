@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -134,10 +135,34 @@ def partitioned(
     each = replace(options, budget_s=options.budget_s / max(len(found), 1))
     for node in whole.graph.find_nodes(op="call_module"):
         places = tuple(n for n, x in enumerate(node.args) if isinstance(x, fx.Node) and x.name in frozen)
-        part = Part(getattr(whole, str(node.target)), each, places, nearest)
+        part = Part(getattr(whole, str(node.target)), each, places, nearest, _written(whole.graph, node))
         delattr(whole, str(node.target))
         setattr(whole, str(node.target), part)
+    whole.recompile()
     return whole
+
+
+def _written(graph: fx.Graph, call: fx.Node) -> dict[int, int]:
+    """Of results of a part that torch would copy into an argument which nothing else reads, by their numbers, which
+    argument of the part. They are not copied any more: the part leaves them there."""
+    found: dict[int, int] = {}
+    results: list[Any] = [user for user in call.users if user.target is operator.getitem]
+    for result in results or [call]:
+        users = list(result.users)
+        if [user.target for user in users] != [torch.ops.aten.copy_.default] or users[0].users:
+            continue
+        (copy,) = users
+        into, given = copy.args[:2]
+        alone = into.op == "placeholder" and {*into.users} == {call, copy} and call.args.count(into) == 1
+        if given is result and alone and _form_of(into) == _form_of(result):
+            found[0 if result is call else result.args[1]] = call.args.index(into)
+            graph.erase_node(copy)
+    return found
+
+
+def _form_of(node: fx.Node) -> tuple[object, object]:
+    value = node.meta["val"]
+    return value.shape, value.dtype
 
 
 def is_free(node: fx.Node) -> bool:

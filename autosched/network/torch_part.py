@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ class OnTensors:
 
     `weights`: the places of arguments that are constants of the model, as they were at `stamps`. `inputs`: the places
     of the others, and the strides that the model reads them in; `outputs`: shape, strides and type of each result.
+    `written`: of results that arguments get, which.
     """
 
     model: Model
@@ -41,6 +43,14 @@ class OnTensors:
     stamps: Stamps
     inputs: tuple[tuple[int, Strides], ...]
     outputs: tuple[tuple[tuple[int, ...], Strides, torch.dtype], ...]
+    written: Mapping[int, int]
+
+    @cached_property
+    def homes(self) -> Mapping[int, int]:
+        """Of results that the model makes in the memory of an input that gets them, which input."""
+        places = [place for place, _ in self.inputs]
+        found = ((n, place, self.model.in_place.get(n)) for n, place in self.written.items())
+        return {n: home for n, place, home in found if home is not None and places[home] == place}
 
     def is_current(self, tensors: Sequence[torch.Tensor]) -> bool:
         return self.stamps == stamps_of(tensors, self.weights)
@@ -51,15 +61,20 @@ class OnTensors:
         for n, strides in self.inputs:
             x = tensors[n]
             ends.append(x if x.stride() == strides else _copied(x, strides))
-        results = [torch.empty_strided(*form, dtype=dtype, device=_CPU) for *form, dtype in self.outputs]
+        results = [
+            ends[self.homes[n]] if n in self.homes else torch.empty_strided(*form, dtype=dtype, device=_CPU)
+            for n, (*form, dtype) in enumerate(self.outputs)
+        ]
         self.model.launch([x.data_ptr() for x in (*ends, *results)])
+        give(results, tensors, self.written)
         return results[0] if len(results) == 1 else results
 
 
 @dataclass
 class Part:
     """A partition as a function of tensors, from any number of threads. The arguments at `frozen` are weights;
-    `nearest` are schedules of programs for other sizes, None for a graph whose sizes do not vary.
+    `nearest` are schedules of programs for other sizes, None for a graph whose sizes do not vary; `written`: of results
+    that arguments get, as caches do, which argument.
 
     Where torch breaks a graph, layers that are alike share a part: `_kept` has one program for the weights of each.
     """
@@ -68,6 +83,7 @@ class Part:
     options: BackendOptions
     frozen: tuple[int, ...]
     nearest: NearestSchedules | None = None
+    written: Mapping[int, int] = field(default_factory=dict)
     _made: OnTensors | None = None
     _kept: list[OnTensors] = field(default_factory=list)
     _refused: bool = False
@@ -77,7 +93,7 @@ class Part:
         made = self._made
         if made is None or not made.is_current(tensors):
             made = self.prepared(tensors)
-        return self.module(*tensors) if made is None else made(tensors)
+        return self._by_torch(tensors) if made is None else made(tensors)
 
     @property
     def model(self) -> Model | None:
@@ -87,7 +103,12 @@ class Part:
     def as_it_is(self, tensors: Sequence[torch.Tensor]) -> Any:
         """With the weights that it has, whatever those of `tensors` are: for its time."""
         made = self._made or self.prepared(tensors)
-        return self.module(*tensors) if made is None else made(tensors)
+        return self._by_torch(tensors) if made is None else made(tensors)
+
+    def _by_torch(self, tensors: Sequence[torch.Tensor]) -> Any:
+        results = self.module(*tensors)
+        give([results] if isinstance(results, torch.Tensor) else results, tensors, self.written)
+        return results
 
     def prepared(self, tensors: Sequence[torch.Tensor]) -> OnTensors | None:
         """The program for the weights among `tensors`; None where there is none, which a warning told."""
@@ -133,6 +154,7 @@ class Part:
             stamps,
             tuple((n, strides) for n, (_, strides) in zip(places, inputs, strict=True)),
             tuple((tuple(y.shape), strides, y.dtype) for y, (_, strides) in zip(results, outputs, strict=True)),
+            self.written,
         )
 
     def _improve_later(self, made: OnTensors) -> None:
@@ -168,6 +190,15 @@ class Part:
         names = [node.name for node in self.module.graph.find_nodes(op="placeholder")]
         known = made.model.original.constants
         return {names[n]: array_of(tensors[n]) for n in made.weights if names[n] in known}
+
+
+def give(results: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], written: Mapping[int, int]) -> None:
+    """To arguments what they get, unless it was made there; torch is told that they have changed."""
+    for n, place in written.items():
+        if results[n] is not tensors[place]:
+            tensors[place].copy_(results[n])
+        elif not tensors[place].is_inference():
+            torch.autograd.graph.increment_version(tensors[place])
 
 
 def stamps_of(tensors: Sequence[torch.Tensor], places: Sequence[int]) -> Stamps:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -29,6 +29,7 @@ class InterpretedModel:
     original: Graph
     packings: list[int]  # one more for each time that weights were taken
     tasks: tuple[InterpretedTask, ...] = (InterpretedTask(),)
+    in_place: Mapping[int, int] = field(default_factory=dict)
 
     def launch(self, addresses: Sequence[int]) -> None:
         graph = self.original

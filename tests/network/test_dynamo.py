@@ -20,6 +20,7 @@ import autosched  # noqa: E402
 from autosched.errors import AutoschedError, UsageError  # noqa: E402
 from autosched.network import torch_part  # noqa: E402
 from autosched.network.dynamo import backend  # noqa: E402
+from autosched.network.native import NativeModel  # noqa: E402
 from autosched.network.torch_options import read_options, warn_once  # noqa: E402
 from tests.graph.torch_models import MODELS, assert_close, loaded, model  # noqa: E402
 from tests.network.interpreted import Compilations, compilations  # noqa: E402
@@ -258,6 +259,41 @@ def test_a_cache_is_written_to(compiled):
             assert_close(values(fast(x, at)), expected(x, at))
     assert torch.equal(module.keys, expected.keys)
     assert len(compiled) == 1
+
+
+@pytest.mark.parametrize("by_torch", [False, True])
+def test_a_cache_is_written_to_where_it_is(monkeypatch, by_torch):
+    """A program leaves new rows in the buffer; torch knows that it has changed, and copies what it computes itself."""
+    torch._dynamo.reset()
+    module, expected, made = Rows(), Rows(), []
+    launch = NativeModel.launch
+    monkeypatch.setattr(
+        NativeModel, "launch", lambda self, addresses: (made.append(addresses), launch(self, addresses))
+    )
+    if by_torch:
+        monkeypatch.setattr(torch_part.Part, "prepared", lambda self, tensors: None)
+    fast = torch.compile(module, backend=backend)
+    with torch.no_grad():
+        for n in range(3):
+            x, at, before = torch.randn(2, 4), torch.tensor([2 * n, 2 * n + 1]), module.keys._version
+            assert_close(values(fast(x, at)), expected(x, at))
+            assert module.keys._version > before
+    assert torch.equal(module.keys, expected.keys)
+    assert [addresses.count(module.keys.data_ptr()) for addresses in made] == ([] if by_torch else [2, 2, 2])
+
+
+def test_a_cache_that_is_read_elsewhere_too_is_copied_last(compiled):
+    def function(cache, x):
+        doubled = torch.sort(cache, 1)[0] + x  # torch sorts
+        cache.add_(x)
+        return doubled
+
+    ours, theirs, x = torch.randn(3, 5), torch.empty(3, 5), torch.randn(3, 5)
+    theirs.copy_(ours)
+    with torch.no_grad():
+        made = torch.compile(function, backend=backend)(ours, x)
+        assert_close(values(made), function(theirs, x))
+    assert torch.equal(ours, theirs)
 
 
 def test_what_a_cache_without_elements_is_joined_with_is_one_program(compiled):
