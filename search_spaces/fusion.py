@@ -13,6 +13,7 @@ from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.visit import depth, free_vars, is_data, is_gathered, loads, subexpressions
 from autosched.schedule import Stage, State
 from autosched.schedule.stage import StageAxis
+from autosched.schedule.steps.stages import places_in
 from autosched.te.checks import MAX_DEPTH
 from autosched.te.rewrites.prefix_scan import find_prefix_scan
 from search_spaces.access import buffer_shape, extent, points
@@ -37,6 +38,16 @@ def fused_consumer(state: State, stage: Stage) -> Stage | None:
     same = all(x.indices == axes for x in found)
     shapes = [extent(a) for a in stage.op.axes] == [extent(a) for a in consumer.op.axes]
     return consumer if same and shapes else None
+
+
+def turned_consumer(state: State, stage: Stage) -> Stage | None:
+    """The one elementwise stage that reads `stage`, as its only reader, with its axes in another order; else None."""
+    consumers = state.consumers(stage)
+    if len(consumers) != 1 or state.is_output(stage) or consumers[0].op.reducer is not None:
+        return None
+    places = places_in(consumers[0], stage)
+    is_turned = places != consumers[0].op.axes and list(map(extent, places)) == list(map(extent, stage.op.axes))
+    return consumers[0] if is_turned else None
 
 
 def is_continued(state: State, stage: Stage) -> bool:

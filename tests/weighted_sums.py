@@ -12,7 +12,8 @@ from autosched.te import Tensor
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of queries, of keys and values; terms of a score, columns of a value; operands that lie transposed."""
+    """Rows of queries, of keys and values; terms of a score, columns of a value; operands that lie transposed; the order
+    in which the dimensions of the result are written, where that is another."""
 
     rows: int
     places: int
@@ -20,6 +21,7 @@ class Sizes:
     width: int
     batch: int = 0
     turned: str = ""
+    order: tuple[int, ...] = ()
 
 
 def weighted(sizes: Sizes, dtype: str = "float16", masked: str = "", sharp: float = 0.5) -> te.ComputeDAG:
@@ -62,4 +64,7 @@ def weighted(sizes: Sizes, dtype: str = "float16", masked: str = "", sharp: floa
         return te.sum(te.cast(w[(*i[:-1], s)], "float32") * element(c, i, s, i[-1]), axis=s)
 
     y = te.compute((*lead, sizes.rows, sizes.width), added, name="Y")
-    return te.ComputeDAG(te.compute(y.shape, lambda *i: te.cast(y[i], dtype), name="Z"))
+    order = sizes.order or tuple(range(len(y.shape)))
+    back = [order.index(n) for n in range(len(order))]
+    shape = tuple(y.shape[n] for n in order)
+    return te.ComputeDAG(te.compute(shape, lambda *i: te.cast(y[tuple(i[n] for n in back)], dtype), name="Z"))

@@ -27,7 +27,7 @@ CACHE_RATE = 1.5  # times its memory's: what its last cache delivers
 class FusionRates:
     """What all threads do in a cycle: bytes of a cache that all share, operations on float32; what a parallel part
     costs; `part_alignment`, the bytes that a part of an array must begin at a multiple of to be one itself; and
-    `turns_results`, whether a reduction can write its results in another order."""
+    `turns_results`, whether any reduction can write its results in another order, not only attention."""
 
     bytes_per_cycle: float
     operations_per_cycle: float

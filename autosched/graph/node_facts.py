@@ -14,6 +14,8 @@ from autosched.graph.operators import build
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Affine, Simplifier
 from autosched.ir.visit import free_vars, loads
+from autosched.schedule.state import initial_state
+from autosched.schedule.steps.online import weighted_sum
 from autosched.te import ComputeDAG, Tensor, placeholder
 from autosched.te.tensor import ComputeOp, PlaceholderOp, postorder
 
@@ -79,6 +81,13 @@ def operand_facts(node: Node, graph: Graph, name: str) -> OperandFacts:
     return OperandFacts(reads, all(f.is_plain for f in found))
 
 
+def averages_by_softmax(node: Node, graph: Graph) -> bool:
+    """Whether a node makes a sum whose weights are shares of a softmax, as attention does: all of it may be one nest,
+    which writes its results in any order."""
+    given = tuple(None if n is None else (graph.values[n].shape, graph.values[n].dtype) for n in node.inputs)
+    return _averages(node.operator, given, tuple(sorted(node.attributes.items())), len(node.outputs))
+
+
 _Shapes = tuple[tuple[tuple[int, ...], str] | None, ...]
 
 
@@ -118,6 +127,16 @@ def _facts(operator: str, given: _Shapes, attributes: tuple[tuple[str, Attribute
     points = max(_points(op) for op in dag.stages)
     each = len(work) + (FUNCTION_OPERATIONS - 1) * functions
     return NodeFacts(kind, operands, -(-each * points // results), functions > 0)
+
+
+@lru_cache(maxsize=1024)
+def _averages(operator: str, given: _Shapes, attributes: tuple[tuple[str, Attribute], ...], n_outputs: int) -> bool:
+    node = Node(operator, tuple(None if x is None else f"x{n}" for n, x in enumerate(given)), ("y",), dict(attributes))
+    made = build(node, [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(given)])
+    if n_outputs != 1 or any(isinstance(t.op, PlaceholderOp) for t in made):
+        return False
+    state = initial_state(ComputeDAG(made))
+    return any(weighted_sum(state, stage) is not None for stage in state.stages)
 
 
 def _is_function(e: Binary | Call) -> bool:

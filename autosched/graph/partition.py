@@ -32,7 +32,7 @@ from typing import cast
 from autosched.errors import GraphError
 from autosched.graph.fusion_cost import FusionRates, NodeWork, pays_to_take_in
 from autosched.graph.graph import Graph, Node, Shape
-from autosched.graph.node_facts import Kind, NodeFacts, facts_of, operand_facts
+from autosched.graph.node_facts import Kind, NodeFacts, averages_by_softmax, facts_of, operand_facts
 from autosched.graph.operators import build, own_result
 from autosched.graph.operators.index_maps import axis_of
 from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write
@@ -58,7 +58,7 @@ def partition(
         work.part(node)
     for node in reversed(graph.nodes):
         work.take_in(node)
-    for node in graph.nodes if rates.turns_results else ():
+    for node in graph.nodes:
         work.join_movement(node)
     for node in graph.nodes:
         work.give_out(node)
@@ -185,6 +185,8 @@ class _Partition:
         producer = self.graph.producers.get(name)
         before = None if producer is None else self.homes.get(id(producer))
         if producer is None or before is None or before.kind is not Kind.GENERAL or before.last is not producer:
+            return
+        if not self.rates.turns_results and not averages_by_softmax(producer, self.graph):
             return
         if self._is_last_of(name, producer):
             before.nodes.append(node)

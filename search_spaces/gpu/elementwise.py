@@ -24,6 +24,7 @@ from autosched.schedule import (
     Vectorize,
 )
 from autosched.schedule.state import State
+from autosched.schedule.steps.online import weighted_sum
 from search_spaces.access import Read, extent, has_reuse, reads_of
 from search_spaces.fusion import (
     fused_consumer,
@@ -31,6 +32,7 @@ from search_spaces.fusion import (
     is_expensive,
     is_too_large_inlined,
     switch_axes,
+    turned_consumer,
     would_lose_switch,
 )
 from search_spaces.gpu import domains
@@ -79,6 +81,8 @@ def _waits_for(state: State, producer: Stage, stage: Stage) -> bool:
     if producer.op.reducer is None or stage not in state.consumers(producer):
         return False
     if fused_consumer(state, producer) is stage:
+        return True
+    if turned_consumer(state, producer) is stage and weighted_sum(state, producer) is not None:
         return True
     return not has_reuse(producer, reads_of(state, producer)) and shares_leading_axes(producer, stage)
 

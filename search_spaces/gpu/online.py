@@ -43,7 +43,8 @@ from autosched.schedule import (
 from autosched.schedule.state import State
 from autosched.schedule.steps.matrices import WORD
 from autosched.schedule.steps.online import WeightedSum, expanded, weighted_sum
-from search_spaces.fusion import fused_consumer
+from autosched.schedule.steps.stages import places_in
+from search_spaces.fusion import fused_consumer, turned_consumer
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.matrices import Matrices, matrix_product
@@ -121,7 +122,7 @@ def _in_one(sketch: PartialSketch, stage: Stage, chain: _Chain, held: bool, cont
     peak, total = chain.weighted.peak.name, chain.weighted.total.name
     sketch, root = averaged(sketch, stage)
     acc, weights = f"{stage.name}.acc", f"{stage.name}.weights"
-    sketch = _bind(sketch, root)
+    sketch = _bind(sketch, root, acc)
     around = last_thread_loop(sketch, root)
     steps = domains.matrix_steps(f"{acc}.{depth.name}.c", -(-size(depth) // row.k))
     loops = [f"{depth.name}.{n}" for n in range(3)]
@@ -133,12 +134,11 @@ def _in_one(sketch: PartialSketch, stage: Stage, chain: _Chain, held: bool, cont
         *(Unroll(acc, name) for name in (loops[1], rows, columns, loops[2])),
         ComputeAt(weights, acc, loops[0], Scope.WARP.value),
     )
-    sketch = _spread(sketch, weights, root, (steps.name, row.k // (ACROSS * NEIGHBOURS)))
+    sketch = _spread(sketch, weights, root, acc, (steps.name, row.k // (ACROSS * NEIGHBOURS)))
     sketch = _first(sketch.apply(Online(acc, weights, peak, total)), chain, weights)
     left = chain.scores.product.left.buffer
-    sketch = (
-        _held(sketch, left, first, At(root, around)) if held else shared_copy(sketch, left, first, At(root, around))
-    )
+    outside = At(root, around)
+    sketch = _held(sketch, left, first, outside, acc) if held else shared_copy(sketch, left, first, outside)
     sketch = shared_copy(sketch, chain.scores.product.right.buffer, first, At(acc, loops[0]))
     sketch = shared_copy(sketch, chain.sums.product.right.buffer, acc, At(acc, loops[0]))
     sketch = pipeline(sketch, acc, loops[0], depth, context.target).apply(Mma(first, row.name), Mma(acc, row.name))
@@ -146,17 +146,19 @@ def _in_one(sketch: PartialSketch, stage: Stage, chain: _Chain, held: bool, cont
 
 
 def averaged(sketch: PartialSketch, stage: Stage) -> tuple[PartialSketch, str]:
-    """The weights divided when they are added up, by what writes the results; that stage's name."""
+    """The weights divided when they are added up, by what writes the results, in their own order or in another; that
+    stage's name."""
     sketch = sketch.apply(Average(stage.name))
-    consumer = fused_consumer(sketch.state, sketch.state.stage(stage.name))
+    made = sketch.state.stage(stage.name)
+    consumer = fused_consumer(sketch.state, made) or turned_consumer(sketch.state, made)
     if consumer is None or consumer.name in sketch.done:
         return sketch, stage.name
     return sketch.apply(ComputeInline(stage.name)), consumer.name
 
 
-def _bind(sketch: PartialSketch, root: str) -> PartialSketch:
+def _bind(sketch: PartialSketch, root: str, acc: str) -> PartialSketch:
     """The loops of what writes: blocks and warps along the rows; all columns are a warp's."""
-    *batch, rows, columns = sketch.state.stage(root).op.axes
+    *batch, rows, columns = places_in(sketch.state.stage(root), sketch.state.stage(acc))
     group, tiles = f"{root}.{rows.name}", -(-size(rows) // (HALVES * DOWN))
     params = [domains.warps(f"{group}.w", tiles, group), domains.matrix_tiles(f"{group}.s", tiles, group)]
     across = -(-size(columns) // (ACROSS * NEIGHBOURS))
@@ -172,7 +174,7 @@ def _bind(sketch: PartialSketch, root: str) -> PartialSketch:
     )
 
 
-def _spread(sketch: PartialSketch, weights: str, root: str, tiles: tuple[Num, ...]) -> PartialSketch:
+def _spread(sketch: PartialSketch, weights: str, root: str, acc: str, tiles: tuple[Num, ...]) -> PartialSketch:
     """Each lane has the weights of its rows in columns that lie as those of the first product do: in `tiles` of as many
     as a row of lanes has."""
     *batch, rows, columns = (a.name for a in sketch.state.stage(weights).op.axes)
@@ -182,7 +184,7 @@ def _spread(sketch: PartialSketch, weights: str, root: str, tiles: tuple[Num, ..
     places = ("threadIdx.z", "threadIdx.y", "threadIdx.x")
     inner = (n[0], m[2], *n[1:], m[3], neighbours)
     return sketch.apply(
-        Split(weights, rows, theirs.factors(theirs.op.axes[-2].name)),
+        Split(weights, rows, theirs.factors(places_in(theirs, sketch.state.stage(acc))[-2].name)),
         Split(weights, columns, (*tiles, ACROSS, NEIGHBOURS)),
         Reorder(weights, (m[1], m[4], lanes, *batch, m[0], *inner)),
         *(Spread(weights, x, place) for x, place in zip((m[1], m[4], lanes), places, strict=True)),
@@ -190,10 +192,10 @@ def _spread(sketch: PartialSketch, weights: str, root: str, tiles: tuple[Num, ..
     )
 
 
-def _held(sketch: PartialSketch, buffer: str, reader: str, at: At) -> PartialSketch:
+def _held(sketch: PartialSketch, buffer: str, reader: str, at: At, acc: str) -> PartialSketch:
     """A copy of what `reader` reads of its left operand, each element in the lane that an instruction wants it of."""
     sketch = sketch.apply(CacheRead(buffer, reader, "held"), ComputeAt(f"{buffer}.held", at.stage, at.loop, "warp"))
-    return _spread(sketch, f"{buffer}.held", at.stage, ()).finish(f"{buffer}.held")
+    return _spread(sketch, f"{buffer}.held", at.stage, acc, ()).finish(f"{buffer}.held")
 
 
 def _first(sketch: PartialSketch, chain: _Chain, weights: str) -> PartialSketch:

@@ -24,6 +24,7 @@ from autosched.schedule import At, ComputeAt, Online, Reorder, Split, Stage, Unr
 from autosched.schedule.state import State
 from autosched.schedule.steps.matrices import ProductAxes, ends_with, product_axes
 from autosched.schedule.steps.online import WeightedSum, weighted_sum
+from autosched.schedule.steps.stages import places_in
 from search_spaces.gpu import domains
 from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.online import averaged, scores_of, shared_copy
@@ -78,7 +79,7 @@ def _in_one(sketch: PartialSketch, stage: Stage, pair: _Pair, context: SketchCon
     peak, total = pair.weighted.peak.name, pair.weighted.total.name
     sketch, root = averaged(sketch, stage)
     acc, weights = f"{stage.name}.acc", f"{stage.name}.weights"
-    sketch = _bind(sketch, root)
+    sketch = _bind(sketch, root, acc)
     around = last_thread_loop(sketch, root)
     steps = domains.row_places(f"{acc}.{depth.name}.c", size(depth))
     unrolled = domains.unroll(f"{first}.{terms.name}.u", size(terms), f"{first}.{terms.name}")
@@ -104,16 +105,18 @@ def _in_one(sketch: PartialSketch, stage: Stage, pair: _Pair, context: SketchCon
     return sketch.finish(root, acc, weights, peak, total, first, note=f"{stage.name}:online-threads")
 
 
-def _bind(sketch: PartialSketch, root: str) -> PartialSketch:
+def _bind(sketch: PartialSketch, root: str, acc: str) -> PartialSketch:
     """The loops of what writes: blocks and threads along the rows; all columns are a thread's."""
-    *batch, rows, columns = sketch.state.stage(root).op.axes
+    *batch, rows, columns = places_in(sketch.state.stage(root), sketch.state.stage(acc))
     group = f"{root}.{rows.name}"
     threads = domains.threads(f"{group}.t", size(rows), group, domains.MOST_X)
     tile = domains.tile(f"{group}.s", size(rows), group, domains.MOST_ROW_TILE)
     m = [f"{rows.name}.{level}" for level in range(3)]
     blocks = [*(a.name for a in batch), m[0]]
+    is_turned = (*batch, rows, columns) != sketch.state.stage(root).op.axes
     return sketch.with_params([threads, tile]).apply(
         Split(root, rows.name, (threads.name, tile.name)),
+        *([Reorder(root, (*blocks, *m[1:], columns.name))] if is_turned else []),
         *bind_blocks(root, blocks, [size(a) for a in (*batch, rows)]),
         *bind_threads(root, [m[1]]),
         *(Unroll(root, name) for name in (m[2], columns.name)),

@@ -99,8 +99,14 @@ def test_operands_that_lie_transposed(turned: str) -> None:
     check(with_precision(weighted(Sizes(21, 43, 23, 19, turned=turned), "float32"), "tf32"))
 
 
-def test_interpreted() -> None:
-    dag = collapse(weighted(Sizes(17, 35, 16, 8), masked="causal"))
+@pytest.mark.parametrize(("order", "masked"), [((1, 0, 2), "causal"), ((1, 0, 2), "added"), ((0, 2, 1), "")])
+def test_results_in_another_order(order: tuple[int, ...], masked: str) -> None:
+    check(weighted(Sizes(37, 53, 23, 19, batch=3, order=order), masked=masked), 2)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2)])
+def test_interpreted(order: tuple[int, ...]) -> None:
+    dag = collapse(weighted(Sizes(17, 35, 16, 8, batch=2, order=order), masked="causal"))
     inputs = make_inputs(dag, 0, "normal")
     (reference,) = evaluate(dag, inputs)
     for one in drawn(dag):

@@ -60,6 +60,12 @@ def test_operands_that_lie_transposed(turned: str) -> None:
     check(weighted(Sizes(21, 43, 23, 19, turned=turned), "float32"))
 
 
+@pytest.mark.parametrize("kind", ["cuda", "opencl"])
+@pytest.mark.parametrize("order", [(1, 0, 2), (0, 2, 1)])
+def test_results_in_another_order(order: tuple[int, ...], kind: str) -> None:
+    check(weighted(Sizes(21, 43, 23, 19, batch=3, order=order), "float32", "causal"), 1, kind)
+
+
 def test_rows_of_which_a_first_block_has_nothing() -> None:
     dag = weighted(Sizes(24, 70, 16, 16), "float32", "kept")
     inputs = make_inputs(dag, 0, "normal")

@@ -18,6 +18,7 @@ from autosched.lower.symbolic.gpu_nest import GpuNest, choose, is_inside
 from autosched.lower.symbolic.nest import NestBuilder, buffers_of_stage
 from autosched.lower.symbolic.online import OnlineRows, joined, rescaled, started
 from autosched.schedule.stage import Loop, Stage
+from autosched.schedule.steps.stages import places_in
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,8 @@ class OnlineNest(GpuNest):
             return moved
         root = self.state.root(self.stage)
         own: dict[Expr, Expr] = {}
-        for a, b in zip(root.op.axes[:-1], self.stage.op.axes[:-1], strict=True):
+        [sums] = self.state.consumers(self.stage)
+        for a, b in zip(places_in(root, sums)[:-1], self.stage.op.axes[:-1], strict=True):
             theirs = {x.parts: x for x in self.stage.loops}
             for loop in (x for x in root.loops if len(x.parts) == 1 and x.parts[0][0] == a.name):
                 mine = theirs.get(((b.name, loop.parts[0][1]),))

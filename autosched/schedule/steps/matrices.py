@@ -19,7 +19,7 @@ from autosched.ir.visit import free_vars, loads
 from autosched.schedule.stage import Stage, StageAxis
 from autosched.schedule.state import State, directly_read_by
 from autosched.schedule.steps.loops import check
-from autosched.schedule.steps.stages import shape_of_buffer
+from autosched.schedule.steps.stages import places_in, shape_of_buffer
 
 WORD = 4  # bytes of a register
 LANES = (HALVES, DOWN), (ACROSS, NEIGHBOURS)  # how rows and columns are split last
@@ -210,8 +210,9 @@ def reader_axis(where: str, stage: Stage, reader: Stage, axis: StageAxis) -> str
     check(len(found) == 1, f"{where}: it is read elsewhere")
     [place] = found
     if not reader.is_across_lanes:
-        check(place == tuple(a.var for a in reader.op.axes), f"{where}: it is read elsewhere")
-        return reader.op.axes[stage.op.axes.index(axis)].name
+        places = places_in(reader, stage)
+        check(bool(places), f"{where}: it is read elsewhere")
+        return places[stage.op.axes.index(axis)].name
     own = {a.var: a for a in reader.op.all_axes}
     index = place[stage.op.axes.index(axis)]
     moving = [a for v, a in own.items() if linear(index).coefficient(v) is ONE]

@@ -34,7 +34,7 @@ from autosched.schedule.stage import Stage, StageOp, default_stage
 from autosched.schedule.state import State
 from autosched.schedule.steps.gpu import INDICES
 from autosched.schedule.steps.loops import check, check_order
-from autosched.schedule.steps.stages import check_readers, check_untouched
+from autosched.schedule.steps.stages import check_readers, check_untouched, places_in
 
 
 @dataclass(frozen=True)
@@ -295,8 +295,9 @@ def _check_rows(where: str, root: Stage, stage: Stage, weights: Stage) -> None:
     name = weights.name
     check({x.kind for x in spread} == {k for k, _ in bound}, f"{where}: spread {name} over all threads")
     check(all(len(x.parts) == 1 for x in weights.loops), f"{where}: loops of {name} are fused")
-    check(len(root.op.axes) == len(stage.op.axes) == len(weights.op.axes), f"{where}: the kernel has other axes")
-    for own, theirs in zip(weights.op.axes[:-1], root.op.axes[:-1], strict=True):
+    places = places_in(root, stage)
+    check(len(places) == len(stage.op.axes) == len(weights.op.axes), f"{where}: the kernel has other axes")
+    for own, theirs in zip(weights.op.axes[:-1], places[:-1], strict=True):
         same = weights.factors(own.name) == root.factors(theirs.name)
         check(same, f"{where}: split {own.name} of {name} as {theirs.name} of {root.name}")
         for loop in (x for x in spread if x.parts[0][0] == own.name):

@@ -290,3 +290,13 @@ class Rfactor:
         index: tuple[Expr, ...] = tuple(a.var for a in axes)
         body = tuple(Load(b, index, d) for b, d in zip(buffers, op.dtypes, strict=True))
         return inner, replace(op, reduce_axes=(*whole, replace(kept, reduce=True)), body=body, guards=())
+
+
+def places_in(root: Stage, stage: Stage) -> tuple[StageAxis, ...]:
+    """The axes of the stage that writes, in the order of those of `stage`, whose sums it reads at its own places; none
+    where it has others."""
+    read = {x.indices for x in root.op.loads_from(*stage.op.buffers)}
+    own: dict[Expr, StageAxis] = {a.var: a for a in root.op.axes}
+    place = read.pop() if len(read) == 1 else ()
+    is_whole = len(set(place)) == len(own) and all(i in own for i in place)
+    return tuple(own[i] for i in place) if is_whole else ()
