@@ -78,6 +78,8 @@ def show_network(
     if as_ not in TEXTS and program_text is None:
         raise UsageError(f"a network is shown as {', '.join((*TEXTS, *PROGRAM_TEXTS))}, got {as_!r}")
     if isinstance(what, Model):
+        if program_text is None:
+            return TEXTS[as_](Steps(what.program.graph, what.program.steps))
         graph, device, choose = what.original, what.device, None
     else:
         graph, choose = load_network(what, example_inputs, sizes or {})

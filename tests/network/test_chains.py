@@ -13,6 +13,7 @@ from autosched.network import chains
 from autosched.network.chains import with_chains
 from autosched.network.program import prepared, steps_of
 from autosched.session.device import Device, find_device
+from search_spaces.cpu.chains import MARK
 
 
 def bottleneck(n: int = 1, size: int = 13, channels: int = 16, more: tuple[str, ...] = ()) -> Graph:
@@ -63,7 +64,10 @@ def test_a_network_with_a_joined_kernel_is_right(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(chains, "SLOWER", 100.0)
     graph = bottleneck(2, 5, 8)
     model = at.load(graph, threads=2, records=False)
-    assert [task.name for task in model.tasks] == ["conv-clip-conv-clip-conv-add"]
+    (task,) = model.tasks
+    assert task.name == "conv-clip-conv-clip-conv-add"
+    assert MARK in task.kernel.sketch
+    assert "conv clip conv clip conv add" in at.show(model, "groups")
     x = np.random.default_rng(1).standard_normal((2, 5, 5, 8), "float32")
     want = interpret(graph, {"x": x})["y"]
     np.testing.assert_allclose(model(x), want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
