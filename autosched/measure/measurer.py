@@ -136,7 +136,7 @@ class Measurer:
         """
         jobs, to_build = tee(jobs)
         failures = self.build(to_build)
-        self._await_reference()
+        self.await_reference()
         for job in jobs:
             if job.key in failures:
                 yield failures[job.key]
@@ -155,7 +155,7 @@ class Measurer:
         `median_interval`: 95 % from 6 rounds on. Each round checks each job's result again.
         """
         failures = self.build(jobs)
-        self._await_reference()
+        self.await_reference()
         running = [job for job in jobs if job.key not in failures]
         samples: dict[str, list[float]] = {job.key: [] for job in running}
         with device_lock(self._workshop.lock):
@@ -176,7 +176,7 @@ class Measurer:
     def peak_gflops(self, pipe: str) -> float | None:
         """What a pipe of the GPU can do at most, measured now by its runner; None where that fails: it is only a
         yardstick."""
-        self._await_reference()
+        self.await_reference()
         with device_lock(self._workshop.lock):
             worker = self._runner()
             try:
@@ -186,7 +186,8 @@ class Measurer:
                 return None
         return reply.gflops if isinstance(reply, Rate) and reply.gflops > 0 else None
 
-    def _await_reference(self) -> None:
+    def await_reference(self) -> None:
+        """Returns when the problem's data are there; raises what went wrong in writing them."""
         start = time.monotonic()
         self.problem.wait()
         self.check_s += time.monotonic() - start

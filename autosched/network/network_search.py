@@ -120,8 +120,15 @@ class NetworkSearch:
                 return
             self._tell("on_turn", turn)
             search = self.searches[turn]
-            self._attempt(search, partial(search.take_turn, left))
+            self._attempt(search, partial(search.take_turn, left, self._following(turn)))
             self._note()
+
+    def _following(self, turn: int) -> TaskSearch | None:
+        """Whose first round is next, if it is not ready for that."""
+        standings = self.standings
+        fresh = [n for n in first_turns(standings, self.rules) if n != turn and self.searches[n].begun is None]
+        place = max(fresh, key=lambda n: standings[n].share, default=None)
+        return None if place is None else self.searches[place]
 
     def _attempt(self, search: TaskSearch, turn: Callable[[], None]) -> None:
         """Raises DeviceError when workers fail for a second task: for the first it may be its data."""

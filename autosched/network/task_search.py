@@ -42,7 +42,7 @@ Begin: TypeAlias = Callable[[SharedTask], Begun]
 class TaskSearch:
     """`bound_s`: no schedule takes less. `start_s`: what the kernel takes that the networks have. `recorded`: the
     rounds of earlier searches that this one goes on from. `error`: why there is no further turn; the task keeps what it
-    has."""
+    has. `ready_s`: seconds in which it got ready for its first turn; `shaded_s`: those that others did in its turns."""
 
     task: SharedTask
     bound_s: float
@@ -55,6 +55,8 @@ class TaskSearch:
     error: str | None = None
     is_used_up: bool = False
     lost_device: bool = False
+    ready_s: float = 0.0
+    shaded_s: float = 0.0
 
     def standing(self, weight: float) -> Standing:
         """How far it is, where a second of its kernel is worth `weight`."""
@@ -80,7 +82,7 @@ class TaskSearch:
 
     @property
     def build_s(self) -> float:
-        return self.begun.session.measurer.build_s if self.begun else 0.0
+        return self.begun.session.measurer.build_s - self.shaded_s if self.begun else 0.0
 
     @property
     def best(self) -> Trial | None:
@@ -111,11 +113,22 @@ class TaskSearch:
         near = [t for t in timed if (t.undisturbed_s or 0.0) <= ABOUT_AS_FAST * fastest_s][:most]
         return tuple(dict.fromkeys([best, *(self.begun.steps(t.candidate) for t in near)]))[:most]
 
-    def take_turn(self, most: int) -> None:
-        """A round of at most `most` candidates. What goes wrong ends this search alone, be it a bug, unless it is of
-        the device or the database. Raises DeviceError, StoreError."""
+    def take_turn(self, most: int, following: TaskSearch | None = None) -> None:
+        """A round of at most `most` candidates; while these are built, another search gets ready for its first turn,
+        the `following`. What goes wrong ends this search alone, be it a bug, unless it is of the device or the
+        database. Raises DeviceError, StoreError."""
         with self._own_failures():
-            self._step(self._session(), most)
+            self._step(self._session(), most, following)
+
+    def get_ready(self) -> float:
+        """Sketches, draft and data, with which the first turn begins; the seconds that it took. What goes wrong with
+        the device is for that turn to raise. Raises StoreError."""
+        start = self.watch.elapsed()
+        with suppress(DeviceError), self._own_failures():
+            session, begun = self._session(), self.watch.elapsed()
+            session.prepare()
+            self.ready_s += self.watch.elapsed() - begun
+        return self.watch.elapsed() - start
 
     def take_over(self, round: int, most: int) -> None:
         """The rounds up to `round`, from records; that one is completed by what is left of `most` candidates. Raises
@@ -139,12 +152,14 @@ class TaskSearch:
         """Closes the record of the session."""
         if self.begun is not None:
             with suppress(AutoschedError):  # the database is gone: what was measured is there or not
-                self.begun.session.finish(interrupted)
+                self.begun.session.finish(interrupted or not self.rounds)
 
     def _session(self) -> Session:
         if self.begun is None:
+            start = self.watch.elapsed()
             self.begun = self.begin(self.task)
             self.begun.session.recall()
+            self.ready_s += self.watch.elapsed() - start
         return self.begun.session
 
     @contextmanager
@@ -156,11 +171,20 @@ class TaskSearch:
         except Exception as error:
             self.error = str(error) if isinstance(error, AutoschedError) else f"{type(error).__name__}: {error}"
 
-    def _step(self, session: Session, most: int) -> None:
+    def _step(self, session: Session, most: int, following: TaskSearch | None = None) -> None:
+        def meanwhile() -> None:
+            if following is not None:
+                self.shaded_s += following.get_ready()
+
         size = session.settings.policy.round_size(session.progress.round, TRIALS)
         share = min(max(len(self.trials) / TRIALS, self.watch.spent()), 1.0)
-        start, before, resumed = self.watch.elapsed(), len(self.trials), self.n_resumed
-        self.is_used_up = not session.step(min(size, most), share)
+        start, before, resumed = self._own_s(), len(self.trials), self.n_resumed
+        self.is_used_up = not session.step(min(size, most), share, meanwhile)
         taken_over = self.n_resumed - resumed
-        seconds = self.watch.elapsed() - start + RECORDED_TRIAL_S * taken_over
+        seconds = self._own_s() - start + RECORDED_TRIAL_S * taken_over + self.ready_s
+        self.ready_s = 0.0
         self.rounds.append(Turn(seconds, self.best_s, len(self.trials) - before))
+
+    def _own_s(self) -> float:
+        """The time, but for what others did in this one's turns."""
+        return self.watch.elapsed() - self.shaded_s

@@ -145,6 +145,10 @@ class Measurer(Protocol):
     def check_s(self) -> float: ...
     @property
     def measure_s(self) -> float: ...
+    def await_reference(self) -> None:
+        """Returns when nothing is computed any more that results are compared with."""
+        ...
+
     def measure(
         self, jobs: Iterable[Job], best_s: float | None, is_possible: Callable[[float], bool]
     ) -> Iterator[Measurement | Failure]:

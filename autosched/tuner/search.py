@@ -68,6 +68,11 @@ class Search(Generic[S]):
             return "draft"
         return "descend" if progress >= 1.0 - policy.descent_share and policy.descent_share else "evolve"
 
+    def prepare(self) -> None:
+        """Makes the draft that the first round is taken from, if one is: the same as it would make then."""
+        if self._draft is None and self._policy.draft and not self._policy.random:
+            self._draft = self._make_draft()
+
     def propose(self, round: int, n: int, phase: str) -> tuple[Candidate, ...]:
         """At most `n` distinct candidates that were not observed; none once the space is used up."""
         rng = np.random.default_rng((self._seed, round + 1))

@@ -162,9 +162,17 @@ class Session:
         """Whether there are rounds in the records that are not taken over yet."""
         return self.progress.round <= max(self.history, default=-1)
 
-    def step(self, n: int, share: float) -> bool:
+    def prepare(self) -> None:
+        """What the first round begins with: the draft, and all data. Nothing of it is left for later, when others may
+        time."""
+        with self.watch.during("search"):
+            self.search.prepare()
+        self.measurer.await_reference()
+
+    def step(self, n: int, share: float, meanwhile: Callable[[], None] | None = None) -> bool:
         """One round: takes over what the records have of it or, once they end, proposes and measures up to `n`
-        candidates, completing the last of theirs; learns of it. `share` (0 to 1) of the search is over.
+        candidates, completing the last of theirs; learns of it. `share` (0 to 1) of the search is over. `meanwhile` is
+        called while candidates are built, and nothing is timed.
 
         False, and no round, once the space is used up.
         """
@@ -176,7 +184,7 @@ class Session:
         for trial in known:
             self._add(trial)
         progress.resumed += len(known)
-        self._measure(picks)
+        self._measure(picks, meanwhile)
         if progress.round == 0:  # a first result comes first
             self._read_peak()
             self._doubt()
@@ -204,14 +212,14 @@ class Session:
             picks = [c for c in self.search.propose(progress.round, n, progress.phase) if c not in measured]
         return picks[: n - len(known)]
 
-    def _measure(self, picks: Sequence[Candidate]) -> None:
+    def _measure(self, picks: Sequence[Candidate], meanwhile: Callable[[], None] | None) -> None:
         if not picks:
             return
         self.audience.hears_of_round()
         waiting: dict[str, Candidate] = {}
         fastest = self.progress.timed()[:1]
         best_s = fastest[0].undisturbed_s if fastest else None
-        for answer in self.measurer.measure(self._jobs(picks, waiting), best_s, self._is_possible):
+        for answer in self.measurer.measure(self._jobs(picks, waiting, meanwhile), best_s, self._is_possible):
             self._record(waiting.pop(answer.key), answer)
             if self._time_is_up():
                 return
@@ -219,8 +227,11 @@ class Session:
             self._record(candidate, Failure(key, "protocol", "the measurer gave no answer for this candidate"))
         self.jobs.keep(t.candidate for t in self.progress.timed()[:FINAL_CANDIDATES])
 
-    def _jobs(self, picks: Sequence[Candidate], waiting: dict[str, Candidate]) -> Iterator[Job]:
-        """Jobs of `picks`, one after the other while others compile; then the model prepares in the shade of that."""
+    def _jobs(
+        self, picks: Sequence[Candidate], waiting: dict[str, Candidate], meanwhile: Callable[[], None] | None
+    ) -> Iterator[Job]:
+        """Jobs of `picks`, one after the other while others compile; then the model prepares in the shade of that, and
+        what is to be done `meanwhile`."""
         for candidate in picks:
             job = self.jobs.of(candidate)
             if isinstance(job, Failure):
@@ -230,6 +241,8 @@ class Session:
                 yield job
         if self.progress.round == 1 and self.settings.policy.learned:  # not in round 0: a first result comes first
             self.task.model.prepare()
+        if meanwhile is not None:
+            meanwhile()
 
     def _record(self, candidate: Candidate, answer: Measurement | Failure) -> None:
         trial = Trial.of(candidate, self.progress.round, answer)

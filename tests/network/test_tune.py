@@ -139,6 +139,30 @@ def test_tasks_take_turns_until_the_trials_are_used() -> None:
         assert (recorder.status, bool(recorder.certified)) == ("finished", True)
 
 
+def test_the_next_task_gets_ready_while_kernels_are_built() -> None:
+    """Before any of these is timed; and its seconds are those of its own first round."""
+    fakes, seen = Fakes(3), []
+
+    def begin_late(task: Any) -> Begun:
+        seen.append((task.number, [len(m.measured) for m in fakes.measurers]))
+        fakes.clock.now += 5.0
+        return fakes.begin(task)
+
+    for each in fakes.searches:
+        each.begin = begin_late
+    search = fakes.run(40)
+    assert seen == [(2, [0, 0, 0]), (1, [0, 0, 0]), (0, [0, 0, 4])]
+    assert [s.rounds[0].seconds for s in search.searches] == pytest.approx([5.4, 5.4, 5.4], abs=0.05)
+
+
+def test_a_task_that_was_ready_and_had_no_round_has_not_failed() -> None:
+    fakes = Fakes(1)
+    (search,) = fakes.searches
+    search.get_ready()
+    search.finish(interrupted=False)
+    assert (fakes.recorders[0].status, fakes.measurers[0].measured) == ("interrupted", [])
+
+
 def test_it_ends_by_itself_when_nothing_is_gained() -> None:
     fakes = Fakes(2)
     search = fakes.run()

@@ -140,6 +140,9 @@ class FakeMeasurer:
                     continue
                 yield Measurement(job.key, seconds, (seconds, seconds * 1.01, seconds * 0.99))
 
+    def await_reference(self) -> None:
+        pass
+
     def final(self, jobs: Sequence[Job]) -> Sequence[FinalMeasurement | Failure]:
         finals: list[FinalMeasurement | Failure] = []
         for job in jobs:
