@@ -27,9 +27,10 @@ def network_curves(results: Results) -> Lines:
         for strategy in dict.fromkeys(row["strategy"] for row in mine):
             cells.append(_cells([row for row in mine if row["strategy"] == strategy], limit_s))
     setting = results.content["settings"]
+    made = [{fact: row.get(fact) for fact in ("date", "revision")} for row in rows]  # each had as many trials as it had
     threads = f"{setting['threads']} thread{'s' * (setting['threads'] > 1)}"
     said = f"{setting['budget_s']:.0f} s a session, {threads}."
-    return [*table(HEADER, cells), "", said, "", results.source(rows)]
+    return [*table(HEADER, cells), "", said, "", results.source(made)]
 
 
 def _cells(rows: Sequence[Row], limit_s: float) -> tuple[str, ...]:
