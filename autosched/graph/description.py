@@ -3,9 +3,10 @@
     {"inputs": [[shape, dtype], ...], "weights": n, "nodes": [[operator, inputs, outputs, attributes], ...],
      "outputs": [...]}
 
-Values are numbered: inputs first, of which the last `weights` are constants, then results in the order of the nodes; an
-input that is left out is null. Groups that compute the same have the same description, so it tells tasks apart, goes to
-processes that build kernels, and stands in records. It is JSON without infinities: these are {"number": "inf"}.
+Values are numbered: inputs first, of which the last `weights` are constants that kernels may pack, then results in the
+order of the nodes; an input that is left out is null. Groups that compute the same have the same description, so it
+tells tasks apart, goes to processes that build kernels, and stands in records. It is JSON without infinities: these are
+{"number": "inf"}.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Attribute, Graph, Node, Value
+from autosched.graph.node_facts import weights_of
 from autosched.graph.operators import operators, results_of
 from autosched.graph.partition import dag_of
 from autosched.graph.steps import Group
@@ -36,7 +38,7 @@ def describe(graph: Graph, group: Group, has_weights: bool = True) -> dict[str, 
         attributes = {name: attribute_data(value) for name, value in sorted(node.attributes.items())}
         nodes.append([node.operator, used, [numbers[name] for name in node.outputs], attributes])
     inputs = [[list(graph.values[name].shape), graph.values[name].dtype] for name in group.inputs]
-    weights = sum(map(graph.is_constant, group.inputs)) if has_weights else 0
+    weights = len(weights_of(graph, group.nodes, group.inputs)) if has_weights else 0
     if weights == len(group.inputs):  # what nothing else goes into is copied, not prepared
         weights = 0
     return {"inputs": inputs, "weights": weights, "nodes": nodes, "outputs": [numbers[name] for name in group.outputs]}

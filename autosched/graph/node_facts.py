@@ -13,7 +13,7 @@ from autosched.graph.graph import Attribute, Graph, Node
 from autosched.graph.operators import build
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Affine, Simplifier
-from autosched.ir.visit import free_vars, loads
+from autosched.ir.visit import free_vars, is_gathered, loads
 from autosched.schedule.state import initial_state
 from autosched.schedule.steps.online import weighted_sum
 from autosched.te import ComputeDAG, Tensor, placeholder
@@ -39,11 +39,12 @@ class OperandFacts:
     """How a node reads an operand.
 
     `reads`: how often each element, in the mean. `is_plain`: at places that are axes of its loops, as a product does,
-    so that any order of the elements will do.
+    so that any order of the elements will do. `is_indirect`: only where data say.
     """
 
     reads: int
     is_plain: bool
+    is_indirect: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,17 @@ def operand_facts(node: Node, graph: Graph, name: str) -> OperandFacts:
     """How a node reads a value; where it does so as several operands, all of them together."""
     found = [f for x, f in zip(node.inputs, facts_of(node, graph).operands, strict=True) if x == name]
     reads = sum(f.reads for f in found)
-    return OperandFacts(reads, all(f.is_plain for f in found))
+    return OperandFacts(reads, all(f.is_plain for f in found), all(f.is_indirect for f in found))
+
+
+def weights_of(graph: Graph, nodes: Sequence[Node], names: Sequence[str]) -> list[str]:
+    """The constants among `names` that a kernel of the nodes wants in an order of its own. A table in which it looks up
+    what data say is none: most of it is not read."""
+
+    def is_table(name: str) -> bool:
+        return all(operand_facts(node, graph, name).is_indirect for node in nodes if name in node.used)
+
+    return [name for name in names if graph.is_constant(name) and not is_table(name)]
 
 
 def averages_by_softmax(node: Node, graph: Graph) -> bool:
@@ -145,13 +156,14 @@ def _is_function(e: Binary | Call) -> bool:
 
 def _operand(dag: ComputeDAG, name: str, tensor: Tensor) -> OperandFacts:
     """How the stages read a placeholder, by way of stages that only move elements, too."""
-    reads, is_plain = 0, True
+    reads, is_plain, is_indirect = 0, True, True
     for op in dag.stages:
         for load in (e for e in postorder(op.body) if isinstance(e, Load) and e.buffer == name):
             later = _later(dag, op)
             reads += _points(op) * later.reads
             is_plain &= _is_plain(op, load) and later.is_plain
-    return OperandFacts(-(-reads // max(1, math.prod(tensor.shape))), is_plain)
+            is_indirect &= is_gathered(load)
+    return OperandFacts(-(-reads // max(1, math.prod(tensor.shape))), is_plain, is_indirect and reads > 0)
 
 
 def _later(dag: ComputeDAG, op: ComputeOp) -> OperandFacts:

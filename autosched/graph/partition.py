@@ -32,7 +32,7 @@ from typing import cast
 from autosched.errors import GraphError
 from autosched.graph.fusion_cost import FusionRates, NodeWork, pays_to_take_in
 from autosched.graph.graph import Graph, Node, Shape
-from autosched.graph.node_facts import Kind, NodeFacts, averages_by_softmax, facts_of, operand_facts
+from autosched.graph.node_facts import Kind, NodeFacts, averages_by_softmax, facts_of, operand_facts, weights_of
 from autosched.graph.operators import build, own_result
 from autosched.graph.operators.index_maps import axis_of
 from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write
@@ -427,7 +427,9 @@ class _Partition:
         made = {name for node in inside for name in node.outputs}
         read = dict.fromkeys(name for node in inside for name in node.used if name not in made)
         needed = (x for x in group.last.outputs if x in self.graph.outputs or self.graph.users[x])
-        return Group(tuple(inside), tuple(sorted(read, key=self.graph.is_constant)), (*needed, *group.given_out))
+        weights = weights_of(self.graph, inside, [*read])
+        inputs = sorted(read, key=lambda name: (self.graph.is_constant(name), name in weights))
+        return Group(tuple(inside), tuple(inputs), (*needed, *group.given_out))
 
     def _in_order_of_use(self, last: Node, own: set[int]) -> list[Node]:
         """The nodes that `last` is computed from within a group, each before its readers: the same for equal groups."""
@@ -459,7 +461,7 @@ def dag_of(graph: Graph, group: Group) -> ComputeDAG:
         made = build(node, [None if name is None else tensors[name] for name in node.inputs])
         tensors.update(zip(node.outputs, map(own_result, made), strict=True))
     outputs = [tensors[name] for name in group.outputs]
-    weights = [labels[name] for name in group.inputs if graph.is_constant(name)]
+    weights = [labels[name] for name in weights_of(graph, group.nodes, group.inputs)]
     dag = ComputeDAG(outputs)
     if len(dag.inputs) != len(group.inputs):
         unread = sorted(set(labels.values()) - {t.name for t in dag.inputs})

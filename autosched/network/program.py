@@ -14,7 +14,7 @@ from autosched.graph.fusion_cost import rates_of
 from autosched.graph.graph import Graph, Node, Value, fresh_name
 from autosched.graph.liveness import KernelRun, Tenant, live
 from autosched.graph.memory import ArenaPlan, plan
-from autosched.graph.node_facts import Kind, facts_of
+from autosched.graph.node_facts import Kind, facts_of, weights_of
 from autosched.graph.order import order
 from autosched.graph.partition import partition
 from autosched.graph.passes import run_passes
@@ -286,9 +286,10 @@ def _layout(
         read = step.inputs if isinstance(step, Group) else step.reads
         own = [name for name in read if graph.is_constant(name)]
         if isinstance(step, Group) and kernels[n].prepare is not None:
-            packed[n] = shared.setdefault((kernels[n].name, *own), used)
+            weights = weights_of(graph, step.nodes, step.inputs)
+            packed[n] = shared.setdefault((kernels[n].name, *weights), used)
             used += aligned(kernels[n].packed_bytes, alignment) if packed[n] == used else 0
-            own = []
+            own = [name for name in own if name not in weights]
         for name in (*own, *(bases[name] for name in read if graph.is_constant(bases.get(name)))):
             if name not in raw:
                 raw[name] = used

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from autosched.backends import Backend
 from autosched.graph.description import describe
 from autosched.graph.graph import Graph
+from autosched.graph.node_facts import weights_of
 from autosched.graph.partition import dag_of
 from autosched.graph.steps import Group, NetworkStep
 from autosched.network.build import UnbuiltKernel, build_kernels
@@ -84,7 +85,7 @@ def spec_of(graph: Graph, group: Group, backend: Backend, place: str) -> str:
 
 def place_of_weights(graph: Graph, steps: Sequence[NetworkStep], device: Device) -> str:
     """Where a kernel of the network finds its weights, by the bytes of all that are read between two calls."""
-    read = {name for step in steps if isinstance(step, Group) for name in step.inputs if graph.is_constant(name)}
+    read = {x for step in steps if isinstance(step, Group) for x in weights_of(graph, step.nodes, step.inputs)}
     return weights_place(sum(graph.constants[name].nbytes for name in read), device.target)
 
 

@@ -9,9 +9,12 @@ import pytest
 
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
+from autosched.graph.operators import results_of
 from autosched.graph.partition import partition
 from autosched.graph.steps import Alias, Group, Join
+from autosched.network.check import verify_network
 from autosched.network.compile import compile_graph
+from autosched.network.inputs import input_sets
 from autosched.network.kernel_table import HEAD
 from autosched.network.program import with_own_outputs
 from tests.graph import networks
@@ -63,6 +66,40 @@ def test_steps_with_the_same_weights_have_them_once():
     program = compile_graph(networks.loop(), threads=1).program
     places = [program.packed[n] for task in program.tasks for n in task.steps if n in program.packed]
     assert [count for _, count in Counter(places).most_common(2)] >= [4, 4]
+
+
+@pytest.mark.parametrize("words", [1, 13])
+def test_a_table_lies_as_it_is_once(words):
+    """Rows of it are looked up where they are added to products, whose weights alone are packed."""
+    rng, columns = np.random.default_rng(3), 17
+    constants = {
+        "table": rng.standard_normal((words, columns)).astype("float32"),
+        "w": rng.standard_normal((columns, columns)).astype("float32"),
+        "v": rng.standard_normal((columns, columns)).astype("float32"),
+    }
+    values = {name: Value(name, array.shape, "float32") for name, array in constants.items()}
+    values |= {"x": Value("x", (1, columns), "float32"), "ids": Value("ids", (1,), "int64")}
+    nodes = []
+    for name, operator, inputs in (
+        ("row", "gather", ("table", "ids")),
+        ("y", "linear", ("x", "w")),
+        ("first", "add", ("y", "row")),
+        ("z", "linear", ("first", "v")),
+        ("sum", "add", ("z", "row")),
+    ):
+        nodes.append(Node(operator, inputs, (name,)))
+        values |= {v.name: v for v in results_of(nodes[-1], values)}
+    graph = Graph(("x", "ids"), ("sum",), tuple(nodes), values, constants)
+    model = compile_graph(graph, threads=1)
+    readers = [step for step in model.program.steps if isinstance(step, Group) and "table" in step.inputs]
+    assert len(readers) == 2
+    assert model.program.weights_bytes < 3 * 4096
+    given = {"x": rng.standard_normal((1, columns)).astype("float32"), "ids": np.array([words - 1])}
+    for factor in (1, 2):
+        other = model.with_weights({"table": factor * constants["table"]})
+        want = interpret(other.original, given)["sum"]
+        np.testing.assert_allclose(other(**given), want, rtol=0, atol=1e-5 * np.abs(want).max())
+    assert verify_network(model, input_sets(graph)).passed
 
 
 def test_parts_are_written_where_the_whole_lies():
