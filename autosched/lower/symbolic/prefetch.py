@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
+from autosched.ir.dots import dots_of
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const, Expr, Var, ceildiv, imax, imin, product
 from autosched.ir.linear import ONE, ZERO, Interval, interval
@@ -32,6 +33,7 @@ from autosched.schedule.steps.stages import shape_of_buffer
 from autosched.target import LINE_BYTES
 
 MOST = 8  # lines that one iteration asks for at most: those of a longer list would be waited for
+MOST_OF_TILES = 16  # of one that multiplies tiles: a few hundred instructions' work, which reads as many lines itself
 
 
 def fetches(state: State, domains: Mapping[str, Domain], stage: Stage, loop: Loop) -> list[Stmt]:
@@ -46,7 +48,8 @@ def fetches(state: State, domains: Mapping[str, Domain], stage: Stage, loop: Loo
             continue
         counters = [c for host, x in inner for c in _numbered(domains[host.name], [x])]
         name = f"{stage.name}.{loop.name}.ahead{number}"
-        tile = _Tile(_around(state, domains, reader), counters, name)
+        most = MOST_OF_TILES if any(dot.row.tile is not None for dot in dots_of(stage.op.body)) else MOST
+        tile = _Tile(_around(state, domains, reader), counters, name, most)
         producer = state.producer(hint.buffer)
         if reader.at is not None and hint.buffer in state.stage(reader.at.stage).op.buffers:
             boxes = _written(state, domains, reader, hint.buffer)
@@ -171,11 +174,12 @@ def _number(loops: Sequence[CountedLoop]) -> tuple[Expr, Expr]:
 
 @dataclass(frozen=True)
 class _Tile:
-    """What is computed in loops `outer`; the iterations of `inner`, inside these, share the lines."""
+    """What is computed in loops `outer`; the iterations of `inner`, inside these, share the lines, `most` each."""
 
     outer: list[CountedLoop]
     inner: list[CountedLoop]
     name: str
+    most: int
 
     def fetch(self, box: Box, distance: int, level: int) -> Stmt:
         """Asks for the box of `distance` tiles later, to be in the cache of `level`."""
@@ -183,7 +187,7 @@ class _Tile:
         later = _later(self.outer[: len(self.outer) - again], distance)
         sides = [Interval(substitute(b.lo, later), b.extent) for b in box.sides]
         turns = _number([*self.outer[len(self.outer) - again :], *self.inner])
-        return fetch_box(box._replace(sides=sides), self.name, level, turns)
+        return fetch_box(box._replace(sides=sides), self.name, level, turns, self.most)
 
     def _again(self, boxes: Sequence[Interval]) -> int:
         """How many of the innermost loops around read the same box in each of their iterations, which then share its
@@ -205,15 +209,16 @@ def _later(loops: Sequence[CountedLoop], distance: int) -> dict[Expr, Expr]:
     return found
 
 
-def fetch_box(box: Box, name: str, level: int, turns: tuple[Expr, Expr] = (ZERO, ONE)) -> Stmt:
-    """The share of the box's lines that is due at turn `turns[0]` of `turns[1]`: so many lines of so many rows."""
+def fetch_box(box: Box, name: str, level: int, turns: tuple[Expr, Expr] = (ZERO, ONE), most: int = MOST) -> Stmt:
+    """The share of the box's lines that is due at turn `turns[0]` of `turns[1]`: so many lines of so many rows, `most`
+    of them."""
     per_line = max(1, LINE_BYTES // DTYPES[box.dtype].nbytes)
     sides, indices_of = box.stored()
     *above, last = sides
     rows, lines = product([b.extent for b in above]), ceildiv(last.extent + (per_line - 1) * box.shifted, per_line)
-    due = imin(ceildiv(lines, imax(turns[1] // rows, ONE)), MOST)  # lines of a row
+    due = imin(ceildiv(lines, imax(turns[1] // rows, ONE)), most)  # lines of a row
     turns_of_row = ceildiv(lines, due)
-    rows_due = imin(ceildiv(rows, turns[1]), imax(MOST // due, ONE))
+    rows_due = imin(ceildiv(rows, turns[1]), imax(most // due, ONE))
     row_var, var = Var(f"{name}.row"), Var(name)
     # Turns that are left over ask for the first rows again. With the last line asked for in each of them, tiles of 3x3
     # convolutions of 512 channels took 1.5 times as long on Sapphire Rapids.
