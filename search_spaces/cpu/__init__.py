@@ -3,7 +3,8 @@
 1. `initial_sketches`: rewrites that go before all rules. Operands of small types that many points read are converted in
    a stage of their own (`Widen`), arithmetic on an operand is done in one (`Factor`, `Once`), and so are indirect reads
    of a reduction (`Reindex`). The result is one start. Windows whose rows serve several outputs give a second one, in
-   two stages (`Separate`); where Winograd's error is accepted, each size of his tiles gives one more.
+   two stages (`Separate`); operands that tiles of the processor take as they are, one without their conversion; where
+   Winograd's error is accepted, each size of his tiles gives one more.
 2. `Inline`: cheap elementwise stages and data movement vanish into their readers.
 3. `RULES`: the stages are visited from the outputs to the inputs. For each stage the first rule that applies gives the
    alternatives; no rule calls another one. Each alternative goes on to the next stage.

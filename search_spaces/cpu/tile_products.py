@@ -55,6 +55,11 @@ def tile_products(sketch: PartialSketch, stage: Stage, context: SketchContext) -
             lambda: _Tiled(context, found, False).apply(sketch, stage)]  # fmt: skip
 
 
+def has_tiles(sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
+    """Whether the stage is a sum of products that the processor has tiles for."""
+    return _tiling(sketch, stage, context) is not None
+
+
 def _tiling(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Tiling | None:
     pair = factors_of(stage)
     if pair is None or not stage.op.axes or not stage.op.reduce_axes:

@@ -145,7 +145,7 @@ def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchConte
     skinny = skinny_reductions(sketch, stage, paneled[0], context) if paneled else []
     if skinny and is_streaming_reduction(sketch, stage, paneled[0], context):
         return skinny
-    partials = [_deferred(context, p, sketch, stage) for p in plans]
+    partials = [*tile_products(sketch, stage, context), *(_deferred(context, p, sketch, stage) for p in plans)]
     inside = _inside_task(sketch, stage)
     if inside is not None:  # no panels: they would be made again for every task
         at_root = [p for p in plans if all(c.place == "root" for c in p.copies)]

@@ -44,6 +44,7 @@ from search_spaces.access import buffer_shape, extent, is_reused, points, reads_
 from search_spaces.cpu.domains import tile_count, vector_width
 from search_spaces.cpu.elementwise import FEW_POINTS
 from search_spaces.cpu.intrinsics import has_instruction
+from search_spaces.cpu.tile_products import has_tiles
 from search_spaces.fusion import MAX_GROWTH, MIN_REPEATS, has_condition, switch_axes
 from search_spaces.partial_sketch import PartialSketch, SketchContext
 
@@ -56,8 +57,9 @@ def initial_sketches(dag: ComputeDAG, context: SketchContext) -> list[PartialSke
     """The partial sketches that the rules start from.
 
     The first is the graph as written, with indices of an argmax in 32 bits, and with stages for what is better done
-    once: arithmetic on operands, indirect reads, conversions. The second has windows in two stages. Where Winograd's
-    error is accepted, one more for each size of his tiles.
+    once: arithmetic on operands, indirect reads, conversions. The second has windows in two stages. Where the processor
+    has tiles for operands that are converted otherwise, one more has them as they are. Where Winograd's error is
+    accepted, one more for each size of his tiles.
     """
     sketch = PartialSketch(initial_state(dag))
     places = [NarrowPlaces(s.name) for s in sketch.state.stages if narrow_places(s.op) is not None]
@@ -69,11 +71,15 @@ def initial_sketches(dag: ComputeDAG, context: SketchContext) -> list[PartialSke
             sketch = sketch.apply(part)
     for stage in sketch.state.stages:
         sketch = sketch.apply(*_lookups(sketch.state, stage))
+    tiles = sketch
     for stage in sketch.state.stages:
-        sketch = sketch.apply(*_conversions(sketch.state, stage, context))
+        wider = _conversions(sketch.state, stage, context)
+        sketch = sketch.apply(*wider)
+        tiles = tiles if has_tiles(tiles, tiles.state.stage(stage.name), context) else tiles.apply(*wider)
     found = [s.name for s in sketch.state.stages if dag.winograd and convolution(s) is not None]
     windows = [step for s in sketch.state.stages for step in _in_parts(s)]
     parts = [sketch.apply(*windows).finish(note="parts")] if windows else []
+    parts += [tiles.finish(note="tiles")] if tiles.state != sketch.state else []
     if not found:
         return [sketch, *parts]
     by_tiles = [sketch.apply(*(Winograd(name, m) for name in found)).finish(note=f"F{m}") for m in TILES]

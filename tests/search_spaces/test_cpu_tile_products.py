@@ -31,6 +31,8 @@ CASES = [
     ("matmul", (19, 18, 13), "int8", {}),
     ("matmul", (4, 33, 3), "uint8", {}),
     ("matmul", (17, 5, 12), "int8", {"w_dtype": "uint8"}),
+    ("matmul", (17, 37, 32), "bfloat16", {}),
+    ("conv2d", (1, 4, 5, 16, 33, 3, 1, 1), "bfloat16", {}),
     ("conv2d", (1, 4, 5, 8, 17, 3, 1, 1), "uint8", {"w_dtype": "int8"}),
     ("conv2d", (2, 5, 6, 3, 17, 3, 2, 1), "uint8", {"w_dtype": "int8"}),
 ]
@@ -141,6 +143,13 @@ def test_another_processor_gets_no_tiles() -> None:
     text = emit(func, simplify, parse_target("llvm -mcpu=znver4"), 1).ir
     assert "tdpbusd" not in text
     assert "vpdpbusd" in text
+
+
+def test_processors_without_tiles_for_bfloat16_convert_it() -> None:
+    dag = collapse(registry.build("matmul", (64, 64, 64), {}, dtype="bfloat16")[0])
+    assert by_tiles(dag)
+    for name in ("icelake-server", "cooperlake", "znver4"):
+        assert not any("tdp" in s.name for s in cpu.sketches(dag, parse_target(f"llvm -mcpu={name}"), 2))
 
 
 def test_the_model_knows_what_fits() -> None:
