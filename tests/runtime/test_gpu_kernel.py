@@ -117,6 +117,17 @@ def test_a_binary_costs_no_compilation_that_nothing_runs() -> None:
     assert device.compile(source).code.decode() == source.text
 
 
+def test_a_device_without_float64_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    opencl_target()
+    from autosched.runtime.gpu.opencl import OpenClDevice
+
+    device, source = OpenClDevice(), gpu_source()
+    monkeypatch.setattr(OpenClDevice, "_has_doubles", lambda _: False)
+    assert device.compile(source).code
+    with pytest.raises(DeviceError, match="has no float64, in which add computes: use another type"):
+        device.compile(replace(source, text=source.text.replace("float", "double")))
+
+
 def test_code_of_another_generation_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "script.json"
     script.write_text('{"spec": {"name": "matmul", "args": {"M": 8, "N": 8, "K": 8}, "dtype": "float32"}}')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -43,6 +44,7 @@ ENVIRONMENT = {"PYOPENCL_NO_CACHE": "1", "POCL_WORK_GROUP_METHOD": "loops"}
 # Platforms that compile a kernel for its work-group when it is first launched, whatever they have: asked for a binary,
 # they compile it once more, for work-groups of any size, which nothing runs. Their binary is the text.
 _LATE = frozenset({"Portable Computing Language"})
+_DOUBLE = re.compile(r"\bdouble\d*\b")
 _KEPT_SHARE = 0.9  # of the device's memory that buffers may have
 
 
@@ -98,6 +100,9 @@ class OpenClDevice:
         method = os.environ.get("POCL_WORK_GROUP_METHOD", "")
         form = "text" if self._late else "binary"
         return f"opencl {platform.name} {platform.version} {self.name} {self._device.driver_version} {method} {form}"
+
+    def _has_doubles(self) -> bool:
+        return bool(self._device.double_fp_config)
 
     @property
     def stream(self) -> Any:
@@ -155,8 +160,13 @@ class OpenClDevice:
                 self._cl.enqueue_fill_buffer(self._queue, memory.handle, word, offset, nbytes)
 
     def compile(self, source: GpuSource) -> DeviceCode:
-        """What the platform makes of `source`, with no resources: there is no common way to ask for them."""
+        """What the platform makes of `source`, with no resources: there is no common way to ask for them. Raises
+        DeviceError where it computes in float64, which is an option of devices, and this one has not."""
         cl = self._cl
+        if _DOUBLE.search(source.text) and not self._has_doubles():
+            raise DeviceError(
+                f"{self.name} has no float64, in which {source.name} computes: use another type, or another device"
+            )
         try:
             program = cl.Program(self._context, source.text).build()
             if self._late:
