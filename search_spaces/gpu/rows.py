@@ -296,17 +296,19 @@ class PointReduction:
         return stage.op.reducer is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-        return _point_alternatives(sketch, stage)
+        return _point_alternatives(sketch, stage, context)
 
 
-def _point_alternatives(sketch: PartialSketch, stage: Stage) -> list[PartialSketch]:
-    """A thread for each point; where few points are long, for parts of them as well."""
+def _point_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+    """A thread for each point; where few points are long, for parts of them as well, and several that share one."""
     found = [reduce_by_thread(sketch, stage, note=f"{stage.name}:point")]
     axis = max(stage.op.reduce_axes, key=size)
     if points(stage) < MANY_THREADS and size(axis) >= LONG_POINT:
         parts = min(MOST_PARTS, size(axis) // WARP)
         split, partial = split_reduction(sketch, stage, axis, -(-size(axis) // parts))
         found.append(reduce_by_thread(split, split.state.stage(partial), note=f"{stage.name}:split-point"))
+    if points(stage) < MANY_THREADS and size(axis) >= WARP:
+        found.append(reduce_by_team(sketch, stage, axis.name, context, note=f"{stage.name}:team"))
     return found
 
 
@@ -352,7 +354,7 @@ def reduction_alternatives(sketch: PartialSketch, stage: Stage, context: SketchC
     rows = _row_alternatives(sketch, stage, context)
     if rows or can_share_point(sketch.state, stage):
         return rows or team_alternatives(sketch, stage, context)
-    return _point_alternatives(sketch, stage)
+    return _point_alternatives(sketch, stage, context)
 
 
 def parts_of_tiles(stage: Stage, axis: StageAxis) -> list[int]:
