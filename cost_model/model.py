@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +22,7 @@ from autosched.ir.closed_forms.program import ExpressionGraph, Floats, Ints, Pro
 from autosched.ir.expr import Expr
 from autosched.ir.stmt import Func
 from autosched.target import Target
+from autosched.target.far_weights import NEAR
 from cost_model.analysis.access import Geometry
 from cost_model.analysis.statements import Analysis, analyse
 from cost_model.cpu import features, legality
@@ -182,13 +183,20 @@ class GpuSketchModel(ClosedForms):
 
 
 def sketch_model(
-    func: Func, params: Sequence[str], target: Target, threads: int, graph: ExpressionGraph | None = None
+    func: Func,
+    params: Sequence[str],
+    target: Target,
+    threads: int,
+    graph: ExpressionGraph | None = None,
+    weights_in: str = NEAR,
 ) -> SketchModel | GpuSketchModel:
-    """The closed forms of a sketch for its kind of target."""
+    """The closed forms of a sketch for its kind of target, with its weights in a place of `target.far_weights`."""
     graph = graph or ExpressionGraph()
     if target.gpu is not None:
         return GpuSketchModel(func, tuple(params), gpu_machine.gpu_machine(target), graph=graph)
-    return SketchModel(func, tuple(params), machine(target, threads), graph=graph)
+    weights = frozenset(b.name for b in func.prepared) if weights_in else frozenset()
+    seen = replace(machine(target, threads), weights=weights, weights_in=weights_in)
+    return SketchModel(func, tuple(params), seen, graph=graph)
 
 
 class CostModel:
@@ -203,15 +211,17 @@ class CostModel:
         *,
         analytic: bool = True,
         experience: Experience | None = None,
+        weights_in: str = NEAR,
     ) -> None:
         """`funcs[i]`: symbolic nest of sketch i; `param_names[i]`: its parameters, in the order of the columns.
 
         Without `analytic` the score is learned from measurements alone, not as a correction of the analytic latency.
         With the `experience` of other tasks on the target the ranker learns from theirs too, and they from this one's.
+        `weights_in`: where prepared weights lie when a kernel is called (`target.far_weights`).
         """
         graph = ExpressionGraph()
         self.sketches = tuple(
-            sketch_model(f, p, target, threads, graph) for f, p in zip(funcs, param_names, strict=True)
+            sketch_model(f, p, target, threads, graph, weights_in) for f, p in zip(funcs, param_names, strict=True)
         )
         self.ranker = Ranker()
         self._analytic = analytic

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.ir.dtype import DTYPES, is_foreign
-from autosched.measure.argument_sets import ArgumentSets
+from autosched.measure.argument_sets import ArgumentSets, CopyMemory
 from autosched.measure.buffers import POISON_FLOAT, GuardedBuffer, poison_bytes
 from autosched.measure.problem import DATA_SETS, limit_file
 from autosched.runtime.spec import ArraySpec, largest
@@ -103,10 +103,10 @@ class DataSet:
         """The block of packed weights becomes the last argument."""
         self._pointers[len(self._pointers) - 1] = None if packing is None else packing.block.address
 
-    def sets(self, packing: Packing | None, passing: int) -> ArgumentSets:
+    def sets(self, packing: Packing | None, passing: int, memory: CopyMemory) -> ArgumentSets:
         """The arguments for timing, with so many bytes of packed weights between two calls with the same."""
         self.hand(packing)
-        return ArgumentSets(self._pointers[:], None if packing is None else packing.block.bytes, passing)
+        return ArgumentSets(self._pointers[:], None if packing is None else packing.block.bytes, passing, memory)
 
     def poison_outputs(self) -> None:
         for buffer, spec in zip(self._out, self.outputs, strict=True):

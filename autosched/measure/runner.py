@@ -13,7 +13,7 @@ import numpy as np
 
 from autosched.codegen.source import KernelSource
 from autosched.measure import timing
-from autosched.measure.argument_sets import ArgumentSets
+from autosched.measure.argument_sets import ArgumentSets, CopyMemory
 from autosched.measure.buffers import GuardedBuffer
 from autosched.measure.check import CandidateError, CheckedKernel, DataSet, Packing, check, launch, load_data_sets
 from autosched.measure.protocol import Done, Failed, Hold, LoadData, Message, Setup, source_as
@@ -99,6 +99,7 @@ class Runner(Slots[HeldKernel]):
         self._target = setup.target
         self._timer = Timer(setup.target)
         self._weights_in = NEAR
+        self._copies = CopyMemory()
         self._data: list[DataSet] = []
         self._canaries: dict[int, KnownKernel] = {}  # by threads
 
@@ -137,7 +138,7 @@ class Runner(Slots[HeldKernel]):
     def _clock(self, held: HeldKernel) -> Callable[[int], float]:
         kernel = held.kernel
         passing = passing_bytes(self._weights_in, self._target, kernel.threads)
-        sets = self._data[0].sets(kernel.packing, passing)
+        sets = self._data[0].sets(kernel.packing, passing, self._copies)
         return self._timer.clock(held.loaded.address, sets, kernel.workspace.address, kernel.threads)
 
     def _witness(self, held: HeldKernel) -> timing.Witness:

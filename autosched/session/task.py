@@ -64,7 +64,10 @@ def make_task(
         )
     names = [tuple(p.name for p in sketch.params) for sketch in found]
     nests = [lower(sketch.state, name) for sketch in found]
-    model = CostModel(nests, names, device.target, device.threads, analytic=chosen.analytic, experience=experience)
+    model = CostModel(
+        nests, names, device.target, device.threads, analytic=chosen.analytic, experience=experience,
+        weights_in=problem.dag.weights_in,
+    )  # fmt: skip
 
     def emit(i: int, values: Mapping[str, int]) -> Source:
         return request.source(nests[i], found[i].state.steps, values)

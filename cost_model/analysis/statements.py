@@ -471,6 +471,13 @@ def traffic(statement: Statement, access: Access, caches: Sequence[float], level
     return _moved(statement, tuple([multiply(n, per_line) for n in access.lines]), caches, level)
 
 
+def moved_into(statement: Statement, access: Access, caches: Sequence[float], level: int, comes_from: int = 0) -> Expr:
+    """Bytes that the access moves into the `level`th of the caches, real; `comes_from`: how many of them its buffer is
+    beyond at each call."""
+    moved = traffic(statement, access, caches, level)
+    return moved if level < comes_from else unless_all_fits(statement, moved, caches, level)
+
+
 def pages_fetched(statement: Statement, access: Access, caches: Sequence[float], level: int) -> Expr:
     """Pages, counted again for each time, from which the access fills the `level`th of the caches, real, where it
     does not hold all that the function touches."""

@@ -51,7 +51,7 @@ from autosched.ir.stmt import ForKind, Scope
 from autosched.ir.visit import subexpressions
 from cost_model.analysis.access import Access, excess
 from cost_model.analysis.operations import KINDS
-from cost_model.analysis.statements import Analysis, Statement, traffic, unless_all_fits
+from cost_model.analysis.statements import Analysis, Statement, moved_into
 from cost_model.cpu.latency import AnalyticLatency, Cost
 from cost_model.cpu.machine import Machine
 
@@ -185,7 +185,7 @@ ACCESS_FORMULAS: tuple[tuple[str, str, str], ...] = (
 def _access_values(c: FeatureContext, access: Access) -> tuple[Expr, ...]:
     s, size = c.main.statement, float(access.buffer.itemsize)
     caches = c.machine.cache_bytes
-    into = [unless_all_fits(s, traffic(s, access, caches, level), caches, level) for level in range(3)]
+    into = [moved_into(s, access, caches, level, c.machine.comes_from(access.buffer)) for level in range(3)]
     moved = multiply(s.executions, size * access.count)
     still = next((i for i in range(s.block - 1, -1, -1) if not access.moves(i)), None)
     distance = ZERO if still is None else s.working_set[still + 1]

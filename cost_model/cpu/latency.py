@@ -17,7 +17,8 @@ which the second level cache is filled: fetching ahead ends where a page does, a
 another page after a few rows (without a copy of the weights in panels, convolutions took 1.4 to 2.1 times as long on
 Zen 3); nor finding again, for each tile, more pages than address translation has at hand and rows that are many in each
 set. From beyond the second level whole rows come faster than pieces, one of each row in turn: a piece counts with what
-lies beside it. What neighbouring outputs of a window share is loaded once where everything else that the window needs
+lies beside it. What fits into a cache together with all else is moved once for all calls, but for weights that the
+rest of a network pushes out between them (`target.far_weights`). What neighbouring outputs of a window share is loaded once where everything else that the window needs
 fits into registers (`codegen/llvm/windows.py`). Parallel time is the share of the tasks that the busiest thread gets;
 where cores are not equally fast at a time, the others wait for half a task in the mean, whatever can be divided. Every
 parallel region costs one fork and join. The statements of a register tile overlap, as one tile's arithmetic does with
@@ -148,49 +149,74 @@ def _overlapped(limits: Sequence[Expr]) -> Expr:
 @dataclass(frozen=True, eq=False)
 class _Own:
     """What a statement costs whatever other nests touch, as in `Cost`; `moved`, `memory`, and `visits` in cycles, where
-    the caches do not hold everything. `again`: cycles of beginning tiles, of waiting for what lanes make together and
-    of finding what is read."""
+    the caches do not hold everything, and of these `far`, what is moved nevertheless. `again`: cycles of beginning
+    tiles, of waiting for what lanes make together and of finding what is read."""
 
     block: InnermostBlock
     blocks: Expr
     loop_overhead: Expr
-    visits: Expr
     again: Expr
-    moved: tuple[Expr, ...]
-    memory: tuple[Expr, ...]
+    near: _Moved
+    far: _Moved
     tasks: Expr
     share: Expr
 
 
+@dataclass(frozen=True, eq=False)
+class _Moved:
+    """Bytes into the three caches and the cycles of that, and cycles of entering pages that the second one fetches."""
+
+    bytes: tuple[Expr, ...]
+    cycles: tuple[Expr, ...]
+    visits: Expr
+
+
 def _own(statement: Statement, machine: Machine) -> _Own:
-    uarch, caches = machine.uarch, machine.cache_bytes
+    uarch = machine.uarch
     block = make_block(statement, machine)
     blocks = multiply(statement.iterations(statement.block), statement.weight)
-    visits = sum_of(pages_fetched(statement, a, caches, 1) for a in statement.accesses if uarch.prefetch_restart)
     accesses = statement.accesses if uarch.dtlb_miss or uarch.conflict_line else ()
     begun = add(_begun(statement, block, machine), _awaited(statement, machine))
     again = sum_of([begun, *(_found_again(statement, a, machine) for a in accesses)])
     tasks, share = _parallel(statement, machine)
-    moved = tuple(sum_of(traffic(statement, a, caches, n) for a in statement.accesses) for n in range(3))
-    ahead = [sum_of(_fetched_ahead(statement, a, n, machine) for a in statement.accesses) for n in (1, 2)]
+    near, far = (_moved(statement, beyond, share, machine) for beyond in (False, True))
+    return _Own(block, blocks, _loop_overhead(statement, uarch), again, near, far, tasks, share)
+
+
+def _moved(statement: Statement, beyond: bool, share: Expr, machine: Machine) -> _Moved:
+    """What is moved into each cache: of buffers that are beyond it at each call, or of the others."""
+    uarch, caches = machine.uarch, machine.cache_bytes
+
+    def of(level: int) -> list[Access]:
+        return [a for a in statement.accesses if (level < machine.comes_from(a.buffer)) == beyond]
+
+    moved = tuple(sum_of(traffic(statement, a, caches, n) for a in of(n)) for n in range(3))
+    ahead = [sum_of(_fetched_ahead(statement, a, n, machine) for a in of(n)) for n in (1, 2)]
     dram_share = maximum(share, uarch.dram_bandwidth / max(uarch.dram_shared, uarch.dram_bandwidth))
-    fetched = sum_of(_fetched(statement, a, machine) for a in statement.accesses)
-    memory = (
+    fetched = sum_of(_fetched(statement, a, machine) for a in of(0))
+    cycles = (
         multiply(multiply(fetched, 1.0 / uarch.l2_bandwidth), share),
         multiply(multiply(ahead[0], 1.0 / uarch.l3_bandwidth), share),
         multiply(multiply(ahead[1], 1.0 / uarch.dram_bandwidth), dram_share),
     )
-    visits = multiply(visits, uarch.prefetch_restart)
-    return _Own(block, blocks, _loop_overhead(statement, uarch), visits, again, moved, memory, tasks, share)
+    visits = sum_of(pages_fetched(statement, a, caches, 1) for a in of(1) if uarch.prefetch_restart)
+    return _Moved(moved, cycles, multiply(visits, uarch.prefetch_restart))
 
 
 def statement_cost(statement: Statement, machine: Machine) -> Cost:
     own, caches = statement.alone(_own, machine), machine.cache_bytes
     block, blocks, loops = own.block, own.blocks, own.loop_overhead
-    visits = unless_all_fits(statement, own.visits, caches, 1)
+    near, far = own.near, own.far
+    visits = add(unless_all_fits(statement, near.visits, caches, 1), far.visits)
     core = sum_of([multiply(blocks, block.cycles), loops, visits, own.again])
-    in_l1, in_l2, in_l3 = (unless_all_fits(statement, x, caches, n) for n, x in enumerate(own.moved))
-    l2, l3, dram = (unless_all_fits(statement, x, caches, n) for n, x in enumerate(own.memory))
+    in_l1, in_l2, in_l3 = (
+        add(unless_all_fits(statement, x, caches, n), y)
+        for n, (x, y) in enumerate(zip(near.bytes, far.bytes, strict=True))
+    )
+    l2, l3, dram = (
+        add(unless_all_fits(statement, x, caches, n), y)
+        for n, (x, y) in enumerate(zip(near.cycles, far.cycles, strict=True))
+    )
     cycles = _overlapped([multiply(core, own.share), l2, l3, dram])
     moved, memory = (in_l1, in_l2, in_l3), (l2, l3, dram)
     return Cost(statement, block, blocks, loops, core, moved, memory, own.tasks, own.share, cycles)

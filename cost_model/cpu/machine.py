@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autosched.ir.stmt import Buffer
 from autosched.target import LINE_BYTES, Microarchitecture, Target, microarchitecture
+from autosched.target.far_weights import LAST_CACHE, MEMORY, NEAR
 from cost_model.analysis.access import Geometry
 
 OVERLAP_LOSS = 0.15  # share of the hidden costs (all but the largest) that shows
 CACHE_SHARE = 0.8  # of a cache that a working set may fill
 CLOCK_HZ = 3.0e9  # nominal: cycles become seconds by it, whatever the machine's clock is
+LEVELS_BEYOND = {NEAR: 0, LAST_CACHE: 2, MEMORY: 3}
 NEST_S = 1.0e-7  # of beginning and ending a nest with tasks
 FORK_JOIN_S = 6.0e-7  # ... on several threads: until another thread has a task, and until it is known to have none
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts about a target that the cost model reads."""
+    """The facts about a target that the cost model reads; `weights_in`: where the buffers `weights` lie when the kernel
+    is called (`target.far_weights`)."""
 
     target: Target
     threads: int
     uarch: Microarchitecture
+    weights: frozenset[str] = frozenset()
+    weights_in: str = NEAR
 
     def lanes(self, itemsize: int) -> int:
         return max(1, self.target.vector_bytes // itemsize)
@@ -50,6 +56,11 @@ class Machine:
         t = self.target
         l3 = max(t.l3_bytes / self.threads, t.l2_bytes)
         return CACHE_SHARE * t.l1_bytes, CACHE_SHARE * t.l2_bytes, CACHE_SHARE * l3
+
+    def comes_from(self, buffer: Buffer) -> int:
+        """How many levels of cache a buffer is beyond at each call, however few bytes it has: 0 where it stays in one
+        that holds all that the kernel touches."""
+        return LEVELS_BEYOND[self.weights_in] if buffer.name in self.weights else 0
 
 
 def machine(target: Target, threads: int) -> Machine:

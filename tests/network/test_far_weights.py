@@ -18,7 +18,7 @@ from autosched.schedule import steps_to_json
 from autosched.session.task import analytic_best, make_task, nearest_shapes
 from autosched.store import Database, Finding, TargetRow, WorkloadRow
 from autosched.target import parse_target
-from autosched.target.far_weights import FAR, LAST_CACHE, MEMORY, MOST_BYTES, NEAR, passing_bytes, weights_place
+from autosched.target.far_weights import FAR, LAST_CACHE, MEMORY, NEAR, passing_bytes, weights_place
 from autosched.tuner.definition import redefine
 from tests.graph import networks
 
@@ -37,7 +37,9 @@ def test_places_by_the_bytes_of_all_weights() -> None:
     assert passing_bytes(NEAR, SMALL, 2) == 0
     assert passing_bytes(LAST_CACHE, SMALL, 2) == 8 << 20
     assert passing_bytes(MEMORY, SMALL, 1) == 16 << 20
-    assert passing_bytes(MEMORY, replace(SMALL, l3_bytes=1 << 30), 1) == MOST_BYTES
+    shared = replace(SMALL, l3_bytes=480 << 20)
+    assert [weights_place(n << 20, shared) for n in (2, 64, 65)] == [LAST_CACHE, LAST_CACHE, MEMORY]
+    assert passing_bytes(MEMORY, shared, 1) == 128 << 20
 
 
 def test_kernels_of_large_networks_have_far_weights_and_compute_the_same() -> None:
