@@ -165,6 +165,7 @@ GOLDEN_COVE_SERVER = replace(
     name="Golden Cove server",
     horizontal_reduction=48.0,
     l3_bandwidth=10.0,
+    dram_bandwidth=4.0,
     prefetch_restart=14.0,
     smt_load_contention=0.15,
     unequal_cores=0.3,

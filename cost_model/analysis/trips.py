@@ -6,8 +6,9 @@ the loops v together, all but the last run B times and the last one X - c (N - 1
 
     mean = ((N - 1) B + min(B, X - c (N - 1))) / N
 
-which is X / N when tiles partition (c = B), and counts the recomputed borders when they overlap (c < B). What does not
-grow with the trip count, as vectors of which one is not full and chains of sums do not, is asked of both sizes.
+which is X / N when tiles partition (c = B), and counts the recomputed borders when they overlap (c < B). Where the
+extent is a number of tiles, that of the last run is rounded up. What does not grow with the trip count, as vectors of
+which one is not full and chains of sums do not, is asked of both sizes.
 
 Sums of a GPU whose later blocks have more terms, c < 0, have as many as the first and the last one in the mean.
 """
@@ -37,6 +38,8 @@ from autosched.ir.linear import linear
 from autosched.ir.stmt import BLOCKS, THREADS, For, ForKind, Overlap
 from autosched.ir.visit import free_vars, is_closed
 from cost_model.analysis.access import Free, width
+
+ROUNDING = 1e-6  # that a quotient may be off by
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,13 +75,18 @@ def trips_of(loop: For, outer: Sequence[AnalysedLoop]) -> tuple[Expr, Expr, Expr
     innermost = max(steps, key=lambda s: max(place.get(v, -1) for v in free_vars(s[0])))
     times_run = product_of(c for c in counts if c is not None)
     before = subtract(times_run, 1.0)
-    last = minimum(bound, maximum(0.0, subtract(limit, multiply(innermost[1], before))))
+    last = minimum(bound, maximum(0.0, _whole(subtract(limit, multiply(innermost[1], before)))))
     mean = divide(add(multiply(before, bound), last), times_run)
     if loop.reduce and on_gpu:
         grows = innermost[1] < real(0.0)
-        half_way = multiply(add(minimum(bound, maximum(0.0, limit)), last), 0.5)
+        half_way = multiply(add(minimum(bound, maximum(0.0, _whole(limit))), last), 0.5)
         return where(grows, half_way, mean), where(grows, bound, last), where(grows, 0.0, divide(1.0, times_run))
     return mean, last, divide(1.0, times_run)
+
+
+def _whole(trips: Expr) -> Expr:
+    """Trips of a loop whose extent is divided by a number that need not divide what it is inside of."""
+    return ceil(subtract(trips, ROUNDING))
 
 
 def _tail(extent: Expr) -> tuple[Expr, list[tuple[Expr, Expr]]] | None:
@@ -88,7 +96,7 @@ def _tail(extent: Expr) -> tuple[Expr, list[tuple[Expr, Expr]]] | None:
             return next((t for t in map(_tail, (b, a)) if t is not None), None)
         case Binary(op="ceildiv" | "floordiv", a=a, b=b) if is_closed(b):
             inner = _tail(a)
-            return inner and (ceil(divide(inner[0], b)), [(v, divide(c, b)) for v, c in inner[1]])
+            return inner and (divide(inner[0], b), [(v, divide(c, b)) for v, c in inner[1]])
     form = linear(extent)
     limit, steps = real(form.constant), []
     for atom, coefficient in form.terms:

@@ -18,11 +18,12 @@ another page after a few rows (without a copy of the weights in panels, convolut
 Zen 3); nor finding again, for each tile, more pages than address translation has at hand and rows that are many in each
 set. From beyond the second level whole rows come faster than pieces, one of each row in turn: a piece counts with what
 lies beside it. What fits into a cache together with all else is moved once for all calls, but for weights that the
-rest of a network pushes out between them (`target.far_weights`). What neighbouring outputs of a window share is loaded once where everything else that the window needs
-fits into registers (`codegen/llvm/windows.py`). Parallel time is the share of the tasks that the busiest thread gets;
-where cores are not equally fast at a time, the others wait for half a task in the mean, whatever can be divided. Every
-parallel region costs one fork and join. The statements of a register tile overlap, as one tile's arithmetic does with
-the next one's memory: their cores and their memory are added up before the larger is taken. Others follow one another.
+rest of a network pushes out between them (`target.far_weights`). What neighbouring outputs of a window share is loaded
+once where everything else that the window needs fits into registers (`codegen/llvm/windows.py`). Parallel time is the
+share of the tasks that the busiest thread gets; where cores are not equally fast at a time, the others wait for half a
+task in the mean, whatever can be divided. Every parallel region costs one fork and join. The statements of a register
+tile overlap, as one tile's arithmetic does with the next one's memory: their cores and their memory are added up before
+the larger is taken. Others follow one another.
 
 The roofline structure is that of Ansor's and Pruner's analytic models; what a core can do is its row in
 `autosched.target.microarchitecture`.

@@ -19,8 +19,10 @@ for. So it asks for some of the operand in each step of its reduction:
 Weights of a network come from memory in each call; so asked for, they come while all tiles of rows compute and not only
 the first. On a Xeon with AMX, beside other work, the kernels of ResNet-50 take 0.90 of the processor time that they
 take with rows asked for some steps ahead, those of BERT 0.84; those of MobileNet-V2 0.88, whose panels of weights are
-small, but used by few rows. A product of one row by 576 x 960 floats from memory takes 0.93 of the time with them, one
-with weights of 4 bits 0.95, where each step that is written out asks for its own lines and not one for all.
+small, but used by few rows. Winograd's transformed weights are four times as large and used by a few dozen tiles: of
+ResNet-50 his kernels for 14 x 14 x 256 take 0.7 to 0.85 of the time. A product of one row by 576 x 960 floats from
+memory takes 0.93 of the time with them, one with weights of 4 bits 0.95, where each step that is written out asks for
+its own lines and not one for all.
 
 Both ask line by line, in the steps of a reduction. A core waits for ten or twenty lines at a time; a tile that asked
 for more of them before its first step would wait there. Rows that are needed some steps later go to the second level
@@ -50,6 +52,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const
 from autosched.ir.linear import linear
 from autosched.ir.stmt import ForKind, Scope
+from autosched.ir.visit import free_vars
 from autosched.schedule import FetchAhead, Prefetch, Stage, State
 from search_spaces.access import Read, extent, is_reused, points, reads_of, run_length
 from search_spaces.fusion import is_copy, is_words
@@ -246,16 +249,24 @@ def _for_panel(
     Of the row that is read some steps later, where the second level cache does not hold two panels, or where so many
     rows use one that the time it takes is nothing beside theirs.
     """
-    if not _is_of_input(state, copy) or copy.layout is None or not copy.layout.tiles:
+    is_made_before = _is_of_input(state, copy) or state.is_constant(copy)
+    if not is_made_before or copy.layout is None or not copy.layout.tiles:
         return None
     (name,) = copy.op.buffers
     n_steps = math.prod(int(a.extent.value) for a in tile.op.reduce_axes if isinstance(a.extent, Const))
     n_bytes = n_steps * VECTORS_OF_PANEL * context.target.vector_bytes
-    n_columns = math.prod(extent(copy.op.axes[d]) for d, _ in copy.layout.tiles)
-    few = points(state.root(tile)) <= FEW_ROWS * n_columns
+    columns = {d for d, _ in copy.layout.tiles} | _kept_dims(tile, name)
+    few = points(state.root(tile)) <= FEW_ROWS * math.prod(extent(copy.op.axes[d]) for d in columns)
     if few and 2 * n_bytes <= context.target.l2_bytes:
         return FetchAhead(tile.name, loop, tile.name, name, 1, 2)
     return Prefetch(tile.name, name, loop, PANEL_AHEAD, 2)
+
+
+def _kept_dims(tile: Stage, name: str) -> set[int]:
+    """The dimensions of an operand that no step of the tile's reduction moves along."""
+    load = next(x for x in tile.op.loads if x.buffer == name)
+    steps = {a.var for a in tile.op.reduce_axes}
+    return {d for d, index in enumerate(load.indices) if not free_vars(index) & steps}
 
 
 def _for_one_row(state: State, tile: Stage, read: Read) -> Prefetch | None:
@@ -295,8 +306,11 @@ def _is_plain(read: Read, tile: Stage) -> bool:
 
 
 def _n_bytes(state: State, name: str) -> int:
-    """The bytes of an input, or of the one that a copy is made of."""
+    """The bytes of an input, or of the one that a copy is made of; of what weights become before, its own."""
     copy = state.producer(name)
     (source,) = (name,) if copy is None else copy.op.reads
-    tensor = next(t for t in state.inputs if t.name == source)
+    tensor = next((t for t in state.inputs if t.name == source), None)
+    if tensor is None:
+        assert copy is not None
+        return points(copy) * sum(DTYPES[d].nbytes for d in copy.op.dtypes)
     return math.prod(tensor.shape) * DTYPES[tensor.dtype].nbytes

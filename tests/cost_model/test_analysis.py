@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autosched.ir.closed_forms.program import Program
-from autosched.ir.expr import Binary, Const, Expr, Load, Param, Var, binary, cast, ceildiv
+from autosched.ir.expr import Binary, Const, Expr, Load, Param, Var, binary, cast, ceildiv, imin
 from autosched.ir.stmt import Allocate, For, ForKind, Func, If, Prefetch, Seq, Stmt, Store, walk
 from autosched.ir.visit import loads
 from autosched.lower import lower
@@ -378,6 +378,18 @@ def test_overlapping_tiles_count_their_borders_again() -> None:
     statement = analyse(Func("halo", (nests.buffer("y", 18),), 1, outer)).statements[0]
     assert evaluate([statement.executions], {"t": 4})[0] == pytest.approx(24)
     assert math.isclose(evaluate([statement.executions], {"t": 5})[0], 7 * 3 + 3)
+
+
+@pytest.mark.parametrize(("tile", "task", "want"), [(16, 12, 2), (8, 12, 3), (4, 12, 4), (5, 3, 6), (7, 16, 3)])
+def test_a_tile_that_does_not_divide_its_task_is_begun_once_for_what_is_left(tile: int, task: int, want: int) -> None:
+    """Tasks of 16 points, of which tiles are as often begun as their ends make necessary."""
+    v, i = Var("v"), Var("i")
+    left = imin(Const(task), Const(16) - v * task)
+    body = Store(("y",), (v * task + i,), (Const(0.0, "float32"),))
+    inner = For(i, ceildiv(left, tile), ceildiv(task, tile), ForKind.SERIAL, body)
+    outer = For(v, ceildiv(16, task), ceildiv(16, task), ForKind.SERIAL, inner)
+    statement = analyse(Func("tiles", (nests.buffer("y", 16),), 1, outer)).statements[0]
+    assert evaluate([statement.executions], {})[0] == pytest.approx(want)
 
 
 @pytest.mark.parametrize(

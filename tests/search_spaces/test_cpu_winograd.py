@@ -76,3 +76,14 @@ def test_constant_weights_are_transformed_ahead() -> None:
 def test_without_channels_to_vectorise_there_is_a_sketch_all_the_same() -> None:
     dag = conv("c2d", 1, 5, 5, 2, 1, 3, 1, 1)
     assert {tile(s) for s in cpu.sketches(dag, TARGET, 1)} == {0, 2, 4}
+
+
+@pytest.mark.parametrize(("channels", "asked"), [(512, {1, 2}), (8, set())])
+def test_transformed_weights_that_are_large_are_asked_for_ahead_of_time(channels: int, asked: set[int]) -> None:
+    dag = build("c2d", (1, 8, 8, channels, channels, 3, 1, 1))[0].with_winograd().with_weights(["W"])
+    levels = set()
+    for sketch in cpu.sketches(collapse(dag), TARGET, 1):
+        for stage in sketch.state.stages if tile(sketch) else ():
+            levels |= {h.level for h in (*stage.ahead, *stage.prefetches) if h.buffer.startswith("conv.kernel")}
+    assert levels <= asked
+    assert bool(levels) == bool(asked)
