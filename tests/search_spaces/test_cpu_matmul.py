@@ -55,6 +55,15 @@ def test_the_weights_of_a_small_image_stream_in_by_blocks_of_channels(size, chan
         check(sketch, collapse(dag), space.sample(sketch, 1, np.random.default_rng(4))[0])
 
 
+@pytest.mark.parametrize("rows", [2, 13])
+def test_weights_that_several_rows_use_are_in_panels_and_not_streamed(rows):
+    dag = product(rows, 53, 300, "float32")
+    assert any("thin" in s.name for s in sketches(dag, NARROW, 1))
+    found = [s.name for s in sketches(dag.with_weights(["B"]), NARROW, 1)]
+    assert found
+    assert not any("thin" in name for name in found)
+
+
 @pytest.mark.parametrize(
     ("case", "outside"),
     [
