@@ -16,7 +16,7 @@ from autosched.errors import AutoschedError, UsageError
 from autosched.target import usable_cores
 from experiments.networks.chart import draw
 from experiments.networks.contest import NetworkBout, hold, processes
-from experiments.networks.contestants import OURS, PEERS
+from experiments.networks.contestants import INT8, OURS, PEERS
 from experiments.networks.table import totals
 from experiments.report.networks import networks
 from experiments.report.results import load
@@ -46,7 +46,7 @@ def run(
     """Plays the bouts in order and writes the file after each; with `resume` those that have no result yet."""
     for bout in bouts:
         label = label_of(bout.row)
-        if resume and ledger.done(label):
+        if resume and ledger.done(label) and ledger.rows[label].get("tuning_s", 0.0) == bout.tuning_s:
             continue
         with tempfile.TemporaryDirectory(prefix="autosched-networks-") as directory:
             row = play_one(bout, Path(directory))
@@ -64,6 +64,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("networks", nargs="*", metavar="NETWORK", help="names of experiments.networks.models (default: all)")
     add("--batch", type=integers, default=(1,), metavar="N,..", help="default 1")
     add("--threads", type=integers, default=(usable_cores(),), metavar="N,..", help="default: the processor's cores")
+    add("--tune", type=options.duration, metavar="TIME", help="ours once more, tuned for so long, as 60s or 2m")
+    add("--winograd", action="store_true", help="with --tune: and so with Winograd's transforms of convolutions")
     add("--rounds", type=options.integer(1), default=ROUNDS, metavar="N", help=f"default {ROUNDS}, fewer of slow calls")
     add("--peers", default=",".join(PEERS), metavar="NAMES", help=f"beside eager; default {','.join(PEERS)}")
     add("--reduced", action="store_true", help="the networks at the sizes of tests: no results to quote")
@@ -77,10 +79,14 @@ def bouts_of(args: argparse.Namespace) -> list[NetworkBout]:
     """Raises UsageError for networks that there are not."""
     from experiments.networks.models import NETWORKS
 
-    if unknown := [name for name in args.networks if name not in NETWORKS]:
-        raise UsageError(f"there is no network {unknown[0]!r}: there are {', '.join(NETWORKS)}")
+    if unknown := [name for name in args.networks if name.removesuffix(INT8) not in NETWORKS]:
+        raise UsageError(
+            f"there is no network {unknown[0]!r}: there are {', '.join(NETWORKS)}, and as bytes NAME{INT8}"
+        )
+    if args.winograd and not args.tune:
+        raise UsageError("--winograd is for tuned networks: give --tune TIME as well")
     return [
-        NetworkBout(name, batch, threads, args.reduced)
+        NetworkBout(name, batch, threads, args.reduced, args.tune or 0.0, args.winograd)
         for batch in args.batch
         for threads in args.threads
         for name in args.networks or NETWORKS

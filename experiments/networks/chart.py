@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from autosched.cli.figures import new_figure
-from experiments.networks.contestants import OURS, PEERS
+from experiments.networks.contestants import OWN, PEERS
 from experiments.report.markdown import threads_text
 from experiments.scoreboard.table import panels
 
-COLOURS = dict(
-    zip((OURS, *PEERS), ("#1b6ca8", "#9aa0a6", "#f4a582", "#ee6c4d", "#7fb069", "#8d6a9f"), strict=True)
-)  # fmt: skip
+COLOURS = {
+    **dict(zip(OWN, ("#1b6ca8", "#0b3c5d", "#62a8d8"), strict=True)),
+    **dict(zip(PEERS, ("#9aa0a6", "#f4a582", "#ee6c4d", "#7fb069", "#8d6a9f"), strict=True)),
+}
 
 
 def heights(row: Mapping[str, Any]) -> dict[str, float]:

@@ -12,9 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from autosched.cli.bench import TOLERANCE
+from autosched.cli.network_bench import ROUNDED_TO_BYTES, TOLERANCE
 from experiments.arena import ProcessArena
-from experiments.networks.contestants import EAGER, FROM_ONNX, OURS, PEERS, Entrance, relative_error
+from experiments.networks.contestants import (
+    EAGER,
+    FROM_ONNX,
+    INT8,
+    ORT,
+    OURS,
+    OWN,
+    PEERS,
+    TUNED,
+    Entrance,
+    relative_error,
+)
 from experiments.scoreboard.contest import Entry, Process, Rules, alternate, ask, variables
 
 KERNEL_ROUNDS = 8  # even: each order as often as its reverse
@@ -24,32 +35,54 @@ EXPORTER = "export"
 
 @dataclass(frozen=True)
 class NetworkBout:
-    """A network and how it is run."""
+    """A network and how it is run. `tuning_s`: ours takes part once more, tuned for so long; `winograd`: and so with
+    Winograd's transforms."""
 
     network: str
     batch: int
     threads: int
     reduced: bool = False
+    tuning_s: float = 0.0
+    winograd: bool = False
+
+    @property
+    def is_int8(self) -> bool:
+        return self.network.endswith(INT8)
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Ours, by name."""
+        taking_part = (True, self.tuning_s > 0, self.tuning_s > 0 and self.winograd)
+        return tuple(name for name, takes_part in zip(OWN, taking_part, strict=True) if takes_part)
+
+    @property
+    def judge(self) -> str:
+        """Whose results all are compared with."""
+        return ORT if self.is_int8 else EAGER
 
     @property
     def row(self) -> dict[str, Any]:
-        return {"case": self.network, "batch": self.batch, "threads": self.threads, "reduced": self.reduced}
+        tuning = {"tuning_s": self.tuning_s} if self.tuning_s else {}
+        return {"case": self.network, "batch": self.batch, "threads": self.threads, "reduced": self.reduced, **tuning}
 
     def entrance(self, directory: Path) -> Entrance:
-        return Entrance(self.network, self.batch, self.threads, self.reduced, directory)
+        return Entrance(self.network, self.batch, self.threads, self.reduced, directory, self.tuning_s)
 
 
-def entrants(peers: Sequence[str]) -> tuple[str, ...]:
-    """Ours first, and eager always: results are compared with its."""
-    return (OURS, *(name for name in PEERS if name == EAGER or name in peers))
+def entrants(bout: NetworkBout, peers: Sequence[str]) -> tuple[str, ...]:
+    """Ours first, and the judge always; of networks of bytes those that read files."""
+    able = FROM_ONNX if bout.is_int8 else PEERS
+    return (*bout.own, *(name for name in able if name == bout.judge or name in peers))
 
 
 @contextmanager
 def processes(bout: NetworkBout, peers: Sequence[str], directory: Path) -> Iterator[dict[str, Process]]:
-    """A process for each, started when first asked. Ours has an empty cache, so that its first load is a cold one."""
+    """A process for each, started when first asked. Ours has an empty cache, so that its first load is a cold one, and
+    no records but its own."""
     command = [sys.executable, "-m", "experiments.networks.contestant", str(os.getpid())]
-    environment = {**variables(bout.threads), "XDG_CACHE_HOME": str(directory / "cache")}
-    names = (*entrants(peers), EXPORTER)
+    own = {name: str(directory / "cache") for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME")}
+    environment = {**variables(bout.threads), **own}
+    names = (*entrants(bout, peers), EXPORTER)
     found = {name: ProcessArena(command, directory / f"{name}.log", environment) for name in names}
     try:
         yield dict(found)
@@ -59,31 +92,36 @@ def processes(bout: NetworkBout, peers: Sequence[str], directory: Path) -> Itera
 
 
 def hold(bout: NetworkBout, rules: Rules, directory: Path, given: Mapping[str, Process]) -> dict[str, Any]:
-    """What a row says of the contest: entries by contestant and our kernels alone.
+    """What a row says of the contest: entries by contestant and the kernels alone of the first that there is of the
+    tuned and the loaded one of ours.
 
     They load one after the other, because loading is timed; one that fails has a reason and takes no further part.
     """
     request = {**asdict(bout.entrance(directory)), "directory": str(directory)}
     exported: Entry = {}
-    if any(name in FROM_ONNX for name in rules.peers):
+    names = entrants(bout, rules.peers)
+    reading = (*FROM_ONNX, *(bout.own if bout.is_int8 else ()))
+    if any(name in reading for name in names):
         exported = ask(given[EXPORTER], {**request, "op": "export"}, LOAD_S)
         given[EXPORTER].close()
     entries: dict[str, Entry] = {}
-    for name in entrants(rules.peers):
-        if name in FROM_ONNX and "reason" in exported:
+    for name in names:
+        if name in reading and "reason" in exported:
             entries[name] = {"reason": f"no ONNX file: {exported['reason']}"}
         else:
-            entries[name] = ask(given[name], {**request, "op": "enter", "name": name}, LOAD_S)
+            deadline_s = LOAD_S + bout.tuning_s
+            entries[name] = ask(given[name], {**request, "op": "enter", "name": name}, deadline_s)
     for name, entry in entries.items():
         if "reason" not in entry:
-            entry.update(compared(name, directory))
+            entry.update(compared(bout, name, directory))
     present = [name for name, entry in entries.items() if "reason" not in entry]
     for name, entry in alternate(present, rules, samplers(present, rules, given)).items():
         entries[name].update(entry)
     alone: Entry = {}
-    if "reason" not in entries[OURS]:
-        words = {"op": "kernels", "rounds": min(rules.rounds, KERNEL_ROUNDS), "block_s": rules.block_s}
-        alone = ask(given[OURS], words, KERNELS_S)
+    for name in (TUNED, OURS):
+        if not alone and "reason" not in entries.get(name, {"reason": "not there"}):
+            words = {"op": "kernels", "rounds": min(rules.rounds, KERNEL_ROUNDS), "block_s": rules.block_s}
+            alone = {**ask(given[name], words, KERNELS_S), "of": name}
     return {"entries": entries, "alone": alone}
 
 
@@ -94,13 +132,13 @@ def samplers(names: Sequence[str], rules: Rules, given: Mapping[str, Process]) -
     return {name: sampler(given[name]) for name in names}
 
 
-def compared(name: str, directory: Path) -> Entry:
-    """How far a contestant's results are from eager's; a reason where they are others."""
-    if not (directory / f"{EAGER}.npz").exists():
+def compared(bout: NetworkBout, name: str, directory: Path) -> Entry:
+    """How far a contestant's results are from the judge's; a reason where they are others."""
+    if not (directory / f"{bout.judge}.npz").exists():
         return {}
-    error = relative_error(results_of(name, directory), results_of(EAGER, directory))
-    if not error <= TOLERANCE:
-        return {"reason": f"its results differ from eager's by {error:.3g} of their root mean square"}
+    error = relative_error(results_of(name, directory), results_of(bout.judge, directory))
+    if not error <= (ROUNDED_TO_BYTES if bout.is_int8 else TOLERANCE):
+        return {"reason": f"its results differ from those of {bout.judge} by {error:.3g} of their root mean square"}
     return {"rms_error": error}
 
 

@@ -73,7 +73,7 @@ class Contestant:
 
 def entrance_of(request: Mapping[str, Any]) -> Entrance:
     network, batch, threads, reduced = (request[name] for name in ("network", "batch", "threads", "reduced"))
-    return Entrance(network, batch, threads, reduced, Path(request["directory"]))
+    return Entrance(network, batch, threads, reduced, Path(request["directory"]), float(request["tuning_s"]))
 
 
 def main() -> int:

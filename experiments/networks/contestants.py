@@ -1,7 +1,9 @@
 """Who takes part: each a function that loads a network in this process and gives what runs it once.
 
-Versions and settings are those that users of such a runtime have: latency of one request at a time in float32, as many
-threads as asked for, nothing tuned for hours.
+Versions and settings are those that users of such a runtime have: latency of one request at a time, as many threads as
+asked for, nothing tuned for hours. Ours may take part three times: as loaded, tuned for some seconds, and so with
+Winograd's transforms allowed. Networks whose name ends in `_int8` are the float32 ones, quantised by ONNX Runtime
+(static, QDQ, signed weights by channel); only those that read ONNX files have them.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +20,30 @@ import numpy as np
 from autosched.runtime.tensors import Array
 
 OURS, EAGER, INDUCTOR, FREEZING, ORT, OPENVINO = "autosched", "eager", "inductor", "freezing", "onnxruntime", "openvino"
+TUNED, WINOGRAD = "tuned", "winograd"
+OWN = (OURS, TUNED, WINOGRAD)
 PEERS = (EAGER, INDUCTOR, FREEZING, ORT, OPENVINO)
 FROM_ONNX = (ORT, OPENVINO)
 MODEL, INPUTS = "model.onnx", "inputs.npz"
+INT8 = "_int8"
+CALIBRATIONS = 4  # inputs by which ranges of bytes are found
 
 
 @dataclass(frozen=True)
 class Entrance:
-    """What a contestant is asked to load. `directory` has the exported network, for those that read it."""
+    """What a contestant is asked to load. `directory` has the exported network, for those that read it; `tuning_s`: how
+    long ours are tuned, those that are."""
 
     network: str
     batch: int
     threads: int
     reduced: bool
     directory: Path
+    tuning_s: float = 0.0
+
+    @property
+    def is_int8(self) -> bool:
+        return self.network.endswith(INT8)
 
 
 @dataclass(frozen=True)
@@ -44,20 +57,45 @@ class Loaded:
 
 
 def ours(entrance: Entrance) -> Loaded:
-    import autosched
-
-    module, tensors = built(entrance)
-    inputs = [t.numpy() for t in tensors]
     models, seconds = [], []
+    load, inputs = loader(entrance)
     for _ in range(2):  # with an empty cache, as the caller has made it, and with a full one
         start = time.perf_counter()
-        models = [autosched.load(module, tensors, threads=entrance.threads)]
+        models = [load()]
         seconds.append(time.perf_counter() - start)
-    model = models[0]
+    return of_model(models[0], inputs, {"load_s": seconds[0], "warm_load_s": seconds[1]})
+
+
+def tuned(entrance: Entrance, winograd: bool = False) -> Loaded:
+    import autosched
+
+    load, inputs = loader(entrance, winograd)
+    start = time.perf_counter()
+    found = autosched.tune(load(), budget_s=entrance.tuning_s, db=entrance.directory / f"{winograd}.db")
+    facts = {"load_s": time.perf_counter() - start, "trials": found.trials, "start_s": found.start_latency_s}
+    return of_model(found.model, inputs, facts)
+
+
+def tuned_winograd(entrance: Entrance) -> Loaded:
+    return tuned(entrance, winograd=True)
+
+
+def loader(entrance: Entrance, winograd: bool = False) -> tuple[Callable[[], Any], list[Array]]:
+    """What loads ours, and its inputs; from the file, where only that has the network."""
+    import autosched
+
+    load = partial(autosched.load, threads=entrance.threads, winograd=winograd)
+    if entrance.is_int8:
+        return partial(load, entrance.directory / MODEL), exported_inputs(entrance.directory)
+    module, tensors = built(entrance)
+    return partial(load, module, tensors), [t.numpy() for t in tensors]
+
+
+def of_model(model: Any, inputs: Sequence[Array], facts: Mapping[str, Any]) -> Loaded:
     facts = {
-        "load_s": seconds[0], "warm_load_s": seconds[1], "tasks": len(model.tasks),
-        "kernels": sum(task.count for task in model.tasks), "arena_bytes": model.arena_bytes,
-        "bound_bytes": model.bound_bytes, "weights_bytes": model.program.weights_bytes,
+        **facts, "tasks": len(model.tasks), "kernels": sum(task.count for task in model.tasks),
+        "arena_bytes": model.arena_bytes, "bound_bytes": model.bound_bytes,
+        "weights_bytes": model.program.weights_bytes,
     }  # fmt: skip
     return Loaded(lambda: model(*inputs), lambda: list(as_tuple(model(*inputs))), facts, model)
 
@@ -134,7 +172,8 @@ def openvino(entrance: Entrance) -> Loaded:
 
 
 MAKERS: Mapping[str, Callable[[Entrance], Loaded]] = {
-    OURS: ours, EAGER: eager, INDUCTOR: inductor, FREEZING: frozen, ORT: onnxruntime, OPENVINO: openvino,
+    OURS: ours, TUNED: tuned, WINOGRAD: tuned_winograd,
+    EAGER: eager, INDUCTOR: inductor, FREEZING: frozen, ORT: onnxruntime, OPENVINO: openvino,
 }  # fmt: skip
 
 
@@ -145,8 +184,36 @@ def export(entrance: Entrance) -> dict[str, Any]:
     module, tensors = built(entrance)
     with torch.no_grad():
         torch.onnx.export(module, tensors, dynamo=True, verbose=False).save(str(entrance.directory / MODEL))
-    np.savez(entrance.directory / INPUTS, **{f"in{n}": t.numpy() for n, t in enumerate(tensors)})
+    inputs = {f"in{n}": t.numpy() for n, t in enumerate(tensors)}
+    np.savez(entrance.directory / INPUTS, **inputs)
+    if entrance.is_int8:
+        quantise(entrance.directory / MODEL, list(inputs.values()))
     return {}
+
+
+def quantise(path: Path, inputs: Sequence[Array]) -> None:
+    """The file with all that ONNX Runtime quantises as bytes, by ranges on random inputs like the given ones."""
+    from onnxruntime import InferenceSession
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    names = [i.name for i in InferenceSession(str(path), providers=["CPUExecutionProvider"]).get_inputs()]
+    rng = np.random.default_rng(0)
+    feeds = [
+        {n: rng.standard_normal(x.shape, "float32") for n, x in zip(names, inputs, strict=True)}
+        for _ in range(CALIBRATIONS)
+    ]
+
+    class Reader(CalibrationDataReader):
+        def get_next(self) -> dict[str, Array] | None:
+            return feeds.pop() if feeds else None
+
+    prepared = path.with_suffix(".prepared.onnx")
+    quant_pre_process(str(path), str(prepared), skip_symbolic_shape=True)
+    quantize_static(
+        str(prepared), str(path), Reader(), quant_format=QuantFormat.QDQ, per_channel=True,
+        activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, extra_options={"WeightSymmetric": True},
+    )  # fmt: skip
 
 
 def built(entrance: Entrance) -> tuple[Any, tuple[Any, ...]]:
@@ -156,7 +223,7 @@ def built(entrance: Entrance) -> tuple[Any, tuple[Any, ...]]:
     from experiments.networks.models import build
 
     torch.set_num_threads(entrance.threads)
-    return build(entrance.network, entrance.batch, reduced=entrance.reduced)
+    return build(entrance.network.removesuffix(INT8), entrance.batch, reduced=entrance.reduced)
 
 
 def exported_inputs(directory: Path) -> list[Array]:

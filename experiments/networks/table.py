@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.networks.contestants import OURS, PEERS
+from experiments.networks.contestants import OURS, OWN, PEERS, TUNED, WINOGRAD
 from experiments.tuning import geomean, number
 
 Row = Mapping[str, Any]
@@ -14,31 +14,43 @@ HEADER = (
 )  # fmt: skip
 
 
-def ratio(row: Row, peer: str) -> float | None:
-    """The peer's time over ours, None where one of them has none."""
-    ours, theirs = (row.get("entries", {}).get(name, {}).get("seconds") for name in (OURS, peer))
+def ratio(row: Row, peer: str, own: str = OURS) -> float | None:
+    """The peer's time over that of one of ours, None where one of them has none."""
+    ours, theirs = (row.get("entries", {}).get(name, {}).get("seconds") for name in (own, peer))
     return theirs / ours if ours and theirs else None
 
 
-def best_peer(row: Row) -> tuple[str, float] | None:
+def best_peer(row: Row, own: str = OURS) -> tuple[str, float] | None:
     """The fastest of the peers and its ratio."""
-    found = {peer: r for peer in PEERS if (r := ratio(row, peer)) is not None}
+    found = {peer: r for peer in PEERS if (r := ratio(row, peer, own)) is not None}
     return min(found.items(), key=lambda item: item[1]) if found else None
 
 
-def cells(row: Row) -> list[str]:
+def present(row: Row) -> tuple[str, ...]:
+    """Those of ours that took part; one at least, for the reason why it did not."""
+    return tuple(name for name in OWN if name in row.get("entries", {})) or (OURS,)
+
+
+def case_of(row: Row, own: str) -> str:
+    """The network, and what was done for it."""
+    tuned = f"tuned {row.get('tuning_s', 0):.0f} s"
+    words = {OURS: "", TUNED: f", {tuned}", WINOGRAD: f", {tuned}, Winograd"}
+    return f"`{row['case']}`{words[own]}"
+
+
+def cells(row: Row, own: str = OURS) -> list[str]:
     """A line of the table. Shares are of the time in the network: what kernels alone take, and what the bound is."""
     entries, alone = row.get("entries", {}), row.get("alone", {})
-    ours, best = entries.get(OURS, {}), best_peer(row)
-    inside = alone.get("network_s")
+    ours, best = entries.get(own, {}), best_peer(row, own)
+    inside = alone.get("network_s") if alone.get("of", OURS) == own else None
     shares = [alone[name] / inside if inside and name in alone else None for name in ("kernels_s", "bound_s")]
     return [
-        f"`{row['case']}`",
+        case_of(row, own),
         number(1e3 * ours["seconds"], 3) if "seconds" in ours else "-",
-        *(number(ratio(row, peer)) for peer in PEERS),
+        *(number(ratio(row, peer, own)) for peer in PEERS),
         f"**{best[1]:.2f}**" if best else "-",
         *(number(share) for share in shares),
-        f"{number(ours.get('load_s'), 1)}, {number(ours.get('warm_load_s'), 1)}",
+        f"{number(ours.get('load_s'), 1)}, {number(ours.get('warm_load_s'), 1)}" if own == OURS else "-",
         number(ours["arena_bytes"] / ours["bound_bytes"]) if ours.get("bound_bytes") else "-",
         f"{ours['kernels']} of {ours['tasks']} tasks" if "tasks" in ours else "-",
     ]
@@ -56,8 +68,13 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 def losses(rows: Sequence[Row]) -> str:
     """Where a peer is faster, the slowest first."""
-    found = [(best[1], row["case"], best[0]) for row in rows if (best := best_peer(row)) and best[1] < 1]
-    return ", ".join(f"`{case}` {r:.3f} ({peer})" for r, case, peer in sorted(found))
+    found = [
+        (best[1], case_of(row, own), best[0])
+        for row in rows
+        for own in present(row)
+        if (best := best_peer(row, own)) and best[1] < 1
+    ]
+    return ", ".join(f"{case} {r:.3f} ({peer})" for r, case, peer in sorted(found))
 
 
 def totals(rows: Sequence[Row]) -> dict[str, Any]:

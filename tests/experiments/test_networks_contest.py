@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from autosched.network.compile import compile_graph
 from experiments.networks import __main__ as script
 from experiments.networks.chart import draw, heights
 from experiments.networks.contest import NetworkBout, entrants, hold
-from experiments.networks.contestants import EAGER, OURS, PEERS, relative_error
+from experiments.networks.contestants import EAGER, ORT, OURS, OWN, PEERS, TUNED, relative_error
 from experiments.networks.kernels import facts_of
-from experiments.networks.table import HEADER, best_peer, cells, failures, losses, totals
+from experiments.networks.table import HEADER, best_peer, cells, failures, losses, present, totals
 from experiments.report.networks import networks
 from experiments.report.results import Results
 from experiments.scoreboard.contest import Rules
@@ -75,9 +76,9 @@ def test_everybody_is_compared_and_timed_in_turn(tmp_path):
     given = {name: FakeContestant(tmp_path, name, found, 1e-3) for name, found in results.items()}
     found = hold(BOUT, Rules(("inductor", "onnxruntime", "openvino"), rounds=2, rest_s=0), tmp_path, given)
     entries = found["entries"]
-    assert found["alone"] == {"kernels_s": 1.0}
+    assert found["alone"] == {"kernels_s": 1.0, "of": OURS}
     assert {"load_s", "seconds", "least_s", "rms_error"} <= set(entries[OURS]) & set(entries["openvino"])
-    assert "differ from eager's by 0.447" in entries["inductor"]["reason"]
+    assert "differ from those of eager by 0.447" in entries["inductor"]["reason"]
     assert entries["onnxruntime"] == {"reason": "the process ended at load"}
     assert given["inductor"].asked == ["enter"]  # what is wrong is not timed
 
@@ -91,8 +92,31 @@ def test_without_an_exported_file_those_that_read_it_say_why(tmp_path):
 
 
 def test_eager_always_takes_part():
-    assert entrants(()) == (OURS, EAGER)
-    assert entrants(PEERS) == (OURS, *PEERS)
+    assert entrants(BOUT, ()) == (OURS, EAGER)
+    assert entrants(BOUT, PEERS) == (OURS, *PEERS)
+
+
+def test_ours_takes_part_as_often_as_asked():
+    assert entrants(replace(BOUT, tuning_s=9.0), ()) == (OURS, TUNED, EAGER)
+    assert entrants(replace(BOUT, tuning_s=9.0, winograd=True), ()) == (*OWN, EAGER)
+    rows = [{**row(eager=2.0), "tuning_s": 9.0}]
+    rows[0]["entries"][TUNED] = {"seconds": 0.5e-3}
+    rows[0]["alone"]["of"] = TUNED
+    plain, tuned = (dict(zip(HEADER, cells(rows[0], own), strict=True)) for own in present(rows[0]))
+    assert (plain["network"], plain["best peer"], plain["of the bound"]) == ("`perceptron`", "**2.00**", "-")
+    assert tuned["network"] == "`perceptron`, tuned 9 s"
+    assert (tuned["best peer"], tuned["of the bound"]) == ("**4.00**", "0.50")
+
+
+def test_networks_of_bytes_are_for_those_that_read_files(tmp_path):
+    bout = NetworkBout("perceptron_int8", 1, 1, reduced=True)
+    assert entrants(bout, PEERS) == (OURS, ORT, "openvino")
+    results = {OURS: [1, 2.05], ORT: [1, 2], "openvino": [1, 3], "export": []}
+    given = {name: FakeContestant(tmp_path, name, found, 1e-3) for name, found in results.items()}
+    entries = hold(bout, Rules(("openvino",), rounds=2, rest_s=0), tmp_path, given)["entries"]
+    assert "seconds" in entries[OURS]
+    assert "differ from those of onnxruntime" in entries["openvino"]["reason"]
+    assert given["export"].asked == ["export"]
 
 
 def test_errors_of_results():
