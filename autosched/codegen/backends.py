@@ -21,13 +21,11 @@ Source: TypeAlias = KernelSource | GpuSource
 @dataclass(frozen=True)
 class Origin:
     """What code was made from: the `title` of its workload, and the `steps` of its schedule with the `values` of their
-    parameters; and what for: `is_link`, one of many calls on a device, of which each may start while the one before it
-    ends."""
+    parameters."""
 
     title: str = ""
     steps: tuple[Step, ...] = ()
     values: Mapping[str, int] = field(default_factory=dict)
-    is_link: bool = False
 
     @property
     def text(self) -> str:
@@ -57,7 +55,7 @@ def _llvm(func: Func, simplify: Simplifier, target: Target, threads: int, origin
 def _c(func: Func, simplify: Simplifier, target: Target, threads: int, origin: Origin) -> GpuSource:
     from autosched.codegen.c.kernel import emit
 
-    return emit(func, simplify, target.kind, origin.text, origin.is_link)
+    return emit(func, simplify, target.kind, origin.text)
 
 
 # The kind of a target -> what makes a concrete function's code. Of those in C, `c.dialects` has the words.

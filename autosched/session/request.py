@@ -25,13 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """`problem` is what a kernel computes, `device` what it runs on, which the user calls `target_text`. `is_link`: it
-    is one of many that run one behind the other, those of a network."""
+    """`problem` is what a kernel computes, `device` what it runs on, which the user calls `target_text`."""
 
     problem: Definition
     device: Device
     target_text: str = "cpu"
-    is_link: bool = False
 
     @cached_property
     def collapsed(self) -> ComputeDAG:
@@ -71,7 +69,7 @@ class Request:
 
         problem = self.problem
         title = f"autosched: {problem.name.rpartition(':')[2]} {problem.shape} {problem.dtype}"
-        origin = Origin(title, steps, values, self.is_link)
+        origin = Origin(title, steps, values)
         return build_source(nest, values, target or self.device.target, self.device.threads, origin)
 
     def load(self, source: Source) -> Kernel | GpuKernel:

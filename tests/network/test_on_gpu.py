@@ -72,22 +72,6 @@ def test_a_program_computes_the_network(kind, build):
     assert {offset % backend.array_alignment for offset in offsets} <= {0}
 
 
-def test_a_kernel_starts_early_and_waits_before_it_reads():
-    """All of a network, the first and the last as well: `__restrict__` would let it read before it has waited."""
-    model = maker("cuda")(networks.joined())
-    for task in model.tasks:
-        source = decoded(task.kernel.code)
-        assert all(launch.is_early for launch in source.launches)
-        kernels = source.text.split("__global__")[1:]
-        assert len(kernels) == len(source.launches)
-        for text in kernels:
-            head, _, body = text.partition("\n{\n")
-            statements = [line.strip() for line in body.splitlines() if "__shared__" not in line]
-            assert statements[:2] == ["start_next_kernel();", "wait_for_kernels_before();"]
-            for name in source.inputs:
-                assert f"__restrict__ {name}" not in head
-
-
 def indices() -> Graph:
     """Rows of a table by int64, with negative ones; where the largest is, a cast, a comparison; several outputs."""
     values = {

@@ -59,23 +59,23 @@ MAP = "const __grid_constant__ TensorMap {name}"
 MOVED_TOGETHER = (Scope.PARAM, Scope.GLOBAL, Scope.SHARED, Scope.WARP)  # where adjacent elements are vectors
 
 
-def emit(func: Func, simplify: Simplifier, kind: str, head: str = "", is_link: bool = False) -> GpuSource:
-    """The text, with `head` as a comment at the top, and launches of a concrete function in a kind of target's dialect.
-    `is_link`: it is for calls that follow each other, as `meetings.orders` reads it."""
+def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSource:
+    """The text, with `head` as a comment at the top, and launches of a concrete function in a kind of target's
+    dialect."""
     dialect = DIALECTS[kind]
     workspace, nests = shared_and_nests(func.body)
     outside = {b.name: b for b in (*func.params, *workspace)}
     parts, launches, helpers = [], [], dict[str, str]()
-    inputs = tuple(b.name for b in func.params[: len(func.params) - func.n_outputs])
     largest = max([element_count(b) for b in outside.values()] or [0])
     index_type = dialect.long if largest >= INT_LIMIT else "int"
-    for n, (nest, order) in enumerate(zip(nests, orders(nests, outside, inputs if is_link else None), strict=True)):
+    for n, (nest, order) in enumerate(zip(nests, orders(nests, outside), strict=True)):
         c = Expressions(dialect, index_type, simplify, helpers)
         text, launch = _Kernel(f"{func.name}_{n}", nest, outside, c, order).build()
         parts.append(text)
         launches.append(launch)
     lines = [*head.splitlines(), *(line for launch in launches for line in launch.description)]
     comment = "".join(f"// {line}".rstrip("\\ ") + "\n" for line in lines)
+    inputs = tuple(b.name for b in func.params[: len(func.params) - func.n_outputs])
     outputs = tuple(b.name for b in func.params[len(func.params) - func.n_outputs :])
     scratch = tuple((b.name, element_count(b) * b.itemsize) for b in workspace)
     text = comment + dialect.prologue + "\n" + "\n\n".join([*helpers.values(), *parts]) + "\n"

@@ -1,5 +1,4 @@
-"""Kernels that run one behind the other, those of a call or of a network: the next one starts while this one ends, and
-waits for it.
+"""The kernels of a call, one behind the other: the next one starts while this one ends, and waits for it.
 
 A device that can launches the next kernel as soon as the last block of this one has started: its blocks are there, and
 wait before they do anything until all before them has ended and what that wrote can be seen. Waiting is in the text, so
@@ -8,7 +7,7 @@ a driver that launches one kernel after the other is right as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autosched.codegen.c.dialects import Dialect
@@ -19,24 +18,18 @@ from autosched.ir.stmt import Buffer, Stmt, Store, TileCopy, walk
 
 @dataclass(frozen=True)
 class KernelOrder:
-    """A kernel's place among others. `earlier`: the outside buffers that kernels before it may still write when it
-    starts."""
+    """A kernel's place in a call. `earlier`: the outside buffers that kernels before it write."""
 
     is_first: bool
     is_last: bool
     earlier: frozenset[str]
 
 
-def orders(
-    nests: tuple[Stmt, ...], outside: Mapping[str, Buffer], given: Sequence[str] | None = None
-) -> list[KernelOrder]:
-    """Of the kernels of a call; of one among others, which go before it and follow it, `given` are its inputs, for any
-    may be what those write."""
+def orders(nests: tuple[Stmt, ...], outside: Mapping[str, Buffer]) -> list[KernelOrder]:
     found: list[KernelOrder] = []
-    earlier = frozenset(given or ())
+    earlier: frozenset[str] = frozenset()
     for n, nest in enumerate(nests):
-        is_alone = given is None
-        found.append(KernelOrder(is_alone and n == 0, is_alone and n + 1 == len(nests), earlier))
+        found.append(KernelOrder(n == 0, n + 1 == len(nests), earlier))
         earlier |= _written(nest) & outside.keys()
     return found
 

@@ -174,10 +174,10 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         self._enter()
         queue = self._queue(stream)
         launch = self._cu.cuLaunchKernel
-        for n, b in enumerate(call.launches):
+        for b in call.launches:
             if isinstance(b, GraphLaunch):
                 self._ok("a launch", self._cu.cuGraphLaunch(b.executable, queue))
-            elif b.is_early and n:  # what goes before the first one is not ours
+            elif b.is_early:
                 config = self._early(b, queue)
                 self._ok("a launch", self._cu.cuLaunchKernelEx(config, b.function, b.parameters, 0))
             else:
