@@ -11,6 +11,7 @@ from typing import Any
 from autosched.session.linking import write_whole
 from experiments.gpu.steps import Row
 from experiments.hostinfo import host_facts
+from experiments.tuning import SCHEMA_VERSION
 
 
 class CardLedger:
@@ -19,7 +20,8 @@ class CardLedger:
     def __init__(self, path: Path, is_dry: bool) -> None:
         self.path = path
         self.steps: dict[str, Row] = {}
-        self._head: Row = {"is_dry": is_dry, "begun": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self._head: Row = {"schema_version": SCHEMA_VERSION, "is_dry": is_dry, "begun": begun}
         try:
             self._head["host"] = host_facts()
         except Exception as error:  # what is said of the host must not cost the run

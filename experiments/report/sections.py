@@ -52,6 +52,8 @@ _ALL = (
         "network-curves", ("network_curves",), network_curves.network_curves, "python -m experiments.network_curves"
     ),
     Section("gpu", ("gpu/nvidia-h200-scoreboard",), gpu.board),
+    Section("gpu-h100", ("gpu/nvidia-h100-scoreboard",), gpu.board),
+    Section("gpu-networks", ("gpu/nvidia-h100",), gpu.whole_networks),
     Section("cpu-features", (), features.cpu),
     Section("gpu-features", (), features.gpu),
 )
