@@ -125,7 +125,7 @@ def concretise(func: Func, values: Mapping[str, int], watch: Watch | None = None
         prepare = _run_passes(concrete.prepare, context, whole, watchers, (*PASSES, *ON_WEIGHTS))
         concrete = replace(concrete, prepare=prepare)
     prepared = concrete
-    body = _run_passes(concrete.body, context, lambda body: replace(prepared, body=body), watchers)
+    body = _run_passes(concrete.body, context, lambda body: replace(prepared, body=body), watchers, PASSES)
     return replace(prepared, body=body), simplify
 
 
@@ -134,11 +134,7 @@ def _preparing(func: Func, body: Stmt) -> Func:
 
 
 def _run_passes(
-    body: Stmt,
-    context: PassContext,
-    whole: Callable[[Stmt], Func],
-    watchers: list[Watch],
-    passes: tuple[Pass, ...] = PASSES,
+    body: Stmt, context: PassContext, whole: Callable[[Stmt], Func], watchers: list[Watch], passes: tuple[Pass, ...]
 ) -> Stmt:
     """`whole` makes of a body the function that watchers see."""
     holds = {when: when(body) for when in {step.when for step in passes}}
