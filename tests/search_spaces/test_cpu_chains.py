@@ -33,7 +33,7 @@ def chains(dag: ComputeDAG, threads: int = 2) -> list[Sketch]:
 def check(dag: ComputeDAG) -> None:
     dag = collapse(dag)
     found = chains(dag)
-    assert len(found) == 2
+    assert len({s.name for s in found}) == len(found) >= 2  # of each start two
     data = make_inputs(dag, 0, "normal")
     for sketch in found:
         for row in little_rows(sketch, 1, np.random.default_rng(1)):
