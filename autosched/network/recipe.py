@@ -94,7 +94,7 @@ class Recipe:
 
     @cached_property
     def request(self) -> Request:
-        return Request(redefine(self.spec, None), self.device, self.target_text, is_link=True)
+        return Request(redefine(self.spec, None), self.device, self.target_text, in_network=True)
 
     def source(self, place: int = 0) -> DraftedSource:
         """The code of the schedule that is given or, by its place from 0, of one that the analytic model likes.

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """`problem` is what a kernel computes, `device` what it runs on, which the user calls `target_text`. `is_link`: it
-    is one of a network's, which run one behind the other."""
+    """`problem` is what a kernel computes, `device` what it runs on, which the user calls `target_text`.
+    `in_network`: it is one of a network's, which run one behind the other."""
 
     problem: Definition
     device: Device
     target_text: str = "cpu"
-    is_link: bool = False
+    in_network: bool = False
 
     @cached_property
     def collapsed(self) -> ComputeDAG:

@@ -55,7 +55,7 @@ def make_task(
 
     problem, device, chosen = request.problem, request.device, chosen or Space()
     found = device.hardware.sketches(request.collapsed, device, chosen.rules)
-    if request.is_link:  # in a network kernels are joined to be one nest
+    if request.in_network:  # in a network kernels are joined to be one nest
         found = tuple(s for s in found if MARK in s.name) or found
     found = chosen.narrow(found) if chosen.narrow and found else found
     if not found:
