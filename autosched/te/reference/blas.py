@@ -143,6 +143,8 @@ def evaluate(c: Contraction, shape: Sequence[int], dtype: str, cut: float = 0.0)
         if b.err is not None:
             err += _magnitudes(c, shape, size_a + rules.error_of(a), b.err)
     err += 2.0 * c.terms * DTYPES[dtype].underflow
+    if not any(x.err is not None and np.isinf(x.err).any() for x in (c.a.value, c.b.value)):
+        return Bounded(value, rules.tamed(value, err, dtype))
     unbounded = np.where(_has_unbounded(c, shape), np.inf, 0.0)
     return Bounded(value, rules.tamed(value, err + unbounded, dtype, unbounded))
 
