@@ -315,6 +315,14 @@ def bags(**words: Any) -> Callable[..., Any]:
     return lambda w, i, o: F.embedding_bag(i, w, o, **words)
 
 
+def product_of_codes(width: int, depth: int, group: int) -> tuple[Callable[..., Any], list[Any]]:
+    """With weights as torch's kernels for this processor want them."""
+    aten = torch.ops.aten
+    packed = aten._convert_weight_to_int4pack_for_cpu(ids(16, width, depth).to(torch.int32), 2)
+    given = [x(3, depth), packed, x(depth // group, width, 2)]
+    return lambda a, w, s: aten._weight_int4pack_mm_for_cpu(a, w, group, s), given
+
+
 def layers(mask: Any = None, padding: Any = None, **words: Any) -> Callable[..., Any]:
     """A layer as torch runs it where no gradients are needed."""
     torch.manual_seed(0)
@@ -341,6 +349,9 @@ LAYERS: Cases = {
         [_TABLE, ids(11, 9), torch.tensor([0, 4, 9]), x(9)],
     ),
     "bags of one size": (lambda w, i: F.embedding_bag(i, w), [_TABLE, ids(11, 4, 3)]),
+    "codes of 4 bits": product_of_codes(144, 64, 32),
+    "codes of one block": product_of_codes(64, 96, 32),
+    "codes of few columns": product_of_codes(16, 128, 64),
     "layers": (layers(), [x(2, 3, 8)]),
     "layers with their norms first": (layers(norm_first=True, activation="gelu"), [x(2, 3, 8)]),
     "layers with padding": (layers(padding=_PADDING), [x(2, 3, 8)]),

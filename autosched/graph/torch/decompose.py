@@ -1,5 +1,5 @@
 """Operators of torch that compute much at once, as those that have rules: the layers of transformers as torch runs them
-without gradients, bags of embeddings, distances.
+without gradients, products with weights of 4 bits, bags of embeddings, distances.
 
 A function gets the arguments of its ATen operator by their names, those that are left out too.
 """
@@ -17,6 +17,7 @@ from torch import Tensor
 
 MOST_COMPARED = 1024  # boundaries that are worth comparing with each number; torch halves them
 _MEAN, _MAX = 1, 2  # modes of bags; 0 is their sum
+_COLUMNS = {"AVX512": 64, "AVX2": 32}  # of a block, by what torch finds that the processor has
 _OF_KEYS = 1  # the kind of a mask for each batch; others fit the scores
 Given = SimpleNamespace
 
@@ -33,6 +34,7 @@ def decomposed() -> dict[Any, Callable[..., Any]]:
         aten.bucketize.Tensor: lambda a: search(a, a.boundaries, a.self),
         aten._cdist_forward.default: distances,
         aten._trilinear.default: trilinear,
+        aten._weight_int4pack_mm_for_cpu.default: product_of_codes,
     }
     return {overload: _with_names(overload, function) for overload, function in table.items()}
 
@@ -136,6 +138,31 @@ def distances(a: Given) -> Tensor:
 def trilinear(a: Given) -> Tensor:
     """The product of three tensors with dimensions of size 1 put in, summed over some."""
     return (_spread(a.i1, a.expand1) * _spread(a.i2, a.expand2) * _spread(a.i3, a.expand3)).sum(a.sumdim)
+
+
+def product_of_codes(a: Given) -> Tensor:
+    """The product with weights (code - 8) * scale + zero, of which `qGroupSize` along a row share scale and zero."""
+    codes = _codes_of(a.mat2)
+    groups = codes.reshape(codes.shape[0], -1, a.qGroupSize).to(torch.float32) - 8
+    scales, zeros = (a.qScaleAndZeros[:, :, n].to(torch.float32).t().unsqueeze(2) for n in range(2))
+    weights = (groups * scales + zeros).flatten(1)
+    return F.linear(a.self, weights.to(a.self.dtype))
+
+
+def _codes_of(packed: Tensor) -> Tensor:
+    """Codes [N, K] of 4 bits, as torch's kernels for this processor have packed them in bytes [N, K / 2]: in blocks of
+    columns, K rows in each, of which the first half are low bits; the columns of a last, narrower block are neighbours
+    in a byte, as all are where there are no kernels for vectors."""
+    width, depth = packed.shape[0], 2 * packed.shape[1]
+    block = _COLUMNS.get(torch.backends.cpu.get_cpu_capability(), width + 1)
+    whole, found = width - width % block, []
+    if whole:
+        bytes_ = packed[:whole].reshape(whole // block, depth, block // 2)
+        found.append(torch.cat([bytes_ & 15, bytes_ >> 4], 2).transpose(1, 2).reshape(whole, depth))
+    if whole < width:
+        bytes_ = packed[whole:].reshape(depth, (width - whole) // 2)
+        found.append(torch.stack([bytes_ & 15, bytes_ >> 4], 2).reshape(depth, width - whole).t())
+    return torch.cat(found)
 
 
 def _spread(x: Tensor, dims: list[int]) -> Tensor:
