@@ -32,12 +32,14 @@ class RowWrite:
     downwards counts from the end, and one beyond is passed over.
 
     `shape`: how many times its places there are before the axis, its places, and the rows for each of these times.
+    `sharing`: how many of these times, one after the other, have the same places.
     """
 
     to: Pointer
     at: Pointer
     rows: Pointer
     shape: tuple[int, int, int]
+    sharing: int
     nbytes: int
     index_bytes: int
 

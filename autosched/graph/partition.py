@@ -303,6 +303,8 @@ class _Partition:
         done, no reader of what was there before comes later."""
         if node.operator != "write_rows" or not self.in_place or self._is_alone(node):
             return None
+        if self.homes[id(node)].nodes != [node]:
+            return None
         base, at, rows = (name or "" for name in node.inputs)
         alone = self.graph.users[base] == (node,) and base not in (*self.graph.outputs, at, rows)
         if base not in self.graph.inputs or node.outputs[0] not in self.graph.outputs or not alone:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -51,8 +51,8 @@ class Join:
 
 @dataclass(frozen=True)
 class Write:
-    """`output` is `base`, an input, with `rows` at the places `at` along `axis`. It is in the input's memory where the
-    caller gives that for both, and else in a copy."""
+    """`output` is `base`, an input, with `rows` at the places `at` along `axis`, [n] or for each index of the first
+    dimension [batch, n]. It is in the input's memory where the caller gives that for both, and else in a copy."""
 
     output: str
     base: str
@@ -66,6 +66,9 @@ class Write:
 
     def of(self, base: Array, at: Array, rows: Array) -> Array:
         """`output` from the arrays that it is made of."""
+        if at.ndim == 2:
+            each = replace(self, axis=self.axis - 1)
+            return np.stack([each.of(*parts) for parts in zip(base, at, rows, strict=True)])
         made, size = np.moveaxis(base.copy(), self.axis, 0), base.shape[self.axis]
         for place, row in zip(at.tolist(), np.moveaxis(rows, self.axis, 0), strict=True):
             if -size <= place < size:

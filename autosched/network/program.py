@@ -126,9 +126,10 @@ class NetworkProgram:
         values, axis = self.graph.values, write.axis
         whole = values[write.base]
         outer, inner = math.prod(whole.shape[:axis]), math.prod(whole.shape[axis + 1 :])
-        shape = outer, whole.shape[axis], math.prod(values[write.at].shape)
+        *sets, count = values[write.at].shape
         nbytes, index_bytes = inner * DTYPES[whole.dtype].nbytes, DTYPES[values[write.at].dtype].nbytes
-        return RowWrite(to, at, rows, shape, nbytes, index_bytes)
+        shape, sharing = (outer, whole.shape[axis], count), outer // math.prod(sets)
+        return RowWrite(to, at, rows, shape, sharing, nbytes, index_bytes)
 
     def constant(self, name: str) -> Pointer | None:
         """Where a constant lies, or a view of one; None where kernels have it packed alone."""

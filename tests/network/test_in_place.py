@@ -16,12 +16,13 @@ from autosched.network.inputs import input_sets
 RNG = np.random.default_rng(11)
 
 
-def cached(shape=(2, 3, 7, 5), axis=2, count=2, index="int64", also_read=False):
-    """The rows 2 x + 1 go into a cache; read are sums of it afterwards and, perhaps, what it was before."""
+def cached(shape=(2, 3, 7, 5), axis=2, count=2, index="int64", also_read=False, of_each=False):
+    """The rows 2 x + 1 go into a cache, of each batch to places of its own perhaps; read are sums of it afterwards and,
+    perhaps, what it was before."""
     rows = (*shape[:axis], count, *shape[axis + 1 :])
     values = {
         "cache": Value("cache", shape, "float32"),
-        "at": Value("at", (count,), index),
+        "at": Value("at", (shape[0], count) if of_each else (count,), index),
         "x": Value("x", rows, "float32"),
         "two": Value("two", (), "float32"),
     }
@@ -55,10 +56,14 @@ def arrays_of(graph, places):
         ((1, 13), 1, (12,), "int32"),
         ((11, 1), 0, (-1, 3, 3), "int64"),
         ((3, 5, 17), 1, (7, -6, 0), "int32"),  # two that there are not
+        ((3, 2, 5, 7), 2, ((4,), (-5,), (5,)), "int64"),
+        ((2, 5, 3), 1, ((1, 3, 3), (-1, 0, -6)), "int32"),
+        ((2, 1, 1), 1, ((0,), (-2,)), "int64"),
     ],
 )
 def test_rows_are_written_where_they_are_asked_for(shape, axis, places, index):
-    graph = cached(shape, axis, len(places), index)
+    of_each = isinstance(places[0], tuple)
+    graph = cached(shape, axis, len(places[0] if of_each else places), index, of_each=of_each)
     arrays = arrays_of(graph, places)
     want = interpret(graph, arrays)
     model = compile_graph(graph, threads=2)
@@ -164,3 +169,46 @@ def test_scatters_of_rows_are_such_writes(how, axis):
     want = interpret(graph, arrays)["new"]
     model(*(arrays[name] for name in graph.inputs), out=arrays["cache"])
     np.testing.assert_array_equal(arrays["cache"], want)
+
+
+def test_onnx_s_caches_stay_where_they_are():
+    """Of two sequences of different lengths, in a circle and as attention of grouped queries has them."""
+    onnx = pytest.importorskip("onnx")
+    from autosched.graph.onnx.importer import import_model
+
+    helper, kinds = onnx.helper, {"int64": onnx.TensorProto.INT64, "int32": onnx.TensorProto.INT32}
+
+    def graph_of(nodes, given, outputs, total=None):
+        ins = [helper.make_tensor_value_info(n, kinds.get(a.dtype.name, 1), a.shape) for n, a in given.items()]
+        outs = [helper.make_empty_tensor_value_info(name) for name in outputs]
+        tables = [] if total is None else [onnx.numpy_helper.from_array(np.array(total, "int32"), "total")]
+        sets = [helper.make_opsetid("", 24), helper.make_opsetid("com.microsoft", 1)]
+        made = helper.make_model(helper.make_graph(nodes, "test", ins, outs, tables), opset_imports=sets)
+        return import_model(made, {}, {})
+
+    def check(graph, given, caches):
+        want = interpret(graph, given)
+        model = compile_graph(graph, threads=1)
+        numbers = {graph.outputs.index(new): graph.inputs.index(old) for old, new in caches.items()}
+        assert model.program.in_place == numbers
+        out = tuple(given[graph.inputs[numbers[n]]] if n in numbers else np.empty(want[name].shape, "float32")
+                    for n, name in enumerate(graph.outputs))  # fmt: skip
+        model(*(given[name] for name in graph.inputs), out=out if len(out) > 1 else out[0])
+        for name, array in zip(graph.outputs, out, strict=True):
+            np.testing.assert_allclose(array, want[name], rtol=1e-5, atol=1e-5)
+
+    def normal(*shape):
+        return RNG.standard_normal(shape).astype("float32")
+
+    circle = {"past": normal(2, 5, 6), "new": normal(2, 3, 6), "first": np.array([4, 1])}
+    node = helper.make_node("TensorScatter", [*circle], ["now"], axis=1, mode="circular")
+    check(graph_of([node], circle, ["now"]), circle, {"past": "now"})
+    step = {
+        **{"q": normal(2, 1, 64), "k": normal(2, 1, 32), "v": normal(2, 1, 32), "pk": normal(2, 2, 9, 16)},
+        **{"pv": normal(2, 2, 9, 16), "lengths": np.array([2, 4], "int32")},
+    }
+    node = helper.make_node(
+        *("GroupQueryAttention", [*step, "total"], ["y", "nk", "nv"]),
+        **{"domain": "com.microsoft", "num_heads": 4, "kv_num_heads": 2},
+    )
+    check(graph_of([node], step, ["y", "nk", "nv"], 5), step, {"pk": "nk", "pv": "nv"})

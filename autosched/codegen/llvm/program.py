@@ -15,7 +15,9 @@ from autosched.codegen.source import function_attributes
 from autosched.target import Target
 
 _WRITE_ROWS = """
-define internal void @write_rows.i$bits(ptr %to, ptr %at, ptr %rows, i64 %outer, i64 %size, i64 %n, i64 %bytes) #0 {
+define internal void @write_rows.i$bits(
+  ptr %to, ptr %at, ptr %rows, i64 %outer, i64 %size, i64 %n, i64 %sharing, i64 %bytes
+) #0 {
 entry:
   %total = mul i64 %outer, %n
   br label %next
@@ -26,7 +28,10 @@ next:
 row:
   %o = udiv i64 %i, %n
   %k = urem i64 %i, %n
-  %place.at = getelementptr i$bits, ptr %at, i64 %k
+  %set = udiv i64 %o, %sharing
+  %sets.before = mul i64 %set, %n
+  %number.at = add i64 %sets.before, %k
+  %place.at = getelementptr i$bits, ptr %at, i64 %number.at
   %read = load i$bits, ptr %place.at
   %given = $given
   %from.end = add i64 %given, %size
@@ -98,7 +103,7 @@ def _written(number: int, write: RowWrite) -> Iterator[str]:
     for word, pointer in places.items():
         yield from _pointer(f"%{word}{number}", pointer)
     pointers = ", ".join(f"ptr %{word}{number}" for word in places)
-    numbers = ", ".join(f"i64 {n}" for n in (*write.shape, write.nbytes))
+    numbers = ", ".join(f"i64 {n}" for n in (*write.shape, write.sharing, write.nbytes))
     yield f"  call void @write_rows.i{8 * write.index_bytes}({pointers}, {numbers})"
 
 

@@ -168,15 +168,39 @@ def scatter_nd(x: Tensor, ids: Tensor, updates: Tensor, reduction: str = "none")
 
 @operator
 def write_rows(x: Tensor, at: Tensor, rows: Tensor, axis: int) -> Tensor:
-    """x with row n of `rows`, along `axis`, at the place at[n]; of several at one place the last. Places from -1
-    downwards count from the end, and others beyond `x` are not written."""
-    axis, size = axis_of(axis, len(x.shape)), math.prod(at.shape)
-    _check_updates(x, rows, (*x.shape[:axis], size, *x.shape[axis + 1 :]))
+    """x with row n of `rows`, along `axis`, at the place at[n], or for index b of the first dimension at[b, n]; of
+    several at one place the last. Places from -1 downwards count from the end, and others beyond `x` are not written.
+    """
+    axis = axis_of(axis, len(x.shape))
+    if at.shape[:-1] not in ((), x.shape[:1]) or (len(at.shape) == 2 and axis == 0):
+        raise GraphError(f"places {list(at.shape)} are neither [n] nor [{x.shape[0]}, n] along an axis after the first")
+    count, size = at.shape[-1], x.shape[axis]
+    _check_updates(x, rows, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
 
-    def hit(index: tuple[Expr, ...], k: Expr) -> Expr:
-        return te.equal(from_end(at[k], x.shape[axis]), index[axis])
+    def is_at(place: tuple[Expr, ...], k: Expr | int) -> Expr:
+        return te.equal(from_end(at[(*place[:-1], k)], size), place[-1])
 
-    return _scattered(x, size, "none", hit, lambda i, k: rows[replaced(i, axis, k)])
+    def place_of(index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return (*index[: len(at.shape) - 1], index[axis])
+
+    def one(*index: Expr) -> Expr:
+        return te.select(is_at(place_of(index), 0), rows[replaced(index, axis, te.const(0))], x[index])
+
+    def last(*place: Expr) -> Expr:
+        k = te.reduce_axis(count, "k")
+        return te.max(te.select(is_at(place, k), k, te.const(-1)), axis=k)
+
+    if count == 1:
+        written: Tensor = te.compute(x.shape, one, name="written")
+        return written
+    found = te.compute((*at.shape[:-1], size), last, name="last")
+
+    def any_of(*index: Expr) -> Expr:
+        row = found[place_of(index)]
+        return te.select(row >= 0, rows[replaced(index, axis, row)], x[index])
+
+    written = te.compute(x.shape, any_of, name="written")
+    return written
 
 
 def _check_updates(x: Tensor, updates: Tensor, shape: tuple[int, ...]) -> None:

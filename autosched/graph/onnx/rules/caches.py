@@ -22,15 +22,14 @@ def tensor_scatter(site: Site) -> Results:
 
 def written(site: Site, past: str, new: str, axis: int, first: str, circular: bool = False) -> str:
     """`past` with `new` along `axis`, from the place on that `first` [batch] says; in a circle behind the end comes the
-    start."""
-    shape, length = site.shape(past), site.shape(new)[axis]
-    size = shape[axis]
-    places = site.constant(np.arange(size)[None], "int64")
-    shifted = site.emit("sub", places, site.reshape(site.cast(first, "int64"), (shape[0], 1)))
+    start. Where there is no such place nothing is written."""
+    batch, size, length = site.shape(past)[0], site.shape(past)[axis], site.shape(new)[axis]
+    steps = site.constant(np.arange(length)[None], "int64")
+    places = site.emit("add", site.reshape(site.cast(first, "int64"), (batch, 1)), steps)
+    beyond = site.constant(size, "int64")
     if circular:
-        shifted = site.emit("mod", shifted, site.constant(size, "int64"), fmod=False)
-    inside = site.emit("clip", shifted, low=0, high=length - 1)  # the place among the new ones, where it is one
-    row = tuple(n if d in (0, axis) else 1 for d, n in enumerate(shape))
-    is_new = site.reshape(site.emit("equal", shifted, inside), row)
-    each = site.emit("expand", site.reshape(inside, row), shape=shape)
-    return site.emit("where", is_new, site.emit("gather_elements", new, each, axis=axis), past)
+        places = site.emit("mod", places, beyond, fmod=False)
+    else:  # a negative place would count from the end
+        places = site.emit("where", site.emit("less", places, site.constant(0, "int64")), beyond, places)
+    at = site.reshape(places, (length,) if batch == 1 else (batch, length))
+    return site.emit("write_rows", past, at, new, axis=axis)
