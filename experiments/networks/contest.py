@@ -26,7 +26,7 @@ from experiments.networks.contestants import (
     Entrance,
     relative_error,
 )
-from experiments.scoreboard.contest import Entry, Process, Rules, alternate, ask, variables
+from experiments.scoreboard.contest import Entry, Process, Rules, alternate, ask, rounds_of, variables
 
 KERNEL_ROUNDS = 8  # even: each order as often as its reverse
 LOAD_S, TIME_S, KERNELS_S = 900.0, 120.0, 600.0  # deadlines
@@ -120,7 +120,8 @@ def hold(bout: NetworkBout, rules: Rules, directory: Path, given: Mapping[str, P
     alone: Entry = {}
     for name in (TUNED, OURS):
         if not alone and "reason" not in entries.get(name, {"reason": "not there"}):
-            words = {"op": "kernels", "rounds": min(rules.rounds, KERNEL_ROUNDS), "block_s": rules.block_s}
+            rounds = rounds_of(entries[name]["seconds"], min(rules.rounds, KERNEL_ROUNDS))
+            words = {"op": "kernels", "rounds": rounds, "block_s": rules.block_s}
             alone = {**ask(given[name], words, KERNELS_S), "of": name}
     return {"entries": entries, "alone": alone}
 

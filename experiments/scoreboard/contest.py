@@ -26,8 +26,8 @@ from experiments.scoreboard.contestant import CALL, MULTIPLY, OPERATIONS, OURS, 
 TORCH, COMPILED, NUMPY, METASCHEDULE = "torch", "torch.compile", "numpy", "metaschedule"
 PEERS = (TORCH, COMPILED, NUMPY, METASCHEDULE)
 BLOCK_S = 0.05
-ROUNDS, SLOW_ROUNDS = 10, 4  # even: each order as often as its reverse
-SLOW_S = 0.25  # calls that take longer have SLOW_ROUNDS rounds
+ROUNDS = 10  # even: each order as often as its reverse
+SLOW_ROUNDS = ((1.0, 2), (0.25, 4))  # calls that take longer than so many seconds have so many rounds at most
 REST_S = 0.05  # before each block: the threads of other pools go on spinning for a while, on the cores that this needs
 LONG_RESTS_S = {METASCHEDULE: 0.5, NUMPY: 0.2}  # after these: OpenBLAS's threads were seen to spin for 100 ms
 ENTER_S, TIME_S = 240.0, 120.0  # deadlines
@@ -189,7 +189,7 @@ def alternate(
 ) -> dict[str, Entry]:  # fmt: skip
     """Entries of all: a sample in each round, forwards and backwards in turn, after one round to warm up.
 
-    One that fails takes no further part. Where a call takes longer than SLOW_S there are fewer rounds.
+    One that fails takes no further part. Slow calls have fewer rounds, see `rounds_of`.
     """
     samples: dict[str, list[float]] = {name: [] for name in present}
     failed: dict[str, Entry] = {}
@@ -203,11 +203,16 @@ def alternate(
                 failed[name] = {"reason": answer["reason"]}
             elif n >= 0:
                 samples[name].append(answer["seconds"])
-            elif answer["seconds"] > SLOW_S:
-                rounds = min(rounds, SLOW_ROUNDS)
+            else:
+                rounds = rounds_of(answer["seconds"], rounds)
         order.reverse()
         n += 1
     return {name: failed.get(name) or summary(times) for name, times in samples.items()}
+
+
+def rounds_of(seconds: float, most: int) -> int:
+    """How many rounds there are of calls that take so long."""
+    return next((min(n, most) for longer, n in SLOW_ROUNDS if seconds > longer), most)
 
 
 def summary(times: Sequence[float]) -> Entry:

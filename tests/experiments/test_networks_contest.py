@@ -16,7 +16,8 @@ from autosched.network.compile import compile_graph
 from experiments.networks import __main__ as script
 from experiments.networks.chart import draw, heights
 from experiments.networks.contest import NetworkBout, entrants, hold
-from experiments.networks.contestants import EAGER, ORT, OURS, OWN, PEERS, TUNED, relative_error
+from experiments.networks.contestant import Contestant
+from experiments.networks.contestants import EAGER, ORT, OURS, OWN, PEERS, TUNED, Loaded, relative_error
 from experiments.networks.kernels import facts_of
 from experiments.networks.table import HEADER, best_peer, cells, failures, losses, present, totals
 from experiments.report.networks import networks
@@ -223,3 +224,15 @@ def test_a_tiny_run(tmp_path):
     assert found["entries"][EAGER]["seconds"] > 0
     assert found["alone"]["kernels_s"] > found["alone"]["bound_s"] > 0
     assert f"| `{found['case']}` |" in done.stdout
+
+
+def test_a_long_call_warms_up_by_itself(monkeypatch):
+    calls: list[int] = []
+    contestant = Contestant(Loaded(lambda: calls.append(1), list))
+    monkeypatch.setattr("experiments.networks.contestant.LONG_S", -1.0)
+    assert contestant.sample(0.0)["seconds"] >= 0.0
+    assert contestant.sample(0.0)["seconds"] >= 0.0
+    assert len(calls) == 2
+    monkeypatch.setattr("experiments.networks.contestant.LONG_S", 60.0)
+    contestant.sample(0.0)
+    assert len(calls) == 4

@@ -168,9 +168,10 @@ def test_there_is_a_longer_rest_after_threads_that_spin_longer():
 
 def test_slow_calls_have_fewer_rounds_and_one_that_fails_is_out():
     answers = iter([{"seconds": 1.0}, {"reason": "gone"}])
-    found = alternate("ab", Rules(rounds=10, rest_s=0), {"a": lambda: {"seconds": 1.0}, "b": lambda: next(answers)})
-    assert found["a"]["samples"] == contest.SLOW_ROUNDS
+    found = alternate("ab", Rules(rounds=10, rest_s=0), {"a": lambda: {"seconds": 0.5}, "b": lambda: next(answers)})
+    assert found["a"]["samples"] == 4
     assert found["b"] == {"reason": "gone"}
+    assert [contest.rounds_of(s, most) for s, most in ((0.2, 10), (2.0, 10), (0.5, 3), (2.0, 1))] == [10, 2, 3, 1]
 
 
 def test_a_contest_has_an_entry_for_everyone(tmp_path):
