@@ -1,4 +1,4 @@
-"""TVM MetaSchedule as a peer: tuned once for each processor and case, then served from a cache of shared libraries."""
+"""TVM MetaSchedule as a peer: tuned once for each processor and case or network, then served from its cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autosched.te import ComputeDAG
 from experiments.tuning import answer
 
 PEER = Path(__file__).resolve().with_name("metaschedule_peer.py")
-TUNING_TIMEOUT_S = 3600.0
+TUNING_TIMEOUT_S = 10800.0  # of 2,000 trials of a network; a case takes a minute for 64
 PROBE_TIMEOUT_S = 60.0
 # Exit code 0: fit; 3: no TVM; 4: PyTorch is there as well.
 PROBE = "import sys; from importlib.util import find_spec as f; sys.exit(3 if not f('tvm') else 4 if f('torch') else 0)"
@@ -52,7 +52,7 @@ class MetaSchedule:
         return cls(python, state_directory() / "metaschedule", parse_target("cpu").mcpu, trials, seed)
 
     def library(self, label: str, batch: int, threads: int) -> Path:
-        """Where the cache has the best kernel of a case, 'c2d:1'."""
+        """Where the cache has the best kernel of a case, 'c2d:1', or the program of a network."""
         words = (self.mcpu, f"{threads}threads", f"{self.trials}trials", f"seed{self.seed}")
         name = label.replace(":", "-") + ("" if batch == 1 else f"-batch{batch}")
         return self.cache / "-".join(words) / f"{name}.so"
@@ -62,25 +62,35 @@ class MetaSchedule:
 
         `args`: the workload's arguments by name, in the order of its shape tuple.
         """
-        library = self.library(label, batch, threads)
-        note = library.with_suffix(".json")
-        if library.exists() and note.exists():
-            kept: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
-            return kept
-        library.parent.mkdir(parents=True, exist_ok=True)
-        command = [str(self.python), str(PEER), "tune", "--workload", label.partition(":")[0]]
-        command += ["--shape", ",".join(str(value) for value in args.values())]
-        command += ["--trials", str(self.trials), "--threads", str(threads), "--seed", str(self.seed)]
-        command += ["--library", str(library)]
-        found = answer(command, TUNING_TIMEOUT_S)
-        if "error" not in found:
-            note.write_text(json.dumps(found) + "\n", encoding="utf-8")
-        return found
+        shape = ",".join(str(value) for value in args.values())
+        words = ["tune", "--workload", label.partition(":")[0], "--shape", shape]
+        return self._kept(words, self.library(label, batch, threads), threads)
+
+    def tuned_network(self, model: Path, label: str, batch: int, threads: int) -> dict[str, Any]:
+        """The same for a network, whose ONNX file is `model`."""
+        return self._kept(["tune-network", "--model", str(model)], self.library(label, batch, threads), threads)
 
     def command(self, label: str, batch: int, threads: int) -> list[str]:
         """Of a process that runs its kernel."""
         own = ["--workload", label.partition(":")[0], "--library", str(self.library(label, batch, threads))]
         return [str(self.python), str(PEER), "serve", *own, "--threads", str(threads)]
+
+    def network_command(self, label: str, batch: int, threads: int) -> list[str]:
+        """Of a process that runs its program of a network."""
+        library = str(self.library(label, batch, threads))
+        return [str(self.python), str(PEER), "serve-network", "--library", library, "--threads", str(threads)]
+
+    def _kept(self, words: Sequence[str], library: Path, threads: int) -> dict[str, Any]:
+        note = library.with_suffix(".json")
+        if library.exists() and note.exists():
+            kept: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
+            return kept
+        library.parent.mkdir(parents=True, exist_ok=True)
+        command = [str(self.python), str(PEER), *words, "--trials", str(self.trials), "--threads", str(threads)]
+        found = answer([*command, "--seed", str(self.seed), "--library", str(library)], TUNING_TIMEOUT_S)
+        if "error" not in found:
+            note.write_text(json.dumps(found) + "\n", encoding="utf-8")
+        return found
 
 
 def same_sizes(dag: ComputeDAG, shapes: Sequence[Sequence[int]]) -> bool:

@@ -6,8 +6,8 @@ Each contestant has a process of its own that loads the network once, with as ma
 calls on request; all take turns in rounds, forwards and backwards. Results are compared with eager PyTorch's before
 anything is timed. ONNX Runtime and OpenVINO get the file that torch.onnx.export makes. With `--tune 2m` ours takes part
 once more, tuned before for so long, with `--winograd` a third time. A network's name with `_int8` behind it is the
-network as bytes, quantised by ONNX Runtime; it has a file alone, and ONNX Runtime is who results are compared with. A
-row has besides
+network as bytes, quantised by ONNX Runtime; it has a file alone, and ONNX Runtime is who results are compared with.
+With `--peer-python` TVM's MetaSchedule is tuned for `--trials`, once, and takes part as well. A row has besides
 
   kernels_s   our kernels alone, each in a compiled loop and as often as the network has it, timed in turn
   network_s   the network timed in turn with them, from Python

@@ -14,6 +14,7 @@ import experiments.networks
 from autosched.cli import options
 from autosched.errors import AutoschedError, UsageError
 from autosched.target import usable_cores
+from experiments.metaschedule import MetaSchedule
 from experiments.networks.chart import draw
 from experiments.networks.contest import NetworkBout, hold, processes
 from experiments.networks.contestants import INT8, OURS, PEERS
@@ -26,6 +27,7 @@ from experiments.scoreboard.contest import ROUNDS, Rules
 from experiments.scoreboard.ledger import Ledger
 from experiments.tuning import load_now, result_file
 
+TRIALS = 2000  # of all tasks of a network together
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "networks.json"
 
 
@@ -33,7 +35,7 @@ def play(bout: NetworkBout, rules: Rules, directory: Path) -> dict[str, Any]:
     """One row; without a time of ours it has an error."""
     facts = {"date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "revision": revision()}
     row = {**bout.row, **facts, "load_before": load_now()}
-    with processes(bout, rules.peers, directory) as given:
+    with processes(bout, rules, directory) as given:
         row |= hold(bout, rules, directory, given)
     ours = row["entries"][OURS]
     return row | {"error": f"ours: {ours['reason']}"} if "reason" in ours else row
@@ -68,6 +70,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--winograd", action="store_true", help="with --tune: and so with Winograd's transforms of convolutions")
     add("--rounds", type=options.integer(1), default=ROUNDS, metavar="N", help=f"default {ROUNDS}, fewer of slow calls")
     add("--peers", default=",".join(PEERS), metavar="NAMES", help=f"beside eager; default {','.join(PEERS)}")
+    add("--peer-python", type=Path, metavar="PYTHON", help="interpreter with TVM: MetaSchedule takes part, tuned once")
+    add("--trials", type=options.integer(1), default=TRIALS, metavar="N", help=f"of MetaSchedule, default {TRIALS}")
     add("--reduced", action="store_true", help="the networks at the sizes of tests: no results to quote")
     add("--resume", action="store_true", help="skip what has a result")
     add("--report", action="store_true", help="table and chart of the file, without measuring")
@@ -94,11 +98,12 @@ def bouts_of(args: argparse.Namespace) -> list[NetworkBout]:
 
 
 def rules_of(args: argparse.Namespace) -> Rules:
-    """Raises UsageError for peers that there are not."""
+    """Raises UsageError for peers that there are not, and an interpreter that has no TVM."""
     peers = tuple(filter(None, args.peers.split(",")))
     if unknown := [name for name in peers if name not in PEERS]:
         raise UsageError(f"there is no peer {unknown[0]!r}: --peers takes {', '.join(PEERS)}")
-    return Rules(peers, args.rounds)
+    peer = args.peer_python and MetaSchedule.with_python(args.peer_python, args.trials, seed=0)
+    return Rules(peers, args.rounds, metaschedule=peer)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

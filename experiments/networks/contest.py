@@ -18,6 +18,7 @@ from experiments.networks.contestants import (
     EAGER,
     FROM_ONNX,
     INT8,
+    MODEL,
     ORT,
     OURS,
     OWN,
@@ -26,7 +27,7 @@ from experiments.networks.contestants import (
     Entrance,
     relative_error,
 )
-from experiments.scoreboard.contest import Entry, Process, Rules, alternate, ask, rounds_of, variables
+from experiments.scoreboard.contest import METASCHEDULE, Entry, Process, Rules, alternate, ask, rounds_of, variables
 
 KERNEL_ROUNDS = 8  # even: each order as often as its reverse
 LOAD_S, TIME_S, KERNELS_S = 900.0, 120.0, 600.0  # deadlines
@@ -69,21 +70,24 @@ class NetworkBout:
         return Entrance(self.network, self.batch, self.threads, self.reduced, directory, self.tuning_s)
 
 
-def entrants(bout: NetworkBout, peers: Sequence[str]) -> tuple[str, ...]:
+def entrants(bout: NetworkBout, rules: Rules) -> tuple[str, ...]:
     """Ours first, and the judge always; of networks of bytes those that read files."""
     able = FROM_ONNX if bout.is_int8 else PEERS
-    return (*bout.own, *(name for name in able if name == bout.judge or name in peers))
+    last = (METASCHEDULE,) if rules.metaschedule is not None and not bout.is_int8 else ()
+    return (*bout.own, *(name for name in able if name == bout.judge or name in rules.peers), *last)
 
 
 @contextmanager
-def processes(bout: NetworkBout, peers: Sequence[str], directory: Path) -> Iterator[dict[str, Process]]:
+def processes(bout: NetworkBout, rules: Rules, directory: Path) -> Iterator[dict[str, Process]]:
     """A process for each, started when first asked. Ours has an empty cache, so that its first load is a cold one, and
     no records but its own."""
-    command = [sys.executable, "-m", "experiments.networks.contestant", str(os.getpid())]
-    own = {name: str(directory / "cache") for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME")}
-    environment = {**variables(bout.threads), **own}
-    names = (*entrants(bout, peers), EXPORTER)
-    found = {name: ProcessArena(command, directory / f"{name}.log", environment) for name in names}
+    own = [sys.executable, "-m", "experiments.networks.contestant", str(os.getpid())]
+    caches = {name: str(directory / "cache") for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME")}
+    environment = {**variables(bout.threads), **caches}
+    commands = dict.fromkeys((*entrants(bout, rules), EXPORTER), own)
+    if METASCHEDULE in commands and rules.metaschedule is not None:
+        commands[METASCHEDULE] = rules.metaschedule.network_command(bout.network, bout.batch, bout.threads)
+    found = {name: ProcessArena(command, directory / f"{name}.log", environment) for name, command in commands.items()}
     try:
         yield dict(found)
     finally:
@@ -99,18 +103,19 @@ def hold(bout: NetworkBout, rules: Rules, directory: Path, given: Mapping[str, P
     """
     request = {**asdict(bout.entrance(directory)), "directory": str(directory)}
     exported: Entry = {}
-    names = entrants(bout, rules.peers)
-    reading = (*FROM_ONNX, *(bout.own if bout.is_int8 else ()))
+    names = entrants(bout, rules)
+    reading = (*FROM_ONNX, METASCHEDULE, *(bout.own if bout.is_int8 else ()))
     if any(name in reading for name in names):
         exported = ask(given[EXPORTER], {**request, "op": "export"}, LOAD_S)
         given[EXPORTER].close()
     entries: dict[str, Entry] = {}
     for name in names:
-        if name in reading and "reason" in exported:
-            entries[name] = {"reason": f"no ONNX file: {exported['reason']}"}
-        else:
-            deadline_s = LOAD_S + bout.tuning_s
-            entries[name] = ask(given[name], {**request, "op": "enter", "name": name}, deadline_s)
+        entry = exported_note(exported) if name in reading else {}
+        if name == METASCHEDULE and "reason" not in entry:
+            entry = searched(bout, rules, directory)
+        if "reason" not in entry:
+            entry |= ask(given[name], {**request, "op": "enter", "name": name}, LOAD_S + bout.tuning_s)
+        entries[name] = entry
     for name, entry in entries.items():
         if "reason" not in entry:
             entry.update(compared(bout, name, directory))
@@ -124,6 +129,19 @@ def hold(bout: NetworkBout, rules: Rules, directory: Path, given: Mapping[str, P
             words = {"op": "kernels", "rounds": rounds, "block_s": rules.block_s}
             alone = {**ask(given[name], words, KERNELS_S), "of": name}
     return {"entries": entries, "alone": alone}
+
+
+def exported_note(exported: Entry) -> Entry:
+    return {"reason": f"no ONNX file: {exported['reason']}"} if "reason" in exported else {}
+
+
+def searched(bout: NetworkBout, rules: Rules, directory: Path) -> Entry:
+    """What MetaSchedule's search came to, now or when it was kept; {"reason": ...} where it has no program."""
+    assert rules.metaschedule is not None
+    found = rules.metaschedule.tuned_network(directory / MODEL, bout.network, bout.batch, bout.threads)
+    if "error" in found:
+        return {"reason": found["error"]["message"]}
+    return {name: found[name] for name in ("tuning_s", "trials", "failed", "mcpu", "version")}
 
 
 def samplers(names: Sequence[str], rules: Rules, given: Mapping[str, Process]) -> dict[str, Callable[[], Entry]]:

@@ -64,14 +64,42 @@ class ResNet50(nn.Module):
         return self.head(functional.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
-class BasicBlock3d(nn.Module):
-    def __init__(self, ci: int, co: int, stride: int) -> None:
+class BasicBlock(nn.Module):
+    def __init__(self, ci: int, co: int, stride: int, dims: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(conv_norm(ci, co, 3, stride, act=nn.ReLU, dims=3), conv_norm(co, co, dims=3))
-        self.down = nn.Identity() if stride == 1 and ci == co else conv_norm(ci, co, 1, stride, dims=3)
+        first = conv_norm(ci, co, 3, stride, act=nn.ReLU, dims=dims)
+        self.body = nn.Sequential(first, conv_norm(co, co, dims=dims))
+        self.down = nn.Identity() if stride == 1 and ci == co else conv_norm(ci, co, 1, stride, dims=dims)
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.relu(self.body(x) + self.down(x))
+
+
+def basic_stages(width: int, stages: int, dims: int) -> nn.Sequential:
+    """Two basic blocks a stage; each stage after the first has twice the width and half the extents."""
+    blocks: list[nn.Module] = []
+    ci = width
+    for n in range(stages):
+        co = width * 2**n
+        blocks += [BasicBlock(ci, co, 1 if n == 0 else 2, dims), BasicBlock(co, co, 1, dims)]
+        ci = co
+    return nn.Sequential(*blocks)
+
+
+class ResNet18(nn.Module):
+    """He et al. 2016."""
+
+    def __init__(self, width: int = 64, size: int = 224, stages: int = 4, classes: int = 1000) -> None:
+        super().__init__()
+        self.size, self.stem = size, conv_norm(3, width, 7, 2, act=nn.ReLU)
+        self.body, self.head = basic_stages(width, stages, 2), nn.Linear(width * 2 ** (stages - 1), classes)
+
+    def example(self, batch: int) -> tuple[Tensor, ...]:
+        return picture(batch, self.size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(functional.max_pool2d(self.stem(x), 3, 2, 1))
+        return self.head(functional.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
 class ResNet3d18(nn.Module):
@@ -81,20 +109,15 @@ class ResNet3d18(nn.Module):
         super().__init__()
         self.clip = clip
         stem = nn.Conv3d(3, width, (3, 7, 7), (1, 2, 2), (1, 3, 3), bias=False)
-        layers: list[nn.Module] = [stem, nn.BatchNorm3d(width), nn.ReLU()]
-        ci = width
-        for n in range(stages):
-            co = width * 2**n
-            layers += [BasicBlock3d(ci, co, 1 if n == 0 else 2), BasicBlock3d(co, co, 1)]
-            ci = co
-        self.body, self.head = nn.Sequential(*layers), nn.Linear(ci, classes)
+        self.stem = nn.Sequential(stem, nn.BatchNorm3d(width), nn.ReLU())
+        self.body, self.head = basic_stages(width, stages, 3), nn.Linear(width * 2 ** (stages - 1), classes)
 
     def example(self, batch: int) -> tuple[Tensor, ...]:
         frames, size = self.clip
         return (torch.randn(batch, 3, frames, size, size),)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(functional.adaptive_avg_pool3d(self.body(x), 1).flatten(1))
+        return self.head(functional.adaptive_avg_pool3d(self.body(self.stem(x)), 1).flatten(1))
 
 
 class SqueezeExcite(nn.Module):

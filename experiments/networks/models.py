@@ -13,7 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.networks.convolutional import EFFICIENTNET, Dcgan, InvertedStage, MobileNet, ResNet3d18, ResNet50, UNet
+from experiments.networks.convolutional import (
+    EFFICIENTNET,
+    Dcgan,
+    InvertedStage,
+    MobileNet,
+    ResNet3d18,
+    ResNet18,
+    ResNet50,
+    UNet,
+)
 from experiments.networks.sequences import DecoderPrefill, DecoderStep, Tagger
 from experiments.networks.transformers import Bert, UNetAttention, VisionTransformer
 
@@ -34,6 +43,7 @@ _SQUEEZED: Mapping[str, Any] = {"stages": EFFICIENTNET, "act": nn.SiLU, "squeeze
 _INT4: Mapping[str, Any] = {"group": 32}
 NETWORKS: Mapping[str, Network] = {
     "resnet50": Network(ResNet50, {"blocks": (1, 1), "width": 4, "size": 33, "classes": 5}),
+    "resnet18": Network(ResNet18, {"width": 4, "size": 33, "stages": 2, "classes": 5}),
     "mobilenet_v2": Network(
         MobileNet, {"stages": (InvertedStage(2, 5, 2, 2),), "ends": (4, 7), "size": 17, "classes": 5}
     ),

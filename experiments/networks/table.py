@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.networks.contestants import OURS, OWN, PEERS, TUNED, WINOGRAD
+from experiments.scoreboard.contest import METASCHEDULE
 from experiments.tuning import geomean, number
 
 Row = Mapping[str, Any]
@@ -75,6 +76,24 @@ def losses(rows: Sequence[Row]) -> str:
         if (best := best_peer(row, own)) and best[1] < 1
     ]
     return ", ".join(f"{case} {r:.3f} ({peer})" for r, case, peer in sorted(found))
+
+
+def searches(rows: Sequence[Row]) -> list[str]:
+    """What TVM's MetaSchedule reached and ours beside it, a sentence for each network it was tuned for."""
+    found = []
+    for row in rows:
+        peer = row.get("entries", {}).get(METASCHEDULE, {})
+        if "seconds" not in peer:
+            continue
+        beside = [
+            f"{number(ratio(row, METASCHEDULE, own))} of ours after {number(row['entries'][own].get('load_s'), 1)} s"
+            f" ({'as loaded' if own == OURS else own})"
+            for own in present(row)
+            if ratio(row, METASCHEDULE, own)
+        ]
+        said = f"{number(1e3 * peer['seconds'], 3)} ms after {peer['trials']} trials in {number(peer['tuning_s'], 0)} s"
+        found.append(f"`{row['case']}`: TVM's MetaSchedule {said}, {', '.join(beside)}.")
+    return found
 
 
 def totals(rows: Sequence[Row]) -> dict[str, Any]:

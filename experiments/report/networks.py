@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from experiments.networks.contestants import OURS, OWN
-from experiments.networks.table import HEADER, Row, best_peer, cells, failures, losses, present
+from experiments.networks.table import HEADER, Row, best_peer, cells, failures, losses, present, searches
 from experiments.report.contests import panel_name
 from experiments.report.markdown import table
 from experiments.report.results import Lines, Results
@@ -22,6 +22,8 @@ def networks(results: Results) -> Lines:
         said = f"Against the best peer {_means(rows)}."
         behind = losses(rows)
         lines += [f"{said} {f'A peer is faster in {behind}.' if behind else 'In no network is a peer faster.'}", ""]
+        if found := searches(rows):
+            lines += [" ".join(found), ""]
         if failed := failures(rows):
             lines += ["Without a time: " + "; ".join(failed) + ".", ""]
     return [*lines, results.source(results.rows, ("torch",))]

@@ -10,7 +10,7 @@ from experiments.networks.models import NETWORKS, build  # noqa: E402
 
 # Parameters as published: torchvision's tables, the papers' or the checkpoints'.
 PUBLISHED = {
-    "resnet50": 25_557_032, "mobilenet_v2": 3_504_872, "r3d_18": 33_371_472, "dcgan": 3_576_704,
+    "resnet50": 25_557_032, "resnet18": 11_689_512, "mobilenet_v2": 3_504_872, "r3d_18": 33_371_472, "dcgan": 3_576_704,
     "bert_base": 109_482_240, "efficientnet_b0": 5_288_548, "vit_s": 22_050_664, "llama_prefill": 134_515_008,
     "llama_step": 134_515_008,
 }  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,16 +15,17 @@ from autosched.errors import UsageError
 from autosched.graph.graph import Graph, Node, Value
 from autosched.measure.timing import python_clock
 from autosched.network.compile import compile_graph
+from experiments.metaschedule import MetaSchedule
 from experiments.networks import __main__ as script
 from experiments.networks.chart import draw, heights
 from experiments.networks.contest import NetworkBout, entrants, hold
 from experiments.networks.contestant import Contestant
 from experiments.networks.contestants import EAGER, ORT, OURS, OWN, PEERS, TUNED, Loaded, relative_error
 from experiments.networks.kernels import facts_of
-from experiments.networks.table import HEADER, best_peer, cells, failures, losses, present, totals
+from experiments.networks.table import HEADER, best_peer, cells, failures, losses, present, searches, totals
 from experiments.report.networks import networks
 from experiments.report.results import Results
-from experiments.scoreboard.contest import Rules
+from experiments.scoreboard.contest import METASCHEDULE, Rules
 from experiments.scoreboard.ledger import Ledger
 from tests.helpers import python
 
@@ -92,14 +95,34 @@ def test_without_an_exported_file_those_that_read_it_say_why(tmp_path):
     assert given["openvino"].asked == []
 
 
+def test_metaschedule_is_tuned_once_and_takes_part_from_its_cache(tmp_path):
+    peer = MetaSchedule(Path(sys.executable), tmp_path, "znver4", 2000)
+    rules = Rules((), 2, rest_s=0, metaschedule=peer)
+    library = peer.library("perceptron", 1, 1)
+    library.parent.mkdir()
+    library.touch()
+    kept = {"tuning_s": 3000.0, "trials": 2000, "failed": 3, "mcpu": "znver4", "version": "0", "history": []}
+    library.with_suffix(".json").write_text(json.dumps(kept), encoding="utf-8")
+    results = {OURS: [1, 2], EAGER: [1, 2], METASCHEDULE: [1, 2], "export": []}
+    given = {name: FakeContestant(tmp_path, name, found, 2e-3) for name, found in results.items()}
+    found = {**row(), **hold(BOUT, rules, tmp_path, given)}
+    entry = found["entries"][METASCHEDULE]
+    assert (entry["seconds"], entry["tuning_s"], "history" in entry) == (2e-3, 3000.0, False)
+    said = (
+        "`perceptron`: TVM's MetaSchedule 2.000 ms after 2000 trials in 3000 s, 1.00 of ours after 1.0 s (as loaded)."
+    )
+    assert searches([found, row("wide", eager=2.0)]) == [said]
+    assert METASCHEDULE not in entrants(NetworkBout("perceptron_int8", 1, 1, reduced=True), rules)
+
+
 def test_eager_always_takes_part():
-    assert entrants(BOUT, ()) == (OURS, EAGER)
-    assert entrants(BOUT, PEERS) == (OURS, *PEERS)
+    assert entrants(BOUT, Rules(())) == (OURS, EAGER)
+    assert entrants(BOUT, Rules(PEERS)) == (OURS, *PEERS)
 
 
 def test_ours_takes_part_as_often_as_asked():
-    assert entrants(replace(BOUT, tuning_s=9.0), ()) == (OURS, TUNED, EAGER)
-    assert entrants(replace(BOUT, tuning_s=9.0, winograd=True), ()) == (*OWN, EAGER)
+    assert entrants(replace(BOUT, tuning_s=9.0), Rules(())) == (OURS, TUNED, EAGER)
+    assert entrants(replace(BOUT, tuning_s=9.0, winograd=True), Rules(())) == (*OWN, EAGER)
     rows = [{**row(eager=2.0), "tuning_s": 9.0}]
     rows[0]["entries"][TUNED] = {"seconds": 0.5e-3}
     rows[0]["alone"]["of"] = TUNED
@@ -111,7 +134,7 @@ def test_ours_takes_part_as_often_as_asked():
 
 def test_networks_of_bytes_are_for_those_that_read_files(tmp_path):
     bout = NetworkBout("perceptron_int8", 1, 1, reduced=True)
-    assert entrants(bout, PEERS) == (OURS, ORT, "openvino")
+    assert entrants(bout, Rules(PEERS)) == (OURS, ORT, "openvino")
     results = {OURS: [1, 2.05], ORT: [1, 2], "openvino": [1, 3], "export": []}
     given = {name: FakeContestant(tmp_path, name, found, 1e-3) for name, found in results.items()}
     entries = hold(bout, Rules(("openvino",), rounds=2, rest_s=0), tmp_path, given)["entries"]
