@@ -49,8 +49,8 @@ def test_every_session_runs_once_and_the_files_are_there(tmp_path: Path, capsys:
     assert "tasks" not in content["rows"][0]
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     lines = capsys.readouterr().out.splitlines()
-    assert "| a | gradient | 2 | 4.000 | 1.106 | 1.100 to 1.111 | 1.005 | 60 | 40 | 7 |" in lines
-    assert any(line.startswith("| b | round-robin | 2 |") and line.endswith("| inf | inf |") for line in lines)
+    assert "| a | gradient | 2 | 4.000 | 1.106 | 1.100 to 1.111 | 1.005 | 60 | 40 | 7 | 20 | 5 |" in lines
+    assert any(line.startswith("| b | round-robin | 2 |") and line.endswith("| inf | inf | 20 | 5 |") for line in lines)
     assert call(tmp_path, fake) == 0
     assert len(fake.ran) == 12  # nothing again
 
