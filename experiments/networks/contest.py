@@ -51,6 +51,11 @@ class NetworkBout:
         return self.network.endswith(INT8)
 
     @property
+    def label(self) -> str:
+        """What a file of this network is called."""
+        return self.network + ("-reduced" if self.reduced else "")
+
+    @property
     def own(self) -> tuple[str, ...]:
         """Ours, by name."""
         taking_part = (True, self.tuning_s > 0, self.tuning_s > 0 and self.winograd)
@@ -86,7 +91,7 @@ def processes(bout: NetworkBout, rules: Rules, directory: Path) -> Iterator[dict
     environment = {**variables(bout.threads), **caches}
     commands = dict.fromkeys((*entrants(bout, rules), EXPORTER), own)
     if METASCHEDULE in commands and rules.metaschedule is not None:
-        commands[METASCHEDULE] = rules.metaschedule.network_command(bout.network, bout.batch, bout.threads)
+        commands[METASCHEDULE] = rules.metaschedule.network_command(bout.label, bout.batch, bout.threads)
     found = {name: ProcessArena(command, directory / f"{name}.log", environment) for name, command in commands.items()}
     try:
         yield dict(found)
@@ -138,7 +143,7 @@ def exported_note(exported: Entry) -> Entry:
 def searched(bout: NetworkBout, rules: Rules, directory: Path) -> Entry:
     """What MetaSchedule's search came to, now or when it was kept; {"reason": ...} where it has no program."""
     assert rules.metaschedule is not None
-    found = rules.metaschedule.tuned_network(directory / MODEL, bout.network, bout.batch, bout.threads)
+    found = rules.metaschedule.tuned_network(directory / MODEL, bout.label, bout.batch, bout.threads)
     if "error" in found:
         return {"reason": found["error"]["message"]}
     return {name: found[name] for name in ("tuning_s", "trials", "failed", "mcpu", "version")}

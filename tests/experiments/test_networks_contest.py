@@ -98,7 +98,8 @@ def test_without_an_exported_file_those_that_read_it_say_why(tmp_path):
 def test_metaschedule_is_tuned_once_and_takes_part_from_its_cache(tmp_path):
     peer = MetaSchedule(Path(sys.executable), tmp_path, "znver4", 2000)
     rules = Rules((), 2, rest_s=0, metaschedule=peer)
-    library = peer.library("perceptron", 1, 1)
+    library = peer.library(BOUT.label, 1, 1)
+    assert library.name == "perceptron-reduced.so"
     library.parent.mkdir()
     library.touch()
     kept = {"tuning_s": 3000.0, "trials": 2000, "failed": 3, "mcpu": "znver4", "version": "0", "history": []}

@@ -443,7 +443,7 @@ def test_what_is_still_to_be_measured_says_how(tmp_path: Path) -> None:
     content = {"schema_version": 1, "host": HOST, "settings": {"budget_s": 75.0, "threads": 2}, "rows": [session]}
     (tmp_path / "network_curves.json").write_text(json.dumps(content))
     lines = section.lines(tmp_path)
-    assert cells(lines, "a")[-3:] == ["60", "20", "5"]
+    assert cells(lines, "a")[-5:] == ["60", "20", "5", "20", "5"]
     assert lines[-1].endswith("2026-01-02; revision `abc`.*")
 
 
