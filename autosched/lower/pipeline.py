@@ -50,6 +50,12 @@ class PassContext:
     simplify: Simplifier
 
     @property
+    def inputs(self) -> frozenset[str]:
+        """With what was prepared of them."""
+        given = self.func.params[: len(self.func.params) - self.func.n_outputs]
+        return frozenset(b.name for b in (*given, *self.func.prepared))
+
+    @property
     def outputs(self) -> dict[str, Buffer]:
         return {b.name: b for b in self.func.params[len(self.func.params) - self.func.n_outputs :]}
 
@@ -84,7 +90,7 @@ PASSES: tuple[Pass, ...] = (
     # The passes over one row run beside those over the next ones.
     Pass("unroll_and_jam_rows", lambda body, c: unroll_and_jam_rows(body, c.simplify), is_for_processors),
     # What all vectors of a row read is read once.
-    Pass("hoist_invariants", lambda body, c: hoist_invariants(body), is_for_processors),
+    Pass("hoist_invariants", lambda body, c: hoist_invariants(body, c.inputs), is_for_processors),
     # Loops of which the data choose one iteration do that one.
     Pass("scatter_by_data", lambda body, c: scatter_by_data(body, c.simplify), is_for_processors),
     # Constant extents for unrolled and vectorised loops.
