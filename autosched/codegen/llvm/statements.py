@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from autosched.codegen.llvm import masks
+from autosched.codegen.llvm import masks, packed_bytes
 from autosched.codegen.llvm.address import Addresses, Placed
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.bindings import LaneRange, Runtime
@@ -204,7 +204,7 @@ class Statements:
                 self._reduced_chunks(stmt, whole, lanes)
             elif whole <= most:
                 self.writer.single = whole + bool(rest) == 1
-                for chunk in range(whole):
+                for chunk in range(self._packed(stmt, whole, lanes), whole):
                     self.vector(stmt, LaneRange(chunk * lanes, lanes), None)
             else:
                 self._vector_chunks(stmt, str(whole), lanes, may_skip=False)
@@ -236,6 +236,29 @@ class Statements:
         del self.bindings.env[loop.var]
         self.writer.deinterleaved = False
         self.stores.reduce(store, chunks, lanes)
+
+    def _packed(self, loop: For, whole: int, lanes: int) -> int:
+        """Emits the vectors of a loop that become bytes together: how many, from the first one on."""
+        store, count = loop.body, packed_bytes.together(whole)
+        found = packed_bytes.rounded_byte(store) if isinstance(store, Store) else None
+        if found is None or not count or loop.var in self.deinterleaved or not packed_bytes.packs(self.target, lanes):
+            return 0
+        assert isinstance(store, Store)
+        self.bindings.env[loop.var] = LaneRange(0, count * lanes)
+        taken = whole // count * count if self.stores.are_neighbours(store) else 0
+        for first in range(0, taken, count):
+            self.values.lanes, floats = lanes, list[Val]()
+            for chunk in range(first, first + count):
+                self.bindings.env[loop.var] = LaneRange(chunk * lanes, lanes)
+                self.values.begin(store)
+                floats.append(self.arithmetic.broadcast(self.values.emit(found.value), lanes))
+            zero = None if found.zero is None else self.values.emit(found.zero)
+            made = packed_bytes.packed(self.arithmetic, found, floats, zero)
+            self.bindings.env[loop.var], self.values.lanes = LaneRange(first * lanes, made.lanes), made.lanes
+            self.stores.write(store, made)
+        self.values.lanes = 1
+        del self.bindings.env[loop.var]
+        return taken
 
     def _vector_chunks(self, stmt: For, count: str, lanes: int, may_skip: bool) -> None:
         def body(var: Runtime) -> None:

@@ -70,6 +70,18 @@ class Stores:
         (result,) = self._combine(stmt, [self.values.emit(e) for e in self._old(stmt)], [value])
         self._write(stmt.buffers[0], stmt.indices, result, blend=True)
 
+    def are_neighbours(self, stmt: Store) -> bool:
+        """Whether the lanes of a store, all of which are written, lie behind each other in memory."""
+        is_register = self.addresses.placed[stmt.buffers[0]].buffer.scope is Scope.REGISTER
+        return (
+            not (is_register or any(map(is_data, stmt.indices)))
+            and self.addresses.access(stmt.buffers[0], stmt.indices).lane_stride == 1
+        )
+
+    def write(self, stmt: Store, value: Val) -> None:
+        """What was made for all lanes of a store with one buffer."""
+        self._write(stmt.buffers[0], stmt.indices, value, blend=False, stream=stmt.non_temporal)
+
     def _written(self, stmt: Store) -> tuple[Expr, ...] | None:
         """What is stored, an update as one expression; None where that would compute a value twice."""
         known = self._results.get(id(stmt))
