@@ -31,16 +31,18 @@ SUM = "int32"
 
 
 @operator
-def quantize(x: Tensor, scale: Tensor, zero: Tensor | None = None, axis: int = 1, dtype: str = "uint8") -> Tensor:
+def quantize(
+    x: Tensor, scale: Tensor | None, zero: Tensor | None = None, axis: int = 1, dtype: str = "uint8"
+) -> Tensor:
     """x / scale, rounded half to even, plus zero, as the nearest number of `dtype`. One scale and zero for all, or one
-    for each index of `axis`."""
+    for each index of `axis`; without a scale it is 1."""
     if dtype not in BYTES or (zero is not None and zero.dtype != dtype):
         found = "" if zero is None else f" with a zero of {zero.dtype}"
         raise GraphError(f"quantised numbers are of {' or '.join(BYTES)} but dtype is {dtype}{found}")
     low, high = DTYPES[dtype].integer_range
 
     def at(*i: Expr) -> Expr:
-        value = te.round(x[i] / _own(scale, x, i, axis))
+        value = te.round(x[i] if scale is None else x[i] / _own(scale, x, i, axis))
         if zero is not None:
             value = value + _own(zero, x, i, axis).astype(value.dtype)
         return te.max(te.min(value, float(high)), float(low)).astype(dtype)

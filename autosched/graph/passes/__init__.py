@@ -19,6 +19,7 @@ from autosched.graph.passes.compose_parts import compose_parts
 from autosched.graph.passes.dequantize_late import dequantize_late
 from autosched.graph.passes.fold_batch_norm import fold_batch_norm
 from autosched.graph.passes.fold_constants import fold_constants
+from autosched.graph.passes.fold_scales import fold_scales
 from autosched.graph.passes.keep_few_bits import keep_few_bits
 from autosched.graph.passes.known_powers import know_powers
 from autosched.graph.passes.merge_layouts import merge_layouts
@@ -51,6 +52,7 @@ PASSES: tuple[GraphPass, ...] = (
     GraphPass("dequantize_late", dequantize_late, "Bytes are moved and compared in a fourth of the time of floats."),
     GraphPass("multiply_integers", multiply_integers, "Sums of bytes are exact and fast, and weights stay small."),
     GraphPass("fold_constants", fold_constants, "Weights are seen as they are, and computed once."),
+    GraphPass("fold_scales", fold_scales, "What is quantised was multiplied by something before."),
     GraphPass("remove_identities", remove_identities, "What changes nothing hides what belongs together."),
     GraphPass("keep_few_bits", keep_few_bits, "One row takes as long as its weights take to come from memory."),
     GraphPass("recognise_row_writes", recognise_row_writes, "A cache need not be copied for its next row."),
