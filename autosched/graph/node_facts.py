@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
+from autosched.errors import GraphError
 from autosched.graph.graph import Attribute, Graph, Node
 from autosched.graph.operators import build
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
@@ -275,3 +276,55 @@ def _is_at_its_place(op: ComputeOp, load: Load) -> bool:
         index == axis or (isinstance(index, Const) and index.value == 0)
         for index, axis in zip(load.indices, axes, strict=True)
     )
+
+
+def is_batch(graph: Graph, name: str, count: int) -> bool:
+    """Whether a value has so many entries along its first dimension, as the images of a batch, and is no constant."""
+    return not graph.is_constant(name) and graph.values[name].shape[:1] == (count,)
+
+
+def works_by_entries(node: Node, graph: Graph, count: int) -> bool:
+    """Whether a node computes each of `count` entries along the first dimension of its results from the same entry of
+    operands that have as many, so that of some entries of these it makes some of its own."""
+    given = tuple(None if n is None else (graph.values[n].shape, graph.values[n].dtype) for n in node.inputs)
+    batches = tuple(name is not None and is_batch(graph, name, count) for name in node.inputs)
+    attributes = tuple(sorted(node.attributes.items()))
+    return any(batches) and _by_entries(node.operator, given, batches, attributes, len(node.outputs))
+
+
+@lru_cache(maxsize=4096)
+def _by_entries(
+    operator: str,
+    given: _Shapes,
+    batches: tuple[bool, ...],
+    attributes: tuple[tuple[str, Attribute], ...],
+    n_outputs: int,
+) -> bool:
+    node = Node(operator, tuple(f"x{n}" for n in range(len(given))), ("y",) * n_outputs, dict(attributes))
+    tensors = [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(given)]
+    made = build(node, tensors)
+    if any(isinstance(t.op, PlaceholderOp) for t in made):
+        return False
+    count = next(x[0][0] for x, is_one in zip(given, batches, strict=True) if x is not None and is_one)
+    moving = {f"x{n}" for n, is_one in enumerate(batches) if is_one}
+    for op in ComputeDAG(made).stages:
+        reads = {e.buffer for e in postorder(op.body) if isinstance(e, Load)}
+        if moving.isdisjoint(reads):
+            continue
+        if not op.axes or op.axes[0].extent != count or not all(_at_entry(e, op.axes[0].var, moving) for e in op.body):
+            return False
+        moving |= {t.name for t in op.outputs}
+    one = [x and ((1, *x[0][1:]), x[1]) if is_one else x for x, is_one in zip(given, batches, strict=True)]
+    try:
+        alone = build(node, [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(one)])
+    except GraphError:  # attributes say how many there are
+        return False
+    shapes = [t.public_shape for t in made]
+    return all(t.name in moving for t in made) and [t.public_shape for t in alone] == [(1, *s[1:]) for s in shapes]
+
+
+def _at_entry(e: Expr, entry: Var, moving: set[str]) -> bool:
+    """Whether the place of an entry says which entry of what is `moving` is read, and nothing else."""
+    if isinstance(e, Load) and e.buffer in moving:
+        return e.indices[0] is entry and all(_at_entry(i, entry, moving) for i in e.indices[1:])
+    return e is not entry and all(_at_entry(child, entry, moving) for child in e.children)

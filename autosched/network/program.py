@@ -18,6 +18,7 @@ from autosched.graph.node_facts import Kind, facts_of, weights_of
 from autosched.graph.order import order
 from autosched.graph.partition import partition
 from autosched.graph.passes import run_passes
+from autosched.graph.passes.split_batches import split_batches
 from autosched.graph.passes.turn_weights import turn_weights
 from autosched.graph.passes.view_heads import view_heads
 from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write, views_of
@@ -148,7 +149,9 @@ class NetworkProgram:
 def prepared(graph: Graph, target: Target) -> Graph:
     """A graph as it was imported, as `build_program` takes it for a target."""
     found = run_passes(graph)[0]
-    return with_own_outputs(turn_weights(view_heads(found)) if target.backend.is_gpu else found)
+    if target.backend.is_gpu:
+        return with_own_outputs(turn_weights(view_heads(found)))
+    return split_batches(with_own_outputs(found), rates_of(target, 1), target.l2_bytes)
 
 
 def with_own_outputs(graph: Graph) -> Graph:
