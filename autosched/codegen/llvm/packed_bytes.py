@@ -97,7 +97,7 @@ def packed(arithmetic: Arithmetic, found: RoundedByte, floats: Sequence[Val], ze
     lanes, w = floats[0].lanes, arithmetic.writer
     how = _BY_LANES[lanes]
     integers = [_rounded(arithmetic, how, x) for x in floats]
-    half = None if zero is None else _spread(arithmetic, zero, 2 * lanes)
+    half = None if zero is None else _broadcast(arithmetic, zero, 2 * lanes)
     words = [_words(arithmetic, how, pair, half) for pair in zip(integers[::2], integers[1::2], strict=True)]
     kind, wide = f"<{4 * lanes} x i8>", f"<{2 * lanes} x i16>"
     name = how.unsigned if found.dtype == "uint8" else how.signed
@@ -126,7 +126,7 @@ def _words(arithmetic: Arithmetic, how: _Instructions, pair: tuple[str, str], ze
     return arithmetic.writer.value(f"call {kind} @llvm.sadd.sat.v{n}i16({kind} {made}, {kind} {zero})")
 
 
-def _spread(arithmetic: Arithmetic, number: Val, lanes: int) -> str:
+def _broadcast(arithmetic: Arithmetic, number: Val, lanes: int) -> str:
     """An integer of 32 bits as integers of 16 bits, the same in all lanes."""
     w, kind = arithmetic.writer, f"<{lanes} x i16>"
     if not number.name.startswith("%"):
