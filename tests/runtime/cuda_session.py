@@ -100,7 +100,24 @@ def stand_in_for_torch(stream: int) -> type[Interface]:
     torch: Any = types.ModuleType("torch")
 
     class TorchTensor(Interface):
-        device = types.SimpleNamespace(index=0)
+        device, layout = types.SimpleNamespace(index=0), "strided"
+        is_cuda, requires_grad = True, False
+        shape = property(lambda self: self.array.shape)
+        dtype = property(lambda self: self.array.dtype)
+
+        @property
+        def __cuda_array_interface__(self) -> dict[str, Any]:
+            log("asked")
+            return super().__cuda_array_interface__
+
+        def get_device(self) -> int:
+            return 0
+
+        def is_contiguous(self) -> bool:
+            return bool(self.array.flags.c_contiguous)
+
+        def data_ptr(self) -> int:
+            return int(self.array.ctypes.data)
 
         def is_neg(self) -> bool:
             return False
@@ -116,7 +133,7 @@ def stand_in_for_torch(stream: int) -> type[Interface]:
         return TorchTensor(aligned_empty(shape, dtype))
 
     torch.Tensor = TorchTensor
-    torch.empty, torch.float32 = empty, np.dtype("float32")
+    torch.empty, torch.float32, torch.strided = empty, np.dtype("float32"), "strided"
     torch.from_dlpack = lambda array: ("from_dlpack", array)
     torch.cuda = types.SimpleNamespace(current_stream=lambda index: types.SimpleNamespace(cuda_stream=stream))
     sys.modules["torch"] = torch

@@ -189,6 +189,53 @@ assert isinstance(k(x, b), at.DeviceArray)
     assert launches == ["0x1", "0x99", "0x1"]  # torch's current stream is CUDA's default one
 
 
+def test_torch_tensors_at_a_glance(stub: Path) -> None:
+    """They are asked for no interface where they fit; where one does not, that says why."""
+    log, said = play(stub, """
+Torch = stand_in_for_torch(0x99)
+x, y, out = Torch(aligned(X)), Torch(aligned(Y)), Torch(aligned(0 * X))
+assert k(x, y, out=out) is out
+np.testing.assert_array_equal(out.array, X + Y)
+c = k(x, b, out=at.empty(SHAPE))
+np.testing.assert_array_equal(c.numpy(), X + Y)
+m = network()
+for _ in range(3):
+    np.testing.assert_array_equal(m(x, out=out).array, X + 200)
+log("++")
+refused(UsageError, k, Torch(X.T), y)
+refused(UsageError, k, x, Torch(aligned(Y[:4])))
+refused(UsageError, k, x, y, out=x)
+class Lazy(Torch):
+    pass
+np.testing.assert_array_equal(k(Lazy(aligned(X)), y).array, X + Y)
+""")  # fmt: skip
+    mark = log.index("++")
+    assert "asked" not in log[:mark]
+    assert "asked" in log[mark:]
+    assert [line.split()[-1] for line in log[:mark] if line.startswith("launch")][:2] == ["0x99", "0x99"]
+    assert [
+        words in line
+        for words, line in zip(("not dense", "must be float32[8, 8]", "overlaps A"), said.splitlines(), strict=True)
+    ] == [True] * 3
+
+
+def test_calls_of_a_network_share_an_event(stub: Path) -> None:
+    """One for all calls on streams of callers, as each call comes after the one before it."""
+    log, _ = play(stub, """
+Torch = stand_in_for_torch(0x99)
+x, y, out = Torch(aligned(X)), Torch(aligned(Y)), Torch(aligned(0 * X))
+m = network()
+log("++")
+for _ in range(3):
+    m(x, out=out)
+np.testing.assert_array_equal(m(X), X + 200)
+""")  # fmt: skip
+    log = log[log.index("++") :]
+    events = {line.split()[1] for line in log if line.startswith("record") and line.endswith("0x99")}
+    assert len(events) == 1
+    assert f"wait {events.pop()} {OWN}" in log
+
+
 def test_our_arrays_for_others(stub: Path) -> None:
     """Both protocols: same memory, in order behind what is queued, alive as long as somebody uses it."""
     log, said = play(stub, """

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -74,24 +74,47 @@ def _is_same(use: LastUse, stream: Stream) -> bool:
     return bool(use.stream == stream) and stream != dlpack.THREAD_STREAM
 
 
-def mark_used(device: GpuDevice, blocks: Iterable[DeviceBlock], stream: Stream) -> None:
-    """Notes that what was just queued on `stream` uses the blocks."""
+def mark_used(device: GpuDevice, blocks: Iterable[DeviceBlock], stream: Stream, again: Any = None) -> Any:
+    """Notes that what was just queued on `stream` uses the blocks; the event that tells when it is done, if one is
+    needed. `again`: an earlier one that is not needed any more, as what was just queued comes after it."""
     blocks = list(blocks)
-    if blocks:
-        use = LastUse(stream, None if stream is None else device.record(stream))
-        for block in blocks:
-            block.used = use
+    if not blocks:
+        return None
+    use = LastUse(stream, None if stream is None else device.record(stream, again))
+    for block in blocks:
+        block.used = use
+    return use.event
 
 
-@contextmanager
-def device_errors(device: GpuDevice) -> Iterator[None]:
+class DeviceVisit:
+    """See `device_errors`; a class, for a generator takes as long again as all that a call does here."""
+
+    __slots__ = ("_device", "_inside")
+
+    def __init__(self, device: GpuDevice) -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._inside = self._device.visiting()
+        try:
+            self._inside.__enter__()
+        except DeviceFault as fault:
+            raise _error_of(self._device, fault) from None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        self._inside.__exit__(kind, error, trace)
+        if isinstance(error, DeviceFault):
+            raise _error_of(self._device, error) from None
+
+
+def device_errors(device: GpuDevice) -> DeviceVisit:
     """Turns the device's faults into errors that say what still works; another library's device stays current."""
-    try:
-        with device.visiting():
-            yield
-    except DeviceFault as fault:
-        end = "; this process cannot use the device any more, start it again" if fault.kind in STICKY else ""
-        raise DeviceError(f"{device.name}: {fault} ({fault.kind.replace('_', ' ')}){end}") from None
+    return DeviceVisit(device)
+
+
+def _error_of(device: GpuDevice, fault: DeviceFault) -> DeviceError:
+    end = "; this process cannot use the device any more, start it again" if fault.kind in STICKY else ""
+    return DeviceError(f"{device.name}: {fault} ({fault.kind.replace('_', ' ')}){end}")
 
 
 def allocate(device: GpuDevice, sizes: Mapping[str, int]) -> dict[str, DeviceBlock]:

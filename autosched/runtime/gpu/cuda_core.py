@@ -8,8 +8,8 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _GRAPH_LAUNCHES = 512  # kernels in one graph at most; more are launched as several graphs
+_INSIDE = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,19 @@ class _Thread(threading.local):
     inside = stays = False
 
 
+class _Visit(AbstractContextManager[None]):
+    """A thread in the device's context for a while; one for all threads, as they know themselves where they are."""
+
+    def __init__(self, come: Callable[[], None], go: Callable[[], None]) -> None:
+        self._come, self._go = come, go
+
+    def __enter__(self) -> None:
+        self._come()
+
+    def __exit__(self, *_: object) -> None:
+        self._go()
+
+
 class DriverEvent:
     """A CUDA event, destroyed with the last reference to it."""
 
@@ -77,7 +91,7 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         self.name = _name(cu, self._device)
         try:
             self._context = self._ok("opening the device", cu.cuDevicePrimaryCtxRetain(self._device))
-            self._thread = _Thread()
+            self._thread, self._visit = _Thread(), _Visit(self._come, self._go)
             with self.visiting():
                 self._stream = self._ok("making a stream", cu.cuStreamCreate(cuda_driver.NON_BLOCKING))
                 self._events = tuple(self._ok("making an event", cu.cuEventCreate(0)) for _ in range(2))
@@ -194,9 +208,9 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         config.attrs, config.numAttrs = [attribute], 1
         return config
 
-    def record(self, stream: Stream = None) -> DriverEvent:
+    def record(self, stream: Stream = None, again: DriverEvent | None = None) -> DriverEvent:
         self._enter()
-        event = DriverEvent(self._cu, self._ok("making an event", self._cu.cuEventCreate(_NO_TIMING)))
+        event = again or DriverEvent(self._cu, self._ok("making an event", self._cu.cuEventCreate(_NO_TIMING)))
         self._ok("recording an event", self._cu.cuEventRecord(event.handle, self._queue(stream)))
         return event
 
@@ -279,18 +293,16 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         status, version = self._cu.cuDriverGetVersion()
         return f"{version // 1000}.{version % 1000 // 10}" if int(status) == 0 else "an unknown release"
 
-    @contextmanager
-    def visiting(self) -> Iterator[None]:
-        if self._thread.inside:
-            yield
-            return
+    def visiting(self) -> AbstractContextManager[None]:
+        return _INSIDE if self._thread.inside else self._visit
+
+    def _come(self) -> None:
         self._ok("entering the context", self._cu.cuCtxPushCurrent(self._context))
         self._thread.inside = True
-        try:
-            yield
-        finally:
-            self._thread.inside = False
-            self._cu.cuCtxPopCurrent()
+
+    def _go(self) -> None:
+        self._thread.inside = False
+        self._cu.cuCtxPopCurrent()
 
     def _enter(self) -> None:
         """Makes the context that of this thread, which keeps it."""

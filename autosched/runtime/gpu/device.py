@@ -115,8 +115,9 @@ class GpuDevice(Protocol):
         Whoever holds it holds what `call` is bound to."""
         ...
 
-    def record(self, stream: Stream = None) -> Any:
-        """An event that happens when everything queued on `stream` so far is done."""
+    def record(self, stream: Stream = None, again: Any = None) -> Any:
+        """An event that happens when everything queued on `stream` so far is done. `again`: an earlier one that may
+        become it, if the driver has such; who was told to wait for that waits for what it was then."""
         ...
 
     def wait(self, event: Any, stream: Stream = None) -> None:

@@ -29,6 +29,7 @@ from autosched.runtime.gpu.foreign import (
     place_of,
     stream_handle,
 )
+from autosched.runtime.gpu.glance import Glance
 from autosched.runtime.kernel import like_inputs, torch_of
 from autosched.runtime.spec import ArraySpec, in_order
 from autosched.runtime.tensors import address_of, as_input, as_output, check_apart, new_outputs, settled
@@ -49,6 +50,7 @@ class DeviceFunction(ABC):
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self._specs = self.inputs + self.outputs
         self._device = device
+        self._glance = Glance(device, self._specs, len(self.inputs))
 
     @abstractmethod
     def _transfer_blocks(self) -> AbstractContextManager[Sequence[DeviceBlock]]:
@@ -61,18 +63,39 @@ class DeviceFunction(ABC):
     def __call__(self, *arrays: object, out: object = None, stream: object = None, **named: object) -> Any:
         if named or len(arrays) != len(self.inputs):
             arrays = in_order([spec.name for spec in self.inputs], arrays, named)
-        arrays = tuple(map(settled, arrays))
         items = () if out is None else self._out_items(out)
-        on_host = self._place((*arrays, *items))
-        handle = None if stream is None else stream_handle(self._device, stream)
-        if on_host:
-            results = self._on_host(arrays, items, handle)
-        else:
-            with device_errors(self._device):
-                results = self._on_device(arrays, items, handle, stream is not None)
+        results = self._at_a_glance(arrays, items) if stream is None else None
+        if results is None:
+            results = self._by_protocols(tuple(map(settled, arrays)), items, stream)
         if out is not None:
             return out
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _at_a_glance(self, arrays: Sequence[object], items: Sequence[object]) -> Sequence[Any] | None:
+        """On the device, in place; None where that takes a closer look at the arrays."""
+        blocks = self._glance.blocks((*arrays, *items))
+        if not blocks:
+            return None
+        with device_errors(self._device):
+            results = items or self._new_outputs(arrays, False)
+            if items:
+                self._check_apart(blocks)
+            elif (made := self._glance.blocks(results, len(arrays))) is not None:
+                blocks += made
+            else:
+                return None
+            ours = [value.block for value in (*arrays, *results) if isinstance(value, DeviceArray)]
+            stream = None if len(ours) == len(blocks) else self._glance.torch_stream()
+            self._launch(blocks, ours, stream)
+        return results
+
+    def _by_protocols(self, arrays: Sequence[object], items: Sequence[object], stream: object) -> Sequence[Any]:
+        on_host = self._place((*arrays, *items))
+        handle = None if stream is None else stream_handle(self._device, stream)
+        if on_host:
+            return self._on_host(arrays, items, handle)
+        with device_errors(self._device):
+            return self._on_device(arrays, items, handle, stream is not None)
 
     def _place(self, values: Sequence[object]) -> bool:
         """Whether the arrays are on the host. Raises UsageError unless all are there or all on the kernel's device."""

@@ -61,7 +61,7 @@ class HostMemory:
     def capture(self, call: LaunchSequence) -> LaunchSequence:
         return call
 
-    def record(self, stream: Stream = None) -> Any:
+    def record(self, stream: Stream = None, again: Any = None) -> Any:
         self._check()
 
     def wait(self, event: Any, stream: Stream = None) -> None:

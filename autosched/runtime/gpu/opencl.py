@@ -206,7 +206,7 @@ class OpenClDevice:
     def capture(self, call: LaunchSequence) -> LaunchSequence:
         return call
 
-    def record(self, stream: Stream = None) -> Any:
+    def record(self, stream: Stream = None, again: Any = None) -> Any:
         queue = self._queue if stream is None else stream
         with _faults("recording an event"):
             event = self._cl.enqueue_marker(queue)

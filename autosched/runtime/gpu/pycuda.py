@@ -136,13 +136,13 @@ class PyCudaDevice(cuda_driver.AddressedDevice):
     def capture(self, call: LaunchSequence) -> LaunchSequence:
         return call
 
-    def record(self, stream: Stream = None) -> Any:
+    def record(self, stream: Stream = None, again: Any = None) -> Any:
         """None for a caller's stream, which this waits for."""
         with self._faults("recording an event"):
             if stream is not None:
                 self._drv.Context.synchronize()
                 return None
-            event = self._drv.Event(self._drv.event_flags.DISABLE_TIMING)
+            event = again or self._drv.Event(self._drv.event_flags.DISABLE_TIMING)
             event.record(self._stream)
             return event
 
