@@ -127,7 +127,9 @@ class _Kernel:
         text = "\n".join([head, "{", *(f"  {s}" for s in shared), *self.text.lines, "}"])
         names: tuple[str | TensorMap, ...] = (*maps, *(name for name, _ in arguments))
         sizes = triple(self.threads.grid), triple(self.threads.block)
-        return text, Launch(self.name, *sizes, names, self.shared.n_bytes, is_early(self.order, self.dialect))
+        writes = tuple(name for name in self.outside if name in self.order.writes)
+        is_after = is_early(self.order, self.dialect)
+        return text, Launch(self.name, *sizes, names, self.shared.n_bytes, is_after, writes)
 
     def _arguments(self) -> list[tuple[str, bool]]:
         """The outside buffers that the nest touches, and whether it writes them."""

@@ -18,19 +18,22 @@ from autosched.ir.stmt import Buffer, Stmt, Store, TileCopy, walk
 
 @dataclass(frozen=True)
 class KernelOrder:
-    """A kernel's place in a call. `earlier`: the outside buffers that kernels before it write."""
+    """A kernel's place in a call. `earlier`: the outside buffers that kernels before it write; `writes`: those that it
+    does."""
 
     is_first: bool
     is_last: bool
     earlier: frozenset[str]
+    writes: frozenset[str]
 
 
 def orders(nests: tuple[Stmt, ...], outside: Mapping[str, Buffer]) -> list[KernelOrder]:
     found: list[KernelOrder] = []
     earlier: frozenset[str] = frozenset()
     for n, nest in enumerate(nests):
-        found.append(KernelOrder(n == 0, n + 1 == len(nests), earlier))
-        earlier |= _written(nest) & outside.keys()
+        writes = frozenset(_written(nest) & outside.keys())
+        found.append(KernelOrder(n == 0, n + 1 == len(nests), earlier, writes))
+        earlier |= writes
     return found
 
 

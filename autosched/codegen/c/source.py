@@ -60,7 +60,7 @@ class Launch:
     An argument is the name of a buffer, or a map of one. In CUDA C the shared memory of a kernel is arrays of known
     size or one `extern` array, which is then all of it. Clusters of blocks are in the text, as `__cluster_dims__`:
     launches need no word on them. `is_early`: it may be started before the launch before it has ended, for the kernel
-    waits for that itself.
+    waits for that itself. `writes`: the buffers that it stores to; nothing where that is not known.
     """
 
     kernel: str
@@ -69,6 +69,7 @@ class Launch:
     arguments: tuple[str | TensorMap, ...]
     shared_bytes: int
     is_early: bool = False
+    writes: tuple[str, ...] = ()
 
     @property
     def buffers(self) -> tuple[str, ...]:
