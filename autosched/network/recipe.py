@@ -84,7 +84,7 @@ class Recipe:
     @cached_property
     def key(self) -> str:
         """Differs between kernels that may have other code: by what they compute, where, or by which autosched."""
-        parts = [self.spec, self.device.target.fingerprint, self.threads, self.steps, llvm_version(), _own_code()]
+        parts = [self.spec, self.device.target.fingerprint, self.threads, self.steps, llvm_version(), own_code()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
 
     @property
@@ -169,7 +169,7 @@ def _source_of(request: Request, steps: str, name: str) -> Source:
 
 
 @cache
-def _own_code() -> str:
+def own_code() -> str:
     """Of the packages that decide what a kernel's code is: changes whenever one of their files does."""
     digest = hashlib.sha256()
     root = Path(__file__).parents[2]

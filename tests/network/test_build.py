@@ -83,7 +83,7 @@ def test_other_code_is_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         Recipe(made.spec.replace("matmul", "other"), made.target_text, 1),
     ]
     assert len({made.key, *(other.key for other in others)}) == 5
-    monkeypatch.setattr(recipe, "_own_code", lambda: "another autosched")
+    monkeypatch.setattr(recipe, "own_code", lambda: "another autosched")
     assert Recipe(made.spec, made.target_text, 1).key != made.key
 
 
