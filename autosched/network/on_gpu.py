@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -24,6 +24,8 @@ from autosched.codegen.calls import ARENA, ARGUMENT, WEIGHTS, KernelCall, Pointe
 from autosched.errors import DeviceError, UsageError
 from autosched.graph.graph import Array, Graph
 from autosched.graph.steps import Group
+from autosched.network.ahead import ahead_of
+from autosched.network.gpu_clocks import GpuClock
 from autosched.network.gpu_sources import decoded, workspace_of
 from autosched.network.model import Clocks, Model, ends_of
 from autosched.network.program import NetworkProgram, array_spec
@@ -37,6 +39,7 @@ from autosched.session.device import Device
 from autosched.target import usable_cores
 
 KEPT_CALLS = 4  # with different arrays: what repeats comes with the same, or goes round a few
+PREPARED = "prepared"  # the block of what depends on constants alone
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,10 @@ class GpuModel(DeviceFunction, Model):
         self._transfer: tuple[DeviceBlock, ...] | None = None
         self._calls: dict[tuple[object, ...], _Bound] = {}
         self._transferring, self._launching = threading.Lock(), threading.Lock()
+        self._used: Any = None  # the event of the last call on a stream of a caller
         steps = [n for n, step in enumerate(program.steps) if isinstance(step, Group)]
         self._kernel_calls = dict(zip(steps, program.launches(), strict=True))
+        self._prepare()
         with device_errors(gpu):
             self._fixed = {n: self._bind(n, ()) for n, call in self._kernel_calls.items() if not _has_argument(call)}
 
@@ -148,7 +153,7 @@ class GpuModel(DeviceFunction, Model):
         return self._memory(pointer, array_spec(self.program.graph, name).nbytes, ())
 
     def clocks(self, arrays: Mapping[str, Array]) -> Clocks:
-        """On the device, by its events, with all arrays there."""
+        """On the device, by its events, with all arrays there. Kernels of the same code take turns."""
         device = self._device
         blocks = tuple(allocate(device, self._sizes()).values())
         for block, spec in zip(blocks, self.inputs, strict=False):
@@ -158,14 +163,18 @@ class GpuModel(DeviceFunction, Model):
             whole = self._whole(memory)
             steps = {n: self._fixed.get(n) or self._bind(n, memory) for n in self._kernel_calls}
 
-        def seconds(call: LaunchSequence, held: object, times: int) -> float:
+        def seconds(held: object, calls: Sequence[LaunchSequence], times: int) -> float:
             with self._launching, device_errors(device):
                 queue_after(device, self._blocks.values(), None)
-                found = device.time([call], times)
+                found = device.time(calls, times)
                 mark_used(device, self._blocks.values(), None)
             return found
 
-        return Clocks({n: partial(seconds, call, blocks) for n, call in steps.items()}, partial(seconds, whole, blocks))
+        alike: dict[str, list[LaunchSequence]] = {}
+        for n, bound in steps.items():
+            alike.setdefault(self._kernel_calls[n].entry, []).extend([bound] if bound.launches else [])
+        kernels = {n: GpuClock(alike[call.entry], partial(seconds, blocks)) for n, call in self._kernel_calls.items()}
+        return Clocks(kernels, partial(seconds, blocks, [whole]))
 
     # Calls
 
@@ -182,7 +191,8 @@ class GpuModel(DeviceFunction, Model):
             call = self._call_on(blocks)
             queue_after(device, (*blocks, arena), stream)
             device.run(call, stream)
-            mark_used(device, (*lasting, arena), stream)
+            # All calls come one after the other, so that the last event stands for those before it.
+            self._used = mark_used(device, (*lasting, arena), stream, self._used) or self._used
 
     def _call_on(self, blocks: Sequence[DeviceBlock]) -> LaunchSequence:
         """The launches on these arrays: bound at the first call with them, captured at the second one."""
@@ -207,21 +217,46 @@ class GpuModel(DeviceFunction, Model):
         calls = [self._fixed.get(n) or self._bind(n, arguments) for n in self._kernel_calls]
         return LaunchSequence(tuple(chain.from_iterable(call.launches for call in calls)))
 
+    def _prepare(self) -> None:
+        """Makes what depends on constants alone."""
+        device, program = self._device, self.program
+        sources = {name: loaded.source for name, loaded in self.loaded.items()}
+        ahead = self._ahead = ahead_of(program, sources)
+        if ahead.nbytes:
+            self._blocks |= allocate(device, {PREPARED: ahead.nbytes})
+        with device_errors(device):
+            for n in ahead.runs:
+                device.run(self._bound(n, ahead.of_step(n), ()))
+            device.synchronise()
+
     def _bind(self, number: int, arguments: Sequence[DeviceMemory]) -> LaunchSequence:
-        """The launches of one kernel, with the caller's arrays where it has such."""
-        graph, step, call = self.program.graph, self.program.steps[number], self._kernel_calls[number]
+        """The launches of one kernel that each call has, with the caller's arrays where it has such."""
+        source, done = self.loaded[self._kernel_calls[number].entry].source, self._ahead.of_step(number)
+        return self._bound(number, frozenset(range(len(source.launches))) - done, arguments)
+
+    def _bound(self, number: int, launches: frozenset[int], arguments: Sequence[DeviceMemory]) -> LaunchSequence:
+        """Some launches of a kernel, by their numbers."""
+        step, call = self.program.steps[number], self._kernel_calls[number]
         assert isinstance(step, Group)
         loaded = self.loaded[call.entry]
-        source = loaded.source
-        names = (*source.inputs, *source.outputs)
+        source = _with_launches(loaded.source, launches)
+        names = (*loaded.source.inputs, *loaded.source.outputs)
         buffers = {}
         for name, value, pointer in zip(names, (*step.inputs, *step.outputs), call.pointers, strict=True):
-            assert pointer is not None
-            buffers[name] = self._memory(pointer, array_spec(graph, value).nbytes, arguments)
-        offsets, _ = workspace_of(source, self.program.backend.array_alignment)
+            if name in (*source.inputs, *source.outputs):
+                assert pointer is not None
+                buffers[name] = self._of_value(value, pointer, arguments)
+        offsets, _ = workspace_of(loaded.source, self.program.backend.array_alignment)
         for name, nbytes in source.workspace:
-            buffers[name] = self._memory(Pointer(ARENA, call.workspace.at + offsets[name]), nbytes, ())
+            at = self._ahead.offsets.get((number, name))
+            place = Pointer(ARENA, call.workspace.at + offsets[name]) if at is None else Pointer(PREPARED, at)
+            buffers[name] = self._memory(place, nbytes, ())
         return self._device.prepare(loaded.kernels, source, buffers)
+
+    def _of_value(self, value: str, pointer: Pointer, arguments: Sequence[DeviceMemory]) -> DeviceMemory:
+        at = self._ahead.of_value(self.program, value)
+        place = pointer if at is None else Pointer(PREPARED, at)
+        return self._memory(place, array_spec(self.program.graph, value).nbytes, arguments)
 
     def _memory(self, pointer: Pointer, nbytes: int, arguments: Sequence[DeviceMemory]) -> DeviceMemory:
         if pointer.place == ARGUMENT:
@@ -253,6 +288,22 @@ def load_on(gpu: GpuDevice, original: Graph, program: NetworkProgram, device: De
     with ThreadPoolExecutor(usable_cores()) as pool:
         loaded = dict(zip(sources, pool.map(load, sources.values()), strict=True))
     return GpuModel(original, program, device, gpu, loaded)
+
+
+def _with_launches(source: GpuSource, numbers: frozenset[int]) -> GpuSource:
+    """A source of some of its launches, and of the buffers that these touch. The first one waits for what was before
+    as any kernel does."""
+    if len(numbers) == len(source.launches):
+        return source
+    launches = tuple(
+        replace(launch, is_early=launch.is_early and n - 1 in numbers)
+        for n, launch in enumerate(source.launches)
+        if n in numbers
+    )
+    touched = {buffer for launch in launches for buffer in launch.buffers}
+    inputs, outputs = ([name for name in names if name in touched] for names in (source.inputs, source.outputs))
+    workspace = tuple((name, nbytes) for name, nbytes in source.workspace if name in touched)
+    return replace(source, launches=launches, inputs=tuple(inputs), outputs=tuple(outputs), workspace=workspace)
 
 
 def _has_argument(call: KernelCall) -> bool:

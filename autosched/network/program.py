@@ -103,15 +103,15 @@ class NetworkProgram:
 
     def calls(self) -> Iterator[KernelCall | RowWrite]:
         arguments = (*self.graph.inputs, *self.graph.outputs)
-        numbers = {self._home(name): n for n, name in enumerate(arguments)}
+        numbers = {self.home(name): n for n, name in enumerate(arguments)}
 
         def pointer(name: str) -> Pointer | None:
-            base = self._home(name)
+            base = self.home(name)
             if base in numbers:
-                return Pointer(ARGUMENT, numbers[base], self._start(name))
+                return Pointer(ARGUMENT, numbers[base], self.start(name))
             if self.graph.is_constant(base):
                 return self.constant(name)
-            return Pointer(ARENA, self.memory.offsets[base] + self._start(name))
+            return Pointer(ARENA, self.memory.offsets[base] + self.start(name))
 
         for n, step in enumerate(self.steps):
             if isinstance(step, Group):
@@ -134,15 +134,16 @@ class NetworkProgram:
 
     def constant(self, name: str) -> Pointer | None:
         """Where a constant lies, or a view of one; None where kernels have it packed alone."""
-        base = self._home(name)
-        return Pointer(WEIGHTS, self.raw[base] + self._start(name)) if base in self.raw else None
+        base = self.home(name)
+        return Pointer(WEIGHTS, self.raw[base] + self.start(name)) if base in self.raw else None
 
-    def _start(self, name: str) -> int:
+    def start(self, name: str) -> int:
         """The byte at which a value begins in the memory that it is a view of."""
         place = self.places.get(name)
         return 0 if place is None else place.offset * DTYPES[self.graph.values[name].dtype].nbytes
 
-    def _home(self, name: str) -> str:
+    def home(self, name: str) -> str:
+        """The value in whose memory a value lies."""
         return self.places[name].base if name in self.places else name
 
 

@@ -9,9 +9,11 @@ from autosched import api
 from autosched.cli.explain import _network_facts, _network_text
 from autosched.network.compile import compile_graph
 from autosched.network.explain import Explanation, Layer
+from autosched.network.gpu_clocks import MOST, GpuClock
 from autosched.network.inputs import input_sets
 from autosched.network.profile import profile
 from autosched.network.program import SplitGroup
+from autosched.runtime.gpu.device import LaunchSequence
 from tests.graph import networks
 
 
@@ -59,3 +61,21 @@ def test_profiling_leaves_the_results_alone():
     before = model(x)
     profile(model, normal.arrays, budget_s=0.0)
     np.testing.assert_array_equal(model(x), before)
+
+
+def test_a_gpu_kernel_is_timed_many_times_at_once():
+    """What begins and ends a measurement is a share of it; kernels of the same code take turns."""
+    asked: list[int] = []
+
+    def seconds(calls: object, times: int) -> float:
+        asked.append(times)
+        return 4e-6 + times * 1e-6
+
+    calls = [LaunchSequence((n,)) for n in range(3)]
+    clock = GpuClock(calls, seconds)
+    assert clock(1) == pytest.approx(1e-6, rel=0.05)
+    assert clock(2) == pytest.approx(2e-6, rel=0.05)
+    assert asked[0] == 3
+    assert all(times % 3 == 0 and times <= 3 * MOST for times in asked)
+    assert clock(1000) == pytest.approx(1e-3, rel=0.05)
+    assert GpuClock((), seconds)(5) == 0.0  # it was made when the network was loaded
