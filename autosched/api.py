@@ -239,10 +239,10 @@ def load(
     from autosched.network.load import load_network
     from autosched.network.records import compile_with_records
 
-    graph, choose = load_network(model, example_inputs, sizes or {}, winograd)
+    graph, choices = load_network(model, example_inputs, sizes or {}, winograd)
     if not records:
-        return compile_graph(graph, target, threads, choose, simulate)
-    return compile_with_records(graph, target, threads, choose, db, simulate=simulate)
+        return compile_graph(graph, target, threads, choices, simulate)
+    return compile_with_records(graph, target, threads, choices, db, simulate=simulate)
 
 
 @overload

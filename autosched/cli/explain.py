@@ -66,7 +66,8 @@ def _network_facts(found: Explanation) -> dict[str, object]:
     ]
     sums = {"kernels_s": found.kernels_s, "call_s": found.call_s, "least_s": found.least_s, "flops": found.flops}
     split = [{"operators": group.operators, "reason": group.reason} for group in found.split]
-    return {**sums, "layers": layers, "split": split}
+    forms = [part.to_json() for part in found.alternatives]
+    return {**sums, "layers": layers, "split": split, "alternatives": forms}
 
 
 def _network_text(found: Explanation) -> str:
@@ -87,7 +88,7 @@ def _network_text(found: Explanation) -> str:
         f"kernels {time_text(found.kernels_s)} together, a call {time_text(found.call_s)}; "
         f"least {time_text(found.least_s)}, {share_text(found.least_s / found.kernels_s)} of the kernels' time"
     )
-    return "\n".join([table(header, rows), sums, *map(str, found.split)])
+    return "\n".join([table(header, rows), sums, *map(str, (*found.split, *found.alternatives))])
 
 
 def _fitted(text: str) -> str:

@@ -136,6 +136,7 @@ def summary(network: NamedNetwork, result: NetworkResult, args: argparse.Namespa
         f"  time     {clock_text(result.wall_s)} min; first run after {time_text(result.first_result_s)}",
         f"  result   {checked}, largest error {result.max_error:.2g} of the largest number",
         *(f"  failed   {task.name}: {task.error}" for task in result.tasks if task.error),
+        *(f"  form     {part}" for part in result.parts),
         *(f"  {line}" for line in table(COLUMNS, _rows(result.tasks)).splitlines()),
         f"  next     {command(f'plot {quote(network.word)}{_options(network, args)}', args.db)}",
     ]

@@ -1,6 +1,7 @@
 """A network with its schedules as one file, of data and text alone: kernels are built anew where it is loaded.
 
-It holds the graph as it was imported, its constants, and for each task that was tuned the steps of its schedule. These
+It holds the graph as it was imported, its constants, for each task that was tuned the steps of its schedule, and for
+each part that may be one kernel or several which it is. These
 hold for the processor and the number of threads that they were found for; elsewhere the analytic model chooses.
 """
 
@@ -16,7 +17,7 @@ from autosched.errors import GraphError, ScheduleError, UsageError
 from autosched.graph.graph import Graph
 from autosched.graph.saved import load_saved, save_graph
 from autosched.network.recipe import Recipe
-from autosched.network.tasks import Choose, NetworkTask, without_place
+from autosched.network.tasks import Choices, NetworkTask, without_place
 from autosched.schedule import check_target, replay
 from autosched.session.device import Device
 from autosched.session.trust import tell
@@ -25,7 +26,9 @@ SUFFIX = ".asc"
 _VERSION = "1"
 
 
-def save_archive(path: Path, graph: Graph, tasks: tuple[NetworkTask, ...], device: Device) -> None:
+def save_archive(
+    path: Path, graph: Graph, tasks: tuple[NetworkTask, ...], forms: Mapping[Recipe, bool], device: Device
+) -> None:
     """Raises UsageError for a path that cannot be written."""
     if path.suffix != SUFFIX:
         raise UsageError(f"a network is saved as a file *{SUFFIX}, got {path}")
@@ -35,6 +38,7 @@ def save_archive(path: Path, graph: Graph, tasks: tuple[NetworkTask, ...], devic
         "target": device.target.fingerprint,
         "threads": str(device.threads),
         "schedules": json.dumps(steps, sort_keys=True),
+        "joined": json.dumps({_hash(recipe): is_joined for recipe, is_joined in forms.items()}, sort_keys=True),
     }
     try:
         save_graph(path, graph, facts)
@@ -42,13 +46,14 @@ def save_archive(path: Path, graph: Graph, tasks: tuple[NetworkTask, ...], devic
         raise UsageError(f"the network cannot be saved as {path}: {error.strerror or error}") from error
 
 
-def load_archive(path: Path) -> tuple[Graph, Choose]:
-    """The graph, and what says which schedules its kernels have. Raises GraphError for a file that is no archive."""
+def load_archive(path: Path) -> tuple[Graph, Choices]:
+    """The graph, and which schedules and forms its kernels have. Raises GraphError for a file that is no archive."""
     graph, facts = load_saved(path)
     if facts.get("autosched") != _VERSION:
         raise GraphError(f"{path} is an archive of version {facts.get('autosched')}, this autosched reads {_VERSION}")
     try:
         steps: Mapping[str, str] = {str(k): str(v) for k, v in json.loads(facts["schedules"]).items()}
+        joined = {str(k): bool(v) for k, v in json.loads(facts.get("joined", "{}")).items()}
         threads = int(facts["threads"])
     except (KeyError, ValueError, AttributeError) as error:
         raise GraphError(f"{path} is damaged: its schedules cannot be read ({error})") from error
@@ -74,7 +79,11 @@ def load_archive(path: Path) -> tuple[Graph, Choose]:
         )
         return list(recipes)
 
-    return graph, choose
+    def is_joined(recipe: Recipe) -> bool | None:
+        made_here = (recipe.device.target.fingerprint, recipe.threads) == (facts.get("target"), threads)
+        return joined.get(_hash(recipe)) if made_here else None
+
+    return graph, Choices(choose, is_joined)
 
 
 def _hash(recipe: Recipe) -> str:

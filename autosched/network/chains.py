@@ -3,7 +3,7 @@
 Between the expansion and the projection of an inverted bottleneck lies an image of six times the channels, and between
 the two products of a perceptron one of four times the columns. Where that does not stay in the second level cache, and
 moving it takes a share of the time that the arithmetic takes, the kernels in a row are also drafted as one, whose tasks
-make of it the rows that they need. Whichever way the analytic model says is faster is taken.
+make of it the rows that they need. Whichever way the analytic model says is faster is taken, until it is measured.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from autosched.graph.fusion_cost import FusionRates, rates_of
 from autosched.graph.graph import Graph
@@ -19,6 +18,7 @@ from autosched.graph.node_facts import Kind, facts_of
 from autosched.graph.partition import dag_of
 from autosched.graph.steps import Alias, Group, NetworkStep, Write
 from autosched.ir.dtype import DTYPES
+from autosched.network.alternatives import Alternative, PartForm, PricedGroup
 from autosched.session.device import Device
 from autosched.te.rewrites.collapse import collapse
 from search_spaces.cpu.chains import MARK, MOST_MEMBERS
@@ -26,26 +26,28 @@ from search_spaces.cpu.chains import MARK, MOST_MEMBERS
 LEAST_SHARE = 0.1  # of the cycles of the arithmetic, that moving what lies between takes, for it to be drafted
 HELD_SHARE = 0.5  # of the second level cache, for what the next kernel finds there
 SLOWER = 0.97  # of the time of the kernels apart, at most, for one that is drafted to be taken
-Price = Callable[[Sequence[Group]], Sequence[float]]  # seconds of each group's kernel; infinity where none can be made
+Price = Callable[[Sequence[Group]], Sequence[PricedGroup]]
 
 
-def with_chains(
+def chains_of(
     graph: Graph, steps: Sequence[NetworkStep], device: Device, price: Price, alone: frozenset[str] = frozenset()
-) -> tuple[NetworkStep, ...]:
-    """The steps, in their order, with those groups joined that are faster as one kernel; none that makes a value of
-    `alone`."""
+) -> tuple[Alternative, ...]:
+    """Groups in a row that may be one kernel, none of which makes a value of `alone`; each with what is faster by the
+    analytic model. No group is in two of them."""
     if device.target.backend.is_gpu:
-        return tuple(steps)
+        return ()
     found = _Chains(graph, tuple(steps), device, alone)
-    segments = {s: found.joined(s) for path in found.paths() for s in found.worthwhile(path)}
+    segments = [s for path in found.paths() for s in found.worthwhile(path)]
     if not segments:
-        return tuple(steps)
-    parts = sorted({n for segment in segments for n in segment})
-    groups = [*(found.group(n) for n in parts), *segments.values()]
-    seconds = dict(zip([*((n,) for n in parts), *segments], price(groups), strict=True))
-    at_end = {s[-1]: s for path in found.paths() for s in _fastest(path, seconds) if len(s) > 1}
-    gone = {n for segment in at_end.values() for n in segment[:-1]}
-    return tuple(segments[at_end[n]] if n in at_end else step for n, step in enumerate(found.steps) if n not in gone)
+        return ()
+    parts = [n for segment in segments for n in segment]
+    priced = iter(price([*map(found.group, parts), *map(found.joined, segments)]))
+    apart = [PartForm(tuple(next(priced) for _ in segment)) for segment in segments]
+    return tuple(_alternative(PartForm((next(priced),)), form) for form in apart)
+
+
+def _alternative(joined: PartForm, apart: PartForm) -> Alternative:
+    return Alternative(joined, apart, joined.estimate_s < SLOWER * apart.estimate_s)
 
 
 Segment = tuple[int, ...]  # numbers of steps, each of which is read by the next one alone
@@ -162,21 +164,3 @@ def _read(step: NetworkStep) -> tuple[str, ...]:
         case Write(reads=reads):
             return reads
     return step.parts
-
-
-def _fastest(path: Segment, seconds: dict[Segment, float]) -> tuple[Segment, ...]:
-    """A path in segments, so that their sum is least."""
-
-    @cache
-    def best(n: int) -> tuple[float, tuple[Segment, ...]]:
-        if n == 0:
-            return 0.0, ()
-        ends = [path[n - length : n] for length in range(1, min(n, MOST_MEMBERS) + 1)]
-        found = []
-        for end in ends:
-            before_s, before = best(n - len(end))
-            own = seconds.get(end, 0.0 if len(end) == 1 else math.inf)
-            found.append((before_s + own * (1.0 if len(end) == 1 else 1 / SLOWER), (*before, end)))
-        return min(found, key=lambda pair: pair[0])
-
-    return best(len(path))[1]

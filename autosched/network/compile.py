@@ -13,7 +13,7 @@ from autosched.network.kernel_table import kernel_table
 from autosched.network.model import Model
 from autosched.network.program import NetworkProgram, build_program, prepared
 from autosched.network.room import check_memory
-from autosched.network.tasks import Choose
+from autosched.network.tasks import DRAFTED, Choices
 from autosched.session.device import Device, find_device
 from autosched.session.request import check_winograd
 from autosched.session.trust import tell
@@ -25,10 +25,10 @@ def compile_graph(
     graph: Graph,
     target: str | None = "cpu",
     threads: int | None = None,
-    choose: Choose | None = None,
+    choices: Choices = DRAFTED,
     simulate: bool = False,
 ) -> Model:
-    """The network as one program of the kernels that the analytic model likes best, or of those that `choose` has
+    """The network as one program of the kernels that the analytic model likes best, or of those that `choices` has
     schedules for: nothing is measured. `simulate`: for a GPU that is not there, its kernels executed on the processor.
 
     Raises GraphError for a graph that is none, UsageError for one that this machine has no memory for, DeviceError for
@@ -38,27 +38,27 @@ def compile_graph(
     device = find_device(target, threads, runs=not simulate)
     if simulate and device.target.kind != SIMULATED:
         raise UsageError("the simulator executes CUDA C: give --target cuda with --simulate")
-    program = _program(graph, target, device, choose)
+    program = _program(graph, target, device, choices)
     if debug_level() >= DUMP:
         print(kernel_table(program.tasks, device), file=sys.stderr)
     return _simulated(graph, program, device) if simulate else LINKERS[device.target.kind](graph, program, device)
 
 
 def plan_graph(
-    graph: Graph, target: str | None = "cpu", threads: int | None = None, choose: Choose | None = None
+    graph: Graph, target: str | None = "cpu", threads: int | None = None, choices: Choices = DRAFTED
 ) -> tuple[NetworkProgram, Device]:
     """The program that `compile_graph` links, for a device that need not be there, and that device. Raises the same,
     but for its absence."""
     device = find_device(target, threads, runs=False)
-    return _program(graph, target, device, choose), device
+    return _program(graph, target, device, choices), device
 
 
-def _program(graph: Graph, target: str | None, device: Device, choose: Choose | None) -> NetworkProgram:
+def _program(graph: Graph, target: str | None, device: Device, choices: Choices) -> NetworkProgram:
     verify(graph)
     check_memory(graph)
     if graph.winograd:
         check_winograd(device.target)
-    program = build_program(prepared(graph, device.target), target or "cpu", device, choose)
+    program = build_program(prepared(graph, device.target), target or "cpu", device, choices)
     for group in program.split:
         tell(str(group), SplitWarning)
     return program

@@ -63,6 +63,11 @@ def contest(
             rival = build(chosen) if chosen else start
             mine, theirs = side_by_side([best, rival], inputs)
             best = rival if min(theirs) < (1 - MARGIN) * min(mine) else best
+    return faster(start, best, inputs)
+
+
+def faster(start: Model, best: Model, inputs: Arrays) -> Verdict:
+    """The faster of two networks in whole calls."""
     before, after = side_by_side([start, best], inputs)
     return Verdict(best, before, after) if min(after) < min(before) else Verdict(start, before, before)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from autosched.network.alternatives import Alternative
 from autosched.network.inputs import input_sets
 from autosched.network.kernels import origin_of
 from autosched.network.model import Model
@@ -47,11 +48,12 @@ class Layer:
 @dataclass(frozen=True)
 class Explanation:
     """`layers`: those that take longest first; `call_s`: the whole network, called as users do. `split`: operators that
-    should be one kernel, but are several."""
+    should be one kernel, but are several; `alternatives`: those that may be one kernel or several."""
 
     layers: tuple[Layer, ...]
     call_s: float
     split: tuple[SplitGroup, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
 
     @property
     def kernels_s(self) -> float:
@@ -75,7 +77,8 @@ def explain_model(model: Model) -> Explanation:
     times = profile(model, normal.arrays)
     roofs = Roofs(model.device)
     layers = [_layer(model, task, times.kernels, roofs) for task in model.tasks]
-    return Explanation(tuple(sorted(layers, key=lambda layer: -layer.seconds)), times.call, model.program.split)
+    ordered = tuple(sorted(layers, key=lambda layer: -layer.seconds))
+    return Explanation(ordered, times.call, model.program.split, model.program.alternatives)
 
 
 def _layer(model: Model, task: NetworkTask, seconds: Mapping[int, float], roofs: Roofs) -> Layer:

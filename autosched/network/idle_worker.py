@@ -23,8 +23,8 @@ def main(parent: str, given: str, made: str, seconds: str, threads: str, target:
     end_with(int(parent))
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     try:
-        graph, choose = load_archive(Path(given))
-        improved(compile_graph(graph, target, int(threads), choose), float(seconds)).save(made)
+        graph, choices = load_archive(Path(given))
+        improved(compile_graph(graph, target, int(threads), choices), float(seconds)).save(made)
     except AutoschedError as error:
         print(error, file=sys.stderr)
         return 1

@@ -57,8 +57,8 @@ def improved_beside(model: Model, budget_s: float) -> Model:
         if process.returncode:
             lines = process.stderr.strip().splitlines() or [f"it ended with {process.returncode}"]
             raise DeviceError(lines[-1])
-        choose = load_archive(made)[1]
-    return compile_graph(model.original, target, threads, choose)
+        choices = load_archive(made)[1]
+    return compile_graph(model.original, target, threads, choices)
 
 
 class ImprovingModel:

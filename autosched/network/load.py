@@ -9,19 +9,19 @@ from pathlib import Path
 from autosched.errors import UsageError
 from autosched.graph.graph import Graph
 from autosched.network.archive import SUFFIX, load_archive
-from autosched.network.tasks import Choose
+from autosched.network.tasks import DRAFTED, Choices
 
 
 def load_network(
     model: object, example_inputs: Sequence[object] | None, sizes: Mapping[str, int], winograd: bool = False
-) -> tuple[Graph, Choose | None]:
-    """The graph of anything that is a network, and what says which schedules were saved with it. `winograd` accepts
+) -> tuple[Graph, Choices]:
+    """The graph of anything that is a network, and what was saved with it of its kernels. `winograd` accepts
     the larger error of such convolutions, which a saved network may do already."""
     if isinstance(model, (str, Path)) and Path(model).suffix.lower() == SUFFIX:
-        graph, choose = load_archive(Path(model))
+        graph, choices = load_archive(Path(model))
     else:
-        graph, choose = load_graph(model, example_inputs, sizes), None
-    return replace(graph, winograd=winograd or graph.winograd), choose
+        graph, choices = load_graph(model, example_inputs, sizes), DRAFTED
+    return replace(graph, winograd=winograd or graph.winograd), choices
 
 
 def load_graph(model: object, example_inputs: Sequence[object] | None, sizes: Mapping[str, int]) -> Graph:

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 from autosched.graph.graph import Array, Graph
 from autosched.network.archive import save_archive
 from autosched.network.program import NetworkProgram, array_spec, build_program, prepared
-from autosched.network.tasks import Choose, NetworkTask
+from autosched.network.recipe import Recipe
+from autosched.network.tasks import Choices, NetworkTask
 from autosched.runtime.spec import ArraySpec
 from autosched.session.device import Device
 
@@ -70,6 +71,11 @@ class Model(ABC):
     def bound_bytes(self) -> int:
         return self.program.memory.bound_bytes
 
+    @property
+    def forms(self) -> Mapping[Recipe, bool]:
+        """Of each part that may be one kernel or several, by its recipe, whether it is one."""
+        return {part.recipe: part.is_joined for part in self.program.alternatives}
+
     def with_weights(self, constants: Mapping[str, Array]) -> Model:
         """The network with other constants of the same shapes and types, by their names in `original`: the same
         program with weights packed anew. Only where passes make other nodes of them, another program."""
@@ -78,15 +84,15 @@ class Model(ABC):
         if _structure(graph) == _structure(self.program.graph):
             return self.with_program(original, replace(self.program, graph=graph))
         known = {task.recipe.spec: task.recipe for task in self.tasks}
-        return self._built(original, graph, lambda made: [known.get(r.spec, r) for r in made])
+        return self._built(original, graph, Choices(lambda made: [known.get(r.spec, r) for r in made], self.forms.get))
 
-    def with_schedules(self, choose: Choose) -> Model:
-        """The network with the kernels that `choose` has schedules for."""
-        return self._built(self.original, self.program.graph, choose)
+    def with_choices(self, choices: Choices) -> Model:
+        """The network with the schedules and the forms of parts that are chosen."""
+        return self._built(self.original, self.program.graph, choices)
 
-    def _built(self, original: Graph, graph: Graph, choose: Choose) -> Model:
+    def _built(self, original: Graph, graph: Graph, choices: Choices) -> Model:
         target_text = self.tasks[0].recipe.target_text if self.tasks else self.device.target.kind
-        return self.relinked(original, build_program(graph, target_text, self.device, choose))
+        return self.relinked(original, build_program(graph, target_text, self.device, choices))
 
     @abstractmethod
     def with_program(self, original: Graph, program: NetworkProgram) -> Model:
@@ -103,7 +109,7 @@ class Model(ABC):
 
     def save(self, path: str | Path) -> None:
         """Writes the network and the schedules of its kernels to a file *.asc, which `autosched.load` takes."""
-        save_archive(Path(path), self.original, self.tasks, self.device)
+        save_archive(Path(path), self.original, self.tasks, self.forms, self.device)
 
     @abstractmethod
     def export(self, path: str | Path) -> list[Path]:

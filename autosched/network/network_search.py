@@ -9,6 +9,7 @@ from functools import partial
 from autosched.errors import DeviceError
 from autosched.network.closing import Closing
 from autosched.network.objectives import Objective
+from autosched.network.open_parts import OpenPart
 from autosched.network.standing import Standing, total
 from autosched.network.task_search import TRIALS, TaskSearch
 from autosched.network.tuned import NetworkCallback, NetworkEvent, SessionPoint, event_tasks
@@ -22,7 +23,8 @@ LEAST_S = 1e-9  # of a network: one without kernels
 class NetworkSearch:
     """The searches of networks' tasks, which take turns until `most_trials` are measured or the time is up.
 
-    `networks`: the names of the networks, in the order of the tasks' counts.
+    `networks`: the names of the networks, in the order of the tasks' counts; `parts`: those that are searched for in
+    two forms.
     """
 
     searches: Sequence[TaskSearch]
@@ -33,6 +35,7 @@ class NetworkSearch:
     watch: Stopwatch
     most_trials: int | None = None
     callbacks: Sequence[NetworkCallback] = ()
+    parts: Sequence[OpenPart] = ()
     curve: list[SessionPoint] = field(default_factory=list)
     interrupted: bool = False
 
@@ -68,18 +71,25 @@ class NetworkSearch:
 
     @property
     def latencies(self) -> dict[str, float]:
-        """Seconds that all kernels of a call take together, for each network."""
-        return {
-            name: max(sum(search.task.counts[n] * search.now_s for search in self.searches), LEAST_S)
-            for n, name in enumerate(self.networks)
-        }
+        """Seconds that all kernels of a call take together, for each network, in the faster form of its parts."""
+        now = [search.now_s for search in self.searches]
+        found = {}
+        for n, name in enumerate(self.networks):
+            whole = sum(search.task.counts[n] * seconds for search, seconds in zip(self.searches, now, strict=True))
+            saved = sum(part.gain_s(now) for part in self.parts if part.network == n)
+            found[name] = max(whole - saved, LEAST_S)
+        return found
 
     @property
     def standings(self) -> list[Standing]:
         slopes = list(self.objective.derivatives(self.latencies).values())
+        now = [search.now_s for search in self.searches]
+        weights = [sum(c * slope for c, slope in zip(s.task.counts, slopes, strict=True)) for s in self.searches]
+        for part in self.parts:
+            for n, calls in part.calls(now):
+                weights[n] += calls * slopes[part.network]
         found = []
-        for search in self.searches:
-            weight = sum(count * slope for count, slope in zip(search.task.counts, slopes, strict=True))
+        for search, weight in zip(self.searches, weights, strict=True):
             patience = self.objective.patience
             stalled = patience is not None and search.standing(weight).has_stalled(patience)
             found.append(search.standing(0.0 if stalled else weight))
@@ -91,6 +101,11 @@ class NetworkSearch:
         if self.interrupted or budget_s is None:
             return not self.interrupted
         return self.watch.elapsed() + takes_s + self._closing_s() < budget_s
+
+    def has_time(self, seconds: float) -> bool:
+        """Whether so many seconds are left at the end."""
+        budget_s = self.watch.budget_s
+        return not self.interrupted and (budget_s is None or self.watch.elapsed() + seconds < budget_s)
 
     def _closing_s(self) -> float:
         return self.closing.needed_s(*self._builds())

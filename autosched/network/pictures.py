@@ -13,6 +13,7 @@ from autosched.graph.liveness import Tenant
 from autosched.graph.memory import ArenaPlan
 from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write
 from autosched.ir.dtype import DTYPES
+from autosched.network.alternatives import Alternative
 from autosched.network.program import NetworkProgram
 
 WIDTH, HEIGHT = 100, 32  # characters of the picture of an arena
@@ -24,10 +25,11 @@ PRODUCTS = ("conv", "conv_transpose", "linear", "gemm", "matmul")
 
 @dataclass(frozen=True)
 class Steps:
-    """A graph after passes, and the steps that it is computed in."""
+    """A graph after passes, the steps that it is computed in, and parts of them that may be one kernel or several."""
 
     graph: Graph
     steps: tuple[NetworkStep, ...]
+    alternatives: tuple[Alternative, ...] = ()
 
 
 def graph_text(found: Steps) -> str:
@@ -35,7 +37,8 @@ def graph_text(found: Steps) -> str:
 
 
 def groups_text(found: Steps) -> str:
-    """A line for each kernel in the order in which they run, and one for each view."""
+    """A line for each kernel in the order in which they run, and one for each view; then the parts that may be one
+    kernel or several."""
     lines = []
     for n, step in enumerate(found.steps):
         if isinstance(step, Join):
@@ -49,7 +52,7 @@ def groups_text(found: Steps) -> str:
             made = ", ".join(str(found.graph.values[name]) for name in step.outputs)
             operators = " ".join(node.operator for node in step.nodes)
             lines.append(f"{n:4}  {made} = {operators}({', '.join(step.inputs)}){_origin(step)}")
-    return "\n".join([*lines, *_floats_left(found)])
+    return "\n".join([*lines, *map(str, found.alternatives), *_floats_left(found)])
 
 
 def _floats_left(found: Steps) -> Iterator[str]:

@@ -23,10 +23,11 @@ from autosched.graph.passes.turn_weights import turn_weights
 from autosched.graph.passes.view_heads import view_heads
 from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write, views_of
 from autosched.ir.dtype import DTYPES
+from autosched.network.alternatives import Alternative, with_forms
 from autosched.network.build import UnbuiltKernel
-from autosched.network.chains import with_chains
+from autosched.network.chains import chains_of
 from autosched.network.recipe import KernelObject
-from autosched.network.tasks import Choose, NetworkTask, estimates, place_of_weights, spec_of, tasks_of
+from autosched.network.tasks import DRAFTED, Choices, NetworkTask, place_of_weights, priced, spec_of, tasks_of
 from autosched.runtime.spec import ArraySpec
 from autosched.session.device import Device
 from autosched.target import Target
@@ -50,7 +51,8 @@ class NetworkProgram:
 
     `kernels`: the code of each step that is one, by its number. `raw`: offsets, in the block of weights, of
     constants that kernels read as they are; `packed`: for each step that of its packed weights, which are the same for
-    steps of one kernel with the same constants. `split`: what are more kernels than were wanted.
+    steps of one kernel with the same constants. `split`: what are more kernels than were wanted; `alternatives`: parts
+    that may be one kernel or several.
     """
 
     graph: Graph
@@ -63,6 +65,7 @@ class NetworkProgram:
     packed: Mapping[int, int]
     weights_bytes: int
     split: tuple[SplitGroup, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
 
     @cached_property
     def views(self) -> Mapping[str, Alias]:
@@ -175,7 +178,7 @@ def with_own_outputs(graph: Graph) -> Graph:
     return graph.with_nodes(nodes, values, outputs=outputs) if values else graph
 
 
-def build_program(graph: Graph, target_text: str, device: Device, choose: Choose | None = None) -> NetworkProgram:
+def build_program(graph: Graph, target_text: str, device: Device, choices: Choices = DRAFTED) -> NetworkProgram:
     """Kernels, memory and weights of a graph whose outputs have memory of their own.
 
     Where no code can be made for a group of nodes, each of them is a kernel of its own. Raises UnbuiltKernel for a
@@ -184,9 +187,12 @@ def build_program(graph: Graph, target_text: str, device: Device, choose: Choose
     alone, backend = frozenset[str](), device.target.backend
     split: list[SplitGroup] = []
     while True:
-        steps = _joined(graph, steps_of(graph, device, alone), target_text, device, alone)
+        single = steps_of(graph, device, alone)
+        alternatives = _alternatives(graph, single, target_text, device, alone)
+        alternatives = tuple(_decided(each, choices) for each in alternatives)
+        steps = with_forms(single, alternatives)
         try:
-            tasks = tasks_of(graph, steps, target_text, device, choose)
+            tasks = tasks_of(graph, steps, target_text, device, choices)
             break
         except UnbuiltKernel as failure:
             groups = [step for step in steps if isinstance(step, Group)]
@@ -200,15 +206,22 @@ def build_program(graph: Graph, target_text: str, device: Device, choose: Choose
     kernels = {n: task.kernel for task in tasks for n in task.steps}
     raw, packed, size = _layout(graph, steps, kernels, backend.array_alignment)
     memory = plan(_tenants(graph, steps, kernels, backend))
-    return NetworkProgram(graph, steps, tasks, kernels, backend, memory, raw, packed, size, tuple(split))
+    return NetworkProgram(graph, steps, tasks, kernels, backend, memory, raw, packed, size, tuple(split), alternatives)
 
 
-def _joined(
+def _alternatives(
     graph: Graph, steps: tuple[NetworkStep, ...], target_text: str, device: Device, alone: frozenset[str]
-) -> tuple[NetworkStep, ...]:
-    """The steps with those in a row as one kernel that are faster so."""
+) -> tuple[Alternative, ...]:
+    """The parts of the steps that may be one kernel, by the analytic model."""
     place = place_of_weights(graph, steps, device)
-    return with_chains(graph, steps, device, lambda groups: estimates(graph, groups, target_text, device, place), alone)
+    return chains_of(graph, steps, device, lambda groups: priced(graph, groups, target_text, device, place), alone)
+
+
+def _decided(part: Alternative, choices: Choices) -> Alternative:
+    """The part in the form that was measured to be faster, where that is known and can be built."""
+    known = choices.is_joined(part.recipe)
+    found = part if known is None else replace(part, is_joined=known)
+    return found if math.isfinite(found.present.estimate_s) else part
 
 
 def _places(graph: Graph, steps: Sequence[NetworkStep]) -> dict[str, Alias]:

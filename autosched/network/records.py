@@ -17,12 +17,13 @@ from typing import Any, TypeAlias
 from autosched.errors import AutoschedError, ScheduleError, StoreError
 from autosched.graph.graph import Graph
 from autosched.network.compile import compile_graph, plan_graph
+from autosched.network.forms import stored_form
 from autosched.network.model import Model
 from autosched.network.nearest import NearestSchedules, form_of
 from autosched.network.object_cache import find_object
 from autosched.network.program import NetworkProgram
 from autosched.network.recipe import Recipe
-from autosched.network.tasks import Choose, without_place
+from autosched.network.tasks import DRAFTED, Choices, without_place
 from autosched.session.trust import tell
 from autosched.store import Database, Record, default_path, named_path
 
@@ -50,30 +51,35 @@ def compile_with_records(
     graph: Graph,
     target: str | None = "cpu",
     threads: int | None = None,
-    choose: Choose | None = None,
+    choices: Choices = DRAFTED,
     db: Path | str | None = None,
     *,
     simulate: bool = False,
 ) -> Model:
-    """The network as one program, with the schedules that `choose` gives, else with stored ones, else with what the
+    """The network as one program, with the schedules that `choices` has, else with stored ones, else with what the
     analytic model likes best. Raises what `compile_graph` does, and StoreError for a file that is no database."""
     with stored_schedules(db) as stored:
-        return compile_graph(graph, target, threads, _choice(stored, choose), simulate)
+        return compile_graph(graph, target, threads, _choices(stored, choices), simulate)
 
 
 def plan_with_records(
-    graph: Graph, target: str | None = "cpu", threads: int | None = None, choose: Choose | None = None
+    graph: Graph, target: str | None = "cpu", threads: int | None = None, choices: Choices = DRAFTED
 ) -> NetworkProgram:
     """The program that `compile_with_records` links, with the user's records, for a device that need not be there."""
     with stored_schedules(None) as stored:
-        return plan_graph(graph, target, threads, _choice(stored, choose))[0]
+        return plan_graph(graph, target, threads, _choices(stored, choices))[0]
 
 
-def _choice(stored: StoredSchedules | None, choose: Choose | None) -> Choose | None:
+def _choices(stored: StoredSchedules | None, choices: Choices) -> Choices:
     """What is chosen, and else what is stored."""
-    if stored is None or choose is None:
-        return choose or stored
-    return lambda recipes: stored(choose(recipes))
+    if stored is None:
+        return choices
+
+    def is_joined(recipe: Recipe) -> bool | None:
+        known = choices.is_joined(recipe)
+        return stored.is_joined(recipe) if known is None else known
+
+    return Choices(lambda recipes: stored(choices.schedules(recipes)), is_joined)
 
 
 def compile_varying(
@@ -83,19 +89,19 @@ def compile_varying(
     that `nearest` knows or that are stored, else with what the analytic model likes best."""
     with stored_schedules(db) as stored:
         if stored is None:
-            return compile_graph(graph, target, threads, nearest)
+            return compile_graph(graph, target, threads, Choices(nearest))
 
         def choose(recipes: Sequence[Recipe]) -> Sequence[Recipe]:
             found = stored(recipes)
             nearest.add(stored.alike([recipe for recipe in found if not recipe.steps]))
             return nearest(found)
 
-        return compile_graph(graph, target, threads, choose)
+        return compile_graph(graph, target, threads, Choices(choose, stored.is_joined))
 
 
 @dataclass
 class StoredSchedules:
-    """Gives recipes their schedules from a database. `passed`: what was passed over, and why."""
+    """Gives recipes their schedules from a database, and parts their forms. `passed`: what was passed over, and why."""
 
     database: Database
     passed: list[str] = field(default_factory=list)
@@ -108,6 +114,10 @@ class StoredSchedules:
         near = {r: other for r, other in near.items() if other.spec != r.spec}
         known = dict(zip(near, self._found(list(near.values())), strict=True))
         return tuple(replace(r, steps=known[r].steps) if r in known else r for r in found)
+
+    def is_joined(self, recipe: Recipe) -> bool | None:
+        """Which form of a part was faster in a network, as `keep_forms` has stored it."""
+        return stored_form(self.database, recipe)
 
     def _found(self, recipes: Sequence[Recipe]) -> tuple[Recipe, ...]:
         open_recipes = [recipe for recipe in recipes if not recipe.steps]

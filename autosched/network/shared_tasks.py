@@ -15,13 +15,15 @@ from autosched.session.task import without_numbers
 
 @dataclass(frozen=True)
 class SharedTask:
-    """`members[n]`: the tasks of network n that compute this, one or more of all."""
+    """`members[n]`: the tasks of network n that compute this, none, one or more of all. `beside[n]`: those that do so
+    in the other form of its parts alone."""
 
     members: tuple[tuple[NetworkTask, ...], ...]
+    beside: tuple[tuple[NetworkTask, ...], ...]
 
     @cached_property
     def all_members(self) -> tuple[NetworkTask, ...]:
-        return tuple(task for tasks in self.members for task in tasks)
+        return tuple(task for tasks in (*self.members, *self.beside) for task in tasks)
 
     @property
     def name(self) -> str:
@@ -34,7 +36,7 @@ class SharedTask:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How often it is called in a call of each network."""
+        """How often it is called in a call of each network as it is."""
         return tuple(sum(task.count for task in tasks) for tasks in self.members)
 
     @property
@@ -43,8 +45,8 @@ class SharedTask:
         return all(task.recipe.steps for task in self.all_members)
 
     def specs(self, network: int) -> tuple[str, ...]:
-        """By which the network knows it."""
-        return tuple(task.recipe.spec for task in self.members[network])
+        """By which the network knows it, in either form of its parts."""
+        return tuple(task.recipe.spec for task in (*self.members[network], *self.beside[network]))
 
     @cached_property
     def kind(self) -> str:
@@ -57,11 +59,18 @@ class SharedTask:
         return self.request.problem.dag.flops
 
 
-def shared_tasks(models: Sequence[Model]) -> tuple[SharedTask, ...]:
-    """The tasks of all networks, in the order in which they come first."""
-    found: dict[str, list[list[NetworkTask]]] = {}
-    for n, model in enumerate(models):
-        for task in model.tasks:
-            members = found.setdefault(task.request.problem.dag.content_hash, [[] for _ in models])
-            members[n].append(task)
-    return tuple(SharedTask(tuple(map(tuple, members))) for members in found.values())
+def shared_tasks(models: Sequence[Model], others: Sequence[Model | None] = ()) -> tuple[SharedTask, ...]:
+    """The tasks of all networks, in the order in which they come first. `others`: of each network the one with the
+    other form of its open parts, where it has any."""
+    members: dict[str, list[list[NetworkTask]]] = {}
+    beside: dict[str, list[list[NetworkTask]]] = {}
+    for found, networks in ((members, models), (beside, others)):
+        for n, model in enumerate(networks):
+            known = {task.recipe.spec for task in models[n].tasks} if found is beside else set()
+            for task in model.tasks if model is not None else ():
+                if task.recipe.spec not in known:
+                    key = task.request.problem.dag.content_hash
+                    for each in (members, beside):
+                        each.setdefault(key, [[] for _ in models])
+                    found[key][n].append(task)
+    return tuple(SharedTask(tuple(map(tuple, members[key])), tuple(map(tuple, beside[key]))) for key in members)

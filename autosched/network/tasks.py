@@ -13,6 +13,7 @@ from autosched.graph.graph import Graph
 from autosched.graph.node_facts import weights_of
 from autosched.graph.partition import dag_of
 from autosched.graph.steps import Group, NetworkStep
+from autosched.network.alternatives import PricedGroup
 from autosched.network.build import UnbuiltKernel, build_kernels
 from autosched.network.recipe import KernelObject, Recipe
 from autosched.session.device import Device
@@ -20,6 +21,27 @@ from autosched.session.request import Request
 from autosched.target.far_weights import weights_place
 
 Choose = Callable[[Sequence[Recipe]], Sequence[Recipe]]  # the recipes in order, with a schedule or as they are
+
+
+def as_they_are(recipes: Sequence[Recipe]) -> Sequence[Recipe]:
+    return recipes
+
+
+def not_known(recipe: Recipe) -> bool | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What is known of a network's kernels before it is built. `schedules` gives recipes schedules; `is_joined` says of
+    a part's `Alternative.recipe` whether the one kernel is faster than several, None where nobody has measured it. What
+    neither knows is what the analytic model likes best."""
+
+    schedules: Choose = as_they_are
+    is_joined: Callable[[Recipe], bool | None] = not_known
+
+
+DRAFTED = Choices()
 
 
 @dataclass(frozen=True)
@@ -45,7 +67,7 @@ class NetworkTask:
 
 
 def tasks_of(
-    graph: Graph, steps: Sequence[NetworkStep], target_text: str, device: Device, choose: Choose | None = None
+    graph: Graph, steps: Sequence[NetworkStep], target_text: str, device: Device, choices: Choices = DRAFTED
 ) -> tuple[NetworkTask, ...]:
     """The tasks of the steps that are kernels, built. Raises UnbuiltKernel."""
     target, place = device.target, place_of_weights(graph, steps, device)
@@ -55,22 +77,24 @@ def tasks_of(
             recipe = Recipe(spec_of(graph, step, target.backend, place), target_text, device.threads, gpu=target.gpu)
             places.setdefault(recipe, []).append(n)
     recipes = list(places)
-    chosen = dict(zip(recipes, choose(recipes) if choose else recipes, strict=True))
+    chosen = dict(zip(recipes, choices.schedules(recipes), strict=True))
     kernels = build_kernels(list(chosen.values()))
     return tuple(NetworkTask(chosen[recipe], kernels[chosen[recipe]], tuple(found)) for recipe, found in places.items())
 
 
-def estimates(graph: Graph, groups: Sequence[Group], target_text: str, device: Device, place: str) -> list[float]:
-    """The seconds that kernels of groups take by the analytic model; infinity where none can be made."""
+def priced(graph: Graph, groups: Sequence[Group], target_text: str, device: Device, place: str) -> list[PricedGroup]:
+    """Groups with the seconds that their kernels take by the analytic model."""
     backend, gpu = device.target.backend, device.target.gpu
     recipes = [Recipe(spec_of(graph, g, backend, place), target_text, device.threads, gpu=gpu) for g in groups]
     wanted = dict.fromkeys(recipes)
     while True:
         try:
             kernels = build_kernels(list(wanted))
-            return [kernels[r].estimate_s if r in kernels else math.inf for r in recipes]
+            break
         except UnbuiltKernel as failure:
             del wanted[failure.recipe]
+    seconds = [kernels[recipe].estimate_s if recipe in kernels else math.inf for recipe in recipes]
+    return [PricedGroup(*each) for each in zip(groups, recipes, seconds, strict=True)]
 
 
 def spec_of(graph: Graph, group: Group, backend: Backend, place: str) -> str:

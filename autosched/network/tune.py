@@ -1,14 +1,16 @@
 """Tuning whole networks: their tasks search by turns, and the time goes where it saves most of the objective.
 
 Order of things: the reference of each network's outputs, a first round for each task, rounds by the strategy (`turns`,
-`strategies`), the final comparison of each task's best few, the networks built anew, and whole calls before and after
-side by side (`contest`). All of it is within the budget.
+`strategies`), the final comparison of each task's best few, the networks built anew, whole calls before and after
+side by side (`contest`), and the same with open parts in their other form (`forms_contest`). All of it is within the
+budget.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,16 +22,21 @@ from autosched.measure.host import ScratchDirectory
 from autosched.measure.results import median_interval
 from autosched.network.check import compare_outputs, references
 from autosched.network.closing import Closing
-from autosched.network.contest import Arrays, Steps, contest
+from autosched.network.contest import Arrays, Steps, Verdict, contest, faster
+from autosched.network.forms import PartTimes, keep_forms
+from autosched.network.forms_contest import contest_of_forms, forms_contest_s, open_recipes
 from autosched.network.inputs import input_sets
 from autosched.network.model import Model
 from autosched.network.network_search import NetworkSearch
+from autosched.network.open_parts import open_parts
 from autosched.network.place import Place
 from autosched.network.profile import NetworkTimes, profile
 from autosched.network.recipe import Recipe
+from autosched.network.records import stored_schedules
 from autosched.network.roofs import Roofs
 from autosched.network.shared_tasks import SharedTask, shared_tasks
 from autosched.network.task_search import TaskSearch
+from autosched.network.tasks import Choices, Choose, as_they_are
 from autosched.network.tuned import Effort, NetworkCallback, NetworkResult, NetworksResult, task_results
 from autosched.session.device import Device
 from autosched.session.trust import tell_without_key
@@ -46,13 +53,23 @@ LARGE = 0.05  # of a network's time: a task whose schedules are
 
 
 @dataclass(frozen=True)
+class TimedModel:
+    """A network with its kernels' times."""
+
+    model: Model
+    times: NetworkTimes
+
+
+@dataclass(frozen=True)
 class TunedNetwork:
-    """A network, inputs for it, and its kernels' times with these before."""
+    """A network, inputs for it, and its kernels' times with these before; `other`: the network with its open parts in
+    the form that they do not have, where there are any."""
 
     name: str
     model: Model
     inputs: Arrays
     times: NetworkTimes
+    other: TimedModel | None = None
 
 
 @dataclass(frozen=True)
@@ -91,11 +108,13 @@ def tune_networks(
     models = find()
     loaded_s = watch.elapsed()
     device = _one_device(models)
-    subjects = [_subject(name, model) for name, model in models.items()]
-    tasks = [_OpenTask(task, _start_s(task, subjects)) for task in shared_tasks(list(models.values()))]
+    subjects = [_subject(name, model, db) for name, model in models.items()]
+    others = [None if s.other is None else s.other.model for s in subjects]
+    tasks = [_OpenTask(task, _start_s(task, subjects)) for task in shared_tasks(list(models.values()), others)]
     objective = effort.asked.of(_latencies(models, tasks))
     known = [references(subject.model, subject.inputs) for subject in subjects]
-    closing = Closing(_load_s(loaded_s, effort.budget_s), tuple(subject.times.call for subject in subjects))
+    load_s = _load_s(loaded_s, effort.budget_s)
+    closing = Closing(load_s, tuple(subject.times.call for subject in subjects), _forms_s(subjects, load_s))
     most = None if effort.trials is None else effort.settings.trials
     with ScratchDirectory() as scratch, rare_collections(), Database(db) as database:
         tell_without_key()
@@ -104,9 +123,13 @@ def tune_networks(
             searches = _searches(tasks, place)
             if effort.budget_s is not None:
                 watch.budget_s = max(effort.budget_s, watch.elapsed() + LEAST_SHARE * effort.budget_s)
-            search = NetworkSearch(searches, list(models), objective, effort.rules, closing, watch, most, callbacks)
+            parts = open_parts([model.program.alternatives for model in models.values()], [t.task for t in tasks])
+            search = NetworkSearch(
+                searches, list(models), objective, effort.rules, closing, watch, most, callbacks, parts
+            )
             search.run()
         found = [_result(search, subject, outputs) for subject, outputs in zip(subjects, known, strict=True)]
+        keep_forms(database, [part for result in found for part in result.parts])
     networks = tuple(replace(r, first_result_s=loaded_s, strategy=effort.strategy) for r in found)
     before = {network.name: network.start_latency_s for network in networks}
     after = {network.name: network.latency_s for network in networks}
@@ -133,17 +156,26 @@ def _said(device: Device) -> str:
     return f"{device.target.fingerprint} with {device.threads} threads"
 
 
-def _subject(name: str, model: Model) -> TunedNetwork:
+def _subject(name: str, model: Model, db: Path | str | None) -> TunedNetwork:
     normal, _ = input_sets(model.original)
-    return TunedNetwork(name, model, normal.arrays, profile(model, normal.arrays, PROFILE_S))
+    found = TunedNetwork(name, model, normal.arrays, profile(model, normal.arrays, PROFILE_S))
+    if not (flipped := open_recipes(model)):
+        return found
+    with stored_schedules(db) as stored:
+        other = _rebuilt(model, {}, flipped, stored or as_they_are)
+    return replace(found, other=TimedModel(other, profile(other, normal.arrays, PROFILE_S)))
+
+
+def _forms_s(subjects: Sequence[TunedNetwork], load_s: float) -> float:
+    return sum(forms_contest_s(s.times.call, load_s) for s in subjects if s.other is not None)
 
 
 def _start_s(task: SharedTask, subjects: Sequence[TunedNetwork]) -> float:
-    """The mean over all its places in all networks."""
-    pairs = zip(subjects, task.members, strict=True)
-    return max(
-        mean(s.times.kernels[n] for s, members in pairs for member in members for n in member.steps), RESOLUTION_S
-    )
+    """The mean over all its places in all networks, in either form of their parts."""
+    pairs = [(s.times, members) for s, members in zip(subjects, task.members, strict=True)]
+    pairs += [(s.other.times, beside) for s, beside in zip(subjects, task.beside, strict=False) if s.other is not None]
+    found = [times.kernels[n] for times, members in pairs for member in members for n in member.steps]
+    return max(mean(found), RESOLUTION_S)
 
 
 def _latencies(models: Mapping[str, Model], tasks: Sequence[_OpenTask]) -> dict[str, float]:
@@ -167,15 +199,17 @@ def _result(search: NetworkSearch, subject: TunedNetwork, known: tuple[Arrays, A
     build = partial(_rebuilt, subject.model)
     try:
         verdict = contest(subject.model, found, build, subject.inputs, search.may_go_on)
+        verdict, parts = _in_faster_forms(verdict, search, subject)
     except KeyboardInterrupt:
-        search.interrupted = True
+        search.interrupted, parts = True, ()
         verdict = contest(subject.model, found, build, subject.inputs, search.may_go_on)  # only whole calls
     compared = compare_outputs(verdict.model, subject.inputs, known)
+    tasks = task_results(search.searches, number, verdict.model.tasks)
     return NetworkResult(
         model=verdict.model,
         name=subject.name,
         objective=search.objective.name,
-        tasks=task_results(search.searches, number),
+        tasks=tasks,
         trials=search.n_trials,
         resumed=sum(s.n_resumed for s in search.searches),
         failed=sum(trial.failure is not None for s in search.searches for trial in s.trials),
@@ -184,30 +218,57 @@ def _result(search: NetworkSearch, subject: TunedNetwork, known: tuple[Arrays, A
         start_latency_s=median(verdict.before),
         latency_s=median(verdict.after),
         latency_ci_s=median_interval(verdict.after),
-        kernels_s=search.latencies[subject.name],
+        kernels_s=sum(task.count * task.now_s for task in tasks),
         curve=tuple(point.of(number) for point in search.curve),
         interrupted=search.interrupted,
         verified=all(output.passed for output in compared),
         max_error=max((output.found.largest for output in compared), default=0.0),
+        parts=parts,
     )
 
 
-def _schedules(search: NetworkSearch, network: int) -> dict[str, tuple[str, ...]]:
-    """What was found for a network's tasks, by their specs: several schedules of those that take much of its time."""
+def _in_faster_forms(
+    verdict: Verdict, search: NetworkSearch, subject: TunedNetwork
+) -> tuple[Verdict, tuple[PartTimes, ...]]:
+    """The network with its open parts in the forms that are faster in it, and their times; as it is where there is no
+    time for that."""
+    load_s, call_s = search.closing.load_s, subject.times.call
+    if subject.other is None or not search.has_time(forms_contest_s(call_s, load_s)):
+        return verdict, ()
+    number = list(search.networks).index(subject.name)
+    steps = {task.recipe.spec: task.recipe.steps for task in subject.other.model.tasks}
+    steps |= {spec: known[0] for spec, known in _schedules(search, number, in_other_form=True).items()}
+    steps |= {task.recipe.spec: task.recipe.steps for task in verdict.model.tasks}
+    flip = partial(_rebuilt, verdict.model, steps)
+    kept, parts = contest_of_forms(verdict.model, flip, subject.inputs)
+    if kept is not verdict.model:
+        verdict = faster(subject.model, kept, subject.inputs)
+    forms = verdict.model.forms
+    return verdict, tuple(replace(part, is_joined=forms[part.recipe]) for part in parts)
+
+
+def _schedules(search: NetworkSearch, network: int, in_other_form: bool = False) -> dict[str, tuple[str, ...]]:
+    """What was found for a network's tasks, by their specs: several schedules of those that take much of its time.
+    `in_other_form`: of the tasks that it would have in the other form of its parts."""
     whole_s = search.latencies[search.networks[network]]
     found: dict[str, tuple[str, ...]] = {}
     for s in search.searches:
+        tasks = s.task.beside[network] if in_other_form else s.task.members[network]
         share = s.task.counts[network] * s.now_s
-        if schedules := s.schedules(RIVALS if share >= LARGE * whole_s else 1):
-            found |= dict.fromkeys(s.task.specs(network), schedules)
+        if tasks and (schedules := s.schedules(RIVALS if share >= LARGE * whole_s else 1)):
+            found |= dict.fromkeys((task.recipe.spec for task in tasks), schedules)
     return found
 
 
-def _rebuilt(model: Model, steps: Steps) -> Model:
-    """The network with these schedules; its other tasks keep theirs."""
+def _rebuilt(
+    model: Model, steps: Steps, flipped: AbstractSet[Recipe] = frozenset(), choose: Choose = as_they_are
+) -> Model:
+    """The network with these schedules, and the parts of the recipes `flipped` in their other form; all else is as it
+    was. `choose` gives tasks schedules that have none yet."""
     kept = {task.recipe.spec: task.recipe.steps for task in model.tasks} | dict(steps)
+    forms = {recipe: is_joined ^ (recipe in flipped) for recipe, is_joined in model.forms.items()}
 
-    def choose(recipes: Sequence[Recipe]) -> list[Recipe]:
-        return [replace(recipe, steps=kept.get(recipe.spec, "")) for recipe in recipes]
+    def schedules(recipes: Sequence[Recipe]) -> Sequence[Recipe]:
+        return choose([replace(recipe, steps=kept.get(recipe.spec, "")) for recipe in recipes])
 
-    return model.with_schedules(choose)
+    return model.with_choices(Choices(schedules, forms.get))

@@ -18,8 +18,10 @@ from autosched.tuner.policy import SearchSetup
 from autosched.tuner.session import Settings
 
 if TYPE_CHECKING:
+    from autosched.network.forms import PartTimes
     from autosched.network.model import Model
     from autosched.network.task_search import TaskSearch
+    from autosched.network.tasks import NetworkTask
     from autosched.runtime.spec import ArraySpec
 
 SCHEMA_VERSION = 1
@@ -86,6 +88,11 @@ class TaskResult:
     record_id: int | None = None
     error: str | None = None
 
+    @property
+    def now_s(self) -> float:
+        """Of a call: the best time, or what it took in the network at the start."""
+        return self.start_s if self.best_s is None else self.best_s
+
 
 @dataclass(frozen=True)
 class NetworkPoint:
@@ -145,7 +152,8 @@ class NetworkResult:
     interval of the latter; `kernels_s` is the sum over all kernels of a call, timed alone where they were.
     `first_result_s`: until there was a network that runs. `resumed` of the `trials` are on record from earlier runs; of
     networks that are tuned together, these and the time are those of all. `verified`: whether the outputs are as near
-    to the reference as `network.check` asks; `max_error`: the largest difference over the largest number.
+    to the reference as `network.check` asks; `max_error`: the largest difference over the largest number. `parts`:
+    those that were timed in two forms, and which was kept.
     """
 
     model: Model = field(repr=False)
@@ -166,6 +174,7 @@ class NetworkResult:
     interrupted: bool = False
     verified: bool = False
     max_error: float = math.inf
+    parts: tuple[PartTimes, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """The object that `tune --json` prints, JSON data."""
@@ -194,6 +203,7 @@ class NetworkResult:
             "kernels_s": self.kernels_s,
             "arena_bytes": model.arena_bytes,
             "tasks": [asdict(task) for task in self.tasks],
+            "parts": [part.to_json() for part in self.parts],
             "curve": [[p.trials, p.elapsed_s, p.kernels_s] for p in self.curve],
             "interrupted": self.interrupted,
             "verified": self.verified,
@@ -261,15 +271,15 @@ def event_tasks(searches: Sequence[TaskSearch], standings: Sequence[Standing]) -
     )
 
 
-def task_results(searches: Sequence[TaskSearch], network: int) -> tuple[TaskResult, ...]:
-    """How far each task of a network is."""
-    mine = [search for search in searches if search.task.counts[network]]
-    whole = max(sum(search.task.counts[network] * search.now_s for search in mine), 1e-12)
-    return tuple(
-        _task_result(search, count, count * search.now_s / whole)
-        for search in mine
-        for count in (search.task.counts[network],)
-    )
+def task_results(searches: Sequence[TaskSearch], network: int, tasks: Sequence[NetworkTask]) -> tuple[TaskResult, ...]:
+    """How far each task of a network is, which has the `tasks` now; those of the slower form of a part are called 0
+    times."""
+    mine = [(search, specs) for search in searches if (specs := search.task.specs(network))]
+    counts = [sum(task.count for task in tasks if task.recipe.spec in specs) for _, specs in mine]
+    shares = [count * search.now_s for count, (search, _) in zip(counts, mine, strict=True)]
+    whole = max(sum(shares), 1e-12)
+    each = zip(mine, counts, shares, strict=True)
+    return tuple(_task_result(search, count, share / whole) for (search, _), count, share in each)
 
 
 def _task_result(search: TaskSearch, count: int, share: float) -> TaskResult:

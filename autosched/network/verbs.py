@@ -18,6 +18,7 @@ from autosched.network.pictures import MEMORY, TEXTS, Steps, memory_text
 from autosched.network.planned import code_text
 from autosched.network.program import NetworkProgram, prepared, steps_of
 from autosched.network.records import plan_with_records
+from autosched.network.tasks import DRAFTED
 from autosched.network.tune import tune_networks
 from autosched.network.tuned import Effort, NetworkCallback, NetworkResult, NetworksResult
 from autosched.runtime.spec import in_order
@@ -79,16 +80,17 @@ def show_network(
         raise UsageError(f"a network is shown as {', '.join((*TEXTS, *PROGRAM_TEXTS))}, got {as_!r}")
     if isinstance(what, Model):
         if program_text is None:
-            return TEXTS[as_](Steps(what.program.graph, what.program.steps))
-        graph, device, choose = what.original, what.device, None
+            program = what.program
+            return TEXTS[as_](Steps(program.graph, program.steps, program.alternatives))
+        graph, device, choices = what.original, what.device, DRAFTED
     else:
-        graph, choose = load_network(what, example_inputs, sizes or {})
+        graph, choices = load_network(what, example_inputs, sizes or {})
         device = find_device(target, threads, runs=False)
     if program_text is None:
         return show_graph(graph, as_, device)
     if (kind := forms().get(as_)) not in (None, device.target.kind):
         raise UsageError(f"a network for {device.target.kind} has no code as {as_}: give --target {kind}")
-    program = what.program if isinstance(what, Model) else plan_with_records(graph, target, threads, choose)
+    program = what.program if isinstance(what, Model) else plan_with_records(graph, target, threads, choices)
     return program_text(program)
 
 

@@ -19,6 +19,7 @@ from autosched.graph.saved import load_saved, save_graph
 from autosched.network.compile import compile_graph
 from autosched.network.model import Model
 from autosched.network.recipe import Recipe
+from autosched.network.tasks import Choices
 from autosched.schedule import steps_to_json
 from autosched.session.task import analytic_best, make_task
 from tests.graph import networks
@@ -71,7 +72,7 @@ def other_schedule(recipe: Recipe) -> Recipe:
 
 
 def saved(path: Path) -> tuple[Model, Model]:
-    model = compile_graph(networks.perceptron(), threads=1, choose=second_best)
+    model = compile_graph(networks.perceptron(), threads=1, choices=Choices(second_best))
     model.save(path)
     return model, autosched.load(path, threads=1)
 

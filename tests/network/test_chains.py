@@ -10,8 +10,10 @@ from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
 from autosched.graph.steps import Group
 from autosched.network import chains
-from autosched.network.chains import with_chains
+from autosched.network.alternatives import PricedGroup, with_forms
+from autosched.network.chains import chains_of
 from autosched.network.program import prepared, steps_of
+from autosched.network.recipe import Recipe
 from autosched.session.device import Device, find_device
 from search_spaces.cpu.chains import MARK
 
@@ -52,10 +54,12 @@ def joined(graph: Graph, seconds: dict[int, float], threads: int = 1) -> list[st
     device = find_device("cpu", threads, runs=False)
     found = prepared(graph, device.target)
 
-    def price(groups: list[Group]) -> list[float]:
-        return [seconds[sum(node.operator == "conv" for node in group.nodes)] for group in groups]
+    def price(groups: list[Group]) -> list[PricedGroup]:
+        numbers = [sum(node.operator == "conv" for node in group.nodes) for group in groups]
+        return [PricedGroup(g, Recipe(str(g), "cpu", 1), seconds[n]) for g, n in zip(groups, numbers, strict=True)]
 
-    steps = with_chains(found, steps_of(found, device), device, price)
+    steps = steps_of(found, device)
+    steps = with_forms(steps, chains_of(found, steps, device, price))
     return names([step for step in steps if isinstance(step, Group)])
 
 
@@ -94,4 +98,4 @@ def test_gpus_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = bottleneck()
     cpu, gpu = find_device("cpu", 1, runs=False), find_device("cuda -arch=sm_80", None, runs=False)
     steps = steps_of(prepared(graph, cpu.target), cpu)
-    assert with_chains(graph, steps, Device(gpu.target, 1), lambda groups: [0.0] * len(groups)) == steps
+    assert chains_of(graph, steps, Device(gpu.target, 1), lambda groups: []) == ()
