@@ -3,6 +3,7 @@
 python -m tests.fuzz --dags 200 --candidates 5 --seed 0 [--target "llvm -mcpu=haswell"] [--threads 2] [--seconds S]
 python -m tests.fuzz --target opencl [...]       on a GPU, or on the processor with PoCL
 python -m tests.fuzz --target "cuda -arch=sm_80" [...]       as CUDA C, in the simulator
+python -m tests.fuzz --programs bottlenecks      convolutions in a row, as one nest
 python -m tests.fuzz --hostile 1000 --seed 0     schedules with huge numbers, each refused or right (`hostile.py`)
 """
 
@@ -22,7 +23,7 @@ from tests.fuzz.candidate import is_gpu
 from tests.fuzz.hostile import outcomes
 from tests.fuzz.program import program_text
 from tests.fuzz.regressions import CASES, GPU_CASES, Case, failures
-from tests.fuzz.runner import Failure, Plan, Tally, run, shrunk, warm
+from tests.fuzz.runner import ANY, PROGRAMS, Failure, Plan, Tally, run, shrunk, warm
 
 _REPORT_S = 10.0
 _MAX_SHOWN = 40  # failures printed as they come
@@ -41,7 +42,7 @@ def main() -> int:
     warm(targets)
     if options.regressions:
         return _regressions(GPU_CASES if is_gpu(targets[0]) else CASES)
-    plan = Plan(options.seed, options.dags, options.candidates, targets, threads, workers, end)
+    plan = Plan(options.seed, options.dags, options.candidates, targets, threads, workers, end, options.programs)
     tally = run(plan, _printer(begin))
     print(f"{tally.programs} programs, {tally.candidates} candidates in {time.monotonic() - begin:.0f} s, ", end="")
     print(f"{len(tally.failures)} failures")
@@ -58,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dags", type=int, default=200, help="number of programs")
     parser.add_argument("--candidates", type=int, default=5, help="candidates of each")
     parser.add_argument("--seed", default="0", help="any word")
+    parser.add_argument(
+        "--programs", choices=PROGRAMS, default=ANY, help="bottlenecks: convolutions in a row, as one nest"
+    )
     parser.add_argument("--target", help="one target instead of all that run here")
     parser.add_argument("--threads", type=int, help="instead of 1 and 2 in turn")
     parser.add_argument("--workers", type=int, help="processes, by default one for each core")

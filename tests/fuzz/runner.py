@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,7 +14,10 @@ from autosched.runtime.jit import load_object
 from autosched.runtime.simulator.build import runtime
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
+from search_spaces.cpu.chains import MARK
+from search_spaces.space import Sketch
 from tests.codegen.elsewhere import compile_here
+from tests.fuzz.bottlenecks import bottleneck_dag
 from tests.fuzz.candidate import Candidate, Fault, Subject, all_sketches, check_model, draw, is_gpu, signature, step
 from tests.fuzz.generate import random_dag
 from tests.fuzz.isolate import Child, Message, Send, conversation, wait
@@ -26,13 +29,30 @@ _EMPTY = "define i32 @empty(ptr %args, ptr %workspace, i64 %threads) {\n  ret i3
 
 
 @dataclass(frozen=True)
+class ProgramKind:
+    """`make` gives the program of a seed; of its sketches those with `mark` in their names are tried, where there are
+    any."""
+
+    make: Callable[[str], ComputeDAG]
+    mark: str = ""
+
+    def preferred(self, sketches: Sequence[Sketch]) -> Sequence[Sketch]:
+        return [sketch for sketch in sketches if self.mark in sketch.name] or sketches
+
+
+ANY = "any"
+PROGRAMS: Mapping[str, ProgramKind] = {ANY: ProgramKind(random_dag), "bottlenecks": ProgramKind(bottleneck_dag, MARK)}
+
+
+@dataclass(frozen=True)
 class Failure:
-    """Candidate number `number` of program `seed`, what happened to it."""
+    """A candidate of the program `seed` of those `programs`, what happened to it."""
 
     seed: str
     candidate: Candidate
     kind: str
     message: str
+    programs: str = ANY
 
     @property
     def signature(self) -> str:
@@ -66,6 +86,7 @@ class Plan:
     threads: tuple[int, ...]
     workers: int
     end: float = float("inf")  # monotonic time after which no program is begun
+    programs: str = ANY  # of PROGRAMS
 
 
 def warm(targets: tuple[str, ...]) -> None:
@@ -128,7 +149,8 @@ class _Worker:
 
     def _fail(self, kind: str, message: str) -> None:
         assert self.trying is not None
-        self.tally.failures.append(Failure(f"{self.plan.seed}:{self.at}", self.trying, kind, message))
+        seed = f"{self.plan.seed}:{self.at}"
+        self.tally.failures.append(Failure(seed, self.trying, kind, message, self.plan.programs))
 
 
 def _programs(plan: Plan, first: int, number: int, send: Send) -> None:
@@ -146,14 +168,14 @@ def _program(plan: Plan, at: int, begin: int, directory: Path, send: Send) -> No
     seed = f"{plan.seed}:{at}"
     rng = np.random.default_rng([int.from_bytes(plan.seed.encode(), "big"), at])
     choices = [(t, n) for t in plan.targets for n in plan.threads]
-    target, threads = choices[at % len(choices)]
+    (target, threads), kind = choices[at % len(choices)], PROGRAMS[plan.programs]
     if begin == 0:
         send({"try": {"at": at, "number": 0, **Candidate(target, threads).to_json()}})
     try:
         with step("generate"):
-            dag = random_dag(seed)
+            dag = kind.make(seed)
         subject = Subject(dag, directory, at, target)
-        found = all_sketches(dag, target, threads)
+        found = kind.preferred(all_sketches(dag, target, threads))
     except Fault as fault:
         send({"failed": [fault.kind, str(fault)]})
         return
@@ -190,7 +212,7 @@ def shrunk(failure: Failure, seconds: float) -> Failing:
     def test(dag: ComputeDAG, candidate: Candidate) -> Candidate | None:
         return next((f.candidate for f in failures_of(dag, candidate) if f.signature == failure.signature), None)
 
-    return shrink(random_dag(failure.seed), failure.candidate, test, seconds)
+    return shrink(PROGRAMS[failure.programs].make(failure.seed), failure.candidate, test, seconds)
 
 
 def failures_of(dag: ComputeDAG, candidate: Candidate, rows: int = SHRINK_ROWS) -> Iterator[Failure]:

@@ -1,4 +1,5 @@
-"""The fuzzer in the test suite: every case it once found, then 36 programs of a fixed seed and some of a new one.
+"""The fuzzer in the test suite: every case it once found, then 36 programs of a fixed seed and some of a new one, and
+ten bottlenecks.
 
 For GPUs the same with fewer programs on OpenCL, where there is a device, and 500 candidates as CUDA C in the simulator.
 The long runs are `python -m tests.fuzz`, `python -m tests.fuzz --target opencl --dags 300 --candidates 4`, and
@@ -74,6 +75,12 @@ def test_fixed_seed_in_the_simulator() -> None:
 
 def test_fixed_seed() -> None:
     done = fuzz("--dags", "36", "--candidates", "5", "--seed", "0", "--shrink", "2", "--shrink-seconds", "20")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_bottlenecks() -> None:
+    words = ("--programs", "bottlenecks", "--dags", "10", "--candidates", "2")
+    done = fuzz(*words, "--shrink", "2", "--shrink-seconds", "20")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
