@@ -70,7 +70,7 @@ Body = tuple[str, list[str]]  # parameters, and the lines that make %r
 
 def _of_floats(lanes: int, element: str) -> tuple[str, str, str]:
     """(the vector, the vector of as long integers, how names of LLVM's own functions for it end)."""
-    bits = {"float": 32, "double": 64}[element]
+    bits = {"float": 32, "double": 64, "i16": 16}[element]
     return f"<{lanes} x {element}>", f"<{lanes} x i{bits}>", f"v{lanes}f{bits}"
 
 

@@ -336,3 +336,17 @@ def test_words_of_few_bits_are_loaded_once_for_all_rows(mcpu):
     y = te.compute((3, lanes), lambda m, i: a[m] * te.cast(bits(i), "float32"), name="Y")
     text = build(initial_state(ComputeDAG(y)).apply(Unroll("Y", "m"), Vectorize("Y", "i")), target, 1).ir
     assert len(re.findall(r"load (<2 x )?i32\b", text)) == 1, text
+
+
+@pytest.mark.parametrize(("factor", "halves"), [(2.0, 4), (0.1, 0)], ids=["in 16 bits", "in 32 bits"])
+def test_numbers_of_four_bits_are_picked_from_tables(factor, halves):
+    """Those of a word's upper half from a table of halves, where these are all that there is of a number."""
+    words = te.placeholder((48,), "int32", "W")
+    codes = lambda i: [te.cast((words[i] >> 4 * n if n else words[i]) & 15, "float32") - 8 for n in range(8)]  # noqa: E731
+    y = te.compute((48,), lambda i: sum((c * factor) * (n + 1) for n, c in enumerate(codes(i))), name="Y")
+    state = initial_state(ComputeDAG(y)).apply(Split("Y", "i", (16,)), Vectorize("Y", "i.1"))
+    text = build(state, parse_target("llvm -mcpu=skylake-avx512"), 1).ir
+    assert text.count("call <32 x i16> @llvm.x86.avx512.permvar.hi.512") == halves, text
+    assert text.count("call <16 x float> @llvm.x86.avx512.permvar.sf.512") == 8 - halves, text
+    assert len(re.findall(r"[al]shr <16 x i32>", text)) == (3 if halves else 7), text
+    check(ComputeDAG(y), 16)

@@ -98,6 +98,9 @@ def splat(text: str, dtype: str, lanes: int) -> str:
     return text if lanes == 1 else f"splat ({value_type(dtype)} {text})"
 
 
+# Where the mask of every other one of 32 lanes is. As a number it would become an instruction, in place of permutations
+# that take it along: LLVM clears lanes by a vector.
+UPPER_HALVES = "@upper.halves"
 _FILL = re.compile(r"@fill\.(\w+)\.([-\w]+)")
 
 
@@ -107,11 +110,16 @@ def fill_name(value: bool | int | float, dtype: str) -> str:
 
 
 def fill_constants(parts: Iterable[str], vector_bytes: int) -> list[str]:
-    """The definitions of the constants that `parts`, functions, name with `fill_name`."""
-    found = sorted({match.groups() for part in parts for match in _FILL.finditer(part)})
+    """The definitions of the constants that `parts`, functions, name: with `fill_name`, and UPPER_HALVES."""
+    texts = tuple(parts)
+    found = sorted({match.groups() for part in texts for match in _FILL.finditer(part)})
+    upper = [f"{UPPER_HALVES} = internal global i32 -1431655766, align 4"]
     sizes = {memory: DTYPES[dtype].nbytes for dtype, (_, memory) in TYPES.items()}
     return [
-        f"@fill.{kind}.{text} = private unnamed_addr constant "
-        f"<{vector_bytes // sizes[kind]} x {kind}> splat ({kind} {text}), align {vector_bytes}"
-        for kind, text in found
+        *(upper if any(UPPER_HALVES in part for part in texts) else ()),
+        *(
+            f"@fill.{kind}.{text} = private unnamed_addr constant "
+            f"<{vector_bytes // sizes[kind]} x {kind}> splat ({kind} {text}), align {vector_bytes}"
+            for kind, text in found
+        ),
     ]
