@@ -203,6 +203,20 @@ def test_each_step_of_one_row_asks_for_all_that_it_reads():
     assert hints == {("W.pack", "k.1", 32), ("S.pack", "g", 16)}
 
 
+def test_steps_that_unpack_words_ask_for_few_lines():
+    """Each takes as long as several others: into the first level cache, not as far ahead."""
+    words = 144
+    x, w = te.placeholder((1, 2 * words), name="X"), te.placeholder((192, words), "int32", name="W")
+    k = te.reduce_axis(words, "k")
+    half = lambda j, n: te.cast((w[j, k] >> 16 * n) & 0xFFFF, "float32")  # noqa: E731
+    y = te.compute(
+        (1, 192), lambda i, j: te.sum(x[i, 2 * k] * half(j, 0) + x[i, 2 * k + 1] * half(j, 1), axis=k), name="Y"
+    )
+    found = sketches(collapse(ComputeDAG(y, weights=["W"])), parse_target("llvm -mcpu=sapphirerapids"), 1)
+    hints = {(h.buffer, h.distance, h.level) for s in found for x in s.state.stages for h in x.prefetches}
+    assert hints == {("W.pack", 8, 1)}
+
+
 def test_what_is_added_to_short_sums_is_asked_for():
     """A residual, but no bias."""
     a, b = te.placeholder((5, 37), name="A"), te.placeholder((37, 67), name="B")
