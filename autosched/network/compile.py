@@ -58,7 +58,7 @@ def _program(graph: Graph, target: str | None, device: Device, choices: Choices)
     check_memory(graph)
     if graph.winograd:
         check_winograd(device.target)
-    program = build_program(prepared(graph, device.target), target or "cpu", device, choices)
+    program = build_program(prepared(graph, device), target or "cpu", device, choices)
     for group in program.split:
         tell(str(group), SplitWarning)
     return program

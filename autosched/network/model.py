@@ -80,7 +80,7 @@ class Model(ABC):
         """The network with other constants of the same shapes and types, by their names in `original`: the same
         program with weights packed anew. Only where passes make other nodes of them, another program."""
         original = replace(self.original, constants={**self.original.constants, **constants})
-        graph = prepared(original, self.device.target)
+        graph = prepared(original, self.device)
         if _structure(graph) == _structure(self.program.graph):
             return self.with_program(original, replace(self.program, graph=graph))
         known = {task.recipe.spec: task.recipe for task in self.tasks}

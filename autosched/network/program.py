@@ -30,7 +30,6 @@ from autosched.network.recipe import KernelObject
 from autosched.network.tasks import DRAFTED, Choices, NetworkTask, place_of_weights, priced, spec_of, tasks_of
 from autosched.runtime.spec import ArraySpec
 from autosched.session.device import Device
-from autosched.target import Target
 
 
 @dataclass(frozen=True)
@@ -150,12 +149,13 @@ class NetworkProgram:
         return self.places[name].base if name in self.places else name
 
 
-def prepared(graph: Graph, target: Target) -> Graph:
-    """A graph as it was imported, as `build_program` takes it for a target."""
-    found = run_passes(graph)[0]
+def prepared(graph: Graph, device: Device) -> Graph:
+    """A graph as it was imported, as `build_program` takes it for a device. Of a processor, each core has a share of
+    the images that are a part of the batch."""
+    found, target = run_passes(graph)[0], device.target
     if target.backend.is_gpu:
         return with_own_outputs(turn_weights(view_heads(found)))
-    return split_batches(with_own_outputs(found), rates_of(target, 1), target.l2_bytes)
+    return split_batches(with_own_outputs(found), rates_of(target, device.threads), device.threads * target.l2_bytes)
 
 
 def with_own_outputs(graph: Graph) -> Graph:

@@ -96,7 +96,7 @@ def show_network(
 
 def show_graph(graph: Graph, form: str, device: Device) -> str:
     """A network as text, as it is cut into kernels for `device`, without one being built: one of TEXTS."""
-    found = prepared(graph, device.target)
+    found = prepared(graph, device)
     return TEXTS[form](Steps(found, steps_of(found, device)))
 
 

@@ -52,7 +52,7 @@ def names(groups: list[Group]) -> list[str]:
 def joined(graph: Graph, seconds: dict[int, float], threads: int = 1) -> list[str]:
     """The groups where kernels take so long, by the number of their convolutions."""
     device = find_device("cpu", threads, runs=False)
-    found = prepared(graph, device.target)
+    found = prepared(graph, device)
 
     def price(groups: list[Group]) -> list[PricedGroup]:
         numbers = [sum(node.operator == "conv" for node in group.nodes) for group in groups]
@@ -97,5 +97,5 @@ def test_gpus_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     small_caches(monkeypatch)
     graph = bottleneck()
     cpu, gpu = find_device("cpu", 1, runs=False), find_device("cuda -arch=sm_80", None, runs=False)
-    steps = steps_of(prepared(graph, cpu.target), cpu)
+    steps = steps_of(prepared(graph, cpu), cpu)
     assert chains_of(graph, steps, Device(gpu.target, 1), lambda groups: []) == ()

@@ -1,4 +1,4 @@
-"""Images of a batch a few at a time, so that what lies between two layers stays in the cache of a core.
+"""Images of a batch a few at a time, so that what lies between two layers stays in the caches of the cores.
 
     y = f(x)    ->    y = concat(f(x[0:2]), f(x[2:4]), ...)
 
@@ -27,7 +27,7 @@ Part = tuple[int, int]  # the first image, and the one after the last
 
 
 def split_batches(graph: Graph, rates: FusionRates, cache_bytes: int) -> Graph:
-    """The graph with parts of the batch where that is faster for a core with a cache of so many bytes."""
+    """The graph with parts of the batch where that is faster for cores whose own caches hold so many bytes together."""
     count = next((shape[0] for name in graph.inputs if (shape := graph.values[name].shape)), 1)
     if count == 1:
         return graph
