@@ -5,7 +5,7 @@
 
 As `lower.passes.partition_interior` and `lower.passes.borders` have it: tiles away from the borders have no
 comparisons. At a border those are settled outside of the reduction's inner loops if at most one unrolled loop moves
-them, and what is outside is left out.
+them, or nothing else inside the tile does, and what is outside is left out.
 
 Points outside, where s a + d k < p: a runs over N points of the output, k over K points of the reduction, p is the
 padding at either end. That is about p (p + d + s - 1) / (2 s d) of N K pairs, exactly where s = 1 and d divides p.
@@ -87,9 +87,10 @@ def _settled(store: Store, comparison: Expr, inner: Sequence[AnalysedLoop]) -> E
     moving = [x for x in inner if x.var in free_vars(comparison)]
     if not adds_nothing(store, comparison) or any(x.kind is ForKind.VECTORIZE for x in moving):
         return ZERO
-    unrolled = _longer(x for x in moving if x.kind is ForKind.UNROLL)
+    unrolled, serial = (_longer(x for x in moving if x.kind is kind) for kind in (ForKind.UNROLL, ForKind.SERIAL))
     running = _longer(x for x in inner if x.kind is ForKind.SERIAL and x.reduce)
-    return where((real(unrolled) < 1.5) & (real(running) > 0.5), 1.0, 0.0)
+    few = (real(unrolled) < 1.5) | (real(serial) < 0.5)
+    return where(few & (real(running) > 0.5), 1.0, 0.0)
 
 
 def _longer(loops: Iterable[AnalysedLoop]) -> Expr:

@@ -7,8 +7,9 @@
             for ci:  for these oh:  acc[oh, co] += X[..] * Y[..]
 
 A comparison that no loop inside moves is one test. One that an unrolled loop of the register tile moves leaves an
-interval of that loop; every interval that occurs is written out, so that accumulators stay in registers. What is left
-out is the reducer's identity: zeros in a sum, whatever they would be multiplied by (infinite weights too).
+interval of that loop; every interval that occurs is written out, so that accumulators stay in registers. One that
+several unrolled loops move is decided by the place of the tile (`edges.py`). What is left out is the reducer's
+identity: zeros in a sum, whatever they would be multiplied by (infinite weights too).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from autosched.ir.expr import INDEX, Binary, Const, Expr, Param, Var, binary, im
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Seq, Stmt, Store, changed, walk
 from autosched.ir.visit import free_vars, map_exprs, substitute
+from autosched.lower.passes.edges import find_edge
 from autosched.lower.passes.instantiate import simplify_stmt
 
 MAX_COPIES = 16  # of the body of a reduction, for the intervals of its unrolled loops
@@ -106,6 +108,15 @@ def _inside(stmt: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
 def _settled(body: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
     """A reduction loop, or the body of one, under the tests that are decided here; None if nothing is left."""
     found = [c for c in comparisons(s for s in walk(body) if isinstance(s, Store)) if _is_left_out(body, c)]
+    edge = find_edge(found, body, simplify, MAX_POINTS)
+    if edge is not None and (count := len(edge.tests)) < copies:
+        copies //= count + 1
+        settled = _settled(edge.inside(body), simplify, copies)
+        for value, tests in edge.tests:
+            part = edge.at(body, tests)
+            there = None if part is None else _settled(part, simplify, copies)
+            settled = If(edge.condition(value), there or Seq(()), settled)
+        return settled
     inner = {s.var for s in walk(body) if isinstance(s, For)}
     known: set[Expr] = set()
     condition: Expr = TRUE
