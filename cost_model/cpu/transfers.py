@@ -88,7 +88,8 @@ def window_loads(
     """Registers for operands, and the loads of each access.
 
     A window's outputs share elements of an access that moves along outputs and along the reduction. Where all other
-    operands of a vector fit beside the accumulators, each element is loaded once; else each time it is used.
+    operands of a vector, or of all vectors if lanes share these elements, fit beside the accumulators, each element is
+    loaded once; else each time it is used.
     """
     lanes = machine.lanes(statement.itemsize) if is_vectorised(statement.loops[statement.block :]) else 1
     counts = {a: transfers(statement, a, lanes) for a in reads}
@@ -99,8 +100,11 @@ def window_loads(
     shared = {a: transfers(statement, a, lanes, distinct=False) for a in reads if _slides(statement, a)}
     if not shared:
         return usual, counts
+    in_turn = all(moves_whole_vectors(statement, a) for a in shared)
     others = (
-        divide(counts[a], chunks) if moves_whole_vectors(statement, a) else counts[a] for a in reads if a not in shared
+        divide(counts[a], chunks) if in_turn and moves_whole_vectors(statement, a) else counts[a]
+        for a in reads
+        if a not in shared
     )
     operands = add(sum_of(others), 1.0)
     fits = real(add(registers, operands)) <= float(machine.registers)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from autosched.ir.dots import dots_of
 from autosched.ir.expr import Const, Expr, product
 from autosched.ir.visit import free_vars
 from autosched.schedule import Pack, Reorder, Split, Stage, Step, Unroll, Vectorize
-from search_spaces.cpu.domains import unroll
+from autosched.schedule.stage import StageAxis
+from search_spaces.cpu.domains import MAX_WHOLE, unroll
 from search_spaces.partial_sketch import PartialSketch
 
 WINDOW = 128  # points of a reduction, at most, for it to be a window, each of whose loops may be unrolled
@@ -21,17 +25,20 @@ def unrolled_accumulator(sketch: PartialSketch, acc: Stage, v: str, whole: bool 
     """The accumulating stage: reduction loops outside, the last one partly unrolled; the register tile unrolled inside.
 
     `v`: the axis in vectors. `whole`: all reduction loops are unrolled. In a window each of them may be, in part: what
-    neighbouring outputs read in common is then loaded once for the register tile.
+    neighbouring outputs read in common is then loaded once for the register tile. In a longer reduction a row of the
+    window may be, see `_row_of_window`.
     """
+    row = None if whole or _is_window(acc) else _row_of_window(acc, v)
     others = [a.name for a in acc.op.axes if a.name != v]
     steps: list[Step] = []
     outer: list[str] = []
     unrolled: list[str] = []
     for axis in acc.op.reduce_axes:
         factor = unroll(unroll_name(acc.name, axis.name), axis.extent)
+        factor = replace(factor, domain=(1, factor.domain[-1])) if axis is row else factor
         if whole:
             unrolled.append(axis.name)
-        elif (axis is acc.op.reduce_axes[-1] or _is_window(acc)) and len(factor.domain) > 1:
+        elif (axis in (row, acc.op.reduce_axes[-1]) or _is_window(acc)) and len(factor.domain) > 1:
             sketch = sketch.with_params([factor])
             steps.append(Split(acc.name, axis.name, (factor.name,)))
             outer.append(f"{axis.name}.0")
@@ -55,6 +62,22 @@ def _is_window(acc: Stage) -> bool:
     points = product([a.extent for a in acc.op.reduce_axes])
     most = WINDOW if any(_slides(index, acc) for load in acc.op.loads for index in load.indices) else SHORT
     return isinstance(points, Const) and points.value <= most
+
+
+def _row_of_window(acc: Stage, v: str) -> StageAxis | None:
+    """The axis along a window's rows where all lanes share what is read there, as those of output channels do.
+
+    Written out, inside of the channels, it leaves each element of an image to be loaded once for all outputs of a tile
+    that it belongs to: of 12 pixels by two vectors, with a row of three, 20 loads for 72 multiply-adds and not 42. Of
+    words that an instruction multiplies each is a load of its own.
+    """
+    if dots_of(acc.op.body):
+        return None
+    lanes = next(a.var for a in acc.op.axes if a.name == v)
+    shared = [i for x in acc.op.loads if not any(lanes in free_vars(i) for i in x.indices) for i in x.indices]
+    rows = [a for a in acc.op.reduce_axes[:-1] if any(a.var in free_vars(i) and _slides(i, acc) for i in shared)]
+    short = [a for a in rows[-1:] if isinstance(a.extent, Const) and int(a.extent.value) <= MAX_WHOLE]
+    return short[0] if short else None
 
 
 def _slides(index: Expr, acc: Stage) -> bool:

@@ -17,9 +17,11 @@ from autosched.te.operators.registry import build as workload
 from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
 from cost_model.analysis.statements import analyse
+from cost_model.model import sketch_model
 from search_spaces.cpu import sketches
 from search_spaces.space import Sketch
 from tests.codegen.running import build, check_outputs, run, targets, targets_in_turn
+from tests.codegen.test_assembly import innermost_loops
 
 HOST = parse_target("cpu")
 
@@ -176,6 +178,44 @@ def test_elements_that_lanes_share_do_not_wait_for_the_next_vector():
     if HOST.vector_bytes == target.vector_bytes:
         data = make_inputs(dag, 0, "normal")
         check_outputs(dag, data, run(kernel, dag, data, target), f"{values}")
+
+
+def row_of_window(
+    target: Target, rows: int, stride: int, pad: int, channels: int = 1
+) -> tuple[ComputeDAG, Sketch, dict[str, int]]:
+    """A convolution of 15 channels to two vectors of them, a row of its 3x3 window written out, `channels` at a time."""
+    settings = {"N": 1, "H": 5, "W": 14, "CI": 15, "CO": 2 * target.vector_bytes // 4, "k": 3}
+    dag, sketch = window("c2d", target, stride=stride, pad=pad, **settings)
+    values = tile(sketch, rows, 5, 2)
+    values |= {name: channels for name in values if name.endswith(".ci.u")}
+    return dag, sketch, values
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.mcpu)
+def test_a_row_of_a_window_that_lanes_share_is_what_the_reference_says(target):
+    """Tiles inside, at both borders and at the end of a row; where one row, or that of one channel, fits, and not."""
+    for rows, stride, pad, channels in ((1, 1, 1, 1), (2, 2, 0, 2), (1, 2, 2, 2)):
+        dag, sketch, values = row_of_window(target, rows, stride, pad, channels)
+        assert [n for n in values if n.endswith("kw.u")]
+        data = make_inputs(dag, 0, "normal")
+        check_outputs(dag, data, run(build(sketch.state, target, 1, values), dag, data, target), f"{values}")
+
+
+@pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
+def test_an_element_that_lanes_share_is_loaded_once_for_a_row_of_the_window():
+    """Five outputs and a row of three taps: seven elements and six vectors of weights for 30 products."""
+    target = parse_target("llvm -mcpu=znver4")
+    _, sketch, values = row_of_window(target, 1, 1, 1)
+    text = emit_assembly(build(sketch.state, target, 1, values).ir, target)
+    loops = [x for x in innermost_loops(text) if x.count("vfmadd")]
+    whole = [x for x in loops if x.count("vfmadd") == 30]
+    assert all((x.count("vbroadcastss"), x.count("vmovups"), x.spills) == (7, 6, []) for x in whole)
+    assert {x.count("vfmadd") for x in loops} == {30, 28, 24, 22}, "what is beyond the border is not multiplied"
+    assert not any(x.count("cmov") for x in loops), "nor looked for in each step"
+    model = sketch_model(lower(sketch.state), tuple(values), target, 1)
+    (cost,) = (c for c in model.latency.costs if c.statement.updates and c.statement.accumulators)
+    found = Program([cost.block.loads, cost.block.spills, cost.statement.border], tuple(values))
+    assert found(np.array([list(values.values())]))[:, 0] == pytest.approx((7 + 6, 0, 0), abs=0.5)
 
 
 @pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")

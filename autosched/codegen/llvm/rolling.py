@@ -60,6 +60,8 @@ def emit_window(emitter: StatementEmitter, tile: RegisterTile) -> bool:
         _emit(emitter, window, lambda n, first: None, _clears(tile.before, window, emitter.addresses))
     elif parts := window.parts(*room):
         _emit_parts(emitter, parts)
+    elif window.is_broadcast and room[0] > 1:
+        return False
     else:
         _emit_steps(emitter, window)
     return True
@@ -123,6 +125,8 @@ def emit_rolling(emitter: StatementEmitter, tile: RegisterTile) -> bool:
         return False
     found, registers = _window(emitter, tile.stmt), emitter.target.n_vector_registers
     if found is None or found.fits(vectors := _n_vectors(emitter, found), registers):
+        return False
+    if found.is_broadcast and vectors > 1:  # all vectors pass by at a time
         return False
     window = next((w for w in found.sweeps() if w.fits_rolling(vectors, registers)), None)
     if window is None or (
@@ -201,7 +205,7 @@ def _window(emitter: StatementEmitter, stmt: For) -> RegisterWindow | None:
     window = find_window(stmt, emitter.addresses)
     if window is None or reduces_lanes(window.inner):
         return None
-    return window if _n_vectors(emitter, window) <= (1 if window.is_broadcast else MAX_CHUNKS) else None
+    return window if _n_vectors(emitter, window) <= MAX_CHUNKS else None
 
 
 def _extent(window: RegisterWindow) -> int:
@@ -238,20 +242,23 @@ def _clears(stmt: Stmt | None, window: RegisterWindow, addresses: Addresses) -> 
 def _emit(
     emitter: StatementEmitter, window: RegisterWindow, after: Callable[[int, int], None], cleared: bool = False
 ) -> None:
-    """All points of each vector, `after` each of them with its number and the vector's first element. Where the
-    accumulators are `cleared`, the first product is stored and not added: LLVM would copy operands for it."""
+    """All points of each vector, or all vectors of each point where lanes share what passes by; `after` each of them
+    with its number and the vector's first element. Where the accumulators are `cleared`, the first product is stored
+    and not added: LLVM would copy operands for it."""
     emitter.values.in_window = True
     outside = _outside(window, emitter.addresses)
     assert isinstance(window.inner.body, Store)
     start = replace(window.inner, body=replace(window.inner.body, reducer=None))
-    for first in range(0, _extent(window), emitter.width(window.inner)):
-        begun: set[Point] = set()
-        for n, (point, place) in enumerate(zip(window.points, window.places, strict=True)):
-            if point not in outside:
-                inner = start if cleared and place not in begun else window.inner
-                begun.add(place)
-                _vector_at(emitter, inner, window.loops, point, first)
-            after(n, first)
+    begun: set[tuple[Point, int]] = set()
+    numbers, vectors = range(len(window.points)), range(0, _extent(window), emitter.width(window.inner))
+    steps = sorted(product(numbers, vectors), key=lambda step: step[0 if window.is_broadcast else 1])
+    for n, first in steps:
+        point, place = window.points[n], window.places[n]
+        if point not in outside:
+            inner = start if cleared and (place, first) not in begun else window.inner
+            begun.add((place, first))
+            _vector_at(emitter, inner, window.loops, point, first)
+        after(n, first)
     emitter.values.in_window = False
     for var in window.loops:
         emitter.bindings.env.pop(var, None)  # all points may be outside

@@ -8,8 +8,8 @@ register is free. What must stay in registers are accumulators and W. Of a windo
 7 by 7 points is, the steps of one loop follow one another, each a window of its own: those along a row, where the lanes
 lie along rows, since vectors of X that overlap are different ones. Where they do not fit either, the loops keep their
 order. It is the same with lanes that are a few elements apart: what lies between them comes with the same vectors.
-Elements of X that all lanes share are no window where there are several vectors, as of output channels: each would wait
-in a register for the next vector, or on the stack. In the order of the loops one load of it serves all vectors.
+Where all lanes share an element of X, as those of output channels do, one load of it serves all vectors: each copy is
+done for all of them before the next one, and W must stay in registers for all vectors at a time.
 
 A tile that has the whole reduction written out needs no accumulator before the first and after the last element of X
 that belongs to it, so that many more outputs than registers can pass (`rolling.py`). How many are needed at a time
@@ -66,7 +66,8 @@ class RegisterWindow:
 
     def fits(self, vectors: int, registers: int) -> bool:
         """Whether everything but the element that passes by has a register; `vectors` of the inner loop."""
-        return len(set(self.places)) * vectors + self.operands < registers
+        operands = self.operands * (vectors if self.is_broadcast else 1)
+        return len(set(self.places)) * vectors + operands < registers
 
     def fits_rolling(self, vectors: int, registers: int) -> bool:
         """Whether it fits if each value is there from its first point to its last; `vectors` one by one."""
