@@ -11,7 +11,6 @@ from typing import Any
 from autosched.errors import UsageError
 from autosched.graph.graph import Graph
 from autosched.network.archive import SUFFIX
-from autosched.network.load import load_graph
 from autosched.network.records import compile_varying
 from autosched.network.varying import ANY, Dimension, VaryingModel
 
@@ -73,18 +72,19 @@ def _of_file(path: str | Path, fixed: Mapping[str, int]) -> AnySize:
 
 
 def _of_module(module: Any, example_inputs: Sequence[Any] | None) -> AnySize:
-    inputs = load_graph(module, example_inputs, {}).inputs
-    if isinstance(module, Graph) or example_inputs is None:
+    if isinstance(module, Graph) or example_inputs is None or not hasattr(module, "forward"):
         raise UsageError(
             "sizes vary of ONNX files and of torch modules with example_inputs, those of a Graph are fixed"
         )
-    from autosched.graph.torch.load import load_resized
+    from autosched.graph.torch.load import AnyShapes
 
+    known = AnyShapes(module, example_inputs)
+    inputs = known.graph([tuple(x.shape) for x in example_inputs]).inputs
     ranks = {x: len(example.shape) for x, example in zip(inputs, example_inputs, strict=True)}
 
     def graph_of(varying: Mapping[str, int]) -> Graph:
         shapes = [tuple(varying[f"{x}[{n}]"] for n in range(rank)) for x, rank in ranks.items()]
-        graph: Graph = load_resized(module, example_inputs, shapes)
+        graph: Graph = known.graph(shapes)
         return graph
 
     return AnySize(inputs, {f"{x}[{n}]": (x, n) for x, rank in ranks.items() for n in range(rank)}, graph_of)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from autosched.graph.torch.load import can_load, drop_empty_parts, drop_restrides
+from autosched.graph.torch.sizes import NoNumber, numbers_for, with_numbers
 from autosched.network.nearest import NearestSchedules
 from autosched.network.torch_options import BackendOptions, warn_once
 from autosched.network.torch_part import Part
@@ -96,12 +98,20 @@ class OfSizes:
         if len(self._made) >= CHOICES:
             warn_once(_MANY)
             return _forward(self.graph)
-        with torch.no_grad():
-            fixed = make_fx(fx.Interpreter(self.graph).run, tracing_mode="fake")(*arguments)
-        made = self.graphs.in_parts(fixed, self.weights, self._known())
+        made = self.graphs.in_parts(self._with_numbers(arguments), self.weights, self._known())
         self._graphs.append(made)
         found = self._made[key] = _forward(made)
         return found
+
+    def _with_numbers(self, arguments: Sequence[Any]) -> fx.GraphModule:
+        """The graph for sizes as arguments have them."""
+        numbers = numbers_for(self.graph.graph.find_nodes(op="placeholder"), arguments)
+        if numbers is not None:
+            with suppress(NoNumber):
+                return with_numbers(self.graph, numbers)
+        with torch.no_grad():
+            traced: fx.GraphModule = make_fx(fx.Interpreter(self.graph).run, tracing_mode="fake")(*arguments)
+        return traced
 
     def _known(self) -> NearestSchedules:
         """The schedules of the programs for other sizes."""

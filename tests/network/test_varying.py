@@ -141,3 +141,37 @@ def test_torch_modules_vary_in_all_their_dimensions() -> None:
         with torch.no_grad():
             torch.testing.assert_close(net(x), conv(x))
     assert len(net.sizes) == 2
+
+
+def test_a_torch_module_is_exported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    exported = []
+    export = torch.export.export
+    monkeypatch.setattr(torch.export, "export", lambda *a, **more: exported.append(a) or export(*a, **more))
+
+    class Positions(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            batch, rows, columns = x.shape
+            places = torch.arange(rows, dtype=x.dtype).reshape(1, rows, 1)
+            return torch.cat([x + places, x.flip(1)], 1).reshape(batch, 2 * rows * columns) / rows
+
+    net = at.load_dynamic(Positions(), (torch.zeros(2, 3, 5),), threads=1)
+    for shape in ((2, 3, 5), (3, 7, 2), (4, 2, 13), (1, 3, 5), (1, 7, 4)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(net(x), Positions()(x))
+    assert len(exported) == 2  # images of one are another matter
+
+
+def test_a_torch_module_that_decides_by_its_sizes() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Deciding(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            if x.shape[0] > 4:
+                return x * 2
+            return x.reshape(-1, 3) if x.shape[1] % 3 == 0 else x + int(x.shape[1])
+
+    net = at.load_dynamic(Deciding(), (torch.zeros(3, 6),), threads=1)
+    for shape in ((3, 6), (5, 6), (4, 5), (4, 9), (6, 7), (1, 6), (2, 4)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(net(x), Deciding()(x))

@@ -24,6 +24,7 @@ from autosched.graph.graph import Graph, Value
 from autosched.graph.torch.builder import TraceBuilder, array_of, value_of
 from autosched.graph.torch.decompose import decomposed
 from autosched.graph.torch.rules import rules
+from autosched.graph.torch.sizes import NoNumber, numbers_for, with_numbers
 from autosched.graph.verify import verify
 
 # Operators that check something, which a graph with known shapes needs no more.
@@ -36,17 +37,22 @@ _CHECKS = (
 def load_torch(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> Graph:
     """The graph of a module for inputs of the shapes and types of `example_inputs`. Outputs are in the order in which
     they appear in what the module returns. Raises GraphError."""
-    program = _exported(module, example_inputs)
-    drop_empty_parts(program.graph)
+    return _of_program(module, _exported(module, example_inputs))
+
+
+def _of_program(module: torch.nn.Module, program: Any, traced: fx.GraphModule | None = None) -> Graph:
+    """`traced`: the graph with numbers for its sizes, where the program has none."""
+    whole = program.graph_module if traced is None else traced
+    drop_empty_parts(whole.graph)
+    places = {node.name: node for node in whole.graph.find_nodes(op="placeholder")}
     b = TraceBuilder()
     known: dict[str, Any] = {}
     inputs: list[str] = []
     for spec in program.graph_signature.input_specs:
         name = spec.arg.name
         if spec.kind.name == "USER_INPUT":
-            node = next(n for n in program.graph.nodes if n.name == name)
-            if isinstance(node.meta.get("val"), torch.Tensor):
-                known[name] = b.declare(value_of(node.meta["val"], name))
+            if isinstance(found := places[name].meta.get("val"), torch.Tensor):
+                known[name] = b.declare(value_of(found, name))
                 inputs.append(known[name].name)
             else:
                 known[name] = getattr(spec.arg, "value", None)
@@ -56,18 +62,50 @@ def load_torch(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) 
     changed = [str(s.target) for s in program.graph_signature.output_specs if s.kind.name != "USER_OUTPUT"]
     if changed:
         raise GraphError(f"the module {type(module).__name__} changes {', '.join(changed)}, which a network cannot")
-    return _walk(b, program.graph_module, known, inputs, type(module).__name__)
+    return _walk(b, whole, known, inputs, type(module).__name__)
 
 
-def load_resized(
-    module: torch.nn.Module, example_inputs: Sequence[torch.Tensor], shapes: Sequence[tuple[int, ...]]
-) -> Graph:
-    """As `load_torch`, for inputs of other shapes: those that have another one than their example are zeros."""
-    resized = [
-        x if tuple(x.shape) == shape else torch.zeros(shape, dtype=x.dtype)
-        for x, shape in zip(example_inputs, shapes, strict=True)
-    ]
-    return load_torch(module, resized)
+@dataclass
+class AnyShapes:
+    """A module as graphs for inputs of several shapes. It is exported once for all that have the same sizes of 1, where
+    torch can do that, else for each anew."""
+
+    module: torch.nn.Module
+    example_inputs: Sequence[torch.Tensor]
+    _programs: dict[tuple[object, ...], Any] = field(default_factory=dict)
+
+    def graph(self, shapes: Sequence[tuple[int, ...]]) -> Graph:
+        """Inputs that have another shape than their example are zeros. Raises GraphError."""
+        inputs = [
+            x if tuple(x.shape) == shape else torch.zeros(shape, dtype=x.dtype)
+            for x, shape in zip(self.example_inputs, shapes, strict=True)
+        ]
+        program = self._program(inputs)
+        traced = None if program is None else _for_inputs(program, inputs)
+        return load_torch(self.module, inputs) if traced is None else _of_program(self.module, program, traced)
+
+    def _program(self, inputs: Sequence[torch.Tensor]) -> Any:
+        """Of any sizes but those that are 1, or of any whole numbers of them; None where there is none."""
+        key = tuple(tuple(n == 1 for n in x.shape) for x in inputs)
+        if key not in self._programs:
+            try:
+                self._programs[key] = _exported(self.module, inputs, varying=True)
+            except GraphError:  # which is told where it stays so for the sizes themselves
+                self._programs[key] = None
+        return self._programs[key]
+
+
+def _for_inputs(program: Any, inputs: Sequence[torch.Tensor]) -> fx.GraphModule | None:
+    """The graph of an exported program for the sizes of inputs; None where it is not for such."""
+    given = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+    places = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    if len(given) != len(inputs):
+        return None
+    numbers = numbers_for([places[name] for name in given], inputs)
+    try:
+        return None if numbers is None else with_numbers(program.graph_module, numbers)
+    except NoNumber:
+        return None
 
 
 def load_fx(
@@ -140,15 +178,17 @@ def _declared(b: TraceBuilder, node: fx.Node) -> Value | tuple[Value, ...]:
     return b.declare(value_of(_tensor(node), node.name))
 
 
-def _exported(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> Any:
-    """What torch.export makes of a module, with composite operators that have a rule whole. Raises GraphError."""
+def _exported(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor], varying: bool = False) -> Any:
+    """What torch.export makes of a module, with composite operators that have a rule whole; `varying`: with symbols for
+    sizes where that is possible. Raises GraphError."""
+    sizes = tuple(dict.fromkeys(range(x.dim()), torch.export.Dim.AUTO) for x in example_inputs) if varying else None
     with torch.no_grad():
         try:
-            program = torch.export.export(module, tuple(example_inputs), strict=False)
+            program = torch.export.export(module, tuple(example_inputs), dynamic_shapes=sizes, strict=False)
+            return program.run_decompositions(decompositions())
         except Exception as error:  # of many kinds, those of the module's own code among them
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise GraphError(f"torch.export cannot trace {type(module).__name__}: {reason}") from error
-        return program.run_decompositions(decompositions())
 
 
 # Of training; torch.export's table leaves them whole.
