@@ -199,7 +199,7 @@ def compile(workload: Workload, *, db: Path | str | None = None, **asked: Unpack
     if kernel is not None:
         return kernel
     task, _ = make_task(request)
-    return request.load(analytic_best(task, 1)[0][1])
+    return request.load(analytic_best(task, 1, task.source)[0][1])
 
 
 @asks

@@ -36,6 +36,7 @@ from autosched.lower.passes.partition_interior import partition_interior
 from autosched.lower.passes.scatter import scatter_by_data
 from autosched.lower.passes.specialise_tails import specialise_tails
 from autosched.lower.passes.unroll_and_jam_rows import unroll_and_jam_rows
+from autosched.lower.pieces import Piece
 from autosched.lower.symbolic.lower import lower
 
 VERIFY, TIME, DUMP = 2, 3, 4  # levels of AUTOSCHED_DEBUG
@@ -130,9 +131,22 @@ def concretise(func: Func, values: Mapping[str, int], watch: Watch | None = None
         whole = partial(_preparing, concrete)
         prepare = _run_passes(concrete.prepare, context, whole, watchers, (*PASSES, *ON_WEIGHTS))
         concrete = replace(concrete, prepare=prepare)
-    prepared = concrete
-    body = _run_passes(concrete.body, context, lambda body: replace(prepared, body=body), watchers, PASSES)
-    return replace(prepared, body=body), simplify
+    whole = partial(_running, concrete)
+    return whole(_run_passes(concrete.body, context, whole, watchers, PASSES)), simplify
+
+
+def concretise_piece(piece: Piece) -> tuple[Func, Simplifier]:
+    """As `concretise`, of a piece of a kernel, whose function has no `prepare`."""
+    watchers = [w for w in (_debug_watch(),) if w is not None]
+    simplify = Simplifier()
+    func = replace(piece.func, body=simplify_stmt(piece.func.body, simplify) or Seq(()))
+    passes = (*PASSES, *ON_WEIGHTS) if piece.ahead else PASSES
+    whole = partial(_running, func)
+    return whole(_run_passes(func.body, PassContext(func, simplify), whole, watchers, passes)), simplify
+
+
+def _running(func: Func, body: Stmt) -> Func:
+    return replace(func, body=body)
 
 
 def _preparing(func: Func, body: Stmt) -> Func:

@@ -16,7 +16,8 @@ from typing import IO
 
 from autosched.errors import NoValidCandidate, UsageError
 from autosched.measure.process import worker_environment
-from autosched.network.object_cache import find_object, keep_object, shrink
+from autosched.network.kept_files import shrink
+from autosched.network.object_cache import find_object, keep_object
 from autosched.network.recipe import CANDIDATES, NOT_BUILT, KernelObject, Recipe, make_kernel
 
 ALONE = 2  # kernels are built here: a process takes as long to start
@@ -130,12 +131,20 @@ class _Builder(threading.Thread):
             while self.error is None and not self._ended:
                 self._build(self._jobs.get_nowait())
         except queue.Empty:
-            if self._process is self._given:  # one that this thread has started ends with it
-                _SPARES.keep(self._process)
-                return
+            self._leave()
+        except UnbuiltKernel as error:
+            self.error = error
+            self._leave()
         except Exception as error:
             self.error = error
-        self.end()
+            self.end()
+
+    def _leave(self) -> None:
+        """The process waits for more, unless this thread has started it: then they end together."""
+        if self._process is self._given and not self._ended:
+            _SPARES.keep(self._process)
+        else:
+            self.end()
 
     def end(self) -> None:
         self._ended = True

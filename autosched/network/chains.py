@@ -27,16 +27,22 @@ LEAST_SHARE = 0.1  # of the cycles of the arithmetic, that moving what lies betw
 HELD_SHARE = 0.5  # of the second level cache, for what the next kernel finds there
 SLOWER = 0.97  # of the time of the kernels apart, at most, for one that is drafted to be taken
 Price = Callable[[Sequence[Group]], Sequence[PricedGroup]]
+Joins = Callable[[Group, Sequence[Group]], bool]  # whether the first may be a kernel instead of the others
 
 
 def chains_of(
-    graph: Graph, steps: Sequence[NetworkStep], device: Device, price: Price, alone: frozenset[str] = frozenset()
+    graph: Graph,
+    steps: Sequence[NetworkStep],
+    device: Device,
+    price: Price,
+    joins: Joins,
+    alone: frozenset[str] = frozenset(),
 ) -> tuple[Alternative, ...]:
     """Groups in a row that may be one kernel, none of which makes a value of `alone`; each with what is faster by the
     analytic model. No group is in two of them."""
     if device.target.backend.is_gpu:
         return ()
-    found = _Chains(graph, tuple(steps), device, alone)
+    found = _Chains(graph, tuple(steps), device, joins, alone)
     segments = [s for path in found.paths() for s in found.worthwhile(path)]
     if not segments:
         return ()
@@ -58,6 +64,7 @@ class _Chains:
     graph: Graph
     steps: tuple[NetworkStep, ...]
     device: Device
+    joins: Joins
     alone: frozenset[str]
 
     @property
@@ -122,7 +129,7 @@ class _Chains:
         found = [s for run in runs if len(run) > 1 for s in _parts(run)]
         taken = set[int]()
         for segment in sorted(found, key=self._not_stored, reverse=True):
-            if taken.isdisjoint(segment) and self._is_chain(segment):
+            if taken.isdisjoint(segment) and self.joins(self.joined(segment), [self.group(n) for n in segment]):
                 taken.update(segment)
                 yield segment
 
@@ -136,11 +143,6 @@ class _Chains:
         share = LEAST_SHARE * operations / self.rates.operations_per_cycle
         return n_bytes > HELD_SHARE * self.device.target.l2_bytes and 2 * n_bytes / self.rates.bytes_per_cycle > share
 
-    def _is_chain(self, segment: Segment) -> bool:
-        """Whether a rule of the search space has a nest for all of it."""
-        dag = collapse(dag_of(self.graph, self.joined(segment)))
-        return any(MARK in sketch.name for sketch in self.device.hardware.sketches(dag, self.device, ()))
-
     def joined(self, segment: Segment) -> Group:
         """One group of all nodes."""
         groups = [self.group(n) for n in segment]
@@ -148,6 +150,12 @@ class _Chains:
         made = {name for group in groups[:-1] for name in group.outputs}
         read = dict.fromkeys(name for group in groups for name in group.inputs if name not in made)
         return Group(nodes, tuple(sorted(read, key=self.graph.is_constant)), groups[-1].outputs)
+
+
+def is_chain(graph: Graph, group: Group, device: Device) -> bool:
+    """Whether a rule of the search space has a nest for all of a group."""
+    dag = collapse(dag_of(graph, group))
+    return any(MARK in sketch.name for sketch in device.hardware.sketches(dag, device, ()))
 
 
 def _parts(run: Segment) -> Iterator[Segment]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from autosched.codegen.llvm.program import emit_program
 from autosched.errors import UsageError
 from autosched.graph.saved import ALIGNMENT
+from autosched.network.tasks import objects_of
 from autosched.network.weights_file import SUFFIX, WeightsFile, map_function, packed_weights
 from autosched.runtime.jit import export_object
 from autosched.session.c_interface import Header, arguments_of, c_identifier, terms, workspace_line, wrapper_ir
@@ -40,7 +41,7 @@ def export_model(model: NativeModel, path: Path) -> list[Path]:
         raise UsageError(f"a network is exported as a shared library, so the path ends in .so, not {path.name}")
     symbol = f"autosched_{c_identifier(path.stem)}"
     weights = packed_weights(model.block, model.program.graph.name, model.device.target)
-    library = linked([_entry(model, symbol), *(task.kernel.code for task in model.tasks)], path, SCRIPT)
+    library = linked([_entry(model, symbol), *objects_of(model.tasks)], path, SCRIPT)
     files = {
         path.with_suffix(SUFFIX): weights.content,
         path.with_suffix(".h"): _header(model, symbol, weights).text.encode(),

@@ -19,8 +19,10 @@ from autosched.graph.steps import Group
 from autosched.ir.dtype import DTYPES
 from autosched.measure.timing import python_clock
 from autosched.network.model import Clocks, Model, ends_of
+from autosched.network.pieces import compile_once
 from autosched.network.program import NetworkProgram
-from autosched.runtime.jit import LoadedKernel, compile_object, load_objects
+from autosched.network.tasks import objects_of
+from autosched.runtime.jit import LoadedKernel, load_objects
 from autosched.runtime.kernel import Kernel
 from autosched.runtime.tensors import address_of, aligned_empty, aligned_zeros, are_equal, as_input, new_outputs
 from autosched.session.device import Device
@@ -110,7 +112,7 @@ def link(original: Graph, program: NetworkProgram, device: Device) -> NativeMode
     """The program as machine code of this process, with its weights packed."""
     n_arguments = len(program.graph.inputs) + len(program.graph.outputs)
     entry = emit_program(ENTRY, tuple(program.calls()), n_arguments, device.target, tuple(program.copies()))
-    objects = [compile_object(entry, device.target), *(task.kernel.code for task in program.tasks)]
+    objects = [compile_once(entry, device.target), *objects_of(program.tasks)]
     names = [name for t in program.tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None]
     loaded = load_objects(objects, (ENTRY, *names), device.threads)
     return NativeModel(original, program, loaded, _weights(program, loaded), device)

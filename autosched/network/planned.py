@@ -110,7 +110,7 @@ def code_text(program: NetworkProgram) -> str:
 
 def source_of(task: NetworkTask) -> Source:
     """Of a task that was built, the code that its schedule gives."""
-    return replace(task.recipe, steps=task.kernel.steps).source().source
+    return replace(task.recipe, steps=task.kernel.steps).source().code
 
 
 def _planned(task: NetworkTask) -> PlannedTask:

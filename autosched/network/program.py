@@ -26,8 +26,10 @@ from autosched.ir.dtype import DTYPES
 from autosched.network.alternatives import Alternative, with_forms
 from autosched.network.build import UnbuiltKernel
 from autosched.network.chains import chains_of
+from autosched.network.nearest import NearestSchedules
+from autosched.network.prices import Prices
 from autosched.network.recipe import KernelObject
-from autosched.network.tasks import DRAFTED, Choices, NetworkTask, place_of_weights, priced, spec_of, tasks_of
+from autosched.network.tasks import DRAFTED, Choices, NetworkTask, place_of_weights, spec_of, tasks_of
 from autosched.runtime.spec import ArraySpec
 from autosched.session.device import Device
 
@@ -185,10 +187,13 @@ def build_program(graph: Graph, target_text: str, device: Device, choices: Choic
     single node.
     """
     alone, backend = frozenset[str](), device.target.backend
+    nearest = choices.nearest or NearestSchedules()
     split: list[SplitGroup] = []
     while True:
         single = steps_of(graph, device, alone)
-        alternatives = _alternatives(graph, single, target_text, device, alone)
+        place = place_of_weights(graph, single, device)
+        prices = Prices(graph, target_text, device, place, nearest)
+        alternatives = chains_of(graph, single, device, prices.priced, prices.may_join, alone)
         alternatives = tuple(_decided(each, choices) for each in alternatives)
         steps = with_forms(single, alternatives)
         try:
@@ -207,14 +212,6 @@ def build_program(graph: Graph, target_text: str, device: Device, choices: Choic
     raw, packed, size = _layout(graph, steps, kernels, backend.array_alignment)
     memory = plan(_tenants(graph, steps, kernels, backend))
     return NetworkProgram(graph, steps, tasks, kernels, backend, memory, raw, packed, size, tuple(split), alternatives)
-
-
-def _alternatives(
-    graph: Graph, steps: tuple[NetworkStep, ...], target_text: str, device: Device, alone: frozenset[str]
-) -> tuple[Alternative, ...]:
-    """The parts of the steps that may be one kernel, by the analytic model."""
-    place = place_of_weights(graph, steps, device)
-    return chains_of(graph, steps, device, lambda groups: priced(graph, groups, target_text, device, place), alone)
 
 
 def _decided(part: Alternative, choices: Choices) -> Alternative:

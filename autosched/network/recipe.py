@@ -5,19 +5,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
 from autosched.codegen.c.source import GpuSource
-from autosched.codegen.source import KernelSource
 from autosched.errors import ExpressionError, GraphError, NoValidCandidate, ScheduleError
+from autosched.network.pieces import EmittedKernel, ObjectPart, compile_kernel, emit_kernel
+from autosched.network.versions import code_version
 from autosched.runtime.gpu.compile import CompileError
-from autosched.runtime.jit import compile_object, llvm_version
 from autosched.schedule import steps_to_json
 from autosched.session.device import Device, find_device
 from autosched.session.request import Request
@@ -26,7 +25,12 @@ from autosched.tuner.definition import redefine
 
 if TYPE_CHECKING:
     from autosched.codegen import Source
+    from autosched.ir.stmt import Func
+    from autosched.schedule import Step
     from autosched.target import GpuFacts
+    from autosched.tuner.protocols import Candidate
+
+Code = TypeVar("Code")
 
 CANDIDATES = 4  # that are tried for a kernel
 NOT_BUILT = (NoValidCandidate, GraphError, ExpressionError, ScheduleError)  # that a kernel has no code
@@ -34,9 +38,10 @@ NOT_BUILT = (NoValidCandidate, GraphError, ExpressionError, ScheduleError)  # th
 
 @dataclass(frozen=True)
 class KernelObject:
-    """Code for one kernel; the fields are those of its `KernelSource`, with an object file for the text. Of a GPU's the
-    code is that of `network.gpu_sources`. `steps` is its schedule, in JSON; `sketch` and `estimate_s` are what the
-    analytic model took and the seconds that it expects, nothing and 0 where the schedule was given."""
+    """Code for one kernel; the fields are those of its `KernelSource`, with an object file for the text, which needs
+    those of its `parts`. Of a GPU's the code is that of `network.gpu_sources`. `steps` is its schedule, in JSON;
+    `sketch` and `estimate_s` are what the analytic model took and the seconds that it expects, nothing and 0 where the
+    schedule was given."""
 
     name: str
     workspace_bytes: int
@@ -46,6 +51,7 @@ class KernelObject:
     code: bytes
     sketch: str = ""
     estimate_s: float = 0.0
+    parts: tuple[ObjectPart, ...] = ()
 
     @property
     def prepare(self) -> str | None:
@@ -54,10 +60,10 @@ class KernelObject:
 
 
 @dataclass(frozen=True)
-class DraftedSource:
+class DraftedCode(Generic[Code]):
     """Code with its schedule; of a sketch the model's seconds, see `KernelObject`."""
 
-    source: Source
+    code: Code
     steps: str
     sketch: str = ""
     estimate_s: float = 0.0
@@ -84,7 +90,7 @@ class Recipe:
     @cached_property
     def key(self) -> str:
         """Differs between kernels that may have other code: by what they compute, where, or by which autosched."""
-        parts = [self.spec, self.device.target.fingerprint, self.threads, self.steps, llvm_version(), own_code()]
+        parts = [self.spec, self.device.target.fingerprint, self.threads, self.steps, *code_version()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
 
     @property
@@ -96,20 +102,42 @@ class Recipe:
     def request(self) -> Request:
         return Request(redefine(self.spec, None), self.device, self.target_text, in_network=True)
 
-    def source(self, place: int = 0) -> DraftedSource:
+    def source(self, place: int = 0) -> DraftedCode[Source]:
         """The code of the schedule that is given or, by its place from 0, of one that the analytic model likes.
 
         Raises ScheduleError for steps that do not fit, NoValidCandidate where nothing can be generated.
         """
+        return self._drafted(place, self.request.source)
+
+    def emitted(self, place: int = 0) -> DraftedCode[EmittedKernel]:
+        """As `source`, of a kernel for a processor in pieces."""
+        target = self.device.target
+
+        def emit(nest: Func, steps: tuple[Step, ...], values: Mapping[str, int]) -> EmittedKernel:
+            return emit_kernel(nest, steps, values, target, self.threads)
+
+        return self._drafted(place, emit)
+
+    def _drafted(
+        self, place: int, emit: Callable[[Func, tuple[Step, ...], Mapping[str, int]], Code]
+    ) -> DraftedCode[Code]:
+        from autosched.lower import lower
+        from autosched.schedule import check_target, replay
+
         if self.steps:
-            return DraftedSource(_source_of(self.request, self.steps, self.name), self.steps)
+            state = replay(self.request.collapsed, self.steps)
+            check_target(state, self.device.target.kind)
+            return DraftedCode(emit(lower(state, self.name), state.steps, {}), self.steps)
         task, sketches = make_task(self.request, name=self.name)
-        candidate, source = analytic_best(task, place + 1)[-1]
+
+        def make(candidate: Candidate) -> Code:
+            state = sketches[candidate.sketch].state
+            return emit(lower(state, self.name), state.steps, task.values(candidate))
+
+        candidate, code = analytic_best(task, place + 1, make)[-1]
         sketch, row = sketches[candidate.sketch], np.array([candidate.values], np.int64)
         (estimate_s,) = task.model.analytic_latency(candidate.sketch, row)
-        return DraftedSource(
-            source, steps_to_json(sketch.state, task.values(candidate)), sketch.name, float(estimate_s)
-        )
+        return DraftedCode(code, steps_to_json(sketch.state, task.values(candidate)), sketch.name, float(estimate_s))
 
 
 def make_kernel(recipe: Recipe, passed_over: int = 0) -> KernelObject:
@@ -121,11 +149,10 @@ def make_kernel(recipe: Recipe, passed_over: int = 0) -> KernelObject:
     error: Exception | None = None
     slow: KernelObject | None = None
     for place in range(passed_over, CANDIDATES):
-        drafted = recipe.source(place)
         try:
-            if isinstance(drafted.source, KernelSource):
-                return _for_processor(drafted.source, drafted, recipe)
-            made, is_slow = _for_gpu(drafted.source, drafted, recipe)
+            if not recipe.device.target.backend.is_gpu:
+                return _for_processor(recipe.emitted(place), recipe)
+            made, is_slow = _for_gpu(recipe.source(place), recipe)
         except (RuntimeError, CompileError) as failure:
             error = failure
             continue
@@ -139,44 +166,23 @@ def make_kernel(recipe: Recipe, passed_over: int = 0) -> KernelObject:
     raise NoValidCandidate(f"no candidate of {recipe.request.problem.name} can be compiled: {error}") from error
 
 
-def _for_processor(source: KernelSource, drafted: DraftedSource, recipe: Recipe) -> KernelObject:
-    code = compile_object(source.ir, recipe.device.target)
+def _for_processor(drafted: DraftedCode[EmittedKernel], recipe: Recipe) -> KernelObject:
+    code, parts = compile_kernel(drafted.code, recipe.device.target)
+    entries = drafted.code.entries
     return KernelObject(
-        source.name, source.workspace_bytes, source.packed_bytes, source.winograd, drafted.steps, code, drafted.sketch,
-        drafted.estimate_s,
+        entries.name, entries.workspace_bytes, entries.packed_bytes, entries.winograd, drafted.steps, code,
+        drafted.sketch, drafted.estimate_s, parts,
     )  # fmt: skip
 
 
-def _for_gpu(source: GpuSource, drafted: DraftedSource, recipe: Recipe) -> tuple[KernelObject, bool]:
+def _for_gpu(drafted: DraftedCode[Source], recipe: Recipe) -> tuple[KernelObject, bool]:
     """With whether it is slow, as far as a compiler says. Raises CompileError."""
     from autosched.network.gpu_sources import encoded, try_compile, workspace_of
 
-    target = recipe.device.target
+    source, target = drafted.code, recipe.device.target
+    assert isinstance(source, GpuSource)
     code = try_compile(source, target)
     _, nbytes = workspace_of(source, target.backend.array_alignment)
     is_slow = code is not None and bool(code.spills or code.warnings)
     made = KernelObject(source.name, nbytes, 0, 0, drafted.steps, encoded(source), drafted.sketch, drafted.estimate_s)
     return made, is_slow
-
-
-def _source_of(request: Request, steps: str, name: str) -> Source:
-    from autosched.lower import lower
-    from autosched.schedule import check_target, replay
-
-    state = replay(request.collapsed, steps)
-    check_target(state, request.device.target.kind)
-    return request.source(lower(state, name), state.steps, {})
-
-
-@cache
-def own_code() -> str:
-    """Of the packages that decide what a kernel's code is: changes whenever one of their files does."""
-    digest = hashlib.sha256()
-    root = Path(__file__).parents[2]
-    for package in ("autosched", "cost_model", "search_spaces"):
-        for folder, folders, files in os.walk(root / package):
-            folders.sort()
-            for file in sorted(f for f in files if f.endswith(".py")):
-                info = os.stat(os.path.join(folder, file))
-                digest.update(f"{os.path.relpath(folder, root)}/{file} {info.st_size} {info.st_mtime_ns}\n".encode())
-    return digest.hexdigest()

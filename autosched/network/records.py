@@ -89,14 +89,14 @@ def compile_varying(
     that `nearest` knows or that are stored, else with what the analytic model likes best."""
     with stored_schedules(db) as stored:
         if stored is None:
-            return compile_graph(graph, target, threads, Choices(nearest))
+            return compile_graph(graph, target, threads, Choices(nearest, nearest=nearest))
 
         def choose(recipes: Sequence[Recipe]) -> Sequence[Recipe]:
             found = stored(recipes)
             nearest.add(stored.alike([recipe for recipe in found if not recipe.steps]))
             return nearest(found)
 
-        return compile_graph(graph, target, threads, Choices(choose, stored.is_joined))
+        return compile_graph(graph, target, threads, Choices(choose, stored.is_joined, nearest))
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,8 +12,8 @@ from autosched.graph.graph import Graph
 from autosched.graph.node_facts import weights_of
 from autosched.graph.partition import dag_of
 from autosched.graph.steps import Group, NetworkStep
-from autosched.network.alternatives import PricedGroup
 from autosched.network.build import UnbuiltKernel, build_kernels
+from autosched.network.nearest import NearestSchedules
 from autosched.network.recipe import KernelObject, Recipe
 from autosched.session.device import Device
 from autosched.session.request import Request
@@ -39,6 +38,7 @@ class Choices:
 
     schedules: Choose = as_they_are
     is_joined: Callable[[Recipe], bool | None] = not_known
+    nearest: NearestSchedules | None = None
 
 
 DRAFTED = Choices()
@@ -78,23 +78,27 @@ def tasks_of(
             places.setdefault(recipe, []).append(n)
     recipes = list(places)
     chosen = dict(zip(recipes, choices.schedules(recipes), strict=True))
-    kernels = build_kernels(list(chosen.values()))
+    kernels = _built(chosen)
     return tuple(NetworkTask(chosen[recipe], kernels[chosen[recipe]], tuple(found)) for recipe, found in places.items())
 
 
-def priced(graph: Graph, groups: Sequence[Group], target_text: str, device: Device, place: str) -> list[PricedGroup]:
-    """Groups with the seconds that their kernels take by the analytic model."""
-    backend, gpu = device.target.backend, device.target.gpu
-    recipes = [Recipe(spec_of(graph, g, backend, place), target_text, device.threads, gpu=gpu) for g in groups]
-    wanted = dict.fromkeys(recipes)
+def _built(chosen: dict[Recipe, Recipe]) -> dict[Recipe, KernelObject]:
+    """The kernels of recipes, by their own with a schedule. One whose schedule gives no code, as that of other sizes
+    need not fit, has none in `chosen` from here on."""
     while True:
         try:
-            kernels = build_kernels(list(wanted))
-            break
+            return build_kernels(list(chosen.values()))
         except UnbuiltKernel as failure:
-            del wanted[failure.recipe]
-    seconds = [kernels[recipe].estimate_s if recipe in kernels else math.inf for recipe in recipes]
-    return [PricedGroup(*each) for each in zip(groups, recipes, seconds, strict=True)]
+            misfits = [recipe for recipe, own in chosen.items() if own == failure.recipe != recipe]
+            if not misfits:
+                raise
+            chosen.update(zip(misfits, misfits, strict=True))
+
+
+def objects_of(tasks: Sequence[NetworkTask]) -> list[bytes]:
+    """The object files of all kernels, those of pieces that several have once."""
+    parts = {part.key: part.code for task in tasks for part in task.kernel.parts}
+    return [*(task.kernel.code for task in tasks), *parts.values()]
 
 
 def spec_of(graph: Graph, group: Group, backend: Backend, place: str) -> str:

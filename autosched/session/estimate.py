@@ -28,7 +28,7 @@ def estimate(request: Request, space: Space, directory: Path | None, begun: floa
 
     task, _ = make_task(request, space)
     search_begun = time.monotonic()
-    drafted, failures = analytic_best(task, WRITTEN), Counter[str]()
+    drafted, failures = analytic_best(task, WRITTEN, task.source), Counter[str]()
     n_drafted = len(drafted)
     if simulate:
         drafted, failures = right_ones(request.problem.dag, drafted)

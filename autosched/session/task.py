@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from autosched.errors import NoValidCandidate, StoreError
 from autosched.session.request import Request
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from search_spaces.partial_sketch import SketchRule
     from search_spaces.space import Sketch
 
+Made = TypeVar("Made")
 
 RELATIVES = 8  # of an operator's other shapes, the nearest, whose records a search starts from
 BEST_OF_RELATIVE = 8  # records of such a shape, until one is of a sketch that the new one has as well
@@ -76,16 +77,17 @@ def make_task(
     return Task(_subject(request), found, space, model, emit, request.load, bound), found
 
 
-def analytic_best(task: Task, n: int) -> list[tuple[Candidate, Source]]:
-    """The first `n` candidates of the analytic draft that can be expressed, with their code; at least one."""
+def analytic_best(task: Task, n: int, make: Callable[[Candidate], Made]) -> list[tuple[Candidate, Made]]:
+    """The first `n` candidates of the analytic draft that can be expressed, with what `make` makes of them, their code
+    say; at least one."""
     from autosched.tuner.search import Search
 
     search = Search(task.space, task.sketches, task.model, seed=0)
-    found: list[tuple[Candidate, Source]] = []
+    found: list[tuple[Candidate, Made]] = []
     error: Exception | None = None
     for candidate in search.propose(0, 2 * n, "draft"):
         try:
-            found.append((candidate, task.source(candidate)))
+            found.append((candidate, make(candidate)))
         except Exception as failure:  # a bug of code generation costs its candidate only
             error = failure
         if len(found) == n:

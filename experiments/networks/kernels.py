@@ -10,7 +10,7 @@ import numpy as np
 
 from autosched.measure import timing
 from autosched.network.model import Model
-from autosched.network.tasks import NetworkTask
+from autosched.network.tasks import NetworkTask, objects_of
 from autosched.runtime.jit import load_objects
 from autosched.runtime.peak import measure_bandwidth, measure_fma_gflops
 from autosched.runtime.tensors import Array, address_of, aligned_empty
@@ -46,7 +46,7 @@ def task_clock(task: NetworkTask) -> timing.Clock:
     from where the network has them."""
     kernel, dag = task.kernel, task.request.problem.dag
     threads, passing = task.recipe.threads, 0
-    loaded = load_objects([kernel.code], tuple(filter(None, (kernel.name, kernel.prepare))), threads)
+    loaded = load_objects(objects_of([task]), tuple(filter(None, (kernel.name, kernel.prepare))), threads)
     rng = np.random.default_rng(0)
     arrays = [filled(spec.shape, spec.dtype, rng) for spec in specs((*dag.inputs, *dag.outputs))]
     if kernel.prepare is not None:

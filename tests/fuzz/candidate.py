@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -13,19 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from autosched.codegen import build_source
+from autosched.codegen import KernelSource, build_source
+from autosched.codegen.llvm.pieces import emit_entries, emit_piece
 from autosched.ir.stmt import Func
 from autosched.ir.verify import verify
 from autosched.lower import concretise, lower
+from autosched.lower.pieces import pieces_of
 from autosched.measure.buffers import GuardedBuffer
 from autosched.measure.check import CandidateError, CheckedKernel, DataSet, Packing, check
 from autosched.measure.gpu_data import GpuData, make_workspace
 from autosched.measure.problem import write_data_set
 from autosched.measure.simulated import SimulatedData
 from autosched.runtime.gpu.opencl import OpenClDevice
-from autosched.runtime.jit import load_object
+from autosched.runtime.jit import load_objects
 from autosched.runtime.spec import ArraySpec
-from autosched.target import parse_target
+from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
 from autosched.te.reference.evaluate import evaluate
 from autosched.te.reference.inputs import make_inputs
@@ -193,6 +196,22 @@ class Subject:
             raise Fault(error.fault, str(error)) from None
 
 
+def in_pieces(func: Func, values: dict[str, int], target: Target, threads: int) -> tuple[KernelSource, list[str]]:
+    """The entry points of a kernel, and the texts of all its modules."""
+    concrete, pieces = pieces_of(func, values)
+    made, texts = [], []
+    for n, whole in enumerate(pieces):
+        piece, emitted = whole, emit_piece(whole, f"piece{n}.", target)
+        if emitted is None:
+            assert whole.exact is not None
+            piece, emitted = whole.exact, emit_piece(whole.exact, f"piece{n}.", target)
+        assert emitted is not None
+        made.append((piece, emitted[1]))
+        texts.append(emitted[0])
+    entries = emit_entries(concrete, made, target, threads)
+    return entries, [entries.ir, *texts]
+
+
 class Processor:
     """Runs candidates in this process."""
 
@@ -203,12 +222,18 @@ class Processor:
         target = parse_target(candidate.target)
         with step("build"):
             source = build_source(func, values, target, candidate.threads)
+            assert isinstance(source, KernelSource)
         if source.ir.count("\n") > MAX_LINES:
             return
+        texts = [source.ir]
+        if zlib.crc32(repr(candidate).encode()) % 2:  # as kernels of networks are made
+            with step("pieces"):
+                source, texts = in_pieces(func, values, target, candidate.threads)
         with step("compile"):
-            code = compile_here(source.ir, target)
-            loaded = load_object(code, source.name, source.threads)
-            prepare = None if source.prepare is None else load_object(code, source.prepare, source.threads)
+            codes = [compile_here(text, target) for text in texts]
+            names = (source.name,) if source.prepare is None else (source.name, source.prepare)
+            found = load_objects(codes, names, source.threads)
+            loaded, prepare = found[source.name], None if source.prepare is None else found[source.prepare]
         packing = None if prepare is None else Packing(prepare.function, GuardedBuffer(source.packed_bytes))
         check(
             CheckedKernel(loaded.function, source.threads, GuardedBuffer(max(source.workspace_bytes, 1)), packing),

@@ -26,8 +26,8 @@ from autosched.errors import AutoschedError, VerificationError
 from autosched.graph.graph import Graph
 from autosched.network.compile import SIMULATED, compile_graph
 from autosched.network.load import load_graph
-from autosched.network.recipe import own_code
 from autosched.network.verbs import verify_model
+from autosched.network.versions import own_code
 from autosched.session.device import find_device
 from experiments.networks.models import NETWORKS, build
 

@@ -14,7 +14,7 @@ import pytest
 from autosched.errors import NoValidCandidate, SplitWarning, UsageError
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
-from autosched.network import build, object_cache, recipe
+from autosched.network import build, kept_files, versions
 from autosched.network.build import build_kernels
 from autosched.network.compile import compile_graph
 from autosched.network.object_cache import find_object
@@ -83,14 +83,14 @@ def test_other_code_is_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         Recipe(made.spec.replace("matmul", "other"), made.target_text, 1),
     ]
     assert len({made.key, *(other.key for other in others)}) == 5
-    monkeypatch.setattr(recipe, "own_code", lambda: "another autosched")
+    monkeypatch.setattr(versions, "own_code", lambda: "another autosched")
     assert Recipe(made.spec, made.target_text, 1).key != made.key
 
 
 def test_a_damaged_file_is_as_good_as_none() -> None:
     graph = chain([4, 5])
     (made,) = recipes(graph)
-    path = object_cache._path(made)
+    path = kept_files.path_of(made.key)
     for damaged in (
         path.read_bytes()[:-1],
         b"",
@@ -106,8 +106,8 @@ def test_a_damaged_file_is_as_good_as_none() -> None:
 
 def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = (recipes(chain(sizes))[0] for sizes in ([4, 5], [4, 6]))
-    size = object_cache._path(new).stat().st_size
-    monkeypatch.setattr(object_cache, "LIMIT_BYTES", 2 * size + size // 2)
+    both = sum(path.stat().st_size for path in kept_files.path_of(new.key).parent.iterdir())
+    monkeypatch.setattr(kept_files, "LIMIT_BYTES", both + both // 4)
     (newest,) = recipes(chain([4, 7]))
     assert [find_object(r) is not None for r in (old, new, newest)] == [False, True, True]
 

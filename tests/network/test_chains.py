@@ -11,7 +11,7 @@ from autosched.graph.interpret import interpret
 from autosched.graph.steps import Group
 from autosched.network import chains
 from autosched.network.alternatives import PricedGroup, with_forms
-from autosched.network.chains import chains_of
+from autosched.network.chains import chains_of, is_chain
 from autosched.network.program import prepared, steps_of
 from autosched.network.recipe import Recipe
 from autosched.session.device import Device, find_device
@@ -59,7 +59,7 @@ def joined(graph: Graph, seconds: dict[int, float], threads: int = 1) -> list[st
         return [PricedGroup(g, Recipe(str(g), "cpu", 1), seconds[n]) for g, n in zip(groups, numbers, strict=True)]
 
     steps = steps_of(found, device)
-    steps = with_forms(steps, chains_of(found, steps, device, price))
+    steps = with_forms(steps, chains_of(found, steps, device, price, lambda group, _: is_chain(found, group, device)))
     return names([step for step in steps if isinstance(step, Group)])
 
 
@@ -98,4 +98,4 @@ def test_gpus_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = bottleneck()
     cpu, gpu = find_device("cpu", 1, runs=False), find_device("cuda -arch=sm_80", None, runs=False)
     steps = steps_of(prepared(graph, cpu), cpu)
-    assert chains_of(graph, steps, Device(gpu.target, 1), lambda groups: []) == ()
+    assert chains_of(graph, steps, Device(gpu.target, 1), lambda groups: [], lambda *_: True) == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from autosched.codegen.llvm.vocabulary import value_type
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 
 
-def declarations(texts: list[str]) -> list[str]:
+def declarations(texts: Sequence[str]) -> list[str]:
     """The declarations of the intrinsics in `texts`: their types differ between LLVM's versions, which adapt them."""
     found: dict[str, None] = {}
     for row in INTRINSICS.values():

@@ -63,30 +63,45 @@ class RootNest:
         return count
 
 
+@dataclass(frozen=True)
+class NestCode:
+    """What entry points know of the code of a nest: its functions, `name` and where outputs are `non_temporal` also
+    `name`.stream, each for one of `n_tasks`."""
+
+    name: str
+    n_tasks: int
+    non_temporal: tuple[str, ...]
+
+
 def emit(func: Func, simplify: Simplifier, target: Target, threads: int) -> KernelSource:
     """LLVM IR text of a concrete function for `threads` threads."""
-    packed, packed_bytes = _offsets(func.prepared)
+    packed, packed_bytes = offsets_of(func.prepared)
     run, workspace_bytes = _program(func.name, func.body, func, packed, simplify, target, threads)
     parts = run
     if func.prepare is not None:
         prepare, needed = _program(f"{func.name}.prepare", func.prepare, func, packed, simplify, target, threads)
         parts = [*run, *prepare]
         workspace_bytes = max(workspace_bytes, needed)
-    declared = (*declarations(parts), *tile_products.declarations(parts))
-    parts = [_header(func, target, threads), *declared, *fill_constants(parts, target.vector_bytes), *parts]
-    return KernelSource(func.name, "\n\n".join(parts) + "\n", workspace_bytes, threads, packed_bytes)
+    ir = f"; autosched kernel {func.name}: {target.mcpu}, {threads} thread(s)\n" + module_text(parts, target)
+    return KernelSource(func.name, ir, workspace_bytes, threads, packed_bytes)
 
 
-def _header(func: Func, target: Target, threads: int) -> str:
+def module_text(functions: Sequence[str], target: Target) -> str:
+    """A module of functions, with what they need to be declared."""
+    declared = (*declarations(functions), *tile_products.declarations(functions))
+    parts = [_header(target), *declared, *fill_constants(functions, target.vector_bytes), *functions]
+    return "\n\n".join(parts) + "\n"
+
+
+def _header(target: Target) -> str:
     return (
-        f"; autosched kernel {func.name}: {target.mcpu}, {threads} thread(s)\n"
         "declare void @autosched_parallel(ptr, ptr, i64)\n"
         f"attributes #0 = {{ {function_attributes(target)} }}\n"
         "!0 = !{i32 1}"
     )
 
 
-def _offsets(buffers: Sequence[Buffer]) -> tuple[dict[str, int], int]:
+def offsets_of(buffers: Sequence[Buffer]) -> tuple[dict[str, int], int]:
     """Where each buffer lies in one block, and the size of that; a vector may be read from behind the last element."""
     offsets: dict[str, int] = {}
     used = 0
@@ -100,28 +115,35 @@ def _program(
     name: str, body: Stmt, func: Func, packed: Mapping[str, int], simplify: Simplifier, target: Target, threads: int
 ) -> tuple[list[str], int]:
     """The functions of one entry point, that one last, and the bytes of workspace that it needs."""
-    shared, nests = _split(name, body)
-    offsets, used = _offsets(shared)
+    shared, nests = split_nests(name, body)
+    offsets, used = offsets_of(shared)
     buffers = (*func.params, *func.prepared, *shared)
-    bodies: list[str] = []
-    private = 0
+    bodies, codes, private = emit_nests(nests, buffers, simplify, target)
+    numbers = {b.name: n for n, b in enumerate(func.params)}
+    names = tuple(b.name for b in buffers)
+    entry = EntryPoint(name, names, numbers, packed, offsets, used, private, threads, target)
+    check_workspace(name, func.params, entry.workspace_bytes)
+    return [*bodies, *entry.parts(codes)], entry.workspace_bytes
+
+
+def emit_nests(
+    nests: Sequence[RootNest], buffers: Sequence[Buffer], simplify: Simplifier, target: Target
+) -> tuple[list[str], list[NestCode], int]:
+    """The functions of nests, what entry points know of them, and the private bytes that they need."""
+    bodies, codes, private = list[str](), list[NestCode](), 0
     for nest in nests:
         text, peak = _nest_function(nest, buffers, simplify, target)
         bodies.append(plain(text))
-        if nest.non_temporal(target):
+        around = nest.non_temporal(target)
+        if around:
             renamed = text.replace(f"@{nest.name}(", f"@{nest.name}.stream(", 1)
             bodies.append(non_temporal(renamed, target.vector_bytes))
+        codes.append(NestCode(nest.name, nest.n_tasks, around))
         private = max(private, peak)
-    module = _Module(name, buffers, len(func.params), packed, offsets, used, private, threads, target)
-    parts = [*bodies, *(module.runner(n) for n in nests)]
-    parts += [module.task(n) for n in nests if threads > 1 and n.n_tasks > 1]
-    parts.append(module.entry(nests))
-    workspace_bytes = used + private * threads + ALIGN
-    check_workspace(name, func.params, workspace_bytes)
-    return parts, workspace_bytes
+    return bodies, codes, private
 
 
-def _split(name: str, body: Stmt) -> tuple[list[Buffer], list[RootNest]]:
+def split_nests(name: str, body: Stmt) -> tuple[list[Buffer], list[RootNest]]:
     """Shared buffers and root nests, in order."""
     shared, stmts = shared_and_nests(body)
     nests = []
@@ -134,14 +156,15 @@ def _split(name: str, body: Stmt) -> tuple[list[Buffer], list[RootNest]]:
     return shared, nests
 
 
-def _names(buffers: Sequence[Buffer]) -> list[tuple[Buffer, str]]:
+def _names(buffers: Sequence[str]) -> list[tuple[str, str]]:
     return [(b, f"%b{n}") for n, b in enumerate(buffers)]
 
 
 def _nest_function(nest: RootNest, buffers: Sequence[Buffer], simplify: Simplifier, target: Target) -> tuple[str, int]:
     """The nest's text, stores around the caches marked, and the private bytes it needs."""
     writer = Writer()
-    placed = {b.name: Placed(b, name) for b, name in _names(buffers)}
+    names = _names([b.name for b in buffers])
+    placed = {b.name: Placed(b, name) for b, (_, name) in zip(buffers, names, strict=True)}
     written = {b for s in walk(nest.body) if isinstance(s, Store) for b in s.buffers}
     steady = frozenset(placed.keys() - written)
     addresses = Addresses(writer, Bindings(writer, simplify), placed, target.reduces_strength, steady=steady)
@@ -163,7 +186,7 @@ def _nest_function(nest: RootNest, buffers: Sequence[Buffer], simplify: Simplifi
     _hoist_task_decode(writer)
     statements.emit(body)
     tile_products.release(writer)
-    arguments = ", ".join([*(f"ptr noalias {name}" for _, name in _names(buffers)), "ptr noalias %local", "i64 %task"])
+    arguments = ", ".join([*(f"ptr noalias {name}" for _, name in names), "ptr noalias %local", "i64 %task"])
     text = f"define internal void @{nest.name}({arguments}) noinline #0 {{\nentry:\n{writer.text()}\n  ret void\n}}"
     return text, local.peak
 
@@ -218,12 +241,13 @@ def _task_loop(function: str, arguments: str, label: str, done: str) -> list[str
 
 
 @dataclass(frozen=True)
-class _Module:
-    """The parts of an entry point that are the same for every nest: parameters, the block of weights, workspace."""
+class EntryPoint:
+    """An entry point: it calls nests with `buffers`, by their names, which are parameters by `numbers`, or lie in the
+    block of weights or the workspace."""
 
     name: str
-    buffers: tuple[Buffer, ...]
-    n_params: int
+    buffers: tuple[str, ...]
+    numbers: Mapping[str, int]
     packed: Mapping[str, int]  # offsets in the block
     offsets: Mapping[str, int]  # in the workspace
     shared_bytes: int
@@ -231,21 +255,31 @@ class _Module:
     threads: int
     target: Target
 
-    def runner(self, nest: RootNest) -> str:
+    @property
+    def workspace_bytes(self) -> int:
+        return self.shared_bytes + self.private_bytes * self.threads + ALIGN
+
+    def parts(self, nests: Sequence[NestCode]) -> list[str]:
+        """Its functions, that one last."""
+        parts = [self._runner(n) for n in nests]
+        parts += [self._task(n) for n in nests if self.threads > 1 and n.n_tasks > 1]
+        return [*parts, self._entry(nests)]
+
+    def _runner(self, nest: NestCode) -> str:
         lines = [
             f"define internal void @{nest.name}.run(ptr %args, ptr %ws, i64 %first, i64 %last, i64 %tid) #0 {{",
             "entry:",
         ]
         if self.packed:
-            lines.append(f"  %packed.at = getelementptr inbounds ptr, ptr %args, i64 {self.n_params}")
+            lines.append(f"  %packed.at = getelementptr inbounds ptr, ptr %args, i64 {len(self.numbers)}")
             lines.append("  %packed = load ptr, ptr %packed.at, align 8")
         for n, (buffer, name) in enumerate(_names(self.buffers)):
-            if buffer.name in self.packed:
-                lines.append(f"  {name} = getelementptr inbounds i8, ptr %packed, i64 {self.packed[buffer.name]}")
-            elif buffer.name in self.offsets:
-                lines.append(f"  {name} = getelementptr inbounds i8, ptr %ws, i64 {self.offsets[buffer.name]}")
+            if buffer in self.packed:
+                lines.append(f"  {name} = getelementptr inbounds i8, ptr %packed, i64 {self.packed[buffer]}")
+            elif buffer in self.offsets:
+                lines.append(f"  {name} = getelementptr inbounds i8, ptr %ws, i64 {self.offsets[buffer]}")
             else:
-                lines.append(f"  %s{n} = getelementptr inbounds ptr, ptr %args, i64 {n}")
+                lines.append(f"  %s{n} = getelementptr inbounds ptr, ptr %args, i64 {self.numbers[buffer]}")
                 lines.append(f"  {name} = load ptr, ptr %s{n}, align 8")
         names = ", ".join(f"ptr {name}" for _, name in _names(self.buffers))
         lines += [
@@ -253,18 +287,17 @@ class _Module:
             f"  %at = add i64 %skip, {self.shared_bytes}",
             "  %local = getelementptr inbounds i8, ptr %ws, i64 %at",
         ]
-        non_temporal = nest.non_temporal(self.target)
-        if non_temporal:
-            lines += [*self._test_alignment(non_temporal), "  br i1 %whole, label %stream, label %loop"]
+        if nest.non_temporal:
+            lines += [*self._test_alignment(nest.non_temporal), "  br i1 %whole, label %stream, label %loop"]
             lines += [*_task_loop(f"{nest.name}.stream", names, "stream", "fence"), "fence:"]
             lines += ["  call void @llvm.x86.sse.sfence()", "  ret void"]
         else:
             lines.append("  br label %loop")
         return "\n".join([*lines, *_task_loop(nest.name, names, "loop", "done"), "done:", "  ret void", "}"])
 
-    def _test_alignment(self, non_temporal: tuple[str, ...]) -> list[str]:
+    def _test_alignment(self, buffers: tuple[str, ...]) -> list[str]:
         """%whole: whether all these buffers begin at a multiple of a vector."""
-        names = [name for buffer, name in _names(self.buffers) if buffer.name in non_temporal]
+        names = [name for buffer, name in _names(self.buffers) if buffer in buffers]
         lines = ["  %bits0 = or i64 0, 0"]
         for n, name in enumerate(names):
             lines.append(f"  %bits{n}.a = ptrtoint ptr {name} to i64")
@@ -272,10 +305,10 @@ class _Module:
         lines.append(f"  %rest = and i64 %bits{len(names)}, {self.target.vector_bytes - 1}")
         return [*lines, "  %whole = icmp eq i64 %rest, 0"]
 
-    def _chunk(self, nest: RootNest) -> int:
+    def _chunk(self, nest: NestCode) -> int:
         return max(1, nest.n_tasks // (CHUNKS_PER_THREAD * self.threads))
 
-    def task(self, nest: RootNest) -> str:
+    def _task(self, nest: NestCode) -> str:
         size = self._chunk(nest)
         return f"""define internal void @{nest.name}.task(ptr %env, i64 %chunk, i64 %tid) #0 {{
 entry:
@@ -289,7 +322,7 @@ entry:
   ret void
 }}"""
 
-    def entry(self, nests: list[RootNest]) -> str:
+    def _entry(self, nests: Sequence[NestCode]) -> str:
         lines = [f"define i32 @{self.name}(ptr %args, ptr %ws, i64 %nthreads) #0 {{", "entry:"]
         lines += ["  %env = alloca [2 x ptr], align 8", "  store ptr %args, ptr %env, align 8"]
         lines += ["  %slot = getelementptr inbounds ptr, ptr %env, i64 1", "  store ptr %ws, ptr %slot, align 8"]
