@@ -24,6 +24,10 @@ ResNet-50 his kernels for 14 x 14 x 256 take 0.7 to 0.85 of the time. A product 
 memory takes 0.93 of the time with them, one with weights of 4 bits 0.95, where each step that is written out asks for
 its own lines and not one for all; 0.91 of that, where it does so 8 steps ahead and not 32, into the first level cache.
 
+So does an input that hardly any outputs use, whatever its size from the first level cache on, as the cache of a decoder
+for one token: rows some steps ahead, or where they are short the next tile's. Nine heads over 256 keys and values of
+three, from memory: 36 us for 51, where 25 are a plain read; 10.5 for 9.5 from the second level cache.
+
 Both ask line by line, in the steps of a reduction. A core waits for ten or twenty lines at a time; a tile that asked
 for more of them before its first step would wait there. Rows that are needed some steps later go to the second level
 cache only, because many of them conflict in the first.
@@ -54,7 +58,7 @@ from autosched.ir.linear import linear
 from autosched.ir.stmt import ForKind, Scope
 from autosched.ir.visit import free_vars
 from autosched.schedule import FetchAhead, Prefetch, Stage, State
-from search_spaces.access import Read, extent, is_reused, points, reads_of, run_length
+from search_spaces.access import Read, extent, is_reused, points, reads_of, reuse_count, run_length
 from search_spaces.fusion import is_copy, is_words
 from search_spaces.partial_sketch import PartialSketch, SketchContext
 
@@ -65,6 +69,7 @@ VECTORS_OF_PANEL = 3  # in a row of a panel, as most candidates have
 FEW_ROWS = 512  # that use a weight: 4 bytes at 15 GB/s are 5 % of as many products at 190 GFLOP/s, those of a core
 PANEL_AHEAD = 32  # steps: lines of a panel come in order, and a core has prefetched the next few by itself
 WORDS_AHEAD = 8  # steps, each of several numbers for one that is read
+FEW_USERS = 8  # outputs that use an element of an input, whose arithmetic takes no longer than its way from memory
 FEW_STEPS = 256  # of a reduction: with more, a tile takes longer than its lines of the output
 LARGE = 0.5  # of the second level cache; an operand that is larger does not stay there beside the others
 
@@ -162,7 +167,10 @@ def _prefetch(state: State, tile: Stage, choose: Chooser, context: SketchContext
     steps = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
     for read in reads if steps else ():
         step = None if read.is_indirect else choose(state, TileRead(tile, steps[-1], read, reads), context)
-        if step is None or _n_bytes(state, step.buffer) < _least_bytes(state, step, context, is_reused(read, tile)):
+        if step is None:
+            continue
+        few = not is_reused(read, tile) or _is_used_by_few(state, TileRead(tile, steps[-1], read, reads))
+        if _n_bytes(state, step.buffer) < _least_bytes(state, step, context, few):
             continue
         try:
             state = state.apply(step)
@@ -171,15 +179,22 @@ def _prefetch(state: State, tile: Stage, choose: Chooser, context: SketchContext
     return state
 
 
-def _least_bytes(state: State, step: Prefetch | FetchAhead, context: SketchContext, reused: bool = True) -> float:
+def _is_used_by_few(state: State, operand: TileRead) -> bool:
+    """Whether hardly any outputs use an element of an input, as a cache of keys that one row of a few heads reads."""
+    name = operand.read.load.buffer
+    return state.producer(name) is None and reuse_count(operand.read, operand.tile) <= FEW_USERS
+
+
+def _least_bytes(state: State, step: Prefetch | FetchAhead, context: SketchContext, few: bool = False) -> float:
     """The bytes from which an operand is worth asking for.
 
     Those of a large one. Panels of weights that few rows use come from memory in each call of a network, whatever their
-    size, and that takes as long as a good part of the arithmetic.
+    size, and so do inputs that few outputs use; that takes as long as a good part of the arithmetic.
     """
     copy = state.producer(step.buffer)
-    few = isinstance(step, FetchAhead) or not reused
-    if copy is None or copy.at is not None or not few or not state.is_constant(copy):
+    if copy is None:
+        return min(context.target.l1_bytes, _large(context)) if few else _large(context)
+    if copy.at is not None or not (few or isinstance(step, FetchAhead)) or not state.is_constant(copy):
         return _large(context)
     return context.target.l1_bytes
 
@@ -224,7 +239,8 @@ def _for_operand(state: State, operand: TileRead, context: SketchContext) -> Pre
     """None where it cannot be said which elements the next tile reads, or each is read once; but for panels."""
     tile, loop, read, reads = operand
     if _has_short_runs(read, tile, reads):
-        return None
+        is_asked_for = is_reused(read, tile) and _is_used_by_few(state, operand)
+        return FetchAhead(tile.name, loop, tile.name, read.load.buffer, 1) if is_asked_for else None
     if not is_reused(read, tile):  # a depthwise convolution's image: it comes once, in order
         return _for_one_row(state, tile, read)
     name = read.load.buffer

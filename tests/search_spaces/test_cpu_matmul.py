@@ -11,6 +11,7 @@ import pytest
 from autosched import te
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
+from autosched.te.operators.attention import scaled_dot_product
 from autosched.te.operators.registry import build
 from autosched.te.rewrites.collapse import collapse
 from search_spaces import space
@@ -318,3 +319,19 @@ def test_products_of_small_matrices_are_vectorised_along_their_rows_as_well(targ
     assert bool(found) == has_rows
     for sketch in found[:3]:
         check(sketch, dag, space.sample(sketch, 1, np.random.default_rng(5))[0])
+
+
+def test_an_input_that_few_outputs_use_is_asked_for():
+    """A cache of keys and one of values, of which each head serves two queries; not what many rows share."""
+
+    def asked(rows):
+        q, k, v = (
+            te.placeholder(s, name=n)
+            for n, s in (("Q", (1, 2, rows, 64)), ("K", (1, 1, 320, 64)), ("V", (1, 1, 320, 64)))
+        )
+        dag = collapse(ComputeDAG(scaled_dot_product(q, k, v, (1, 2), 0.125)))
+        found = sketches(dag, parse_target("llvm -mcpu=sapphirerapids"), 1)
+        return {h.buffer for s in found for x in s.state.stages for h in (*x.ahead, *x.prefetches)}
+
+    assert asked(1) >= {"K", "V"}
+    assert not asked(16) & {"K", "V"}
