@@ -16,6 +16,7 @@ from autosched.graph.steps import Group
 from autosched.network.ahead import Ahead, ahead_of
 from autosched.network.on_gpu import GpuModel
 from autosched.network.recipe import Recipe
+from autosched.network.tasks import Choices
 from autosched.schedule import steps_to_json
 from autosched.session.task import make_task
 from autosched.tuner.protocols import Candidate
@@ -164,7 +165,7 @@ def test_weights_are_unpacked_when_a_network_is_loaded(make, monkeypatch, apart)
         monkeypatch.setattr("autosched.graph.partition.pays_to_take_in", lambda *_, **__: False)
     graph = quantised()
     model = make(graph)
-    model = model if apart else model.with_schedules(unpacked_first)
+    model = model if apart else model.with_choices(Choices(unpacked_first))
     assert isinstance(model, GpuModel)
     assert model._ahead.nbytes >= 4 * 137 * 127
     assert launches_of(model) == (1, 2)
