@@ -124,9 +124,9 @@ def _exact_cast(source: str, target: str) -> bool:
 
 def evaluate(c: Contraction, shape: Sequence[int], dtype: str, cut: float = 0.0) -> Bounded:
     """The output of `shape`, with its error bound; integers wrap around in `dtype`. `cut`: see `rules.cut_off`."""
-    if not DTYPES[dtype].is_float:
-        return Bounded(_integers(c, shape, dtype))
     value = values(c, shape, dtype)
+    if not DTYPES[dtype].is_float:
+        return Bounded(value)
     a, b = (Bounded(x.value.value.astype("float64", copy=False), _finite(x.value.err)) for x in (c.a, c.b))
     factor, largest = (2.0 * c.terms + 1.0) * rules.unit(dtype) + cut, rules.exact_up_to(dtype, cut)
     size_a, size_b = np.abs(a.value), np.abs(b.value)
