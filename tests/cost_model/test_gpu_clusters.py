@@ -15,7 +15,6 @@ from cost_model.analysis.statements import analyse
 from cost_model.gpu.constants import CardConstants
 from cost_model.gpu.latency import gpu_analytic_latency
 from cost_model.gpu.machine import SECTOR, gpu_machine
-from cost_model.model import CostModel
 from search_spaces.gpu import sketches
 from tests.matrix_products import product
 from tests.search_spaces.gpu_candidates import Drawn, draw
@@ -24,11 +23,7 @@ SM_90 = parse_target("cuda -arch=sm_90")
 
 
 def by_warpgroups(m: int, n: int, k: int, order: str = "nn") -> Drawn:
-    return next(d for d in draw(collapse(product(m, n, k, order)), SM_90, 1) if "wgmma" in d.sketch.name)
-
-
-def model_of(one: Drawn) -> CostModel:
-    return CostModel([one.func], [tuple(p.name for p in one.sketch.params)], SM_90, 1)
+    return next(draw(collapse(product(m, n, k, order)), SM_90, 1, mark="wgmma"))
 
 
 def row(one: Drawn, **values: int) -> Any:
@@ -62,7 +57,7 @@ def test_where_there_are_clusters(
 ) -> None:
     one = by_warpgroups(m, n, 512, order)
     values = row(one, j_s=columns, i_cluster=down, j_cluster=across)
-    assert model_of(one).broken_rules(0, values) == broken
+    assert one.model.broken_rules(0, values) == broken
 
 
 def test_what_is_loaded_together_comes_from_l2_by_halves() -> None:
@@ -91,7 +86,7 @@ def test_where_warpgroups_take_turns(
     """Each has all registers of two that share a tile, for a tile of its own."""
     one = by_warpgroups(1024, 1024, 512)
     values = row(one, i_g=groups, i_s=tiles, j_s=units, j_p=4, resident=resident, stages=2, turns=2)
-    found = model_of(one).broken_rules(0, values)
+    found = one.model.broken_rules(0, values)
     assert set(found) >= set(broken)
     assert bool(found) == bool(broken)
 
@@ -101,7 +96,7 @@ def test_turns_hide_what_a_tile_takes_to_store(tiles: int, units: int) -> None:
     """A few percent of one of 128 by 128 or 64 by 256."""
     one = by_warpgroups(4096, 4096, 4096)
     rows = np.stack([row(one, i_g=1, i_s=tiles, j_s=units, j_p=4, turns=turns) for turns in (1, 2)])
-    alone, in_turn = model_of(one).analytic_latency(0, rows)
+    alone, in_turn = one.model.analytic_latency(0, rows)
     assert 1.001 < alone / in_turn < 1.1
 
 

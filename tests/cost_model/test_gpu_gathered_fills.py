@@ -26,7 +26,7 @@ from tests.search_spaces.gpu_candidates import draw
 def test_sectors_and_wavefronts(number: int) -> None:
     """64 pixels, 9 taps of 32 channels, no border: tiles and steps of 16 or 32 are whole."""
     dag = build("c2d", (1, 10, 10, 32, 32, 3, 1, 0), dtype="bfloat16")[0]
-    one = next(d for d in draw(collapse(dag), TARGETS["cuda"], 200) if d.sketch.name == "conv:mma.bfloat16")
+    one = next(draw(collapse(dag), TARGETS["cuda"], 200, wanted=lambda s: s.name == "conv:mma.bfloat16"))
     names = tuple(p.name for p in one.sketch.params)
     steps = names.index("conv.kh_kw_ci.c")
     row = [r for r in one.legal if r[steps] < 4][number].astype(np.int64)

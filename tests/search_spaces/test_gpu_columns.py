@@ -7,15 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from autosched import te
-from autosched.codegen import build_source
 from autosched.te import Tensor
-from autosched.te.reference.evaluate import evaluate, within
-from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
 from search_spaces.gpu import sketches
-from tests.codegen import cuda, opencl
 from tests.codegen.gpu import TARGETS
 from tests.search_spaces.gpu_candidates import draw
+from tests.search_spaces.one_launch import check_one_launch
 
 MARK = ":team"
 
@@ -43,14 +40,7 @@ CASES = [
 @pytest.mark.parametrize("dag", CASES, ids=["image", "sums", "maxima", "integers"])
 def test_threads_of_a_block_share_a_column(dag: te.ComputeDAG, kind: str) -> None:
     (one,) = draw(collapse(dag), TARGETS[kind], 200, mark=MARK)
-    inputs = make_inputs(dag, 0, "normal")
-    (reference,) = evaluate(dag, inputs)
-    for values in one.candidates(2):
-        source = build_source(one.func, values, TARGETS[kind])
-        assert len(source.launches) == 1
-        (tensor,) = dag.outputs
-        outputs = (cuda if kind == "cuda" else opencl).run(source, one.func, inputs)
-        assert within(reference, outputs[tensor.name].reshape(tensor.public_shape)).all(), f"{values}\n{source.text}"
+    check_one_launch(dag, [one], 2, kind)
 
 
 def test_where_it_is_offered() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from autosched import te
@@ -10,10 +9,9 @@ from autosched.schedule import Matricize, replay, steps_to_json
 from autosched.target import parse_target
 from autosched.te.dag import ComputeDAG
 from autosched.te.rewrites.collapse import collapse
-from cost_model.model import CostModel
 from search_spaces.gpu import sketches
 from tests.codegen.gpu import TARGETS
-from tests.search_spaces.gpu_candidates import conv, draw
+from tests.search_spaces.gpu_candidates import best_with_and_without, conv
 from tests.search_spaces.test_gpu_matrices import MARK, by_warps, check
 
 SM_80 = TARGETS["cuda"]
@@ -111,10 +109,5 @@ def test_steps_are_data() -> None:
 
 
 def test_the_draft_prefers_them_where_there_is_much_to_do() -> None:
-    best: dict[bool, float] = {}
-    for one in draw(collapse(conv("c2d", (16, 28, 28, 128, 128, 3, 1, 1))), SM_80, 300):
-        model = CostModel([one.func], [tuple(p.name for p in one.sketch.params)], SM_80, 1)
-        if len(one.legal):
-            key = MARK in one.sketch.name
-            best[key] = min(best.get(key, np.inf), float(model.analytic_latency(0, one.legal).min()))
-    assert best[True] < best[False] / 2
+    by_warps_s, others_s = best_with_and_without(conv("c2d", (16, 28, 28, 128, 128, 3, 1, 1)), SM_80, MARK)
+    assert by_warps_s < others_s / 2

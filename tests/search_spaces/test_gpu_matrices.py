@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from autosched import te
 from autosched.codegen import build_source
+from autosched.codegen.c.source import GpuSource
 from autosched.target import Target, parse_target
-from autosched.te.reference.evaluate import evaluate, within
-from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
-from cost_model.model import CostModel
 from search_spaces.gpu import sketches
-from tests.codegen import cuda
 from tests.codegen.gpu import TARGETS
 from tests.codegen.nvcc import resources
 from tests.matrix_products import ORDERS, biased, product
-from tests.search_spaces.gpu_candidates import Drawn, draw
+from tests.search_spaces.gpu_candidates import Drawn, best_with_and_without, check_candidates, draw
 
 MARK = ":mma."
 SM_80 = TARGETS["cuda"]
@@ -30,23 +26,16 @@ def by_warps(dag: te.ComputeDAG, target: str = "cuda -arch=sm_80") -> list[str]:
 
 
 def drawn(dag: te.ComputeDAG, target: Target) -> list[Drawn]:
-    return [d for d in draw(collapse(dag), target) if MARK in d.sketch.name]
+    found = list(draw(collapse(dag), target, mark=MARK))
+    assert found
+    return found
 
 
 def check(dag: te.ComputeDAG, runs: int = 2, target: Target = SM_80) -> None:
-    inputs = make_inputs(dag, 0, "normal")
-    references = evaluate(dag, inputs)
-    found = drawn(dag, target)
-    assert found
-    for one in found:
-        assert len(one.legal), f"{one.sketch.name}: no row is legal; the first breaks {', '.join(one.broken)}"
-        for values in one.candidates(runs):
-            source = build_source(one.func, values, target)
-            assert "mma.sync" in source.text
-            outputs = cuda.run(source, one.func, inputs)
-            for tensor, reference in zip(dag.outputs, references, strict=True):
-                seen = outputs[tensor.name].reshape(tensor.public_shape)
-                assert within(reference, seen).all(), f"{values}\n{source.text}"
+    def look(source: GpuSource) -> None:
+        assert "mma.sync" in source.text
+
+    check_candidates(dag, drawn(dag, target), target, runs, look)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -134,10 +123,5 @@ def test_what_lies_beyond_a_sum_is_not_added() -> None:
 
 def test_the_draft_prefers_them_where_there_is_much_to_do() -> None:
     """The best of random rows by the analytic latency, against the best of threads for themselves."""
-    best: dict[bool, float] = {}
-    for one in draw(product(2048, 2048, 2048), SM_80, 300):
-        model = CostModel([one.func], [tuple(p.name for p in one.sketch.params)], SM_80, 1)
-        if len(one.legal):
-            key = MARK in one.sketch.name
-            best[key] = min(best.get(key, np.inf), float(model.analytic_latency(0, one.legal).min()))
-    assert best[True] < best[False] / 3
+    by_warps_s, others_s = best_with_and_without(product(2048, 2048, 2048), SM_80, MARK)
+    assert by_warps_s < others_s / 3

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from autosched import te
-from autosched.codegen import build_source
 from autosched.graph.operators.attention import attention
 from autosched.ir.interpreter.interpret import interpret
 from autosched.lower.pipeline import concretise
@@ -16,12 +15,10 @@ from autosched.te.reference.evaluate import evaluate, within
 from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
 from autosched.te.rewrites.precision import with_precision
-from cost_model.model import CostModel
 from search_spaces.gpu import sketches
-from tests.codegen import cuda
 from tests.codegen.gpu import TARGETS
-from tests.search_spaces.gpu_candidates import Drawn, draw
-from tests.search_spaces.one_launch import check_one_launch
+from tests.search_spaces.gpu_candidates import Drawn, best_with_and_without, draw
+from tests.search_spaces.one_launch import check_one_launch, check_rows_without_a_first_block
 from tests.weighted_sums import Sizes, weighted
 
 MARK = ":online-mma"
@@ -64,18 +61,7 @@ def test_batches_and_several_candidates() -> None:
 def test_rows_of_which_a_first_block_has_nothing() -> None:
     """The maximum is -inf there; later blocks have numbers, of other rows none has any."""
     dag = weighted(Sizes(24, 70, 16, 16), masked="kept")
-    inputs = make_inputs(dag, 0, "normal")
-    kept = np.zeros((24, 70), bool)
-    kept[:, 66:] = True
-    kept[5] = False
-    inputs["mask"] = kept
-    (reference,) = evaluate(dag, inputs)
-    one, _ = drawn(dag)
-    values = next(one.candidates(1))
-    seen = cuda.run(build_source(one.func, values, SM_80), one.func, inputs)["Z"]
-    assert np.isnan(seen[5]).all()
-    rows = np.arange(24) != 5
-    assert within(reference, seen)[rows].all()
+    check_rows_without_a_first_block(dag, drawn(dag)[0])
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -140,10 +126,5 @@ def test_where_it_is_offered() -> None:
 
 
 def test_the_model_prefers_it_where_scores_are_many() -> None:
-    best: dict[bool, float] = {}
-    for one in draw(collapse(weighted(Sizes(1024, 1024, 64, 64, batch=24))), SM_80, 100):
-        model = CostModel([one.func], [tuple(p.name for p in one.sketch.params)], SM_80, 1)
-        if len(one.legal):
-            key = MARK in one.sketch.name
-            best[key] = min(best.get(key, np.inf), float(model.analytic_latency(0, one.legal).min()))
-    assert best[True] < best[False]
+    in_one_s, others_s = best_with_and_without(weighted(Sizes(1024, 1024, 64, 64, batch=24)), SM_80, MARK, 100)
+    assert in_one_s < others_s

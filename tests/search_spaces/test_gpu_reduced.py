@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from autosched import te
@@ -21,12 +20,10 @@ from autosched.te.reference.evaluate import evaluate, within
 from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
 from autosched.te.rewrites.precision import with_precision
-from cost_model.model import CostModel
 from search_spaces.gpu import sketches
-from tests.codegen import cuda
 from tests.codegen.gpu import TARGETS
 from tests.codegen.nvcc import resources
-from tests.search_spaces.gpu_candidates import Drawn, draw
+from tests.search_spaces.gpu_candidates import Drawn, best_with_and_without, check_candidates, draw
 
 MARK = ":lanes"
 SM_80 = TARGETS["cuda"]
@@ -101,16 +98,7 @@ def drawn(dag: te.ComputeDAG, target: Target = SM_80, mark: str = "") -> tuple[D
 
 
 def check(dag: te.ComputeDAG, target: Target = SM_80, runs: int = 1, mark: str = "") -> None:
-    inputs = make_inputs(dag, 0, "normal")
-    references = evaluate(dag, inputs)
-    for one in drawn(dag, target, mark):
-        assert len(one.legal), f"no row is legal; the first breaks {', '.join(one.broken)}"
-        for values in one.candidates(runs):
-            source = build_source(one.func, values, target)
-            outputs = cuda.run(source, one.func, inputs)
-            for tensor, reference in zip(dag.outputs, references, strict=True):
-                seen = outputs[tensor.name].reshape(tensor.public_shape)
-                assert within(reference, seen).all(), f"{values}\n{source.text}"
+    check_candidates(dag, drawn(dag, target, mark), target, runs)
 
 
 @pytest.mark.parametrize("target", [SM_80, SM_90], ids=["sm_80", "sm_90"])
@@ -209,13 +197,8 @@ def test_columns_reduced_along_rows_are_another_kernel() -> None:
 
 @pytest.mark.parametrize("shape", [(65536, 128, 64), (16384, 512, 64)])
 def test_the_model_prefers_it_where_products_are_large(shape: tuple[int, int, int]) -> None:
-    best: dict[bool, float] = {}
-    for one in draw(collapse(squares(Product(*shape))), SM_80, 200):
-        model = CostModel([one.func], [tuple(p.name for p in one.sketch.params)], SM_80, 1)
-        if len(one.legal):
-            key = MARK in one.sketch.name
-            best[key] = min(best.get(key, np.inf), float(model.analytic_latency(0, one.legal).min()))
-    assert best[True] < best[False]
+    in_lanes_s, others_s = best_with_and_without(squares(Product(*shape)), SM_80, MARK, 200)
+    assert in_lanes_s < others_s
 
 
 @pytest.mark.parametrize(("target", "arch"), [(SM_80, "sm_80"), (SM_90, "sm_90a")])

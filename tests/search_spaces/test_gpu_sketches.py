@@ -74,7 +74,7 @@ def test_candidates_are_exact_and_free_of_races(name: str) -> None:
     """The interpreter knows the order of threads: it finds races, divergence at barriers, and accesses out of bounds."""
     dag = tiny(name)
     for drawn in draw(dag, OPENCL):
-        assert len(drawn.legal), f"{drawn.sketch.name}: no row is legal; the first breaks {', '.join(drawn.broken)}"
+        assert len(drawn.legal), f"{drawn.sketch.name}: no row is legal; the first breaks {drawn.broken}"
         for values in drawn.candidates(1):
             concrete, _ = concretise(drawn.func, values)
             verify(concrete, concrete=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +13,11 @@ from autosched.codegen import build_source
 from autosched.codegen.c.source import GpuSource
 from autosched.lower import lower
 from autosched.target import Target, parse_target
-from autosched.te.reference.evaluate import evaluate, within
-from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
 from cost_model.model import CostModel
 from search_spaces.gpu import sketches
-from tests.codegen import cuda
 from tests.matrix_products import ORDERS, biased, product
-from tests.search_spaces.gpu_candidates import Drawn, draw
+from tests.search_spaces.gpu_candidates import Drawn, best_with_and_without, check_candidates, draw
 
 MARK = "wgmma."
 SM_90 = parse_target("cuda -arch=sm_90")
@@ -32,7 +28,9 @@ def by_warpgroups(dag: te.ComputeDAG, target: str = "cuda -arch=sm_90") -> list[
 
 
 def drawn(dag: te.ComputeDAG) -> list[Drawn]:
-    return [d for d in draw(collapse(dag), SM_90) if MARK in d.sketch.name]
+    found = list(draw(collapse(dag), SM_90, mark=MARK))
+    assert found
+    return found
 
 
 def small_device(multiprocessors: int) -> Target:
@@ -40,58 +38,50 @@ def small_device(multiprocessors: int) -> Target:
     return replace(SM_90, gpu=replace(SM_90.gpu, multiprocessors=multiprocessors))
 
 
-def check(dag: te.ComputeDAG, runs: int = 2) -> None:
-    inputs = make_inputs(dag, 0, "normal")
-    found = drawn(dag)
-    assert found
-    for one in found:
-        assert len(one.legal), f"{one.sketch.name}: no row is legal; the first breaks {', '.join(one.broken)}"
-        check_rows(dag, one, inputs, runs)
+def check(dag: te.ComputeDAG) -> None:
+    check_rows(dag, drawn(dag))
 
 
-def check_rows(dag: te.ComputeDAG, one: Drawn, inputs: Mapping[str, Any], runs: int) -> None:
-    for values in one.candidates(runs):
-        source = build_source(one.func, values, SM_90)
-        assert isinstance(source, GpuSource)
+def check_rows(dag: te.ComputeDAG, found: Sequence[Drawn]) -> None:
+    """The first legal row of each sketch."""
+
+    def look(source: GpuSource) -> None:
         assert "wgmma.mma_async" in source.text
         assert source.is_arch_specific
-        outputs = cuda.run(source, one.func, inputs)
-        for tensor, reference in zip(dag.outputs, evaluate(dag, inputs), strict=True):
-            seen = outputs[tensor.name].reshape(tensor.public_shape)
-            assert within(reference, seen).all(), f"{values}\n{source.text}"
+
+    check_candidates(dag, found, SM_90, look=look)
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_orders_and_batches(order: str) -> None:
-    check(product(136, 104, 72, order, "bfloat16"), 1)
-    check(product(72, 40, 40, order, batch=3), 1)
+    check(product(136, 104, 72, order, "bfloat16"))
+    check(product(72, 40, 40, order, batch=3))
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_bytes_lie_along_k(order: str) -> None:
     """Other operands are turned by a kernel before."""
-    check(product(80, 48, 96, order, "int8"), 1)
-    check(product(72, 32, 48, order, "uint8", batch=2), 1)
-    check(product(72, 32, 64, order, "float8_e4m3fn"), 1)
-    check(product(72, 32, 32, order, "float8_e5m2*float8_e4m3fn"), 1)
+    check(product(80, 48, 96, order, "int8"))
+    check(product(72, 32, 48, order, "uint8", batch=2))
+    check(product(72, 32, 64, order, "float8_e4m3fn"))
+    check(product(72, 32, 32, order, "float8_e5m2*float8_e4m3fn"))
 
 
 def test_rows_that_are_no_multiples() -> None:
     """M is prime; what the copy engine reads has whole rows of 16 bytes."""
-    check(product(131, 24, 24, "nn", "bfloat16"), 1)
-    check(product(67, 37, 136, "nt"), 1)
-    check(product(64, 1024, 16, "nn"), 1)
+    check(product(131, 24, 24, "nn", "bfloat16"))
+    check(product(67, 37, 136, "nt"))
+    check(product(64, 1024, 16, "nn"))
 
 
 def test_blocks_that_share_tiles() -> None:
     """Of each sketch a row with clusters along either axis, if there is one."""
     dag = product(192, 136, 72, "nn", "bfloat16")
-    inputs = make_inputs(dag, 0, "normal")
     for one in drawn(dag):
         for column in [n for n, p in enumerate(one.sketch.params) if p.kind == "cluster"]:
             together = one.legal[one.legal[:, column] > 1]
             assert len(together), one.sketch.name
-            check_rows(dag, replace(one, legal=together), inputs, 1)
+            check_rows(dag, [replace(one, legal=together)])
 
 
 @pytest.mark.parametrize(("order", "k"), [("nn", 131), ("tt", 50), ("tn", 68), ("nt", 46)])
@@ -101,29 +91,29 @@ def test_rows_that_the_engine_refuses(order: str, k: int) -> None:
     names = by_warpgroups(dag)
     assert any("-copied" in name for name in names)
     assert any(".long" in name or ".turned" in name for name in names)
-    check(dag, 1)
+    check(dag)
 
 
 def test_bytes_in_rows_that_the_engine_refuses() -> None:
     """Those that lie across k are turned; threads copy what lies along it."""
     assert any("-copied" in name for name in by_warpgroups(product(72, 33, 40, "nt", "int8")))
-    check(product(72, 33, 40, "nt", "int8"), 1)
-    check(product(67, 37, 45, "nn", "uint8"), 1)
-    check(product(67, 37, 46, "tt", "float8_e4m3fn"), 1)
+    check(product(72, 33, 40, "nt", "int8"))
+    check(product(67, 37, 45, "nn", "uint8"))
+    check(product(67, 37, 46, "tt", "float8_e4m3fn"))
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_float32_of_less_precision_lies_along_k(order: str) -> None:
     """Its bits beyond tf32 are cut off; in two parts it is left to warps."""
-    check(product(72, 40, 48, order, "tf32"), 1)
-    check(product(67, 37, 33, order, "tf32"), 1)
+    check(product(72, 40, 48, order, "tf32"))
+    check(product(67, 37, 33, order, "tf32"))
     assert not by_warpgroups(product(72, 40, 48, order, "3xtf32"))
 
 
 def test_epilogues() -> None:
-    check(biased(72, 72, 48), 1)
-    check(biased(67, 40, 40, "bfloat16"), 1)
-    check(biased(67, 45, 52, "bfloat16"), 1)
+    check(biased(72, 72, 48))
+    check(biased(67, 40, 40, "bfloat16"))
+    check(biased(67, 45, 52, "bfloat16"))
 
 
 def test_a_prologue_has_a_kernel_of_its_own() -> None:
@@ -136,14 +126,14 @@ def test_a_prologue_has_a_kernel_of_its_own() -> None:
         lambda i, j: te.sum(te.cast(P[i, axis], "float32") * te.cast(B[axis, j], "float32"), axis=axis),
         name="C",
     )
-    check(te.ComputeDAG(C), 1)
+    check(te.ComputeDAG(C))
 
 
 def test_parts_of_a_long_reduction() -> None:
     """Each has blocks of its own; the last one ends where k does."""
     dag = product(72, 40, 1096, "nn", "bfloat16")
     assert any("split-k" in name for name in by_warpgroups(dag))
-    check(dag, 1)
+    check(dag)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +148,9 @@ def test_parts_of_a_long_reduction() -> None:
 )
 def test_what_fills_a_device_several_times_is_two_kernels_as_well(dag: te.ComputeDAG) -> None:
     """Of a device with two multiprocessors, which is small enough for the simulator."""
-    (one,) = (d for d in draw(collapse(dag), small_device(2)) if ".rest:" in d.sketch.name)
+    (one,) = draw(collapse(dag), small_device(2), mark=".rest:")
     assert {p.kind for p in one.sketch.params if p.name.endswith(".at")} == {"end"}
-    check_rows(dag, one, make_inputs(dag, 0, "normal"), 1)
+    check_rows(dag, [one])
 
 
 def test_two_kernels_are_offered_for_large_results_alone() -> None:
@@ -203,13 +193,8 @@ def test_where_they_are_offered() -> None:
 def test_the_draft_prefers_them_where_there_is_much_to_do() -> None:
     """The best of random rows by the analytic latency, against the best of other sketches; a block has 128 columns or
     more, since each of its warpgroups reads all of them."""
-    best: dict[bool, float] = {}
-    for one in draw(product(4096, 4096, 4096), SM_90, 300):
-        model = CostModel([one.func], [tuple(p.name for p in one.sketch.params)], SM_90, 1)
-        if len(one.legal):
-            key = MARK in one.sketch.name
-            best[key] = min(best.get(key, np.inf), float(model.analytic_latency(0, one.legal).min()))
-    assert best[True] < best[False] / 1.5
+    by_warpgroups_s, others_s = best_with_and_without(product(4096, 4096, 4096), SM_90, MARK)
+    assert by_warpgroups_s < others_s / 1.5
 
 
 def test_the_text_says_which_maps_the_kernel_takes() -> None:
