@@ -6,17 +6,13 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("autosched", "search_spaces", "cost_model", "experiments")
-TREES = {
-    path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8"))
-    for package in PACKAGES
-    for path in sorted((ROOT / package).rglob("*.py"))
-}
 # Words that were used for what the field has a name for: (the word in a name, the field's, where it may not stand).
 BANNED = (
     ("draft", "partial sketch", "search_spaces/"),
@@ -54,6 +50,21 @@ DRIVERS = ("cuda_core", "pycuda", "opencl", "fake")
 STEP_AND_STATEMENT = {"Prefetch"}  # a step of a schedule, and the statement that it becomes
 
 
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {
+        path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8"))
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+    }
+
+
+@cache
+def names() -> tuple[tuple[Path, int, str], ...]:
+    """Places with their names, those of the modules too."""
+    return tuple((path, *found) for path, tree in trees().items() for found in (*_names(tree), (1, path.stem)))
+
+
 def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Of modules' functions and classes, of their methods, fields and parameters."""
     for node in ast.walk(tree):
@@ -66,6 +77,7 @@ def _names(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.target.id
 
 
+@cache
 def _words(name: str) -> str:
     """`_isPageVisit` and `is_page_visit` alike: the words of a name, apart."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", name).strip().lower()
@@ -78,11 +90,7 @@ def _has(word: str, name: str) -> bool:
 @pytest.mark.parametrize(("word", "field", "where"), BANNED)
 def test_things_have_the_field_s_names(word, field, where):
     found = [
-        f"{path}:{line}: {name}"
-        for path, tree in TREES.items()
-        if str(path).startswith(where)
-        for line, name in (*_names(tree), (1, path.stem))
-        if _has(word, name)
+        f"{path}:{line}: {name}" for path, line, name in names() if str(path).startswith(where) and _has(word, name)
     ]
     assert not found, f"say {field}: " + ", ".join(found)
 
@@ -104,7 +112,7 @@ def _is_pair(paths: list[Path]) -> bool:
 
 def test_a_class_name_stands_for_one_class():
     homes: dict[str, list[Path]] = defaultdict(list)
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in tree.body:
             is_protocol = isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(b) for b in node.bases)
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not is_protocol:
