@@ -30,6 +30,7 @@ for name, value in ENVIRONMENT.items():  # also for tests that call pyopencl the
 
 
 YOUNG = 100_000  # new objects before a collection: expressions are many, and hardly any are in cycles
+gc.set_threshold(YOUNG, 10, 10)
 
 
 def name_in_tests(path: Path) -> str:
@@ -53,7 +54,6 @@ def pytest_collection_finish() -> None:
     """What was imported and collected stays, and is not looked through again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG, 10, 10)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import mmap
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -147,13 +148,15 @@ def compare(dag: ComputeDAG, expected: Sequence[Reference], outputs: Sequence[Ar
 
 
 def check_candidate(dag: ComputeDAG, sketch: Sketch, row: Mapping[str, int], inputs: Mapping[str, Array]) -> None:
-    """A candidate computes the reference, interpreted and on every target that this machine can run; its record says
-    the same nest."""
+    """A candidate computes the reference, interpreted, on the host and on one of the other targets, which the candidate
+    chooses, so that several meet them all; its record says the same nest."""
     func, simplify = concretise(lower(sketch.state), row)
     check_nest(func, dag)
     assert concretise(lower(replay(dag, steps_to_json(sketch.state, row))), {})[0] == func
     expected = evaluate(dag, inputs)
-    for target in targets():
+    host, *others = targets()
+    number = crc32(f"{dag.outputs[0].name} {sketch.name} {row}".encode())
+    for target in (host, *others[number % max(1, len(others)) :][:1]):
         outputs = run(emit(func, simplify, target, 2), dag, inputs, target)
         compare(dag, expected, outputs, f"{sketch.name} {row} {target.mcpu}")
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from autosched.errors import DeviceError, UsageError
+from autosched.measure.gpu_rates import Rates
 from autosched.target import parse_target
 from autosched.te.operators.registry import WORKLOADS, build
 from experiments.arena import Lost, ProcessArena
@@ -355,6 +357,8 @@ def test_the_whole_script_on_an_opencl_device(pocl, tmp_path, monkeypatch, capsy
     monkeypatch.setattr(suite, "QUICK", parse_cases("gmm:1x16x16x16"))
     monkeypatch.setattr(suite, "QUICK_CHECKS", suite.QUICK_CHECKS[:1])
     monkeypatch.setattr(script, "ROUNDS", 2)
+    rates = Rates("a device", {"float32": 1.0}, 1e9, 1 << 20)  # `test_gpu_peak.py` measures them
+    monkeypatch.setattr("experiments.gpu.facts.measure_rates", lambda _: rates)
     words = ["--target", "opencl", "--quick", "--trials", "2", "--minutes", "3", "--out", str(tmp_path)]
     assert script.main(words) == 0
     printed = capsys.readouterr()
@@ -368,7 +372,7 @@ def test_the_whole_script_on_an_opencl_device(pocl, tmp_path, monkeypatch, capsy
     assert row["copy_bandwidth"] > 0
     assert set(row["peers"]) == {"torch", "torch other", "triton", "torch.compile"}
     assert not any(peer["right"] for peer in row["peers"].values())
-    assert document["facts"]["rates"]["gflops"]["float32"] > 0
+    assert document["facts"]["rates"] == asdict(rates)
     assert document["host"]["cpu_model"]
     assert "gmm:1x16x16x16  " in printed.out
     assert "operators verified: 1 of 1" in printed.out

@@ -1,7 +1,7 @@
 """The fuzzer in the test suite: every case it once found, then 36 programs of a fixed seed and some of a new one, and
 ten bottlenecks.
 
-For GPUs the same with fewer programs on OpenCL, where there is a device, and 500 candidates as CUDA C in the simulator.
+For GPUs the same with fewer programs on OpenCL, where there is a device, and 150 candidates as CUDA C in the simulator.
 The long runs are `python -m tests.fuzz`, `python -m tests.fuzz --target opencl --dags 300 --candidates 4`, and
 `python -m tests.fuzz --target "cuda -arch=sm_80" --dags 500 --candidates 10`.
 
@@ -61,14 +61,14 @@ def test_regressions_on_opencl(opencl: None) -> None:
 
 
 def test_fixed_seed_on_opencl(opencl: None) -> None:
-    done = fuzz("--target", "opencl", "--dags", "9", "--candidates", "3", "--shrink", "2", "--shrink-seconds", "20")
+    done = fuzz("--target", "opencl", "--dags", "6", "--candidates", "2", "--shrink", "2", "--shrink-seconds", "20")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_fixed_seed_in_the_simulator() -> None:
     if find_compiler() is None:
         pytest.skip("g++ is not installed (on Debian: g++)")
-    words = ("--target", "cuda -arch=sm_80", "--dags", "50", "--candidates", "10")
+    words = ("--target", "cuda -arch=sm_80", "--dags", "25", "--candidates", "6")
     done = fuzz(*words, "--shrink", "2", "--shrink-seconds", "20")
     assert done.returncode == 0, done.stdout + done.stderr
 
