@@ -6,7 +6,8 @@ For every kernel, with cycles of one multiprocessor:
     rounds      ceil(blocks of the busiest multiprocessor / occupancy)
     path        sum over the statements of a block of max(latency of one warp, work of all its warps), and barriers;
                 in a pipeline of S stages max(computation, work of fills, their latency / (S - 1)), and the first fill
-                and shuffles
+                and shuffles; what passes through registers is loaded and stored in the same iteration, and between
+                borders one element after the other
     work        blocks of the busiest multiprocessor * max over pipes (arithmetic, issue, memory instructions, L2 port)
     on chip     max(work, rounds * path)
     seconds     launch + max(on chip / clock, L2 bytes / L2 rate, DRAM bytes / DRAM rate) + 0.15 * (the others)
@@ -25,6 +26,7 @@ instruction- and warp-level parallelism, occupancy). Constants are in `cost_mode
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -59,7 +61,7 @@ from cost_model.gpu import machine as g
 from cost_model.gpu import matrices
 from cost_model.gpu.clusters import loaded_together, waiting_for_cluster
 from cost_model.gpu.constants import CardConstants, Constant
-from cost_model.gpu.fills import OUTSIDE, Fill, divides
+from cost_model.gpu.fills import FALSE, OUTSIDE, Fill, divides
 from cost_model.gpu.kernels import (
     PRIVATE,
     KernelWork,
@@ -197,11 +199,22 @@ def _path(
         loaded = add(shared, multiply(pipeline.rounds, latency))
         ahead = divide(add(loaded, work), maximum(1.0, pipeline.stages))
     else:
-        ahead = divide(waiting, maximum(1.0, subtract(pipeline.stages, 1.0)))  # iterations' fills are under way
-    beside = [add(work, sum_of(c.issue for c in fills)), flow, ahead]
+        # Copies of several iterations are on their way; what passes through registers is loaded in one, stored in it.
+        is_held = in_pairs(operator.or_, [c.work.is_held for c in fills], FALSE)
+        ahead = divide(waiting, where(is_held, 1.0, maximum(1.0, subtract(pipeline.stages, 1.0))))
+    beside = [add(work, sum_of(map(_beside, fills))), flow, ahead]
     first = divide(waiting, multiply(maximum(1.0, pipeline.iterations), together))  # nothing to do meanwhile
     others = sum_of(c.cycles for c in costs if c.work.pipeline is None and not c.work.is_tile)
     return where(pipeline.stages > 1, add(add(maximum_of(beside), first), others), in_turns), maximum_of(beside)
+
+
+def _beside(fill: WorkCost) -> Expr:
+    """Cycles of a block that a pipeline's fill takes from what is computed: its instructions. One that passes through
+    registers and looks at borders has branches, in which a thread waits for one load after the other, as ever."""
+    if fill.work.fill is None:
+        return fill.issue
+    waits = fill.work.is_held & (fill.work.fill.borders >= 1)
+    return where(waits, fill.cycles, fill.issue)
 
 
 def _overlapped(limits: list[Expr], loss: Constant) -> Expr:

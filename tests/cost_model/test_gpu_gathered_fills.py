@@ -8,6 +8,7 @@ import pytest
 from autosched.codegen import build_source
 from autosched.codegen.c.source import GpuSource
 from autosched.ir.closed_forms.program import Program
+from autosched.ir.expr import Expr
 from autosched.ir.stmt import Scope
 from autosched.te.operators.registry import build
 from autosched.te.reference.inputs import make_inputs
@@ -16,7 +17,8 @@ from cost_model.analysis.access import Geometry
 from cost_model.analysis.statements import analyse
 from cost_model.gpu.fills import OUTSIDE
 from cost_model.gpu.kernels import kernels, sectors, transfers, wavefronts
-from cost_model.gpu.machine import SECTOR
+from cost_model.gpu.latency import gpu_analytic_latency
+from cost_model.gpu.machine import SECTOR, gpu_machine
 from tests.codegen import cuda
 from tests.codegen.gpu import TARGETS
 from tests.search_spaces.gpu_candidates import draw
@@ -47,3 +49,23 @@ def test_sectors_and_wavefronts(number: int) -> None:
     counted = cuda.counted(source, one.func, make_inputs(dag, 0, "normal"))
     assert moved == counted["sectors"]
     assert cycles == pytest.approx(counted["wavefronts"], rel=0.15)
+
+
+def test_a_thread_waits_for_each_load_that_passes_through_registers_between_borders() -> None:
+    """Elements of two bytes that are neighbours nowhere, beyond a border too: of one iteration whatever the stages."""
+    dag = build("c2d", (1, 33, 33, 3, 32, 7, 2, 3), dtype="float16")[0]
+    one = next(d for d in draw(collapse(dag), TARGETS["cuda"], 200) if d.sketch.name == "conv:mma.float16")
+    names = tuple(p.name for p in one.sketch.params)
+    machine = gpu_machine(TARGETS["cuda"])
+    (cost,) = gpu_analytic_latency(analyse(one.func, Geometry(SECTOR)), machine).kernels
+    (gather,) = (w for w in cost.kernel.works if w.statement.write.buffer.name == "conv.left.shared")
+    width, stages = names.index("conv.left.shared.w"), names.index("conv.stages")
+    row = next(r for r in one.legal if r[width] == 1 and r[stages] == 2).astype(np.int64)
+
+    def value(expr: Expr, stages_now: int) -> float:
+        return float(Program([expr], names)(np.where(np.arange(len(row)) == stages, stages_now, row)[None, :])[0, 0])
+
+    assert isinstance(machine.constants.global_latency, float)
+    least = value(gather.executions, 2) * machine.constants.global_latency
+    assert value(cost.path, 2) >= least
+    assert value(cost.path, 4) == pytest.approx(value(cost.path, 2))
