@@ -67,7 +67,7 @@ def second_best(recipes: Sequence[Recipe]) -> list[Recipe]:
 
 def other_schedule(recipe: Recipe) -> Recipe:
     task, sketches = make_task(recipe.request)
-    candidate, _ = analytic_best(task, 2)[1]
+    candidate, _ = analytic_best(task, 2, make=lambda candidate: None)[1]
     return replace(recipe, steps=steps_to_json(sketches[candidate.sketch].state, task.values(candidate)))
 
 

@@ -16,6 +16,7 @@ from autosched.network.compile import compile_graph
 from autosched.network.model import Model
 from autosched.network.nearest import NearestSchedules
 from autosched.network.object_cache import find_object
+from autosched.network.tasks import Choices
 
 CHANNELS, IMAGE = 5, 7
 
@@ -52,7 +53,7 @@ def block(images: int) -> Graph:
 def run(images: int, nearest: NearestSchedules, threads: int = 1) -> Model:
     """The model for a number of images, checked."""
     graph = block(images)
-    model = compile_graph(graph, threads=threads, choose=nearest)
+    model = compile_graph(graph, threads=threads, choices=Choices(nearest, nearest=nearest))
     x = np.random.default_rng(images).normal(size=graph.values["x"].shape).astype("float32")
     np.testing.assert_allclose(model(x), interpret(graph, {"x": x})["y"], rtol=1e-4, atol=1e-5)
     nearest.add((task.recipe.spec, task.kernel.steps) for task in model.tasks)
