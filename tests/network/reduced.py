@@ -4,9 +4,8 @@ python -m tests.network.reduced --target opencl                     on a GPU, or
 python -m tests.network.reduced --target "cuda -arch=sm_80" bert_base --dtype float16       in the simulator
 python -m tests.network.reduced --target cuda --on-device           on the card that is there
 
-A line for each network and type; the exit code is 4 where a result is wrong, or none comes. All together take from ten
-minutes (OpenCL on two cores) to an hour. With --kept FILE what was right is written there, and is not run again while
-autosched has the same code:
+A line for each network and type; the exit code is 4 where a result is wrong, or none comes. With --kept FILE what was
+right is written there, and is not run again while autosched has the same code:
 
 python -m tests.network.reduced --target "cuda -arch=sm_80" --kept reduced.txt
 """
