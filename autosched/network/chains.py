@@ -139,9 +139,11 @@ class _Chains:
     def _moves_much(self, before: int, after: int) -> bool:
         """Whether what lies between two groups leaves the cache, and takes a share of the time of what they compute."""
         n_bytes = self._nbytes(self.group(before).outputs[0])
+        if n_bytes <= HELD_SHARE * self.device.target.l2_bytes:  # as most parts of a batch, of which there are many
+            return False
         operations = sum(dag_of(self.graph, self.group(n)).flops for n in (before, after)) / 2
         share = LEAST_SHARE * operations / self.rates.operations_per_cycle
-        return n_bytes > HELD_SHARE * self.device.target.l2_bytes and 2 * n_bytes / self.rates.bytes_per_cycle > share
+        return 2 * n_bytes / self.rates.bytes_per_cycle > share
 
     def joined(self, segment: Segment) -> Group:
         """One group of all nodes."""
