@@ -33,7 +33,7 @@ def plan_named(networks: Sequence[NamedNetwork], args: argparse.Namespace) -> in
         raise UsageError(f"--{given} is of measurements, and by the model alone (--no-run) there are none")
     other = next((name for name in OF_WORKLOADS if getattr(args, name) != OF_WORKLOADS[name]), None)
     if other is not None:
-        raise UsageError(f"{other} is of workloads, and not taken for a network: leave it out")
+        raise UsageError(f"--{other} is of workloads, and not taken for a network: leave it out")
     (network,) = networks
     found = autosched.plan(
         network.model,

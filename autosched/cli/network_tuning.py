@@ -42,6 +42,8 @@ def tune_named(networks: Sequence[NamedNetwork], args: argparse.Namespace) -> in
         )
     if args.no_run:
         return plan_named(networks, args)
+    if args.out_dir is not None:
+        raise UsageError("--out-dir is of workloads, and of networks with --no-run: leave it out, or give --no-run")
     result: NetworkResult | NetworksResult
     with _watcher(as_json=args.json) as callbacks:
         if len(networks) == 1:
@@ -72,7 +74,6 @@ def _tune_one(network: NamedNetwork, args: argparse.Namespace, callbacks: Sequen
         **_effort(args),
         example_inputs=network.example_inputs,
         sizes=sizes([*args.size, *network.sizes]),
-        out_dir=args.out_dir,
         callbacks=callbacks,
     )
 

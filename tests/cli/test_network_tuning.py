@@ -117,8 +117,8 @@ def test_ctrl_c_ends_with_the_network_so_far(
     [
         (("--weights", "W"), "weights is of workloads"),
         (("--shape", "1,2"), "shape is of workloads"),
-        (("--out-dir", "here"), "out_dir is of workloads"),
-        (("--no-run", "--shape", "1,2"), "shape is of workloads"),
+        (("--out-dir", "here"), "--out-dir is of workloads"),
+        (("--no-run", "--shape", "1,2"), "--shape is of workloads"),
         (("--no-run", "--trials", "3"), "--trials is of measurements"),
         (("--no-run", "--strategy", "gain"), "--strategy is of measurements"),
         (("--simulate", "--target", "cuda"), "autosched verify has --simulate"),
