@@ -1,11 +1,14 @@
 """Every error a user can meet, each with the exit code the command line gives it.
 
 A message is one sentence: what, where, expected, got, what to do. Failures of candidates are not
-errors: they are recorded data (see `measure`). Anything not derived from `AutoschedError` is a bug. What is no error,
-but worth a sentence, is a warning.
+errors: they are recorded data (see `measure`). Anything not derived from `AutoschedError` is a bug, `InternalError`
+among them. What is no error, but worth a sentence, is a warning.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 class AutoschedError(Exception):
@@ -60,6 +63,25 @@ class Interrupted(AutoschedError):
     """Ctrl-C: everything measured so far is saved."""
 
     exit_code = 130
+
+
+class InternalError(Exception):
+    """A bug of autosched, noticed before it did harm: the message names the model and, where known, the node."""
+
+
+@contextmanager
+def locating_bugs(place: Callable[[Exception], str]) -> Iterator[None]:
+    """Turns an exception that is neither the input's nor the machine's fault into an InternalError that begins with the
+    `place` where it happened, such as a model or a node."""
+    try:
+        yield
+    except (AutoschedError, MemoryError, OSError):
+        raise
+    except InternalError as error:
+        error.args = (f"{place(error)}: {error}",)
+        raise
+    except Exception as error:
+        raise InternalError(f"{place(error)}: {type(error).__name__}: {error}") from error
 
 
 class AutoschedWarning(UserWarning):

@@ -23,7 +23,7 @@ from typing import Any, NoReturn, TextIO
 
 from autosched.cli.interrupts import INTERRUPTED, Interrupts, leave_nothing
 from autosched.cli.output import SCHEMA_VERSION, print_json
-from autosched.errors import AutoschedError, AutoschedWarning, UsageError
+from autosched.errors import AutoschedError, AutoschedWarning, InternalError, UsageError
 
 VERBS = ("tune", "workloads", "best", "show", "bench", "run", "explain", "verify", "export", "db", "plot", "doctor")
 # Expressions are many, long-lived and without cycles: at Python's own threshold a fifth of the time for closed forms
@@ -178,7 +178,8 @@ def _report(error: BaseException, *, as_json: bool) -> int:
         case MemoryError():
             kind, code, sentence = "MemoryError", 2, "this machine has not enough memory: use a smaller shape"
         case Exception():
-            detail = f"{type(error).__name__}: {_one_line(error)}"
+            is_named = isinstance(error, InternalError)
+            detail = _one_line(error) if is_named else f"{type(error).__name__}: {_one_line(error)}"
             sentence = f"{detail}; set AUTOSCHED_DEBUG=1 for the traceback, and please report it"
             kind, code = "InternalError", 1
         case _:

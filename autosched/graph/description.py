@@ -39,8 +39,6 @@ def describe(graph: Graph, group: Group, has_weights: bool = True) -> dict[str, 
         nodes.append([node.operator, used, [numbers[name] for name in node.outputs], attributes])
     inputs = [[list(graph.values[name].shape), graph.values[name].dtype] for name in group.inputs]
     weights = len(weights_of(graph, group.nodes, group.inputs)) if has_weights else 0
-    if weights == len(group.inputs):  # what nothing else goes into is copied, not prepared
-        weights = 0
     return {"inputs": inputs, "weights": weights, "nodes": nodes, "outputs": [numbers[name] for name in group.outputs]}
 
 

@@ -84,13 +84,15 @@ def operand_facts(node: Node, graph: Graph, name: str) -> OperandFacts:
 
 
 def weights_of(graph: Graph, nodes: Sequence[Node], names: Sequence[str]) -> list[str]:
-    """The constants among `names` that a kernel of the nodes wants in an order of its own. A table in which it looks up
-    what data say is none: most of it is not read."""
+    """The constants among `names`, the inputs of a kernel of the nodes, that it wants in an order of its own. A table
+    in which it looks up what data say is none: most of it is not read. Where nothing else goes into the kernel there
+    are none: what it computes is copied, not prepared."""
 
     def is_table(name: str) -> bool:
         return all(operand_facts(node, graph, name).is_indirect for node in nodes if name in node.used)
 
-    return [name for name in names if graph.is_constant(name) and not is_table(name)]
+    found = [name for name in names if graph.is_constant(name) and not is_table(name)]
+    return found if len(found) < len(names) else []
 
 
 def averages_by_softmax(node: Node, graph: Graph) -> bool:

@@ -278,7 +278,8 @@ class _Partition:
         return pays_to_take_in(self._work(node, facts), reads, self.rates, is_joined=id(node) in self.parted)
 
     def _join_of(self, node: Node) -> Join | None:
-        """What a concatenation becomes whose parts lie behind each other, if most of these are stored in any case."""
+        """What a concatenation becomes whose parts lie behind each other, if most of these are stored in any case, and
+        none of them in the array of an output or in another concatenation."""
         output = node.outputs[0]
         shape = self.graph.values[output].shape
         if node.operator != "concat" or self.homes[id(node)].nodes != [node] or self._is_alone(node):
@@ -287,7 +288,7 @@ class _Partition:
         parts = [self._stored_as(name) for name in node.inputs if name is not None]
         makers = [self.graph.producers.get(part) for part in parts]
         joins = [join for join in self.joins.values() if isinstance(join, Join)]
-        taken = {part for join in joins for part in join.parts} | {*self.graph.outputs}
+        taken = {part for join in joins for part in join.parts} | {self._stored_as(name) for name in self.graph.outputs}
         if math.prod(shape[:axis]) > 1 or len(set(parts)) < len(parts) or not taken.isdisjoint(parts):
             return None
         if any(maker is None or id(maker) not in self.homes for maker in makers):

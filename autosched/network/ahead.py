@@ -30,7 +30,7 @@ class Ahead:
 
     def of_value(self, program: NetworkProgram, name: str) -> int | None:
         """Where a value lies in the block; None if it does not."""
-        at = self.offsets.get((_ANY, program.home(name)))
+        at = self.offsets.get((_ANY, program.root(name)))
         return None if at is None else at + program.start(name)
 
     def of_step(self, step: int) -> frozenset[int]:
@@ -77,7 +77,7 @@ def _calls_of(program: NetworkProgram, number: int, source: GpuSource) -> list[_
     values = _values(program, number, source)
 
     def place(buffer: str) -> Place:
-        return (_ANY, program.home(values[buffer])) if buffer in values else (number, buffer)
+        return (_ANY, program.root(values[buffer])) if buffer in values else (number, buffer)
 
     return [
         _Call(
@@ -104,7 +104,7 @@ def _constants(program: NetworkProgram, calls: Sequence[_Call]) -> frozenset[Pla
 
 def _ends(program: NetworkProgram) -> frozenset[Place]:
     """What callers have the memory of."""
-    return frozenset((_ANY, program.home(name)) for name in (*program.graph.inputs, *program.graph.outputs))
+    return frozenset((_ANY, program.root(name)) for name in (*program.graph.inputs, *program.graph.outputs))
 
 
 def _alone(calls: Sequence[_Call], constants: frozenset[Place], ends: frozenset[Place]) -> list[_Call]:
@@ -135,7 +135,7 @@ def _twin(
     if any(place[0] == _ANY for call in calls for place in call.writes):
         return None
     read = sorted({b for call in calls for b in source.launches[call.number].buffers if b in values})
-    given = tuple((program.home(values[b]), program.start(values[b])) for b in read)
+    given = tuple((program.root(values[b]), program.start(values[b])) for b in read)
     key = (source.name, tuple(call.number for call in calls), given)
     first = twins.setdefault(key, step)
     return None if first == step else first

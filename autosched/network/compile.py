@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from autosched.errors import SplitWarning, UsageError
+from autosched.errors import SplitWarning, UsageError, locating_bugs
 from autosched.graph.graph import Graph
 from autosched.graph.verify import verify
 from autosched.lower.pipeline import DUMP, debug_level
@@ -58,10 +58,18 @@ def _program(graph: Graph, target: str | None, device: Device, choices: Choices)
     check_memory(graph)
     if graph.winograd:
         check_winograd(device.target)
-    program = build_program(prepared(graph, device), target or "cpu", device, choices)
+    with locating_bugs(lambda error: _bug_in(graph, error)):
+        program = build_program(prepared(graph, device), target or "cpu", device, choices)
     for group in program.split:
         tell(str(group), SplitWarning)
     return program
+
+
+def _bug_in(graph: Graph, error: Exception) -> str:
+    """The network that cannot be compiled, and the node whose value an error names."""
+    named = (graph.producers.get(x) for x in error.args if isinstance(x, str))
+    node = next((f" at {node.origin or node}" for node in named if node is not None), "")
+    return f"a bug of autosched: the network {graph.name} cannot be compiled{node}"
 
 
 def _on_processor(graph: Graph, program: NetworkProgram, device: Device) -> Model:

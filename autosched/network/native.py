@@ -74,7 +74,7 @@ class NativeModel(Kernel, Model):
         pointers = []
         for name in step.inputs:
             if program.graph.is_constant(program.bases.get(name, name)):
-                pointer = program.constant(name)
+                pointer = program.pointer(name)
                 pointers.append(0 if pointer is None else weights + pointer.at)
             else:
                 pointers.append(address_of(given[name]))

@@ -7,7 +7,7 @@ from autosched.network.kept_files import keep, read_kept
 from autosched.network.pieces import find_part
 from autosched.network.recipe import KernelObject, Recipe
 
-_FIELDS = ("name", "workspace_bytes", "packed_bytes", "winograd", "steps", "sketch", "estimate_s")
+_FIELDS = ("name", "array_bytes", "workspace_bytes", "packed_bytes", "winograd", "steps", "sketch", "estimate_s")
 
 
 def find_object(recipe: Recipe) -> KernelObject | None:
@@ -23,6 +23,7 @@ def find_object(recipe: Recipe) -> KernelObject | None:
         kept = tuple(part for part in parts if part is not None)
         if len(kept) < len(parts):
             return None
+        facts["array_bytes"] = tuple(facts["array_bytes"])
         return KernelObject(code=code, parts=kept, **{name: facts[name] for name in _FIELDS})
     except (KeyError, TypeError):
         return None

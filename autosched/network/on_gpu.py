@@ -148,7 +148,7 @@ class GpuModel(DeviceFunction, Model):
         """The memory of a value for a kernel by itself: a block of its own, or where the weights are."""
         if name in blocks:
             return blocks[name].memory
-        pointer = self.program.constant(name)
+        pointer = self.program.pointer(name)
         assert pointer is not None
         return self._memory(pointer, array_spec(self.program.graph, name).nbytes, ())
 

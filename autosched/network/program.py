@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 
 from autosched.backends import Backend
 from autosched.codegen.calls import ARENA, ARGUMENT, WEIGHTS, ArgumentCopy, KernelCall, Pointer, RowWrite
@@ -22,6 +21,7 @@ from autosched.graph.passes.split_batches import split_batches
 from autosched.graph.passes.turn_weights import turn_weights
 from autosched.graph.passes.view_heads import view_heads
 from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write, views_of
+from autosched.graph.storage import Home, Region, Storage, StorageError, homes_of, nbytes_of, regions_of, verify_storage
 from autosched.ir.dtype import DTYPES
 from autosched.network.alternatives import Alternative, with_forms
 from autosched.network.build import UnbuiltKernel
@@ -79,9 +79,19 @@ class NetworkProgram:
         return _bases(self.steps)
 
     @cached_property
-    def places(self) -> Mapping[str, Alias]:
-        """Of each value that lies in the memory of another, as views and parts do, where."""
-        return _places(self.graph, self.steps)
+    def regions(self) -> Mapping[str, Region]:
+        """Of each value that is stored within another, as views and parts are, where."""
+        return regions_of(self.graph, self.steps)
+
+    @cached_property
+    def homes(self) -> Mapping[str, Home]:
+        """Where each value is stored; a constant that kernels have packed alone is nowhere."""
+        homes = homes_of(self.graph, self.regions, self.memory.offsets, self.raw)
+        for n, kernel in self.kernels.items():
+            if (name := workspace_name(n)) in self.memory.offsets:
+                homes[name] = Home((ARENA, 0), self.memory.offsets[name], kernel.workspace_bytes)
+        packed = {at: self.kernels[n].packed_bytes for n, at in self.packed.items()}
+        return homes | {packed_name(at): Home((WEIGHTS, 0), at, nbytes) for at, nbytes in packed.items()}
 
     @property
     def tenants(self) -> tuple[Tenant, ...]:
@@ -106,26 +116,14 @@ class NetworkProgram:
         return (call for call in self.calls() if isinstance(call, KernelCall))
 
     def calls(self) -> Iterator[KernelCall | RowWrite]:
-        arguments = (*self.graph.inputs, *self.graph.outputs)
-        numbers = {self.home(name): n for n, name in enumerate(arguments)}
-
-        def pointer(name: str) -> Pointer | None:
-            base = self.home(name)
-            if base in numbers:
-                return Pointer(ARGUMENT, numbers[base], self.start(name))
-            if self.graph.is_constant(base):
-                return self.constant(name)
-            return Pointer(ARENA, self.memory.offsets[base] + self.start(name))
-
         for n, step in enumerate(self.steps):
             if isinstance(step, Group):
                 packed = [Pointer(WEIGHTS, self.packed[n])] if n in self.packed else []
-                pointers = (*map(pointer, step.inputs), *map(pointer, step.outputs), *packed)
-                workspace = Pointer(ARENA, self.memory.offsets.get(_workspace(n), 0))
+                pointers = (*map(self.pointer, step.inputs), *map(self.pointer, step.outputs), *packed)
+                workspace = self.pointer(workspace_name(n)) or Pointer(ARENA, 0)
                 yield KernelCall(self.kernels[n].name, pointers, workspace)
             elif isinstance(step, Write):
-                found = [place for name in (step.output, step.at, step.rows) if (place := pointer(name)) is not None]
-                yield self._row_write(step, *found)
+                yield self._row_write(step, *(self.homes[name].pointer for name in (step.output, step.at, step.rows)))
 
     def _row_write(self, write: Write, to: Pointer, at: Pointer, rows: Pointer) -> RowWrite:
         values, axis = self.graph.values, write.axis
@@ -136,19 +134,51 @@ class NetworkProgram:
         shape, sharing = (outer, whole.shape[axis], count), outer // math.prod(sets)
         return RowWrite(to, at, rows, shape, sharing, nbytes, index_bytes)
 
-    def constant(self, name: str) -> Pointer | None:
-        """Where a constant lies, or a view of one; None where kernels have it packed alone."""
-        base = self.home(name)
-        return Pointer(WEIGHTS, self.raw[base] + self.start(name)) if base in self.raw else None
+    def pointer(self, name: str) -> Pointer | None:
+        """Where a value is stored; None for a constant that kernels have packed alone."""
+        home = self.homes.get(name)
+        return None if home is None else home.pointer
 
     def start(self, name: str) -> int:
-        """The byte at which a value begins in the memory that it is a view of."""
-        place = self.places.get(name)
-        return 0 if place is None else place.offset * DTYPES[self.graph.values[name].dtype].nbytes
+        """The byte at which a value begins in the value that it is stored within."""
+        region = self.regions.get(name)
+        return 0 if region is None else region.offset * DTYPES[self.graph.values[name].dtype].nbytes
 
-    def home(self, name: str) -> str:
-        """The value in whose memory a value lies."""
-        return self.places[name].base if name in self.places else name
+    def root(self, name: str) -> str:
+        """The value that a value is stored within."""
+        return self.regions[name].base if name in self.regions else name
+
+    def verify(self) -> None:
+        """Raises StorageError where kernels would read or write other bytes than those of their values."""
+        backend, graph = self.backend, self.graph
+        runs = {n: run for n, step in enumerate(self.steps) if (run := self._run(n, step)) is not None}
+        sizes = {(ARENA, 0): self.memory.nbytes, (WEIGHTS, 0): self.weights_bytes}
+        arguments = (*graph.inputs, *graph.outputs)
+        sizes |= {(ARGUMENT, n): nbytes_of(graph, name) for n, name in enumerate(arguments)}
+        verify_storage(Storage(graph, self.steps, runs, self.regions, self.homes, sizes, backend.array_alignment))
+
+    def _run(self, number: int, step: NetworkStep) -> KernelRun | None:
+        """What a step reads and writes of memory; None for one that is no more than a declaration."""
+        if isinstance(step, Write):
+            return _run_of(step)
+        if not isinstance(step, Group):
+            return None
+        self._check_arrays(number, step)
+        reads, writes = step.inputs, step.outputs
+        if number in self.packed:
+            kept = (name for name in reads if name in self.homes or not self.graph.is_constant(name))
+            reads = (*kept, packed_name(self.packed[number]))
+        if self.kernels[number].workspace_bytes:
+            writes = (*writes, workspace_name(number))
+        return KernelRun(reads, writes)
+
+    def _check_arrays(self, number: int, step: Group) -> None:
+        """That the kernel's arrays are as large as the values that they stand for: it was made, and kept, apart."""
+        values = (*step.inputs, *step.outputs)
+        wanted = tuple(nbytes_of(self.graph, name) for name in values)
+        found = self.kernels[number].array_bytes
+        if found != wanted:
+            raise StorageError(f"the kernel of {step} has arrays of {found} bytes, but its values have {wanted}")
 
 
 def prepared(graph: Graph, device: Device) -> Graph:
@@ -171,7 +201,8 @@ def with_own_outputs(graph: Graph) -> Graph:
             (base,) = maker.used
             maker = graph.producers.get(base)
         if base in taken or math.prod(graph.values[base].shape) > math.prod(graph.values[name].shape):
-            value = replace(graph.values[name], name=fresh_name(graph.values, f"{name}.copy"))
+            names = {*graph.values, *(copy.name for copy in values)}
+            value = replace(graph.values[name], name=fresh_name(names, f"{name}.copy"))
             nodes.append(Node("identity", (name,), (value.name,)))
             values.append(value)
             base = name = value.name
@@ -209,9 +240,20 @@ def build_program(graph: Graph, target_text: str, device: Device, choices: Choic
             alone |= apart
             split.append(SplitGroup(" ".join(node.operator for node in failed[0].nodes), str(failure)))
     kernels = {n: task.kernel for task in tasks for n in task.steps}
+    program = with_storage(graph, steps, kernels, backend)
+    return replace(program, tasks=tasks, split=tuple(split), alternatives=alternatives)
+
+
+def with_storage(
+    graph: Graph, steps: Sequence[NetworkStep], kernels: Mapping[int, KernelObject], backend: Backend
+) -> NetworkProgram:
+    """The program of these kernels, by the numbers of their steps, with a plan of its memory that has been verified.
+    Raises StorageError, which is a bug."""
     raw, packed, size = _layout(graph, steps, kernels, backend.array_alignment)
     memory = plan(_tenants(graph, steps, kernels, backend))
-    return NetworkProgram(graph, steps, tasks, kernels, backend, memory, raw, packed, size, tuple(split), alternatives)
+    program = NetworkProgram(graph, tuple(steps), (), kernels, backend, memory, raw, packed, size)
+    program.verify()
+    return program
 
 
 def _decided(part: Alternative, choices: Choices) -> Alternative:
@@ -221,34 +263,30 @@ def _decided(part: Alternative, choices: Choices) -> Alternative:
     return found if math.isfinite(found.present.estimate_s) else part
 
 
-def _places(graph: Graph, steps: Sequence[NetworkStep]) -> dict[str, Alias]:
-    """Where views and parts lie in values that are neither."""
-    parts: dict[str, Alias] = {}
-    for step in steps:
-        if isinstance(step, Join):
-            ends = accumulate(math.prod(graph.values[name].shape) for name in step.parts)
-            starts = [0, *ends]
-            parts |= {name: Alias(name, step.output, at) for name, at in zip(step.parts, starts, strict=False)}
-    return views_of([*parts.values(), *(step for step in steps if isinstance(step, Alias))])
-
-
 def _bases(steps: Sequence[NetworkStep]) -> dict[str, str]:
     return {name: view.base for name, view in views_of(steps).items()}
 
 
-def _workspace(step: int) -> str:
+def workspace_name(step: int) -> str:
     """The tenant of the arena that a step's kernel computes in; no value is called like that."""
     return f"workspace of step {step}"
 
 
+def packed_name(at: int) -> str:
+    """The packed weights of kernels at a byte of the weights; no value is called like that."""
+    return f"packed weights at byte {at}"
+
+
 def _sizes(graph: Graph, steps: Sequence[NetworkStep]) -> dict[str, int]:
     """Bytes of the values that neither the caller nor the weights hold, nor another value."""
-    bases = _bases(steps)
-    held = {bases.get(name, name) for name in (*graph.inputs, *graph.outputs, *graph.constants)}
-    made = [name for step in steps if isinstance(step, Group) for name in step.outputs]
-    joins = [step for step in steps if isinstance(step, Join)]
-    held.update(name for join in joins for name in join.parts)
-    return {name: array_spec(graph, name).nbytes for name in (*made, *(j.output for j in joins)) if name not in held}
+    regions = regions_of(graph, steps)
+
+    def roots(names: Iterable[str]) -> dict[str, None]:
+        return dict.fromkeys(regions[name].base if name in regions else name for name in names)
+
+    held = roots((*graph.inputs, *graph.outputs, *graph.constants))
+    made = roots(name for step in steps if isinstance(step, Group) for name in step.outputs)
+    return {name: nbytes_of(graph, name) for name in made if name not in held}
 
 
 def steps_of(graph: Graph, device: Device, alone: frozenset[str] = frozenset()) -> tuple[NetworkStep, ...]:
@@ -270,13 +308,13 @@ def _tenants(
     runs = []
     for n, step in enumerate(steps):
         if isinstance(step, Group):
-            own = (_workspace(n),) if kernels[n].workspace_bytes else ()
+            own = (workspace_name(n),) if kernels[n].workspace_bytes else ()
             sizes |= dict.fromkeys(own, kernels[n].workspace_bytes)
             runs.append(KernelRun(step.inputs, (*step.outputs, *own)))
         elif isinstance(step, Write):
             runs.append(_run_of(step))
-    homes = {name: place.base for name, place in _places(graph, steps).items()}
-    found = live(runs, sizes, aliases=homes).tenants
+    roots = {name: region.base for name, region in regions_of(graph, steps).items()}
+    found = live(runs, sizes, aliases=roots).tenants
     if not backend.is_gpu:
         return found
     return tuple(replace(t, nbytes=aligned(t.nbytes, backend.array_alignment), beside=()) for t in found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ import numpy as np
 
 from autosched.codegen.c.source import GpuSource
 from autosched.errors import ExpressionError, GraphError, NoValidCandidate, ScheduleError
+from autosched.ir.expr import Const
 from autosched.network.pieces import EmittedKernel, ObjectPart, compile_kernel, emit_kernel
 from autosched.network.versions import code_version
 from autosched.runtime.gpu.compile import CompileError
@@ -39,11 +41,12 @@ NOT_BUILT = (NoValidCandidate, GraphError, ExpressionError, ScheduleError)  # th
 @dataclass(frozen=True)
 class KernelObject:
     """Code for one kernel; the fields are those of its `KernelSource`, with an object file for the text, which needs
-    those of its `parts`. Of a GPU's the code is that of `network.gpu_sources`. `steps` is its schedule, in JSON;
-    `sketch` and `estimate_s` are what the analytic model took and the seconds that it expects, nothing and 0 where the
-    schedule was given."""
+    those of its `parts`. Of a GPU's the code is that of `network.gpu_sources`. `array_bytes` are those of its inputs
+    and outputs, in order. `steps` is its schedule, in JSON; `sketch` and `estimate_s` are what the analytic model took
+    and the seconds that it expects, nothing and 0 where the schedule was given."""
 
     name: str
+    array_bytes: tuple[int, ...]
     workspace_bytes: int
     packed_bytes: int
     winograd: int
@@ -64,6 +67,7 @@ class DraftedCode(Generic[Code]):
     """Code with its schedule; of a sketch the model's seconds, see `KernelObject`."""
 
     code: Code
+    array_bytes: tuple[int, ...]
     steps: str
     sketch: str = ""
     estimate_s: float = 0.0
@@ -127,17 +131,26 @@ class Recipe:
         if self.steps:
             state = replay(self.request.collapsed, self.steps)
             check_target(state, self.device.target.kind)
-            return DraftedCode(emit(lower(state, self.name), state.steps, {}), self.steps)
+            nest = lower(state, self.name)
+            return DraftedCode(emit(nest, state.steps, {}), _array_bytes(nest), self.steps)
         task, sketches = make_task(self.request, name=self.name)
 
-        def make(candidate: Candidate) -> Code:
+        def make(candidate: Candidate) -> tuple[Code, tuple[int, ...]]:
             state = sketches[candidate.sketch].state
-            return emit(lower(state, self.name), state.steps, task.values(candidate))
+            nest = lower(state, self.name)
+            return emit(nest, state.steps, task.values(candidate)), _array_bytes(nest)
 
-        candidate, code = analytic_best(task, place + 1, make)[-1]
+        candidate, (code, array_bytes) = analytic_best(task, place + 1, make)[-1]
         sketch, row = sketches[candidate.sketch], np.array([candidate.values], np.int64)
         (estimate_s,) = task.model.analytic_latency(candidate.sketch, row)
-        return DraftedCode(code, steps_to_json(sketch.state, task.values(candidate)), sketch.name, float(estimate_s))
+        steps = steps_to_json(sketch.state, task.values(candidate))
+        return DraftedCode(code, array_bytes, steps, sketch.name, float(estimate_s))
+
+
+def _array_bytes(nest: Func) -> tuple[int, ...]:
+    """Of the arrays that a nest has as parameters, whose shapes are numbers."""
+    extents = [[dim.value for dim in array.shape if isinstance(dim, Const)] for array in nest.params]
+    return tuple(math.prod(map(int, found)) * array.itemsize for found, array in zip(extents, nest.params, strict=True))
 
 
 def make_kernel(recipe: Recipe, passed_over: int = 0) -> KernelObject:
@@ -170,8 +183,8 @@ def _for_processor(drafted: DraftedCode[EmittedKernel], recipe: Recipe) -> Kerne
     code, parts = compile_kernel(drafted.code, recipe.device.target)
     entries = drafted.code.entries
     return KernelObject(
-        entries.name, entries.workspace_bytes, entries.packed_bytes, entries.winograd, drafted.steps, code,
-        drafted.sketch, drafted.estimate_s, parts,
+        entries.name, drafted.array_bytes, entries.workspace_bytes, entries.packed_bytes, entries.winograd,
+        drafted.steps, code, drafted.sketch, drafted.estimate_s, parts,
     )  # fmt: skip
 
 
@@ -184,5 +197,8 @@ def _for_gpu(drafted: DraftedCode[Source], recipe: Recipe) -> tuple[KernelObject
     code = try_compile(source, target)
     _, nbytes = workspace_of(source, target.backend.array_alignment)
     is_slow = code is not None and bool(code.spills or code.warnings)
-    made = KernelObject(source.name, nbytes, 0, 0, drafted.steps, encoded(source), drafted.sketch, drafted.estimate_s)
+    made = KernelObject(
+        source.name, drafted.array_bytes, nbytes, 0, 0, drafted.steps, encoded(source), drafted.sketch,
+        drafted.estimate_s,
+    )  # fmt: skip
     return made, is_slow

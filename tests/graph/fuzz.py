@@ -1,17 +1,21 @@
-"""Random graphs through passes and partition: `python -m tests.graph.fuzz --count 20000`.
+"""Random graphs through passes, partition and the plan of memory: `python -m tests.graph.fuzz --count 20000`.
 
-The groups are evaluated in float64, as the stages that a kernel is made from, and compared with the graph as it came;
-with `--compiled` so many of the graphs become programs, too.
+The groups are evaluated in float64, as the stages that a kernel is made from, and compared with the graph as it came:
+once with an array for each value, and once in the buffers of a network, at the homes that the plan gives. With
+`--compiled` so many of the graphs become programs, too, which are called CALLS times each, with guards around results.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
-from autosched.errors import AutoschedError
+from autosched.errors import AutoschedError, InternalError
 from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import exact, interpret
 from autosched.graph.partition import dag_of, partition
@@ -19,10 +23,16 @@ from autosched.graph.passes import run_passes
 from autosched.graph.steps import Alias, Join
 from autosched.network.compile import compile_graph
 from autosched.network.program import with_own_outputs
+from autosched.runtime.tensors import are_equal
+from autosched.session.device import Device, find_device
 from tests.graph.drafts import some_inputs
 from tests.graph.random_graphs import random_graph
+from tests.guards import guarded
+from tests.network.in_memory import planned, run_in_memory
 
 EXACT, ROUNDED = 1e-6, 1e-3  # of the largest element; folded constants are of float32
+CALLS = 50  # one often passes where memory is damaged
+TARGETS = (("cpu", 1), ("cpu", 2), ("cpu -mcpu=znver3", 1), ("cuda -arch=sm_80", None))
 
 
 def run_steps(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -68,15 +78,51 @@ def faults_of(seed: int, compiled: bool = False) -> list[str]:
         faults = []
         if (far := difference(run_steps(after, inputs), wanted, names)) > EXACT:
             faults.append(f"the groups differ by {far:.1e}")
+        faults += stored_faults(graph, inputs, wanted, seed)
         if compiled and not faults:
-            results = compile_graph(graph, threads=1)(**inputs)
-            arrays = results if isinstance(results, tuple) else (results,)
-            got = dict(zip(graph.outputs, arrays, strict=True))
-            if (far := difference(got, wanted, {name: name for name in wanted})) > ROUNDED:
-                faults.append(f"the program differs by {far:.1e}")
-    except (AutoschedError, AssertionError, KeyError) as error:
+            faults += compiled_faults(graph, inputs, wanted)
+    except (AutoschedError, AssertionError, KeyError, InternalError) as error:
         return [f"{type(error).__name__}: {error}"]
     return faults
+
+
+def stored_faults(graph: Graph, inputs: Mapping[str, Array], wanted: Mapping[str, Array], seed: int) -> list[str]:
+    """What is wrong with the plan of memory, for one of the TARGETS."""
+    rng = random.Random(seed)
+    device = _device(*rng.choice(TARGETS))
+    if device.target.gpu is None and rng.random() < 0.3:  # batches are taken apart for small caches
+        device = replace(device, target=replace(device.target, l2_bytes=rng.choice((100, 1000, 10000))))
+    got = run_in_memory(planned(graph, device, rng), inputs)
+    faults = []
+    for name, array in zip(graph.outputs, got, strict=True):
+        if (far := difference({name: array}, {name: wanted[name]}, {name: name})) > ROUNDED:
+            faults.append(f"the output {name} differs by {far:.1e} as it is stored")
+    return faults
+
+
+@cache
+def _device(target: str, threads: int | None) -> Device:
+    return find_device(target, threads, runs=False)
+
+
+def compiled_faults(graph: Graph, inputs: Mapping[str, Array], wanted: Mapping[str, Array]) -> list[str]:
+    """What is wrong with the program, called again and again."""
+    model = compile_graph(graph, threads=1)
+    first: list[Array] | None = None
+    for call in range(CALLS):
+        results = [guarded(spec.shape, spec.numpy_dtype) for spec in model.outputs]
+        arrays = [result.array for result in results]
+        model(**inputs, out=arrays if len(arrays) > 1 else arrays[0])
+        if not all(result.is_intact for result in results):
+            return [f"call {call} writes around its results"]
+        if first is None:
+            first = arrays
+            for name, array in zip(graph.outputs, arrays, strict=True):
+                if (far := difference({name: array}, {name: wanted[name]}, {name: name})) > ROUNDED:
+                    return [f"the output {name} of the program differs by {far:.1e}"]
+        elif not all(map(are_equal, arrays, first)):
+            return [f"call {call} has other results than the first one"]
+    return []
 
 
 def main() -> int:

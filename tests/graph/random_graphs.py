@@ -54,12 +54,71 @@ class GraphMaker:
         read = {name for node in self.draft.nodes for name in node.used}
         ends = [name for name in made if name not in read] or made[-1:]
         others = [name for name in made if name in read]
-        return self.draft.graph(*ends, *self.rng.sample(others, min(len(others), self.rng.choice((0, 0, 1)))))
+        ends += self.rng.sample(others, min(len(others), self.rng.choice((0, 0, 1))))
+        if self.rng.random() < 0.5:
+            ends += self.shared(ends, made)
+            self.rng.shuffle(ends)
+        return self.draft.graph(*ends)
+
+    def shared(self, ends: list[str], made: list[str]) -> list[str]:
+        """More outputs, which a plan of memory has to keep apart from others or may store with them: views of values,
+        of parts and of joined values, values that are joined, outputs again, inputs and constants."""
+        found: list[str] = []
+        for _ in range(self.rng.randint(1, 3)):
+            name = self.rng.choice([*ends, *found] if self.rng.random() < 0.5 else made)
+            found += self.rng.choice(ENDS)(self, name)
+        return found
 
 
 def random_graph(seed: int, most: int = 14) -> Graph:
     rng = random.Random(seed)
     return GraphMaker(rng).graph(rng.randint(2, most))
+
+
+def view(m: GraphMaker, name: str) -> str:
+    """All of a value in another shape, or rows of it."""
+    sizes = m.of(name)
+    if sizes and sizes[0] > 1 and m.rng.random() < 0.4:
+        start = m.rng.randrange(sizes[0])
+        stop = m.rng.randint(start + 1, sizes[0])
+        made = m.draft.add_node("slice", name, starts=(start,), stops=(stop,), axes=(0,), steps=(1,))
+    elif 1 in sizes and m.rng.random() < 0.5:
+        order = sorted(range(len(sizes)), key=lambda d: (sizes[d] != 1, d))
+        made = m.draft.transpose(name, perm=tuple(order))
+    else:
+        flat = math.prod(sizes)
+        made = m.draft.reshape(name, shape=m.rng.choice(((flat,), (1, *sizes), (1, flat), (flat, 1, 1))))
+    return str(made)
+
+
+def joined(m: GraphMaker, name: str, axis: int = 0) -> str:
+    """The value behind others that fit, in another shape perhaps."""
+    sizes = m.of(name)
+    if not sizes:
+        return view(m, name)
+    fits = [n for n in m.draft.values if replaced(m.of(n), axis, 0) == replaced(sizes, axis, 0)
+            and len(m.of(n)) == len(sizes) and m.draft.values[n].dtype == m.draft.values[name].dtype]  # fmt: skip
+    parts = [name, *m.rng.choices(fits, k=m.rng.randint(1, 3))]
+    m.rng.shuffle(parts)
+    return str(m.draft.concat(*parts, axis=axis))
+
+
+def read_again(m: GraphMaker, name: str) -> str:
+    """A value computed from another one, so that this is no output."""
+    return str(m.draft.sigmoid(name) if m.draft.values[name].dtype == "float32" else m.draft.identity(name))
+
+
+ENDS: tuple[Callable[[GraphMaker, str], list[str]], ...] = (
+    lambda m, name: [view(m, name)],
+    lambda m, name: [view(m, view(m, name))],
+    lambda m, name: [joined(m, name)],
+    lambda m, name: [joined(m, name), view(m, name)],
+    lambda m, name: [read_again(m, joined(m, name)), view(m, name)],
+    lambda m, name: [view(m, joined(m, joined(m, name)))],
+    lambda m, name: [name],
+    lambda m, name: [m.draft.inputs[0], view(m, m.draft.inputs[-1])],
+    lambda m, name: [m.draft.random(2, 3)],
+)
 
 
 def unary(m: GraphMaker) -> None:
@@ -210,7 +269,42 @@ def attention(m: GraphMaker) -> None:
     m.keep(mixed if m.rng.random() < 0.4 or len(m.of(mixed)) != 4 else m.draft.transpose(mixed, perm=(0, 2, 1, 3)))
 
 
+def recurrence(m: GraphMaker) -> None:
+    """Steps of a cell, each of the row of its time and the state before; all states as one, and the last one, in the
+    shapes of ONNX. One direction, or both as one; one layer, or several."""
+    if not (x := m.pick(1)):
+        return
+    steps, width, hidden = m.rng.randint(1, 4), m.of(x)[-1], m.rng.choice((1, 3, 5))
+    rows = m.draft.reshape(x, shape=(math.prod(m.of(x)) // width, width))
+    steps = min(steps, m.of(rows)[0])
+    layer = [m.draft.add_node("slice", rows, starts=(t,), stops=(t + 1,), axes=(0,), steps=(1,)) for t in range(steps)]
+    for _ in range(m.rng.choice((1, 1, 2))):
+        ways = [_direction(m, layer, hidden, way) for way in m.rng.choice(((1,), (-1,), (1, -1)))]
+        stacked = [m.draft.reshape(h, shape=(1, 1, 1, hidden)) for states in ways for h in states]
+        lasts = [
+            m.draft.reshape(states[::way][-1], shape=(1, 1, hidden)) for states, way in zip(ways, (1, -1), strict=False)
+        ]
+        if len(ways) == 1:
+            m.keep(m.draft.concat(*stacked, axis=0), *lasts)
+            layer = ways[0]
+        else:
+            pairs = [m.draft.concat(*pair, axis=1) for pair in zip(stacked[:steps], stacked[steps:], strict=True)]
+            m.keep(m.draft.concat(*pairs, axis=0), m.draft.concat(*lasts, axis=0))
+            layer = [m.draft.reshape(pair, shape=(1, 2 * hidden)) for pair in pairs]
+
+
+def _direction(m: GraphMaker, rows: list[str], hidden: int, way: int) -> list[str]:
+    """The states of all times in their order, computed from the first to the last, or backwards."""
+    weights, recurrent = m.draft.random(hidden, m.of(rows[0])[1]), m.draft.random(hidden, hidden)
+    state = m.draft.constant(np.zeros((1, hidden)))
+    found = []
+    for row in rows[::way]:
+        state = m.draft.tanh(m.draft.add(m.draft.linear(row, weights), m.draft.linear(state, recurrent)))
+        found.append(state)
+    return found[::way]
+
+
 STEPS: tuple[Callable[[GraphMaker], None], ...] = (
     *(unary, binary, binary, choice, transpose, transpose, reshape, reshape, slice_or_flip, split, concat, expand),
-    *(gather, reduction, rows, product, product, convolution, attention),
+    *(gather, reduction, rows, product, product, convolution, attention, recurrence),
 )

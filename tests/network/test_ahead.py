@@ -66,7 +66,7 @@ class Program:
     graph: Graph
     backend: Any = field(default_factory=lambda: type("Backend", (), {"array_alignment": 64}))
 
-    def home(self, name: str) -> str:
+    def root(self, name: str) -> str:
         return name
 
     def start(self, name: str) -> int:

@@ -15,11 +15,9 @@ import numpy as np
 import autosched as at
 from autosched.codegen.c.source import GpuSource, Launch
 from autosched.graph.graph import Graph, Node, Value
-from autosched.graph.liveness import Tenant
-from autosched.graph.memory import plan
 from autosched.graph.steps import Group
 from autosched.network.on_gpu import GpuModel, LoadedSource
-from autosched.network.program import NetworkProgram
+from autosched.network.program import with_storage
 from autosched.network.recipe import KernelObject
 from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.compile import DeviceCode
@@ -151,9 +149,8 @@ def network() -> GpuModel:
     graph = Graph(("A",), ("D",), nodes, values, {"W": np.full(SHAPE, 100, np.float32)})
     steps = tuple(Group((node,), node.used, node.outputs) for node in nodes)
     device = find_device("cuda", None)
-    code = KernelObject("add", 0, 0, 0, "", b"")
-    backend, used = device.target.backend, Tenant("C", 512, 0, 1)
-    program = NetworkProgram(graph, steps, (), {0: code, 1: code}, backend, plan([used]), {"W": 0}, {}, 512)
+    code = KernelObject("add", (4 * SHAPE[0] * SHAPE[1],) * 3, 0, 0, 0, "", b"")
+    program = with_storage(graph, steps, {0: code, 1: code}, device.target.backend)
     launch = Launch("add", (2, 1, 1), (32, 1, 1), ("A", "B", "C"), 0)
     source = GpuSource("add", "cuda", "", (launch,), ("A", "B"), ("C",), ())
     gpu = shared_device("cuda")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy.typing as npt
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from autosched.errors import GraphError
+from autosched.errors import GraphError, locating_bugs
 from autosched.graph.graph import Array, Graph
 from autosched.graph.onnx.builder import GraphBuilder
 from autosched.graph.onnx.definitions import OperatorDefinition, definition_of, has_definition, local_definitions
@@ -49,21 +49,22 @@ def import_model(
     builder = importer.builder
     importer.add_initializers(model.graph, scope)
     inputs = inputs_of(model.graph, sizes, fixed)
-    for name, array in fixed_inputs(model.graph, fixed).items():
-        builder.name_constant(name, array)
-        scope.names[name] = name
+    for constant, array in fixed_inputs(model.graph, fixed).items():
+        builder.name_constant(constant, array)
+        scope.names[constant] = constant
     for value in inputs:
         builder.add_value(value)
         scope.names[value.name] = value.name
     outputs = tuple(o.name for o in model.graph.output)
     builder.reserve(outputs)
-    importer.add_nodes(model.graph.node, scope)
-    importer.raise_what_failed()
-    for name in outputs:
-        if scope.names.get(name) is None:
-            raise GraphError(f"the output {name} of the model is made by nothing")
-        builder.output(name, scope.names[name] or "")
     name = model.graph.name or "network"
+    with locating_bugs(lambda _: f"a bug of autosched: the model {name} cannot be imported"):
+        importer.add_nodes(model.graph.node, scope)
+    importer.raise_what_failed()
+    for output in outputs:
+        if scope.names.get(output) is None:
+            raise GraphError(f"the output {output} of the model is made by nothing")
+        builder.output(output, scope.names[output] or "")
     whole = Graph(tuple(v.name for v in inputs), outputs, (), builder.values, builder.constants, name)
     graph = whole.with_nodes(builder.nodes)
     verify(graph)
@@ -122,7 +123,8 @@ class Importer:
         start, results = len(self.builder.nodes), tuple[str, ...]()
         try:
             if not lost:
-                results = self._results(node, inputs, scope)
+                with locating_bugs(lambda _: f"{operator} {label(node)}"):
+                    results = self._results(node, inputs, scope)
             elif not self._has_meaning(node, scope):
                 raise Unsupported
         except Unsupported:

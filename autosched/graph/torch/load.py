@@ -11,6 +11,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch._decomp import get_decompositions
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils._python_dispatch import _disable_current_modes
 
-from autosched.errors import GraphError
+from autosched.errors import GraphError, locating_bugs
 from autosched.graph.graph import Graph, Value
 from autosched.graph.torch.builder import TraceBuilder, array_of, value_of
 from autosched.graph.torch.decompose import decomposed
@@ -247,6 +248,10 @@ def _origin(node: fx.Node) -> str:
     return f"{node.target} ({path})" if path else str(node.target)
 
 
+def _bug_at(module: str, node: fx.Node, _: Exception) -> str:
+    return f"a bug of autosched: the module {module} cannot be imported: {_origin(node)}"
+
+
 def _is_known_ahead(node: fx.Node, arguments: Sequence[Any]) -> bool:
     """Whether torch can compute the node now: of an operator that always gives the same, and of no inputs."""
     target: Any = node.target
@@ -355,7 +360,8 @@ def _walk(b: TraceBuilder, module: fx.GraphModule, known: dict[str, Any], inputs
         if node.op == "get_attr":
             known[node.name] = _attribute(module, str(node.target))
         elif node.op == "call_function":
-            walk.visit(node)
+            with locating_bugs(partial(_bug_at, name, node)):
+                walk.visit(node)
     if walk.refused:
         words = (f"{what} ({count})" if count > 1 else what for what, count in sorted(walk.refused.items()))
         raise GraphError(f"{name} has operators that networks do not take: {'; '.join(words)}")
