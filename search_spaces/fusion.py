@@ -116,7 +116,7 @@ def is_expensive(stage: Stage) -> bool:
 
 def _is_costly(e: Expr) -> bool:
     return (isinstance(e, Call) and e.fn in EXPENSIVE) or (
-        isinstance(e, Binary) and e.op in ("pow", "div", "mod", "floordiv")
+        isinstance(e, Binary) and e.op in ("pow", "div", "mod", "floordiv", "fmod")
     )
 
 

@@ -154,7 +154,7 @@ def _averages(operator: str, given: _Shapes, attributes: tuple[tuple[str, Attrib
 
 
 def _is_function(e: Binary | Call) -> bool:
-    return e.fn not in CHEAP_CALLS if isinstance(e, Call) else e.op in ("div", "pow", "mod")
+    return e.fn not in CHEAP_CALLS if isinstance(e, Call) else e.op in ("div", "pow", "mod", "fmod")
 
 
 def _operand(dag: ComputeDAG, name: str, tensor: Tensor) -> OperandFacts:

@@ -12,7 +12,8 @@ Nodes are immutable and interned: structurally equal nodes are the same object, 
 A `Param` is a number of a schedule that is not chosen yet (a tile size, an unroll limit); an
 expression over `Const` and `Param` only is a *closed form*.
 
-`floordiv`, `mod` and `ceildiv` round as Python does (towards minus infinity); `div` is for floats.
+`floordiv`, `mod` and `ceildiv` round as Python does (towards minus infinity); `div` is for floats, and so is `fmod`,
+C's exact remainder with the sign of the dividend.
 """
 
 from __future__ import annotations
@@ -31,19 +32,21 @@ from autosched.ir.symbolic import Scalar, Symbolic, no_comparison, scalar, type_
 
 INDEX = "int64"
 
-ARITHMETIC = frozenset({"add", "sub", "mul", "div", "floordiv", "mod", "ceildiv", "min", "max", "pow"})
+ARITHMETIC = frozenset({"add", "sub", "mul", "div", "floordiv", "mod", "ceildiv", "min", "max", "pow", "fmod"})
 COMPARISON = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 LOGICAL = frozenset({"and", "or"})
 TRUTHS = COMPARISON | LOGICAL
 BITWISE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
 COMMUTATIVE = frozenset({"add", "mul", "min", "max", "eq", "ne", "and", "or", "bitand", "bitor", "bitxor"})
 INT_ONLY = frozenset({"floordiv", "mod", "ceildiv"}) | BITWISE
+FLOAT_ONLY = frozenset({"div", "fmod"})
 FLOAT_CALLS = frozenset(
     {"exp", "log", "tanh", "sqrt", "rsqrt", "erf", "sigmoid", "floor", "ceil", "round", "sin", "cos"}
     | {"exp_negative"}  # exp of what is at most 0
     | {"exp2"}  # of kernels for GPUs, which have an instruction for it
     | PRECISIONS.keys()
 )
+STEPS = frozenset({"floor", "ceil", "round"})
 CALLS = FLOAT_CALLS | {"abs", "neg", "not"}
 
 ExprLike: TypeAlias = "Expr | bool | int | float"
@@ -367,8 +370,8 @@ def binary(op: str, lhs: ExprLike, rhs: ExprLike) -> Expr:
 # Kind of the operands -> what cannot be done with them.
 _REFUSED: dict[str, frozenset[str]] = {
     "f": INT_ONLY | LOGICAL,
-    "i": LOGICAL | {"div"},
-    "u": LOGICAL | {"div"},
+    "i": LOGICAL | FLOAT_ONLY,
+    "u": LOGICAL | FLOAT_ONLY,
     "b": INT_ONLY | ARITHMETIC - {"min", "max"},
 }
 
@@ -379,6 +382,8 @@ def _refusal(op: str, a: Expr, b: Expr) -> str:
         return f"{op} needs integers but got {a.dtype} in {op}({a}, {b})"
     if op == "div":
         return f"/ needs floats but got {a.dtype} in ({a}) / ({b}); use // or cast one side"
+    if op == "fmod":
+        return f"fmod needs floats but got {a.dtype} in fmod({a}, {b}); use % or cast one side"
     if op in LOGICAL:
         return f"{op} needs bool operands but got {a.dtype} in {op}({a}, {b})"
     return f"{op} needs numbers but got bool in {op}({a}, {b}); cast one side first"

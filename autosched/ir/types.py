@@ -15,6 +15,7 @@ from autosched.ir.expr import (
     CALLS,
     COMPARISON,
     FLOAT_CALLS,
+    FLOAT_ONLY,
     INDEX,
     INT_ONLY,
     LOGICAL,
@@ -130,8 +131,8 @@ def _operation_problem(op: str, dtype: str) -> str | None:
         return None if kind in "iu" else f"{op} needs integers, not {dtype}"
     if op not in ARITHMETIC:
         return f"unknown operation {op!r}"
-    if op == "div":
-        return None if kind == "f" else f"div needs floats, not {dtype}"
+    if op in FLOAT_ONLY:
+        return None if kind == "f" else f"{op} needs floats, not {dtype}"
     if kind == "b" and op not in ("min", "max"):
         return f"{op} needs numbers, not bool"
     return None

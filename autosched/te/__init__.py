@@ -23,6 +23,7 @@ from autosched.te.compute import (
     exp,
     floor,
     floordiv,
+    fmod,
     if_then_else,
     log,
     logical_not,
@@ -48,7 +49,7 @@ from autosched.te.tensor import Axis, ComputeOp, PlaceholderOp, Tensor
 
 __all__ = [
     "Axis", "ComputeDAG", "ComputeOp", "PlaceholderOp", "Tensor", "abs", "all", "any", "argmax", "argmin", "cast",
-    "ceil", "compute", "const", "cos", "equal", "erf", "exp", "floor", "floordiv", "if_then_else", "log",
+    "ceil", "compute", "const", "cos", "equal", "erf", "exp", "floor", "floordiv", "fmod", "if_then_else", "log",
     "logical_not", "max", "maximum", "min", "minimum", "mod", "not_equal", "placeholder", "pow", "prod",
     "reduce_axis", "reducer", "round", "rsqrt", "select", "sigmoid", "sin", "sqrt", "sum", "tanh", "view",
 ]  # fmt: skip

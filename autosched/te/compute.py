@@ -298,6 +298,11 @@ def mod(a: Any, b: Any) -> Expr:
     return pair("mod", a, b)
 
 
+def fmod(a: Any, b: Any) -> Expr:
+    """The exact remainder of a / b of floats; it has the sign of `a`, as C's."""
+    return pair("fmod", a, b)
+
+
 def equal(a: Any, b: Any) -> Expr:
     """Elementwise ==."""
     return pair("eq", a, b)
@@ -309,7 +314,7 @@ def not_equal(a: Any, b: Any) -> Expr:
 
 
 __all__ = [
-    "abs", "cast", "ceil", "compute", "const", "cos", "equal", "erf", "exp", "floor", "floordiv",
+    "abs", "cast", "ceil", "compute", "const", "cos", "equal", "erf", "exp", "floor", "floordiv", "fmod",
     "if_then_else", "log", "logical_not", "maximum", "minimum", "mod", "not_equal", "placeholder", "pow",
     "reduce_axis", "round", "rsqrt", "select", "sigmoid", "sin", "sqrt", "tanh", "view",
 ]  # fmt: skip

@@ -25,6 +25,7 @@ FLOPS = {
 _BINARY = {
     "add": "addsub", "sub": "addsub", "mul": "mul", "div": "divmod", "floordiv": "divmod", "mod": "divmod",
     "ceildiv": "divmod", "min": "cmp", "max": "cmp", "pow": "math",
+    "fmod": "math",
 }  # fmt: skip
 
 
@@ -166,8 +167,8 @@ def kind_of(expr: Expr) -> str:
 def _slots(expr: Expr, kind: str) -> float:
     if isinstance(expr, Call) and expr.fn in CALL_SLOTS:
         return CALL_SLOTS[expr.fn]
-    if isinstance(expr, Binary) and expr.op == "pow":
-        return CALL_SLOTS["pow"]
+    if isinstance(expr, Binary) and expr.op in CALL_SLOTS:
+        return CALL_SLOTS[expr.op]
     if isinstance(expr, Word):
         return WORD_PART_SLOTS * len(expr.parts)
     if kind == "int_divmod" and _is_power_of_two(expr.children[1]):

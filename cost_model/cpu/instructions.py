@@ -11,7 +11,7 @@ OP_SLOTS: dict[str, float] = {
 # Slots of a function beyond "float_math" of the table above.
 CALL_SLOTS: dict[str, float] = {
     "exp": 12, "exp_negative": 12, "log": 16, "tanh": 20, "erf": 20, "sigmoid": 18, "sin": 20, "cos": 20, "sqrt": 10,
-    "rsqrt": 8, "pow": 40,
+    "rsqrt": 8, "pow": 40, "fmod": 14,
 }  # fmt: skip
 
 # Slots of an instruction that multiplies and adds up words (`ir/dots.py`), in full-width instructions of the FMA pipes.

@@ -276,6 +276,15 @@ def test_functions(dialect: str, dtype: str) -> None:
 
 
 @dialects
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_remainders_of_floats_and_sines_of_large_numbers(dialect: str, dtype: str) -> None:
+    X, Y = x("X", dtype), x("Y", dtype)
+    values = (0.1, -0.3, 5.0, 1e9, -3e37, float("inf"), float("nan"), 0.0)
+    check(dialect, [Binary("fmod", X, Y), Binary("fmod", X, Const(0.1, dtype))], grid(dtype, values))
+    check(dialect, [call("sin", X), call("cos", Y)], grid(dtype, values), 1e-6 if dtype == F32 else 1e-14)
+
+
+@dialects
 def test_powers_of_integers(dialect: str) -> None:
     X = x("X", I32)
     check(dialect, [X ** Const(k, I32) for k in (0, 1, 2, 3, 5)], {"X": np.array([-3, -1, 0, 1, 2, 7], I32)})

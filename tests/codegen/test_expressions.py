@@ -16,7 +16,7 @@ from autosched.runtime.jit import emit_assembly
 from autosched.schedule import CacheWrite, ComputeAt, Reorder, Rfactor, Split, State, Unroll, Vectorize, initial_state
 from autosched.target import host_arch, parse_target
 from autosched.te import ComputeDAG
-from tests.codegen.running import build, check_kernel, targets_in_turn
+from tests.codegen.running import HOST, build, check_kernel, run, targets_in_turn
 
 Array = npt.NDArray[Any]
 ROWS, COLUMNS = 3, 37  # not a whole number of vectors of any type
@@ -267,9 +267,38 @@ FUNCTIONS = ("exp", "tanh", "erf", "sigmoid", "log", "sqrt", "rsqrt", "floor", "
 def test_functions_are_within_the_reference_bound(dtype, way):
     functions: list[Function] = [lambda i, j, x, y, fn=fn: getattr(te, fn)(x) for fn in FUNCTIONS]
     functions += [lambda i, j, x, y: te.sin(y), lambda i, j, x, y: te.cos(y)]
+    check(way, functions, anything(dtype), anything(dtype), among=FLOATS)
+
+
+@way
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_remainders_of_floats_are_exact(dtype, way):
+    functions: list[Function] = [
+        lambda i, j, x, y: te.fmod(x, y),
+        lambda i, j, x, y: te.fmod(x, 0.1),
+        lambda i, j, x, y: te.fmod(te.fmod(x, (i + 3).astype(dtype)), y * 0.0 + 0.25),
+        lambda i, j, x, y: te.fmod(j.astype(dtype), y),
+    ]
     x, y = anything(dtype), anything(dtype)
-    y[np.abs(y) > 1e6] = 1e6  # the domain that their error is stated for
     check(way, functions, x, y, among=FLOATS)
+    largest = np.finfo(dtype).max
+    check(way, functions[:1], np.resize([1e9, -largest, largest, 7.0], x.shape).astype(dtype), y, among=FLOATS)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_whole_part_of_a_quotient_by_one_number_in_all_lanes(dtype):
+    """By the number's reciprocal a multiple may come out below the whole number that it is."""
+    steps: list[Function] = [
+        lambda i, j, x: te.floor(x / 49.0),
+        lambda i, j, x: te.ceil(-x / 49.0),
+        lambda i, j, x: (x / 49.0).astype("int32"),
+        lambda i, j, x: te.round(x / 98.0),
+    ]
+    dag = graph(steps, [dtype])
+    x = (np.arange(ROWS * COLUMNS) * 49.0).astype(dtype).reshape(ROWS, COLUMNS)
+    got = run(build(vectors(initial_state(dag)), HOST, 1), dag, {"X0": x}, HOST)
+    for found, expected in zip(got, (x / 49, -x / 49, x / 49, np.rint(x / 98)), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @way

@@ -14,7 +14,9 @@ import numpy.typing as npt
 import pytest
 
 from autosched.codegen.llvm.arithmetic import shuffled_bits
-from autosched.codegen.llvm.math.vector_math import emit_call, emit_pow
+from autosched.codegen.llvm.math.rare_cases import FAR, definitions
+from autosched.codegen.llvm.math.vector_math import emit_call, emit_fmod, emit_pow
+from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.source import function_attributes
 from autosched.runtime import jit
 from autosched.target import parse_target
@@ -37,12 +39,14 @@ entry:
   %n = load i64, ptr %n.p
   br label %loop
 loop:
-  %i = phi i64 [ 0, %entry ], [ %i1, %loop ]
+  %i = phi i64 [ 0, %entry ], [ %i1, %next ]
   %x.at = getelementptr {scalar}, ptr %x.base, i64 %i
   %x = load {type}, ptr %x.at, align {align}
   %y.at = getelementptr {scalar}, ptr %y.base, i64 %i
   %y = load {type}, ptr %y.at, align {align}
-  {lines}
+{lines}
+  br label %next
+next:
   %z.at = getelementptr {scalar}, ptr %z.base, i64 %i
   store {type} {result}, ptr %z.at, align {align}
   %i1 = add i64 %i, {lanes}
@@ -56,30 +60,32 @@ attributes #0 = {{ {attributes} }}
 
 
 def _apply(
-    fn: str, lanes: int, fma: bool, x: Array, y: Array | None = None, shuffled: int = shuffled_bits(HOST)
-) -> Array:
+    fn: str, lanes: int, fma: bool, x: Array, y: Array | None = None, shuffled: int = shuffled_bits(HOST),
+    branches: bool = True,
+) -> Array:  # fmt: skip
     """`fn` of every element (a multiple of `lanes` of them), computed by compiled code."""
     dtype = x.dtype.name
-    lines: list[str] = []
-    numbers = itertools.count()
-
-    def fresh() -> str:
-        return f"%t{next(numbers)}"
-
+    writer = Writer()
+    writer.label("start")
+    how = (writer.fresh, writer.emit, fma)
+    rarely = writer.rarely if branches else None
     if fn == "pow":
-        result = emit_pow(dtype, lanes, "%x", "%y", fresh, lines.append, fma, shuffled)
+        result = emit_pow(dtype, lanes, "%x", "%y", *how, shuffled)
+    elif fn == "fmod":
+        result = emit_fmod(dtype, lanes, "%x", "%y", *how, rarely)
     else:
-        result = emit_call(fn, dtype, lanes, "%x", fresh, lines.append, fma, shuffled)
+        result = emit_call(fn, dtype, lanes, "%x", *how, shuffled, rarely)
     scalar = SCALARS[dtype]
     ir = LOOP.format(
         scalar=scalar,
         type=scalar if lanes == 1 else f"<{lanes} x {scalar}>",
         align=x.itemsize,
         lanes=lanes,
-        lines="\n  ".join(lines),
+        lines="  br label %start\n" + writer.text(),
         result=result,
         attributes=function_attributes(HOST),
     )
+    ir = "\n".join([ir, *definitions([ir])])
     kernel = jit.load_object(jit.compile_object(ir, HOST), "apply", 1)
     assert len(x) % lanes == 0
     other, out = np.ascontiguousarray(x if y is None else y), np.empty_like(x)
@@ -117,8 +123,8 @@ DOMAINS: dict[str, dict[str, list[tuple[float, float]]]] = {
         "tanh": [(-12, 12), (-1, 1), (-1e-4, 1e-4)],
         "sigmoid": [(-104, 30), (-4, 4)],
         "erf": [(-5, 5), (-1.2, 1.2), (-1e-4, 1e-4)],
-        "sin": [(-7, 7), (-1e6, 1e6)],
-        "cos": [(-7, 7), (-1e6, 1e6)],
+        "sin": [(-7, 7), (-1e6, 1e6), (-3e6, 3e6)],
+        "cos": [(-7, 7), (-1e6, 1e6), (-3e6, 3e6)],
     },
     "float64": {
         "exp": [(-746, 710), (-1, 1)],
@@ -264,8 +270,8 @@ EDGES: dict[str, list[tuple[float, float]]] = {
     "tanh": [(0, 0), (-0.0, -0.0), (INF, 1), (-INF, -1), (NAN, NAN), (1e30, 1), (-1e30, -1), (1e-40, 1e-40)],
     "sigmoid": [(0, 0.5), (INF, 1), (-INF, 0), (NAN, NAN), (1e30, 1), (-1e30, 0)],
     "erf": [(0, 0), (-0.0, -0.0), (INF, 1), (-INF, -1), (NAN, NAN), (1e30, 1), (-1e30, -1)],
-    "sin": [(0, 0), (-0.0, -0.0), (INF, NAN), (-INF, NAN), (NAN, NAN), (1e12, NAN), (1e-40, 1e-40), (-1e-40, -1e-40)],
-    "cos": [(0, 1), (-0.0, 1), (INF, NAN), (-INF, NAN), (NAN, NAN), (1e12, NAN), (1e-40, 1)],
+    "sin": [(0, 0), (-0.0, -0.0), (INF, NAN), (-INF, NAN), (NAN, NAN), (1e-40, 1e-40), (-1e-40, -1e-40)],
+    "cos": [(0, 1), (-0.0, 1), (INF, NAN), (-INF, NAN), (NAN, NAN), (1e-40, 1)],
 }
 
 
@@ -277,6 +283,74 @@ def test_edges(fn: str, dtype: str) -> None:
     expected = np.array([result for _, result in EDGES[fn]], dtype)
     for lanes in FEW_LANES[dtype]:
         got = _apply(fn, lanes, HOST.has_fma, x)[: len(expected)]
+        np.testing.assert_array_equal(got, expected)
+        known = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(got[known]), np.signbit(expected[known]))
+
+
+# Numbers as near to a multiple of pi / 2 as those of their format get.
+NEAREST = {"float32": 16367173.0 * 2.0**72, "float64": 6381956970095103.0 * 2.0**797}
+
+
+@pytest.mark.parametrize("branches", [True, False])
+@pytest.mark.parametrize("dtype", list(SCALARS))
+def test_sines_of_large_numbers(dtype: str, branches: bool) -> None:
+    """Over the whole range, small numbers in between, against sums of digits of pi that are exact for each."""
+    rng, largest = np.random.default_rng(5), float(np.finfo(dtype).max)
+    with np.errstate(over="ignore"):
+        drawn = np.exp(rng.uniform(0.0, math.log(largest), 500)) * rng.choice([-1, 1], 500)
+        x = np.array([*drawn, largest, -largest, FAR, -FAR, FAR * 1.001, NEAREST[dtype]]).astype(dtype)
+    x = np.resize(x, 512)
+    expected = {fn: np.array([_turned(float(v), quarter) for v in x]) for fn, quarter in (("sin", 0), ("cos", 1))}
+    for fn, exact in expected.items():
+        for fma in {False, HOST.has_fma}:
+            first = _apply(fn, 8, fma, x, branches=branches)
+            assert _ulps(first, exact.astype(np.longdouble)) <= BOUNDS[dtype][fn]
+            np.testing.assert_array_equal(_apply(fn, 1, fma, x, branches=branches), first)
+
+
+_PI_DIGITS = 1500
+
+
+def _turned(x: float, quarter: int) -> np.longdouble:
+    """sin(x + quarter pi / 2): x less quarters in integers of many bits, then a short series of what is left."""
+    pi, (n, d) = _pi(_PI_DIGITS), x.as_integer_ratio()
+    half, scaled = pi >> 1, (n << _PI_DIGITS) // d
+    quarters = (scaled + (half >> 1)) // half
+    rest = scaled - quarters * half
+    r = np.longdouble(rest >> (_PI_DIGITS - 200)) / np.longdouble(2) ** 200
+    turn = (quarters + quarter) % 4
+    value = np.cos(r) if turn % 2 else np.sin(r)
+    return -value if turn > 1 else value
+
+
+def _pi(bits: int) -> int:
+    """pi 2**bits by Gauss and Legendre: square roots alone, unlike the table in the product."""
+    one = 1 << (bits + 64)
+    a, b, t, p = one, math.isqrt(one * one >> 1), one >> 2, 1
+    for _ in range(12):
+        a, b, t, p = (a + b) >> 1, math.isqrt(a * b), t - (p * ((a - b) >> 1) ** 2 >> (bits + 64)), 2 * p
+    return ((a + b) ** 2 // (4 * t)) >> 64
+
+
+@pytest.mark.parametrize("branches", [True, False])
+@pytest.mark.parametrize("fma", [False, True])
+@pytest.mark.parametrize("dtype", list(SCALARS))
+def test_remainders_are_exact(dtype: str, fma: bool, branches: bool) -> None:
+    """Of numbers of all exponents, of quotients just below and above whole numbers, and of what is no number."""
+    if fma and not HOST.has_fma:
+        pytest.skip("no fused multiply-add here")
+    rng, info = np.random.default_rng(4), np.finfo(dtype)
+    exponents = rng.integers(math.log2(info.smallest_subnormal), info.maxexp, (2, 3000))
+    x, y = np.ldexp(rng.uniform(-1, 1, (2, 3000)), exponents).astype(dtype)
+    with np.errstate(all="ignore"):
+        x[:1000] = y[:1000] * np.round(rng.uniform(-1e4, 1e4, 1000)).astype(dtype)
+        x[1000:2000] = y[1000:2000] * np.exp2(rng.uniform(0, 2 * info.nmant, 1000)).astype(dtype)
+        special = np.array([0, -0.0, INF, -INF, NAN, 1, info.smallest_subnormal, info.max], dtype)
+        x, y = np.append(x, np.repeat(special, 8)), np.append(y, np.tile(special, 8))
+        expected = np.fmod(x, y)
+    for lanes in (8, 1):
+        got = _apply("fmod", lanes, fma, x, y, branches=branches)
         np.testing.assert_array_equal(got, expected)
         known = ~np.isnan(expected)
         np.testing.assert_array_equal(np.signbit(got[known]), np.signbit(expected[known]))
@@ -336,7 +410,8 @@ def test_a_constant_may_be_the_argument(fn: str) -> None:
         result = emit_call(fn, "float32", lanes, half, lambda n=numbers: f"%t{next(n)}", lines.append, HOST.has_fma)
         wide = "float" if lanes == 1 else f"<{lanes} x float>"
         body = "\n  ".join([*lines, f"store {wide} {result}, ptr %args, align 4", "ret i32 0"])
-        ir = f"define i32 @k(ptr %args, ptr %workspace, i64 %n) {{\n  {body}\n}}"
+        ir = f"define i32 @k(ptr %args, ptr %workspace, i64 %n) #0 {{\n  {body}\n}}"
+        ir = "\n".join([ir, *definitions([ir]), f"attributes #0 = {{ {function_attributes(HOST)} }}"])
         out = np.zeros(lanes, np.float32)
         jit.load_object(jit.compile_object(ir, HOST), "k", 1)(out.ctypes.data, 0)
         np.testing.assert_allclose(out, REFERENCES[fn](np.float64(0.5)), rtol=1e-6)

@@ -223,6 +223,17 @@ def test_min_and_max_of_floats_hand_nan_on(dtype, op):
     assert math.isnan(value_of(binary(op, S(dtype), T(dtype)), dtype, S=one, T=nan))
 
 
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_remainders_of_floats_are_exact(dtype):
+    for a, b in ((1e9, 3.0), (1.0, 0.1), (-5.5, 2.0), (3.0, math.inf), (1e30, 1e-30)):
+        x, y = np.array(a, dtype), np.array(b, dtype)
+        assert value_of(binary("fmod", S(dtype), T(dtype)), dtype, S=x, T=y) == math.fmod(x, y)
+    for a, b in ((math.inf, 1.0), (1.0, 0.0), (math.nan, 1.0)):
+        assert math.isnan(
+            value_of(binary("fmod", S(dtype), T(dtype)), dtype, S=np.array(a, dtype), T=np.array(b, dtype))
+        )
+
+
 FUNCTIONS = {
     "exp": math.exp,
     "exp2": lambda v: 2**v,

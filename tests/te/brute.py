@@ -20,6 +20,7 @@ _BINARY: dict[str, Any] = {
     "min": min,
     "max": max,
     "pow": lambda x, y: x**y,
+    "fmod": math.fmod,
     "eq": lambda x, y: x == y,
     "ne": lambda x, y: x != y,
     "lt": lambda x, y: x < y,

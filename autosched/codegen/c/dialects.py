@@ -187,12 +187,12 @@ static __device__ __forceinline__ void wait_for_all_copies_but_{pending}()
     functions={
         "exp": "expf", "log": "logf", "tanh": "tanhf", "sqrt": "sqrtf", "rsqrt": "rsqrtf", "erf": "erff",
         "floor": "floorf", "ceil": "ceilf", "round": "rintf", "abs": "fabsf", "sin": "sinf", "cos": "cosf",
-        "pow": "powf",
+        "pow": "powf", "fmod": "fmodf",
     },
     double_functions={
         "exp": "exp", "log": "log", "tanh": "tanh", "sqrt": "sqrt", "rsqrt": "rsqrt", "erf": "erf",
         "floor": "floor", "ceil": "ceil", "round": "rint", "abs": "fabs", "sin": "sin", "cos": "cos",
-        "pow": "pow",
+        "pow": "pow", "fmod": "fmod",
     },
 )  # fmt: skip
 
@@ -238,7 +238,7 @@ OPENCL = Dialect(
     functions={
         "exp": "exp", "log": "log", "tanh": "tanh", "sqrt": "sqrt", "rsqrt": "rsqrt", "erf": "erf",
         "floor": "floor", "ceil": "ceil", "round": "rint", "abs": "fabs", "sin": "sin", "cos": "cos",
-        "pow": "pow",
+        "pow": "pow", "fmod": "fmod",
     },
 )  # fmt: skip
 

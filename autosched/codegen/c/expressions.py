@@ -236,8 +236,8 @@ class Expressions:
     def _binary(self, expr: Binary) -> tuple[str, int]:
         op, a, b = expr.op, expr.a, expr.b
         is_float = DTYPES[a.dtype].is_float
-        if op == "pow" and is_float:
-            return f"{self.function('pow', a.dtype)}({self.text(a)}, {self.text(b)})", ATOM
+        if op == "fmod" or (op == "pow" and is_float):
+            return f"{self.function(op, a.dtype)}({self.text(a)}, {self.text(b)})", ATOM
         if op == "pow" or (op in ("min", "max") and is_float):
             return f"{self.helper(op, a.dtype)}({self.text(a)}, {self.text(b)})", ATOM
         if op in ("min", "max"):

@@ -31,8 +31,8 @@ RESERVED = frozenset(
     throw true try typedef typeid typename uchar uint ulong union unix unsigned ushort using virtual void volatile
     while xor xor_eq
     EOF INFINITY NAN NULL blockDim blockIdx gridDim threadIdx warpSize get_group_id get_local_id
-    abs ceil cos erf exp fabs floor fma log max min pow rint rsqrt sin sqrt tanh
-    cosf erff expf fabsf floorf ceilf fmaf logf powf rintf rsqrtf sinf sqrtf tanhf
+    abs ceil cos erf exp fabs floor fma fmod log max min pow rint rsqrt sin sqrt tanh
+    cosf erff expf fabsf floorf ceilf fmaf fmodf logf powf rintf rsqrtf sinf sqrtf tanhf
     make_float2 make_float4 float2 float4 make_int2 make_int4 int2 int4 make_double2 double2
     vload2 vload4 vload8 vload16 vstore2 vstore4 vstore8 vstore16 vload_half vstore_half_rte as_float as_uint
     dot_int8_int8 dot_uint8_int8 dot_uint8_uint8 as_int as_char4 as_uchar4

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from autosched.codegen.llvm.math.vector_math import emit_call, emit_or_nan, emit_pow
+from autosched.codegen.llvm.math.vector_math import emit_call, emit_fmod, emit_or_nan, emit_pow
 from autosched.codegen.llvm.small_floats import narrow, widen
 from autosched.codegen.llvm.vocabulary import (
     ARITHMETIC,
@@ -94,6 +94,10 @@ class Arithmetic:
             )
         if op == "pow":
             return self._power(a, b)
+        if op == "fmod":
+            w = self.writer
+            name = emit_fmod(a.dtype, a.lanes, a.name, b.name, w.fresh, w.emit, self.target.has_fma, w.rarely)
+            return Val(name, a.dtype, a.lanes)
         if op == "div" and kind == "f" and rhs.lanes < lhs.lanes:  # one scalar division for the whole vector
             return self.binary("mul", lhs, self.binary("div", Val(literal(1.0, rhs.dtype), rhs.dtype, 1), rhs))
         if op in ("and", "or") and {lhs.name, rhs.name} & {"true", "false"}:
@@ -224,7 +228,7 @@ class Arithmetic:
 
     def _math(self, fn: str, a: Val) -> str:
         w, t = self.writer, self.target
-        return emit_call(fn, a.dtype, a.lanes, a.name, w.fresh, w.emit, t.has_fma, shuffled_bits(t))
+        return emit_call(fn, a.dtype, a.lanes, a.name, w.fresh, w.emit, t.has_fma, shuffled_bits(t), w.rarely)
 
     def _power(self, a: Val, b: Val) -> Val:
         """a ** b; small constant powers are products."""

@@ -23,6 +23,7 @@ from autosched.codegen.llvm import tile_products
 from autosched.codegen.llvm.address import Addresses, Placed
 from autosched.codegen.llvm.bindings import Bindings, Runtime
 from autosched.codegen.llvm.dots import declarations
+from autosched.codegen.llvm.math import rare_cases
 from autosched.codegen.llvm.small_floats import deinterleaved_loops
 from autosched.codegen.llvm.statements import ALIGN, LocalMemory, Statements
 from autosched.codegen.llvm.stores import non_temporal, plain
@@ -89,7 +90,8 @@ def emit(func: Func, simplify: Simplifier, target: Target, threads: int) -> Kern
 def module_text(functions: Sequence[str], target: Target) -> str:
     """A module of functions, with what they need to be declared."""
     declared = (*declarations(functions), *tile_products.declarations(functions))
-    parts = [_header(target), *declared, *fill_constants(functions, target.vector_bytes), *functions]
+    parts = [_header(target), *declared, *fill_constants(functions, target.vector_bytes)]
+    parts += [*rare_cases.definitions(functions), *functions]
     return "\n\n".join(parts) + "\n"
 
 

@@ -25,7 +25,7 @@ from autosched.codegen.llvm.writer import Writer
 from autosched.ir.conditions import ORDERINGS, conjuncts, every, is_ordering
 from autosched.ir.dots import WORD_BITS, Dot, Word
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import COMPARISON, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.ir.expr import COMPARISON, INDEX, STEPS, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.stmt import Scope, Store
 from autosched.ir.visit import free_vars, is_gathered, loads, subexpressions
 
@@ -85,10 +85,18 @@ class Values:
 
     def _converted(self, a: Expr, dtype: str) -> Val:
         if isinstance(a, Call) and a.fn == "round" and (a.dtype, dtype) == ("float32", "int32"):
-            value = self.emit(a.args[0])
+            value = self._stepped(a.args[0])
             if value.lanes > 1:
                 return self.arithmetic.rounded(value)
-        return self.arithmetic.cast(self.emit(strided.bytes_in_words(a)), dtype)
+        value = self._stepped(a) if DTYPES[dtype].is_integer else self.emit(strided.bytes_in_words(a))
+        return self.arithmetic.cast(value, dtype)
+
+    def _stepped(self, expr: Expr) -> Val:
+        """What a step follows: a quotient is rounded once, for by a reciprocal a whole number may come out below."""
+        if not (isinstance(expr, Binary) and expr.op == "div" and DTYPES[expr.dtype].is_float):
+            return self.emit(strided.bytes_in_words(expr))
+        a, b = self.emit(expr.a), self.emit(expr.b)
+        return self.arithmetic.binary("div", a, self.arithmetic.broadcast(b, a.lanes))
 
     def _emit(self, expr: Expr) -> Val:
         if isinstance(expr, Binary) and DTYPES[expr.dtype].is_float:  # as most are
@@ -104,8 +112,8 @@ class Values:
                 return self._converted(a, dtype)
             case Call(fn="not", args=(Binary(op=op, a=a, b=b),)) if op in ORDERINGS and DTYPES[a.dtype].is_float:
                 return self.arithmetic.fails(op, self.emit(a), self.emit(b))
-            case Call(fn=fn, args=args):
-                return self.arithmetic.call(fn, self.emit(args[0]))
+            case Call(fn=fn, args=(a,)):
+                return self.arithmetic.call(fn, self._stepped(a) if fn in STEPS else self.emit(a))
             case Word():
                 return self._word(expr)
             case Dot(row=row, a=a, b=b):

@@ -10,7 +10,7 @@ not loaded again, and it is stored once, where the block ends. Of an unrolled re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,6 +53,7 @@ class Writer:
         self.numbers: set[str] = set()  # other floats that are not NaN, whatever is read
         self.slots: dict[str, Slot] = {}  # of this block, by pointer
         self.single = False  # whether a row of what is computed is one vector
+        self.hoisting = False  # whether what is emitted goes into the header of a loop around this one
         self.deinterleaved = False  # whether the lanes of bfloat16 are taken in pairs, see `small_floats.py`
         self.top: Lines = [self.frames[0].header, self._lines]
 
@@ -93,6 +94,24 @@ class Writer:
         for pointer in list(self.slots):
             self.settle(pointer)
         self.emit(f"br {where}")
+
+    def rarely(
+        self, condition: str, kinds: Sequence[str], usual: Sequence[str], rare: Callable[[], Sequence[str]]
+    ) -> list[str]:
+        """The values `usual`, of types `kinds`, or those that `rare` emits, in a branch, where `condition` holds.
+        The header of a loop has no branches: there both are computed."""
+        if self.hoisting:
+            pairs = zip(kinds, rare(), usual, strict=True)
+            return [self.value(f"select i1 {condition}, {kind} {a}, {kind} {b}") for kind, a, b in pairs]
+        seldom, join = self.new_label("rare"), self.new_label("join")
+        self.branch(f"i1 {condition}, label %{seldom}, label %{join}")
+        before = self.block
+        self.label(seldom)
+        found = rare()
+        self.branch(f"label %{join}")
+        self.label(join)
+        pairs = zip(kinds, usual, found, strict=True)
+        return [self.value(f"phi {kind} [ {a}, %{before} ], [ {b}, %{seldom} ]") for kind, a, b in pairs]
 
     def held(self, pointer: str, start: int, lanes: int) -> str | None:
         """What a slot surely has in `lanes` elements from `start` on; else everything stored there is in memory now."""
@@ -135,10 +154,11 @@ class Writer:
         """Emit into the header of frame `depth` instead of here."""
         saved, self._lines = self._lines, self.frames[depth].header
         known, self.broadcast = self.broadcast, {}
+        inside, self.hoisting = self.hoisting, True
         try:
             yield
         finally:
-            self._lines, self.broadcast = saved, known
+            self._lines, self.broadcast, self.hoisting = saved, known, inside
 
     @contextmanager
     def conditional(self, sometimes: bool = True) -> Iterator[None]:

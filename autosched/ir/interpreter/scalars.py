@@ -157,11 +157,13 @@ _FLOAT32: dict[str, Operation] = {
     "min": _minimum,
     "max": _maximum,
     "pow": lambda x, y: np.float32(np.power(float(x), float(y))),
+    "fmod": lambda x, y: np.float32(np.fmod(float(x), float(y))),
 }
 _FLOAT64: dict[str, Operation] = {
     **_FLOAT32,
     "div": lambda x, y: float(np.divide(x, y)),
     "pow": lambda x, y: float(np.power(x, y)),
+    "fmod": lambda x, y: float(np.fmod(x, y)),
 }
 _FUNCTIONS: dict[str, Callable[[float], float]] = {
     "exp": np.exp,

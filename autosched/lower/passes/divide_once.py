@@ -2,6 +2,7 @@
 
     for j: y[i, j] = x[i, j] / total[0]   ->   t = 1 / total[0]; for j: y[i, j] = x[i, j] * t
 
+A quotient of which the whole part is taken stays one: rounded twice it may be below the whole number that it is.
 A division that is right to the last bit takes a GPU about ten instructions, a product one. The bound of errors has room
 for it (`te/reference/error_bounds.py`), and so do vectors on processors (`codegen/llvm/arithmetic.py`).
 """
@@ -12,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, binary, const
+from autosched.ir.expr import INDEX, STEPS, Binary, Call, Cast, Const, Expr, Load, binary, const
 from autosched.ir.stmt import BLOCKS, THREADS, Allocate, Barrier, Buffer, For, If, Scope, Seq, Stmt, Store, walk
-from autosched.ir.visit import bottom_up, exprs_of, free_vars, loads, map_exprs, subexpressions
+from autosched.ir.visit import bottom_up, exprs_of, free_vars, loads, map_exprs, rebuild, subexpressions
 
 MOST = 4  # registers that a loop may take for it
 FIRST = (Const(0, INDEX),)
@@ -60,11 +61,22 @@ def _divisions(stmt: Stmt) -> Iterator[Binary]:
         yield from (e for e in parts if isinstance(e, Binary) and e.op == "div" and DTYPES[e.dtype].is_float)
 
 
+def _is_step(e: Expr) -> bool:
+    return e.fn in STEPS if isinstance(e, Call) else DTYPES[e.dtype].is_integer
+
+
 def _with_reciprocals(loop: For, divisors: tuple[Expr, ...]) -> Stmt:
     held = {b: Load(f"{loads(b)[0].buffer}.reciprocal{n or ''}", FIRST, b.dtype) for n, b in enumerate(divisors)}
 
+    divided = {x: b for b, x in held.items()}
+
     def product(e: Expr) -> Expr:
-        return e.a * held[e.b] if isinstance(e, Binary) and e.op == "div" and e.b in held else e
+        match e:
+            case Binary(op="div", a=a, b=b) if b in held:
+                return a * held[b]
+            case Call(args=(Binary(op="mul", a=a, b=b),)) | Cast(a=Binary(op="mul", a=a, b=b)) if b in divided:
+                return rebuild(e, lambda _: binary("div", a, divided[b])) if _is_step(e) else e
+        return e
 
     result: Stmt = map_exprs(loop, lambda e: bottom_up(e, product))
     before = (Store((x.buffer,), FIRST, (binary("div", const(1.0, b.dtype), b),)) for b, x in held.items())

@@ -195,6 +195,19 @@ def _pow(a: Bounded, b: Bounded, dtype: str) -> Bounded:
     return rounded(value, errors(err, own), dtype, _FAST, (a, b))
 
 
+def _fmod(a: Bounded, b: Bounded, dtype: str) -> Bounded:
+    """Exact of exact operands; a quotient that may be of the next integer as well makes any remainder possible."""
+    value = np.fmod(a.value, b.value)
+    if a.err is None and b.err is None:
+        return Bounded(value)
+    size, divisor, own, other = np.abs(a.value), np.abs(b.value), error_of(a), error_of(b)
+    least = np.trunc((size - own) / (divisor + other))
+    most = np.trunc((size + own) / (divisor - other))
+    is_sure = (least == most) & (size >= own) & (divisor > other)
+    err = np.where(is_sure, own + most * other, np.where((own > 0) | (other > 0), 2.0 * (divisor + other), 0.0))
+    return rounded(value, err, dtype, of=(a, b))
+
+
 def _integer(function: Callable[..., Any]) -> Callable[[Bounded, Bounded, str], Bounded]:
     """An integer operation; inexact integers (casts of inexact floats) make any result possible."""
 
@@ -260,6 +273,7 @@ _BINARY: dict[str, Callable[[Bounded, Bounded, str], Bounded]] = {
     "mul": _mul,
     "div": _div,
     "pow": _pow,
+    "fmod": _fmod,
     "min": _extremum(np.minimum),
     "max": _extremum(np.maximum),
     "eq": _compare(np.equal),

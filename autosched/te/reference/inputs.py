@@ -178,7 +178,7 @@ def _restricted(op: ComputeOp) -> list[Load]:
         match node:
             case Call(fn="log" | "sqrt" | "rsqrt", args=(a,)):
                 roots.append(a)
-            case Binary(op="div" | "floordiv" | "mod", b=b):
+            case Binary(op="div" | "floordiv" | "mod" | "fmod", b=b):
                 roots.append(b)
             case Binary(op="pow", a=a, b=b) if not _natural(b):
                 roots.append(a)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 # Multiply-adds that wait for each other, by `LaneWriter.shuffled`; schedulers hold too few others to do meanwhile. In
 # AVX-512 `exp` is few instructions, each for twice the lanes: there more of them would cost more than the wait.
@@ -42,6 +43,10 @@ class Format:
         return 1.5 * 2.0**self.fraction
 
 
+# Values, or where a condition holds those that are emitted for it: `Writer.rarely`
+Rarely: TypeAlias = Callable[[str, Sequence[str], Sequence[str], Callable[[], Sequence[str]]], list[str]]
+
+
 @dataclass(frozen=True)
 class LaneWriter:
     """Writes instructions on `lanes` values of a format; a literal stands for the same number in every lane.
@@ -55,6 +60,7 @@ class LaneWriter:
     out: Callable[[str], None]
     fused: bool
     shuffled: int = 0
+    rarely: Rarely | None = None
 
     @property
     def type(self) -> str:
@@ -137,6 +143,44 @@ class LaneWriter:
     def copysign(self, magnitude: str, sign: str) -> str:
         t = self.type
         return self.emit(f"call {t} @llvm.copysign.{self._suffix}({t} {magnitude}, {t} {sign})")
+
+    def where_any(
+        self, condition: str, kinds: Sequence[str], usual: Sequence[str], rare: Callable[[], Sequence[str]]
+    ) -> list[str]:
+        """The values `usual`, of these types, or those that `rare` emits, if the condition holds in a lane."""
+        if self.lanes > 1:
+            mask = self.emit(f"bitcast {self.bool} {condition} to i{self.lanes}")
+            condition = self.emit(f"icmp ne i{self.lanes} {mask}, 0")
+        if self.rarely is not None:
+            return self.rarely(condition, kinds, usual, rare)
+        pairs = zip(kinds, rare(), usual, strict=True)
+        return [self.emit(f"select i1 {condition}, {kind} {a}, {kind} {b}") for kind, a, b in pairs]
+
+    def called(self, name: str, result: str, *arguments: tuple[str, str]) -> str:
+        """What a function of `rare_cases.py` returns for vectors of these types, also for a single lane."""
+        texts = [f"{self._vector(kind)} {self._in_vector(kind, x)}" for kind, x in arguments]
+        return self.emit(f"call {result} @autosched.{name}.v{self.lanes}{self.form.suffix}({', '.join(texts)})")
+
+    def _vector(self, kind: str) -> str:
+        return kind if self.lanes > 1 else f"<1 x {kind}>"
+
+    def _in_vector(self, kind: str, x: str) -> str:
+        return x if self.lanes > 1 else self.emit(f"insertelement <1 x {kind}> poison, {kind} {x}, i64 0")
+
+    def remainder(self, x: str, y: str) -> str:
+        """The exact remainder of x / y, of any numbers, slowly."""
+        found = self.called("fmod", self._vector(self.type), (self.type, x), (self.type, y))
+        return found if self.lanes > 1 else self.emit(f"extractelement <1 x {self.type}> {found}, i64 0")
+
+    def reduced(self, x: str, r: str, n: str) -> list[str]:
+        """x - n pi / 2, and n, where |x| is above FAR; r and n elsewhere."""
+        kinds = [self.type, self.integer]
+        both = f"{{ {self._vector(kinds[0])}, {self._vector(kinds[1])} }}"
+        found = self.called("reduced", both, *zip((kinds[0], *kinds), (x, r, n), strict=True))
+        parts = [self.emit(f"extractvalue {both} {found}, {at}") for at in (0, 1)]
+        if self.lanes > 1:
+            return parts
+        return [self.emit(f"extractelement <1 x {k}> {p}, i64 0") for k, p in zip(kinds, parts, strict=True)]
 
     def scale(self, x: str, n: str) -> str:
         """x * 2**n, n rounded down, in AVX-512; rounded once however small the result is, infinite beyond the range."""

@@ -8,7 +8,8 @@ Largest errors, in units in the last place of the exact result, with and without
     tanh      4        4        all
     sigmoid   4        4        all, down to subnormal results
     erf       2        4        all
-    sin, cos  2        3        |x| <= 1e6; beyond, an absolute error of |x| 2**-52; NaN above 2**30
+    sin, cos  2        3        all
+    fmod      0        0        all; the sign of x, NaN for infinite x and for y = 0, as in C
     pow       2        4 + 2 |y log x|   integer y for negative finite x, else NaN there; zeros and infinities as in C
 
 NaN gives NaN (but x**0 and 1**y are 1), infinities give the limits (NaN for sin and cos).
@@ -20,7 +21,8 @@ How each is reduced to a polynomial:
     pow       exp(y log x), of float32 in float64; in AVX2 no more of it than 2**-32 of y log x needs
     tanh      from exp(2 |x|) - 1
     erf       its odd series below 1; above, a polynomial (float32) or 1 - exp(log erfc) (float64)
-    sin, cos  by multiples of pi / 2, in float64
+    sin, cos  by multiples of pi / 2, in float64; above FAR in a branch, see `rare_cases.py`
+    fmod      x - trunc(x / y) y, where the quotient is exact but for its last bit; else in a branch
 
 Of float32 shorter polynomials do between the entries of a table, which shuffles look up in a register:
 
@@ -45,6 +47,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from autosched.codegen.llvm.math.rare_cases import FAR
 from autosched.codegen.llvm.math.tables import (
     ERF_PIECES,
     ERF_STEP,
@@ -57,27 +60,28 @@ from autosched.codegen.llvm.math.tables import (
     LOG_PIECES,
     LOG_SIXTEENTHS,
 )
-from autosched.codegen.llvm.math.vector_lanes import LaneWriter
+from autosched.codegen.llvm.math.vector_lanes import LaneWriter, Rarely
 
 # Functions that are one LLVM intrinsic; rounding is to even, as NumPy's.
 INTRINSICS = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven", "abs": "fabs"}
 
 _LIFT = 64  # exponents: results of exp that are at most 1, times 2**_LIFT, are normal numbers
+_SPARE_BITS = 29  # that float64 has more than float32
 _TWO_OVER_PI = 0.6366197723675814
 _HALF_PI = (1.57079632673412561417, 6.07710050630396597660e-11, 2.02226624879595063154e-21)  # 33 + 33 + 53 bits
 
 
 def emit_call(
     fn: str, dtype: str, lanes: int, arg: str, fresh: Callable[[], str], out: Callable[[str], None], fma: bool,
-    shuffled: int = 0,
+    shuffled: int = 0, rarely: Rarely | None = None,
 ) -> str:  # fmt: skip
     """Write `fn` of `arg`, a value of `lanes` x `dtype` (1: a scalar), line by line to `out`; the result's name.
 
     `fresh` gives unused names with their %. `shuffled`: 512 where instructions of AVX-512
-    may be used, 256 where those of AVX2.
+    may be used, 256 where those of AVX2. `rarely`: what writes a branch; without it what is in it is always computed.
     Raises KeyError for a function or dtype that is not in the table above.
     """
-    return _FUNCTIONS[fn](LaneWriter(FORMATS[dtype], lanes, fresh, out, fma, shuffled), arg)
+    return _FUNCTIONS[fn](LaneWriter(FORMATS[dtype], lanes, fresh, out, fma, shuffled, rarely), arg)
 
 
 def emit_or_nan(
@@ -101,6 +105,35 @@ def emit_pow(
         x, y = (narrow.emit(f"fpext {narrow.type} {v} to {wide.type}") for v in (x, y))
     result = _pow(wide, x, y)
     return result if dtype == "float64" else narrow.emit(f"fptrunc {wide.type} {result} to {narrow.type}")
+
+
+def emit_fmod(
+    dtype: str, lanes: int, x: str, y: str, fresh: Callable[[], str], out: Callable[[str], None], fma: bool,
+    rarely: Rarely | None = None,
+) -> str:  # fmt: skip
+    """Write the exact remainder of x / y, with the sign of x."""
+    return _fmod(LaneWriter(FORMATS[dtype], lanes, fresh, out, fma, 0, rarely), x, y)
+
+
+def _fmod(v: LaneWriter, x: str, y: str) -> str:
+    """The quotient, rounded, has a whole part that is too large by one at most; its product with y, and what is left
+    of x, are exact where one rounding multiplies and adds, or where float64 has room for the product."""
+    if not v.fused and v.form.bits == 64:
+        return v.remainder(x, y)
+    a, b, wide = v.unary("fabs", x), v.unary("fabs", y), v
+    limit = 2.0 ** (v.form.fraction + 1)
+    if not v.fused:
+        wide, limit = replace(v, form=FORMATS["float64"]), 2.0**_SPARE_BITS
+        a, b = (v.emit(f"fpext {v.type} {part} to {wide.type}") for part in (a, b))
+    quotient = wide.op("fdiv", a, b)
+    rest = wide.fma(wide.emit(f"fneg {wide.type} {wide.unary('trunc', quotient)}"), b, a)
+    below = wide.compare("olt", rest, wide.number(0.0))
+    rest = wide.select(below, wide.op("fadd", rest, b), rest)
+    far = wide.compare("uge", quotient, wide.number(limit))
+    far = v.emit(f"or {v.bool} {far}, {wide.compare('oeq', b, wide.number(math.inf))}")
+    if wide is not v:
+        rest = v.emit(f"fptrunc {wide.type} {rest} to {v.type}")
+    return v.where_any(far, [v.type], [v.copysign(rest, x)], lambda: [v.remainder(x, y)])[0]
 
 
 def _reduced(v: LaneWriter, x: str, bias: int) -> tuple[str, str]:
@@ -350,6 +383,8 @@ def _sin_cos(v: LaneWriter, x: str, quarter: int) -> str:
     if v.form.bits == 32:
         y = v.emit(f"fptrunc {wide.type} {y} to {v.type}")
         quadrant = v.emit(f"trunc {wide.integer} {quadrant} to {v.integer}")
+    far = v.compare("ogt", v.unary("fabs", x), v.number(FAR))
+    y, quadrant = v.where_any(far, [v.type, v.integer], [y, quadrant], lambda: v.reduced(x, y, quadrant))
     if quarter:
         quadrant = v.iop("add", quadrant, v.whole(quarter))
     square = v.op("fmul", y, y)
@@ -364,8 +399,6 @@ def _sin_cos(v: LaneWriter, x: str, quarter: int) -> str:
     odd = v.iop("and", quadrant, v.whole(1))
     swapped = v.emit(f"icmp ne {v.integer} {odd}, {v.whole(0)}")
     value = v.select(swapped, cosine, sine)
-    reducible = v.compare("olt", v.unary("fabs", x), v.number(2.0**30))
-    value = v.select(reducible, value, v.number(math.nan))
     sign = v.iop("shl", v.iop("and", quadrant, v.whole(2)), v.whole(v.form.bits - 2))
     return v.float(v.iop("xor", v.bits(value), sign))
 

@@ -144,6 +144,8 @@ FUNCTION(fabs) FUNCTION(sin) FUNCTION(cos) FUNCTION(exp2) FUNCTION(log2)
 #undef FUNCTION
 float powf(float, float);
 double pow(double, double);
+float fmodf(float, float);
+double fmod(double, double);
 float fmaf(float, float, float);
 double fma(double, double, double);
 }
