@@ -75,21 +75,34 @@ def div(a: Expr, b: Expr) -> Expr:
     return a / b if DTYPES[promote(a.dtype, b.dtype)].is_float else truncating(a, b)
 
 
-def _remainder(a: Expr, b: Expr) -> Expr:
-    """a - b trunc(a / b), in float64, where that is exact for smaller floats and quotients of up to 2^29."""
-    x, y = te.cast(a, "float64"), te.cast(b, "float64")
-    quotient = te.floor(te.abs(x / y))
-    left = te.select(te.equal(quotient, 0.0), te.abs(x), te.abs(x) - quotient * te.abs(y))
-    return te.cast(te.select(x < 0.0, -left, left), promote(a.dtype, b.dtype))
+def _is_apart(rest: Expr, b: Expr) -> Expr:
+    """Whether `fmod` rounded the quotient up: it has a fraction, and is negative."""
+    return te.all(te.not_equal(rest, 0.0), (rest < 0.0) ^ (b < 0.0))
 
 
 @of_elements
 def mod(a: Expr, b: Expr, fmod: bool = False) -> Expr:
-    """The remainder, with the sign of `b`, or with that of `a` (`fmod`)."""
+    """The remainder, with the sign of `b`, or with that of `a` (`fmod`); of floats it is exact, and where it is 0, that
+    has the sign of `a`."""
     if not DTYPES[promote(a.dtype, b.dtype)].is_float:
         return a - truncating(a, b) * b if fmod else te.mod(a, b)
-    left = _remainder(a, b)
-    return left if fmod else te.select(te.all(te.not_equal(left, 0.0), (left < 0.0) ^ (b < 0.0)), left + b, left)
+    rest = te.fmod(a, b)
+    return rest if fmod else te.select(_is_apart(rest, b), rest + b, rest)
+
+
+@of_elements
+def floor_div(a: Expr, b: Expr) -> Expr:
+    """a / b, rounded down. Of floats, whose quotient may round up to the whole number above, what has no remainder is
+    divided: that is a whole number but for its last bit. A zero has the sign of a / b."""
+    if not DTYPES[promote(a.dtype, b.dtype)].is_float:
+        return te.floordiv(a, b)
+    rest = te.fmod(a, b)
+    quotient = (a - rest) / b
+    down = te.floor(quotient)
+    nearest = te.select(quotient - down > 0.5, down + 1.0, down)
+    below = te.select(_is_apart(rest, b), nearest - 1.0, nearest)
+    signed = te.select(te.equal(below, 0.0), a / b * 0.0, below)
+    return te.select(te.equal(b, 0.0), a / b, signed)
 
 
 @of_elements
@@ -141,10 +154,11 @@ def minimum(*values: Expr) -> Expr:
 
 
 @of_elements
-def sign(x: Expr) -> Expr:
-    """1, -1, or x itself where it is 0 or NaN."""
-    one = te.const(1, x.dtype)
-    return te.select(x > 0, one, x if DTYPES[x.dtype].kind == "u" else te.select(x < 0, te.const(-1, x.dtype), x))
+def sign(x: Expr, keeps_nan: bool = True) -> Expr:
+    """1, -1 or 0; of NaN NaN, if it `keeps_nan`, else 0."""
+    one, zero = te.const(1, x.dtype), te.const(0, x.dtype)
+    rest = te.select(te.not_equal(x, x), x, zero) if DTYPES[x.dtype].is_float and keeps_nan else zero
+    return te.select(x > 0, one, rest if DTYPES[x.dtype].kind == "u" else te.select(x < 0, te.const(-1, x.dtype), rest))
 
 
 @of_elements

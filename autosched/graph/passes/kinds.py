@@ -74,6 +74,7 @@ BROADCASTING = COMMUTATIVE | frozenset(
         "div",
         "pow",
         "mod",
+        "floor_div",
         "maximum",
         "minimum",
         "less",

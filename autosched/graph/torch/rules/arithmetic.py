@@ -137,20 +137,12 @@ def div_mode(b: TraceBuilder, x: Operand, y: Operand, rounding_mode: str | None 
 
 @rule("aten.floor_divide.default", "aten.floor_divide.Scalar")
 def floor_divide(b: TraceBuilder, x: Operand, y: Operand) -> Value:
-    kind = b.result.dtype
-    if DTYPES[kind].is_float:
-        return b.emit("floor", div(b, x, y))
-    p, q = b.operand(x, kind), b.operand(y, kind)
-    return b.emit("div", b.emit("sub", p, b.emit("mod", p, q)), q)  # the rest has the sign of q
+    return in_result_type("floor_div")(b, x, y)
 
 
 @rule("aten.remainder.Tensor", "aten.remainder.Scalar")
 def remainder(b: TraceBuilder, x: Operand, y: Operand) -> Value:
-    kind = b.result.dtype
-    p, q = b.operand(x, kind), b.operand(y, kind)
-    if not DTYPES[kind].is_float:
-        return b.emit("mod", p, q)
-    return b.emit("sub", p, b.emit("mul", b.emit("floor", b.emit("div", p, q)), q))
+    return in_result_type("mod")(b, x, y)
 
 
 @rule("aten.fmod.Tensor", "aten.fmod.Scalar")

@@ -23,7 +23,7 @@ def in_result_type(operator: str, **attributes: Any) -> Callable[..., Value]:
 
 _SAME_NAME = (
     *("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan", "asin", "acos", "atan", "sinh"),
-    *("cosh", "tanh", "asinh", "acosh", "atanh", "erf", "sigmoid", "relu", "floor", "ceil", "round", "sign"),
+    *("cosh", "tanh", "asinh", "acosh", "atanh", "erf", "sigmoid", "relu", "floor", "ceil", "round"),
     *("bitwise_not", "silu", "mish", "log1p", "expm1"),
 )
 enter_all({f"aten.{name}.default": in_result_type(name) for name in _SAME_NAME})
@@ -32,6 +32,7 @@ enter_all(
         "aten.hardsigmoid.default": in_result_type("hard_sigmoid", alpha=1.0 / 6.0, beta=0.5),
         "aten.hardswish.default": in_result_type("hard_swish"),
         "aten.relu6.default": in_result_type("clip", low=0.0, high=6.0),
+        "aten.sign.default": in_result_type("sign", keeps_nan=False),
         "aten.square.default": lambda b, x: b.emit("mul", x, x),
         "aten.logical_not.default": lambda b, x: b.emit("logical_not", b.cast(x, "bool")),
         "aten.isnan.default": lambda b, x: b.emit("isnan", x),
