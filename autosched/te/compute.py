@@ -18,6 +18,7 @@ from autosched.ir.expr import INDEX, Expr, Var, call, known_dtype
 from autosched.ir.expr import cast as ir_cast
 from autosched.ir.expr import select as ir_select
 from autosched.te.checks import check_op, check_shape
+from autosched.te.reducer_laws import check_laws
 from autosched.te.reducers import Reduce, Reduction, pair, to_expr, typed_const
 from autosched.te.tensor import Axis, AxisVar, ComputeOp, PlaceholderOp, Tensor, TensorLoad, postorder, rewrite
 
@@ -166,6 +167,8 @@ class _Stages:
             tuple(inputs.values()),
         )
         check_op(op)
+        if op.reducer is not None:
+            check_laws(op.reducer, name)
         return op
 
     def _hoist(self, name: str, node: Reduce, known: tuple[AxisVar, ...]) -> Expr:

@@ -177,7 +177,8 @@ def reducer(combine: Callable[[Any, Any], Any], identity: Any, name: str = "redu
 
     `combine(lhs, rhs)` takes two values, or two tuples of values for a tuple of operands, and returns the combined
     one; it must be associative and commutative, for the search reorders and splits reductions. `identity` is the
-    value (or tuple of values) that changes nothing, or a function of the operands' dtypes returning it.
+    value (or tuple of values) that changes nothing, or a function of the operands' dtypes returning it. Both are tried
+    on random numbers where the reducer is used, and refused where they do not hold.
     """
     if not callable(combine):
         raise ExpressionError(f"combine of te.reducer must be a function of (lhs, rhs) but is {combine!r}")

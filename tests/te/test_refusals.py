@@ -153,6 +153,64 @@ def test_refusals_of_reducers(case):
         te.reducer(combine, identity, "r")((A1[0], A1[1]), axis=K)
 
 
+ONE, TWO = ("float32",), ("float32", "float32")
+# name -> combine, identity, types of the operands, what the sentence says
+LAWLESS = {
+    "recurrence": (lambda p, q: (p[0] * q[0], p[1] * q[0] + q[1]), (1.0, 0.0), TWO, "is not commutative"),
+    "recurrence of integers": (lambda p, q: (p[0] * q[0], p[1] * q[0] + q[1]), (1, 0), ("int8", "int8"), "commutative"),
+    "difference": (lambda p, q: p - q, 0, ("int64",), "is not commutative"),
+    "first": (lambda p, q: p, 0.0, ONE, "is not commutative"),
+    "implication": (lambda p, q: te.logical_not(p) | q, True, ("bool",), "is not commutative"),
+    "mean": (lambda p, q: (p + q) * 0.5, 0.0, ONE, r"is not associative: combine\(combine"),
+    "sum from 1": (lambda p, q: p + q, 1, ("int32",), r"identity that changes numbers: combine\(\d+, identity\) is"),
+    "sum from nearly 0": (lambda p, q: p + q, 1e-3, ONE, "identity that changes numbers"),
+    "maximum from above": (lambda p, q: te.max(p, q), 1e30, ONE, "identity that changes numbers"),
+}
+LAWFUL = {
+    "norm": (lambda p, q: te.sqrt(p * p + q * q), 0.0, ONE),
+    "maximum above 0": (lambda p, q: te.max(p, q), 0, ("uint8",)),
+    "sum up to 1": (lambda p, q: te.min(p + q, 1.0), 0.0, ONE),
+    "log of a sum": (lambda p, q: te.log(te.exp(p) + te.exp(q)), -np.inf, ("float64",)),
+    "product in a field": (lambda p, q: p * q % 7, 1, ("int32",)),
+    "parity": (te.not_equal, False, ("bool",)),
+    "bits": (lambda p, q: p & q, -1, ("int8",)),
+    "either of equals": (
+        lambda p, q: tuple(te.select(p[1] >= q[1], a, b) for a, b in zip(p, q, strict=True)),
+        (-1, -128),
+        ("int64", "int8"),
+    ),
+    "complex product": (lambda p, q: (p[0] * q[0] - p[1] * q[1], p[0] * q[1] + p[1] * q[0]), (1.0, 0.0), TWO),
+    "weighted mean": (lambda p, q: ((p[0] * p[1] + q[0] * q[1]) / (p[1] + q[1]), p[1] + q[1]), (0.0, 0.0), TWO),
+    "softmax": (
+        lambda p, q: (
+            te.max(p[0], q[0]),
+            p[1] * te.exp(p[0] - te.max(p[0], q[0])) + q[1] * te.exp(q[0] - te.max(p[0], q[0])),
+        ),
+        (-np.inf, 0.0),
+        TWO,
+    ),
+}
+
+
+def reduced(combine, identity, dtypes):
+    """A use of a reducer."""
+    operands = tuple(te.placeholder((8,), d, name=f"X{n}")[K] for n, d in enumerate(dtypes))
+    own, operand = te.reducer(combine, identity, "r"), operands if len(operands) > 1 else operands[0]
+    return te.compute((1,), lambda i: own(operand, axis=K), name="Y")
+
+
+@pytest.mark.parametrize("case", LAWLESS)
+def test_a_reducer_whose_order_matters_is_refused(case):
+    combine, identity, dtypes, message = LAWLESS[case]
+    with pytest.raises(ExpressionError, match=f"stage Y: reducer r .*{message}.*; the search splits reductions"):
+        reduced(combine, identity, dtypes)
+
+
+@pytest.mark.parametrize("case", LAWFUL)
+def test_a_reducer_may_be_right_for_some_numbers_alone(case):
+    reduced(*LAWFUL[case])
+
+
 def test_reducer_of_nothing_is_refused():
     with pytest.raises(ExpressionError, match="r got an empty tuple of operands"):
         te.reducer(lambda x, y: x, 0.0, "r")((), axis=K)
