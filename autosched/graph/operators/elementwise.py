@@ -85,7 +85,8 @@ def mod(a: Expr, b: Expr, fmod: bool = False) -> Expr:
     """The remainder, with the sign of `b`, or with that of `a` (`fmod`); of floats it is exact, and where it is 0, that
     has the sign of `a`."""
     if not DTYPES[promote(a.dtype, b.dtype)].is_float:
-        return a - truncating(a, b) * b if fmod else te.mod(a, b)
+        rest = te.mod(a, b)
+        return te.select(te.all(te.not_equal(rest, 0), (a < 0) ^ (b < 0)), rest - b, rest) if fmod else rest
     rest = te.fmod(a, b)
     return rest if fmod else te.select(_is_apart(rest, b), rest + b, rest)
 
@@ -116,12 +117,17 @@ def pow_(a: Expr, b: Expr) -> Expr:
 
 
 def _whole_power(a: Expr, b: Expr) -> Expr:
-    """By squares of a for the bits of b, of which six are more than any result has room for but 0, 1 and -1."""
+    """By squares of a for the bits of b: the last bits of the result, and 1 / a without its fraction for negative b.
+    The powers of odd numbers of n bits repeat after 2**(n - 2), those of even ones are 0 from the n-th on."""
     result, square = te.const(1, a.dtype), a
-    for bit in range(6):
-        result = te.select(te.equal((b >> bit) & 1, 1), result * square, result)
-        square = square * square
-    return te.select(te.all(te.equal(a, 0), b > 0), te.const(0, a.dtype), result)
+    for bit in range(min(DTYPES[a.dtype].bits - 2, DTYPES[b.dtype].bits - 1)):
+        result = result * te.select(te.equal((b >> bit) & 1, 1), square, 1)
+        square = te.pow(square, 2)  # of one operand: expressions are walked as trees
+    result = te.select(te.all(te.equal(a & 1, 0), b >= DTYPES[a.dtype].bits), te.const(0, a.dtype), result)
+    if DTYPES[b.dtype].kind == "u":
+        return result
+    is_unit = te.equal(a, 1) if DTYPES[a.dtype].kind == "u" else te.any(te.equal(a, 1), te.equal(a, -1))
+    return te.select(te.all(b < 0, te.logical_not(is_unit)), te.const(0, a.dtype), result)
 
 
 @of_elements

@@ -286,7 +286,7 @@ _BINARY: dict[str, Callable[[Bounded, Bounded, str], Bounded]] = {
     "or": _logical(np.logical_or, True),
     "floordiv": _integer(np.floor_divide),
     "mod": _integer(np.mod),
-    "ceildiv": _integer(lambda a, b: -np.floor_divide(-a, b)),
+    "ceildiv": _integer(lambda a, b: np.floor_divide(a, b) + (np.mod(a, b) != 0)),
     "bitand": _integer(np.bitwise_and),
     "bitor": _integer(np.bitwise_or),
     "bitxor": _integer(np.bitwise_xor),
