@@ -26,7 +26,21 @@ _FLOAT_FUNCTIONS: tuple[Callable[[Expr], Expr], ...] = (
     lambda x: te.floor(x),
     lambda x: te.round(x),
     lambda x: x * 0.5 + 1.0,
+    lambda x: te.sin(x * 3.0),
+    lambda x: te.cos(x * 3e7),  # beyond what a few instructions reduce
+    lambda x: te.fmod(x * 5.0, 0.3),
+    lambda x: te.fmod(x * 1e9, 3.0),
+    lambda x: te.floor(x * 49.0 / 49.0),
 )
+
+
+def at_an_end(x: Expr) -> Expr:
+    """Integers near the largest number of their type, or near the least."""
+    low, high = DTYPES[x.dtype].integer_range
+    near = x & 7
+    return te.select(te.equal(x & 1, 0), te.const(high, x.dtype) - near, te.const(low, x.dtype) + near)
+
+
 _INT_FUNCTIONS: tuple[Callable[[Expr], Expr], ...] = (
     te.abs,
     lambda x: -x,
@@ -40,6 +54,10 @@ _INT_FUNCTIONS: tuple[Callable[[Expr], Expr], ...] = (
     lambda x: x ^ 5,
     lambda x: x >> 1,
     lambda x: x << 1,
+    at_an_end,
+    lambda x: at_an_end(x) // 3,
+    lambda x: at_an_end(x) % 7,
+    lambda x: te.abs(at_an_end(x)),
 )
 _PAIRS: tuple[Callable[[Expr, Expr], Expr], ...] = (
     lambda x, y: x + y,
@@ -50,6 +68,12 @@ _PAIRS: tuple[Callable[[Expr, Expr], Expr], ...] = (
     te.minimum,
     lambda x, y: te.select(x < y, x, y * 2),
     lambda x, y: te.select(te.equal(x, y), y, x),
+)
+_INT_PAIRS: tuple[Callable[[Expr, Expr], Expr], ...] = (
+    lambda x, y: at_an_end(x) // y,  # by 0 as well, and the least number by -1
+    lambda x, y: x // at_an_end(y),
+    lambda x, y: at_an_end(x) % y,
+    lambda x, y: te.minimum(at_an_end(x), y),
 )
 _BOOL_PAIRS: tuple[Callable[[Expr, Expr], Expr], ...] = (
     lambda x, y: x & y,
@@ -74,7 +98,10 @@ def pair(rng: random.Random, x: Expr, y: Expr) -> Expr:
     if x.dtype == y.dtype == "bool":
         return rng.choice(_BOOL_PAIRS)(x, y)
     if DTYPES[x.dtype].is_float and y.dtype != "bool" and rng.random() < 0.1:
-        return x / (te.abs(y) + 1.0)
+        divisor = te.abs(y) + 1.0
+        return rng.choice((x / divisor, te.fmod(x, divisor), te.floor(x / divisor)))
+    if DTYPES[x.dtype].is_integer and DTYPES[y.dtype].is_integer and rng.random() < 0.15:
+        return rng.choice(_INT_PAIRS)(x, y)
     return rng.choice(_PAIRS)(x, y)
 
 

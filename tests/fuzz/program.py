@@ -13,7 +13,14 @@ _SYMBOLS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<", "le": "<=", "gt": ">",
     "ge": ">=", "and": "&", "or": "|", "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>",
 }  # fmt: skip
-_FUNCTIONS = {"min": "te.minimum", "max": "te.maximum", "pow": "te.pow", "fmod": "te.fmod", "eq": "te.equal", "ne": "te.not_equal"}
+_FUNCTIONS = {
+    "min": "te.minimum",
+    "max": "te.maximum",
+    "pow": "te.pow",
+    "fmod": "te.fmod",
+    "eq": "te.equal",
+    "ne": "te.not_equal",
+}
 _BUILT_IN = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 
 
