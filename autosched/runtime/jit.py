@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
+from autosched.codegen.llvm.math.rare_cases import are_called
 from autosched.errors import TargetError
 from autosched.runtime.pool import MAX_THREADS, bound_parallel_ir, exported_pool_ir, pool_ir
 from autosched.runtime.spills import stack_accesses
@@ -233,7 +234,7 @@ def _compiled(ir: str, target: Target, level: int = CODEGEN_LEVEL) -> tuple[byte
     """An object, and the options that it is made with: of two schedules the one with fewer vectors on the stack."""
     usual = () if target.reduces_strength else LEFT_OUT
     code = _object(ir, target, level, usual)
-    if (spilled := stack_accesses(code, target)) == 0:
+    if are_called(ir) or (spilled := stack_accesses(code, target)) == 0:  # what waits for a call is there in any order
         return code, usual
     other = _object(ir, target, level, in_order := (*usual, *IN_ORDER))
     return (other, in_order) if stack_accesses(other, target) < spilled else (code, usual)

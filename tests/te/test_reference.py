@@ -150,6 +150,10 @@ def test_steps_of_inexact_values_allow_both_sides_only_near_the_step() -> None:
     ref = elementwise(lambda v: (v * 0.3).astype("int32"), x)
     assert ref.value.dtype == np.int32
     assert ref.bound.tolist() == [0.0, 1.0, 0.0]
+    ref = elementwise(lambda v: te.fmod(v * 0.3, 1.0), x)
+    assert within(ref, np.fmod(x * F32(0.3), F32(1.0))).all()
+    assert (ref.bound < 1e-6).tolist() == [True, False, True]
+    assert not elementwise(lambda v: te.fmod(v, 0.3), x).bound.any()
     ref = elementwise(lambda v: te.select(v * 0.3 >= 1.0, 5.0, 2.0), x)
     assert ref.bound.tolist() == [0.0, 3.0, 0.0]
 

@@ -348,8 +348,6 @@ def call(fn: str, x: Bounded, dtype: str) -> Bounded:
     function, propagate, units = _FUNCTIONS[fn]
     value = np.asarray(function(x.value))
     err = None if x.err is None else propagate(x, value, x.err)
-    if fn in ("sin", "cos"):  # the reduction of the argument leaves an absolute error
-        err = errors(err, np.asarray(_FAST * unit(dtype)))
     return rounded(value, err, dtype, units, (x,))
 
 

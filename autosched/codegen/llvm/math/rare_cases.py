@@ -204,6 +204,11 @@ done:
 }"""
 
 
+def are_called(text: str) -> bool:
+    """Whether a text of LLVM calls one of these functions."""
+    return _CALLED.search(text) is not None
+
+
 def definitions(functions: Iterable[str]) -> list[str]:
     """The functions of this file that `functions`, texts, call."""
     called = sorted({found.groups() for text in functions for found in _CALLED.finditer(text)})
