@@ -18,6 +18,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from autosched.graph.torch.load import can_load, drop_empty_parts, drop_restrides
 from autosched.graph.torch.sizes import NoNumber, numbers_for, with_numbers
+from autosched.network.memory_order import order_of
 from autosched.network.nearest import NearestSchedules
 from autosched.network.torch_options import BackendOptions, warn_once
 from autosched.network.torch_part import Part
@@ -26,6 +27,10 @@ Compiled = Callable[..., Any]
 CHOICES = 16  # of sizes that a graph is compiled for
 _PREFIX = "autosched_"
 _STAYS = "stays_with_torch"  # in the `meta` of a node
+# Operators that address the storage below their operand.
+_STRIDED = tuple(
+    getattr(torch.ops.aten, name).default for name in ("as_strided", "as_strided_copy", "as_strided_scatter")
+)
 _MANY = (
     f"autosched has compiled a graph for {CHOICES} choices of sizes, and runs others as torch has them: "
     "bring inputs to fewer sizes, by padding them say"
@@ -138,6 +143,7 @@ def partitioned(
     frozen = {node.name for n, node in enumerate(graph.graph.find_nodes(op="placeholder")) if n in weights}
     drop_empty_parts(graph.graph)
     drop_restrides(graph.graph)
+    _set_strided_apart(graph)
     _set_views_apart(graph)
     partitioner = CapabilityBasedPartitioner(graph, _Supported(), allows_single_node_partition=True)
     found = [p for p in partitioner.propose_partitions() if not all(is_free(node) for node in p.nodes)]
@@ -181,22 +187,69 @@ def is_free(node: fx.Node) -> bool:
     return schema is None or any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
 
 
+def _views_below(node: fx.Node) -> tuple[list[fx.Node], fx.Node]:
+    """The views that `node` is made by, itself first, and the tensor that owns the storage."""
+    views: list[fx.Node] = []
+    while node.op == "call_function" and is_free(node) and len(node.all_input_nodes) == 1:
+        (source,) = node.all_input_nodes
+        if node.target is operator.getitem and not is_free(source):
+            break  # one of several results of an operator that computes
+        views.append(node)
+        node = source
+    return views, node
+
+
+def _copy_views(graph: fx.Graph, views: Sequence[fx.Node], copies: dict[fx.Node, fx.Node]) -> None:
+    """Enters copies of `views` that stay with torch, at the place where the graph inserts."""
+    for view in reversed(views):
+        if view not in copies:
+            copies[view] = graph.node_copy(view, lambda n: copies.get(n, n))
+            copies[view].meta[_STAYS] = True
+
+
+def _set_strided_apart(graph: fx.GraphModule) -> None:
+    """Leave to torch every operator that addresses a storage, and the views between the storage and the operator: a
+    program would return the elements of a view packed."""
+    copies: dict[fx.Node, fx.Node] = {}
+    owners: dict[fx.Node, fx.Node] = {}
+    for node in [node for node in graph.graph.nodes if node.target in _STRIDED]:
+        node.meta[_STAYS] = True
+        views, owner = _views_below(node.args[0])
+        with graph.graph.inserting_before(node):
+            if owner.op == "call_function" and owner not in owners:
+                owners[owner] = copies[owner] = _with_own_strides(graph.graph, owner)
+            _copy_views(graph.graph, views, copies)
+        node.replace_input_with(node.args[0], copies.get(node.args[0], node.args[0]))
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+
+
+def _with_own_strides(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """The result of `node` in a storage of the strides that torch says. Programs return dense results so; an operator
+    of torch's may return other strides where its operand is a view that a program packed."""
+    value = node.meta["val"]
+    if can_load(node) and value.storage_offset() == 0 and order_of(tuple(value.shape), value.stride()) is not None:
+        return node
+    empty = graph.call_function(
+        torch.ops.aten.empty_strided.default,
+        (list(value.shape), list(value.stride())),
+        {"dtype": value.dtype, "device": value.device},
+    )
+    made = graph.call_function(torch.ops.aten.copy.default, (empty, node))
+    for new in (empty, made):
+        new.meta.update(val=value, **{_STAYS: True})
+    return made
+
+
 def _set_views_apart(graph: fx.GraphModule) -> None:
     """What the graph returns that is a view of an argument is made by torch at no cost; a program would copy it."""
     (end,) = graph.graph.find_nodes(op="output")
     copies: dict[fx.Node, fx.Node] = {}
     for node in end.all_input_nodes:
-        chain: list[fx.Node] = []
-        at = node
-        while at.op == "call_function" and is_free(at) and len(at.all_input_nodes) == 1:
-            chain.append(at)
-            at = at.all_input_nodes[0]
-        if not chain or at.op != "placeholder":
+        views, owner = _views_below(node)
+        if not views or owner.op != "placeholder":
             continue
         with graph.graph.inserting_before(end):
-            for old in reversed(chain):
-                if old not in copies:
-                    copies[old] = graph.graph.node_copy(old, lambda n: copies.get(n, n))
-                    copies[old].meta[_STAYS] = True
+            _copy_views(graph.graph, views, copies)
         end.replace_input_with(node, copies[node])
     graph.recompile()
