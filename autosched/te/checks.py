@@ -140,8 +140,8 @@ def _check_bounds(op: ComputeOp) -> None:
         for dim, (index, extent) in enumerate(zip(load.indices, shape, strict=True)):
             low = prover.lower(index, facts)
             high = -prover.lower(-index, facts)
-            if low >= 0 and high < extent:
-                continue
+            if (low >= 0 and high < extent) or any(-prover.lower(-fact, ()) < 0 for fact in facts):
+                continue  # inside, or in a branch that is never taken
             under = " under its condition" if facts else ""
             end = " (it does not count from the end)" if high < 0 else ""
             raise ExpressionError(

@@ -104,6 +104,13 @@ def test_data_may_be_an_index_anywhere():
         stage(lambda i: V[I[i]] + V[i + 1])
 
 
+def test_a_branch_that_is_never_taken_may_read_anywhere():
+    assert stage(lambda i: V[te.min(i // 8 + 5, 5)]).shape == (8,)
+    assert stage(lambda i: V[te.max(i // 8 - 1, 0)]).shape == (8,)
+    with pytest.raises(ExpressionError, match=r"reads V\[i//8 - 1\] out of bounds"):
+        stage(lambda i: te.select(i // 8 <= 1, V[i // 8 - 1], 0.0))
+
+
 def padded(h):
     return te.all(h >= 1, h < 9)
 
