@@ -65,7 +65,7 @@ COORDINATES: Mapping[str, Callable[[int, int, Fraction], tuple[Fraction, Fractio
     "asymmetric": lambda n, m, step: (step, Fraction(0)),
     "half_pixel_symmetric": _half_pixel_symmetric,
     "tf_half_pixel_for_nn": lambda n, m, step: (step, step * _HALF),
-    "align_corners": lambda n, m, step: ((n - 1) / (n / step - 1) if n != step else Fraction(0), Fraction(0)),
+    "align_corners": lambda n, m, step: (Fraction(n - 1, max(m - 1, 1)), Fraction(0)),
 }
 
 # The nearest element to p / q.
@@ -131,9 +131,9 @@ def resize(
     for axis, (n, m) in enumerate(zip(x.shape, sizes, strict=True)):
         scale = None if scales is None else Fraction(scales[axis]).limit_denominator(_FINEST)
         step = Fraction(n, m) if scale is None else 1 / scale
-        slope, start = form(n, m, step)
-        if n == m and slope == 1 and start == 0:
+        if n == m and step == 1:
             continue
+        slope, start = form(n, m, step)
         common = math.lcm(slope.denominator, start.denominator)
         source = _Source(int(slope * common), int(start * common), common, n, m)
         if mode == "nearest":

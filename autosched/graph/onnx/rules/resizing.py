@@ -66,6 +66,9 @@ def resized(
 ) -> str:
     mode = site.attribute("mode", "nearest")
     crops = coordinates == "tf_crop_and_resize"
+    if sizes == site.shape(x) and not crops:  # whatever the scales are, as ONNX Runtime has it
+        site.ignore("antialias", "exclude_outside", "extrapolation_value", "cubic_coeff_a")
+        return x
     if crops or (mode != "nearest" and (site.attribute("antialias", 0) or site.attribute("exclude_outside", 0))):
         return by_tables(site, x, sizes, scales, coordinates)
     site.ignore("antialias", "exclude_outside", "extrapolation_value")
@@ -89,6 +92,7 @@ NEAREST: Mapping[str, Callable[[Array], Array]] = {
 
 
 def by_tables(site: Site, x: str, sizes: tuple[int, ...], scales: tuple[float, ...] | None, coordinates: str) -> str:
+    site.ignore("mode", "nearest_mode", "antialias", "exclude_outside", "cubic_coeff_a")
     own = site.shape(x)
     factors = scales or tuple(m / n for n, m in zip(own, sizes, strict=True))
     rest = site.attribute("extrapolation_value", 0.0)
@@ -111,7 +115,7 @@ def places_of(site: Site, axis: int, n: int, m: int, factor: float, coordinates:
     if coordinates == "tf_crop_and_resize":
         start, end = crop_of(site, axis)
         inside = (end - start) * (n - 1)
-        steps = np.arange(m) / (n * factor - 1) if m > 1 else np.full(1, 0.5)
+        steps = np.arange(m) / (m - 1) if m > 1 else np.full(1, 0.5)
         return steps * inside + start * (n - 1)
     if coordinates not in COORDINATES:
         raise GraphError(f"the coordinates {coordinates} are not supported")

@@ -197,12 +197,16 @@ enter_all({f"aten.adaptive_max_pool{n}d.default": adaptive_max for n in (1, 2, 3
 
 
 def resized(b: TraceBuilder, x: Value, mode: str, coordinates: str, scales: Sequence[float | None]) -> Value:
-    """To the shape that torch found. Scales that a user gave, not the ratio of sizes, say where a result reads."""
+    """To the shape that torch found. Scales that a user gave, not the ratio of sizes, say where a result reads, but for
+    the sizes that torch takes the ratio of."""
     sizes = b.result.shape
+    by_ratio = {"nearest": (1, 2), "linear": (1,)}.get(mode, ())
     factors: tuple[float, ...] | None = None
     if any(scale is not None for scale in scales):
-        pairs = zip(scales, sizes[2:], x.shape[2:], strict=True)
-        factors = (1.0, 1.0, *(new / old if scale is None else float(scale) for scale, new, old in pairs))
+        factors = (1.0, 1.0)
+        for scale, new, old in zip(scales, sizes[2:], x.shape[2:], strict=True):
+            is_ratio = scale is None or any(new == times * old for times in by_ratio)
+            factors = (*factors, new / old if is_ratio else float(scale))
     return b.emit("resize", x, sizes=sizes, mode=mode, coordinates=coordinates, nearest="floor", scales=factors)
 
 
