@@ -207,6 +207,22 @@ def test_quantised_vectors_are_matrices(shapes):
     np.testing.assert_array_equal(y, (a.astype(int) - 7) @ (b.astype(int) - 100))
 
 
+@pytest.mark.parametrize(
+    "numbers", [[0, 0, 0], [-0.0], [3, 1], [-3, -1], [-0.5, 254.5], [-1.5, 0, 0.5, 1.5, 2.5, 253.5]]
+)
+def test_numbers_are_quantised_by_the_scale_that_they_need(numbers):
+    """Halves are rounded to the even byte, of the zero as well; zeros have the scale 1, as in ONNX Runtime."""
+    x = np.float32(numbers)
+    low, high = min(x.min(), np.float32(0)), max(x.max(), np.float32(0))
+    scale = (high - low) / np.float32(255) if high > low else np.float32(1)
+    zero = np.rint(-low / scale)
+    graph = import_model(model([node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])], {"x": x.shape}, "ysz"), {}, {})
+    expected = [np.clip(np.rint(x / scale) + zero, 0, 255), scale, zero]
+    for results in (tuple(interpret(graph, {"x": x}).values()), compile_graph(graph, threads=1)(x)):
+        for result, array, dtype in zip(results, expected, ("uint8", "float32", "uint8"), strict=True):
+            np.testing.assert_array_equal(result, array.astype(dtype), strict=True)
+
+
 def test_one_scale_needs_no_axis():
     """Of a vector there is no axis 1, which is the default."""
     nodes = [node("Cast", ["x"], ["q"], to=6), node("DequantizeLinear", ["q", "scale", "zero"], ["y"])]

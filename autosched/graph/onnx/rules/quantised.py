@@ -69,6 +69,25 @@ def quantised_axis(site: Site, x: str, scale: str) -> int:
     return site.axis(axis, site.rank(x)) if site.shape(scale) not in ((), (1,)) else 0
 
 
+@rule("DynamicQuantizeLinear")
+def quantize_dynamically(site: Site) -> Results:
+    return dynamically_quantised(site, site.input(0))
+
+
+def dynamically_quantised(site: Site, x: str) -> tuple[str, str, str]:
+    """x in bytes, the scale that its numbers and 0 need, and the byte that stands for 0. The scale of zeros is 1, as in
+    ONNX Runtime, where the standard's definition divides by 0."""
+    axes, number = tuple(range(site.rank(x))), site.dtype(x)
+    zero = site.constant(0, number)
+    high = site.emit("maximum", site.emit("reduce_max", x, axes=axes, keepdims=False), zero)
+    low = site.emit("minimum", site.emit("reduce_min", x, axes=axes, keepdims=False), zero)
+    step = site.emit("div", site.emit("sub", high, low), site.constant(255, number))
+    scale = site.emit("where", site.emit("equal", high, low), site.constant(1, number), step)
+    shift = site.emit("round", site.emit("div", site.emit("neg", low), scale))
+    own = site.cast(site.emit("clip", shift, low=0.0, high=255.0), "uint8")
+    return site.emit("quantize", x, scale, own, axis=0, dtype="uint8"), scale, own
+
+
 @rule("MatMulInteger")
 def matmul_integer(site: Site) -> Results:
     return integer_product(site, site.input(0), site.input(1), site.optional(2), site.optional(3))

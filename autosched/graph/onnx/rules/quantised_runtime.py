@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autosched.graph.onnx.rules.microsoft import DOMAIN
-from autosched.graph.onnx.rules.quantised import integer_product, requantised
+from autosched.graph.onnx.rules.quantised import dynamically_quantised, integer_product, requantised
 from autosched.graph.onnx.rules.windows import window_of
 from autosched.graph.onnx.site import Results, Site, refuse, rule
 
@@ -116,15 +116,7 @@ def matmul_to_float(site: Site) -> Results:
 @rule("DynamicQuantizeMatMul", domain=DOMAIN)
 def dynamic_matmul(site: Site) -> Results:
     """a as floats, whose scale is what its numbers need; b with its scale and zero; a bias."""
-    a = site.input(0)
-    axes, number = tuple(range(site.rank(a))), site.dtype(a)
-    zero = site.constant(0, number)
-    high = site.emit("maximum", site.emit("reduce_max", a, axes=axes, keepdims=False), zero)
-    low = site.emit("minimum", site.emit("reduce_min", a, axes=axes, keepdims=False), zero)
-    scale = site.emit("div", site.emit("sub", high, low), site.constant(255, number))
-    shift = site.emit("round", site.emit("div", site.emit("neg", low), scale))
-    own = site.cast(site.emit("clip", shift, low=0.0, high=255.0), "uint8")
-    bytes_ = site.emit("quantize", a, scale, own, axis=0, dtype="uint8")
+    bytes_, scale, own = dynamically_quantised(site, site.input(0))
     sums = integer_product(site, bytes_, site.input(1), own, site.optional(3))
     return with_scale(site, sums, [scale, site.input(2)], site.optional(4))
 
