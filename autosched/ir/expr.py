@@ -22,6 +22,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
 from autosched.errors import ExpressionError
@@ -364,7 +365,14 @@ def binary(op: str, lhs: ExprLike, rhs: ExprLike) -> Expr:
         if value is not None:
             return Const(value, "bool" if op in TRUTHS else dtype)
     simpler = _neutral(op, a, b)
-    return Binary(op, a, b) if simpler is None else simpler
+    if simpler is None or (isinstance(simpler, Const) and op in ARITHMETIC and (_reads(a) or _reads(b))):
+        return Binary(op, a, b)  # not 0: an input would be lost
+    return simpler
+
+
+@lru_cache(maxsize=1 << 14)
+def _reads(expr: Expr) -> bool:
+    return isinstance(expr, Load) or any(map(_reads, expr.children))
 
 
 # Kind of the operands -> what cannot be done with them.

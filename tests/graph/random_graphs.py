@@ -137,6 +137,19 @@ def binary(m: GraphMaker) -> None:
     m.keep(m.draft.add_node(m.rng.choice(BINARY), *pair))
 
 
+def whole_numbers(m: GraphMaker) -> None:
+    """Integers of which some are zero by algebra, as floats again."""
+    if not (x := m.pick()):
+        return
+    near = m.draft.round(m.draft.mul(m.draft.tanh(x), 9.0))
+    ids = m.draft.cast(near, dtype=m.rng.choice(("int8", "int32", "int64")))
+    zero = m.draft.constant(0, m.draft.values[ids].dtype)
+    way = m.rng.choice(("sub", "bitwise_xor", "not_equal", "mul", "bitwise_and"))
+    none = m.draft.add_node(way, ids, zero if way in ("mul", "bitwise_and") else ids)
+    total = m.draft.add(m.draft.cast(none, dtype="float32"), m.draft.cast(ids, dtype="float32"))
+    m.keep(m.rng.choice((total, m.draft.cast(none, dtype="float32"))))
+
+
 def choice(m: GraphMaker) -> None:
     if x := m.pick():
         other = m.rng.choice([name for name in m.pool if m.of(name) == m.of(x)])
@@ -305,6 +318,6 @@ def _direction(m: GraphMaker, rows: list[str], hidden: int, way: int) -> list[st
 
 
 STEPS: tuple[Callable[[GraphMaker], None], ...] = (
-    *(unary, binary, binary, choice, transpose, transpose, reshape, reshape, slice_or_flip, split, concat, expand),
-    *(gather, reduction, rows, product, product, convolution, attention, recurrence),
+    *(unary, binary, binary, whole_numbers, choice, transpose, transpose, reshape, reshape, slice_or_flip, split),
+    *(concat, expand, gather, reduction, rows, product, product, convolution, attention, recurrence),
 )

@@ -234,6 +234,14 @@ def test_bytes_against_arithmetic():
     assert not pays_to_take_in(kept, [2000], rates)
 
 
+def test_what_is_zero_by_algebra_is_computed():
+    """Kernels of differences of integers and themselves have their inputs."""
+    d = Draft()
+    x, y = d.input(2, 3, dtype="int64"), d.input(3, dtype="int64")
+    total = d.add(x, y)
+    assert kernels(d.graph(d.add(d.sub(total, total), y), d.sub(y, y))) == ["add sub add", "sub"]
+
+
 @pytest.mark.parametrize("start", range(0, 250, 50))
 def test_random_graphs(start):
     assert [fault for seed in range(start, start + 50) for fault in faults_of(seed)] == []

@@ -1,10 +1,12 @@
 """`ComputeDAG`: order, names, flops, the content hash, and what it refuses as an output."""
 
+import numpy as np
 import pytest
 
 from autosched import te
 from autosched.errors import ExpressionError
 from autosched.ir.expr import Load
+from autosched.te.reference.evaluate import evaluate_plainly
 from autosched.te.tensor import TensorLoad, postorder
 
 
@@ -213,6 +215,36 @@ def test_hash_depends_on_the_order_of_inputs():
 def test_hash_is_stable():
     """A change of this value orphans every record in every database: bump the version line when it is meant."""
     assert hash_of(matmul()) == "a514f483a3ff4ecd9bcf35e5bdc083b01d23102a03b3a581294de632d9739024"
+
+
+ZEROS = {
+    "x - x": lambda x, y: x - x,
+    "sums of the same": lambda x, y: (x + y) - (x + y),
+    "x * 0": lambda x, y: x * 0 + y * 0,
+    "0 * x": lambda x, y: 0 * x,
+    "x mod 1": lambda x, y: te.mod(x, 1),
+    "x ^ x": lambda x, y: x ^ x,
+    "x & 0": lambda x, y: x & 0,
+    "x is not x": lambda x, y: te.cast(te.not_equal(x, x), "int32"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+@pytest.mark.parametrize("name", ZEROS)
+def test_what_is_zero_by_algebra_keeps_its_inputs(name, dtype):
+    """A caller gives every array that the workload reads."""
+    x, y = (te.placeholder((3,), dtype, name) for name in "xy")
+    dag = te.ComputeDAG(te.compute((3,), lambda i: ZEROS[name](x[i], y[i])))
+    read = {t.name: np.arange(-1, 2).astype(dtype) for t in dag.inputs}
+    assert "x" in read
+    (zeros,) = evaluate_plainly(dag, read)
+    np.testing.assert_array_equal(zeros, [0, 0, 0])
+
+
+def test_indices_are_simplified_all_the_same():
+    x = te.placeholder((3,), name="x")
+    dag = te.ComputeDAG(te.compute((3,), lambda i: x[i - i] + x[i * 0]))
+    assert str(dag.stages[0].body[0]) == "x[0] + x[0]"
 
 
 P = te.placeholder((2,), name="P")
