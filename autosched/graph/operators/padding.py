@@ -13,7 +13,7 @@ from autosched.te import Tensor
 
 Pads = Sequence[tuple[int, int]]
 # Of each mode: the places in a dimension of size n that stand d >= 1 before its start and d >= 1 behind its end, and
-# the largest d that has one.
+# the largest d for which they are so; "wrap" goes on beyond it, several times around.
 _BORDERS: Mapping[str, tuple[Callable[[Expr, int], Expr], Callable[[Expr, int], Expr], Callable[[int], int]]] = {
     "reflect": (lambda d, n: d, lambda d, n: n - 1 - d, lambda n: n - 1),
     "edge": (lambda d, n: d * 0, lambda d, n: d * 0 + n - 1, lambda n: 1 << 62),
@@ -55,6 +55,13 @@ def _with_border(x: Tensor, axis: int, low: int, high: int, mode: str) -> Tensor
     n = x.shape[axis]
     before, behind, most = _BORDERS[mode]
     if max(low, high) > most(n):
+        if mode == "wrap":
+            around: Tensor = te.compute(
+                replaced(x.shape, axis, n + low + high),
+                lambda *index: x[replaced(index, axis, (index[axis] - low) % n)],
+                name="pad",
+            )
+            return around
         raise GraphError(f"pad by {mode} of dimension {axis}, of size {n}, reaches {most(n)} but got {[low, high]}")
 
     def at(*index: Expr) -> Expr:

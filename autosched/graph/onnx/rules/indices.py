@@ -152,8 +152,9 @@ def pad(site: Site) -> Results:
     given = site.integers(1, "pads", since=11)
     if given is None:
         raise GraphError("its pads are missing")
-    filler = site.array(2) if site.opset >= 11 else np.asarray(site.attribute("value", 0.0))
-    value = filler.item() if filler is not None else 0
+    filler = site.optional(2) if site.opset >= 11 else site.constant(site.attribute("value", 0.0), site.dtype(x))
+    known = None if filler is None else site.builder.constants.get(filler)
+    value = 0 if known is None else known.item()
     axes = site.integers(3, "", since=11) if site.opset >= 11 else None
     where, half = site.axes(range(rank) if axes is None else axes, rank), len(given) // 2
     if len(given) != 2 * len(where):
@@ -161,11 +162,31 @@ def pad(site: Site) -> Results:
     pads = [(0, 0)] * rank
     for axis, low, high in zip(where, given[:half], given[half:], strict=True):
         pads[axis] = (low, high)
-    return padded(site, x, pads, mode, value)
+    made = padded(site, x, pads, mode, value)
+    return made if mode != "constant" or filler is None or known is not None else filled(site, made, x, pads, filler)
+
+
+def filled(site: Site, made: str, x: str, pads: Sequence[tuple[int, int]], filler: str) -> str:
+    """A padded tensor with a number that is known at run time in place of what is no element of x."""
+    for axis, ((low, high), size) in enumerate(zip(pads, site.shape(x), strict=True)):
+        if low > 0 or high > 0:
+            places = np.arange(size + low + high) - low
+            inside = ((places >= 0) & (places < size)).reshape([-1 if n == axis else 1 for n in range(len(pads))])
+            made = site.emit("where", site.constant(inside), made, site.reshape(filler, ()))
+    return made
 
 
 def padded(site: Site, x: str, pads: Sequence[tuple[int, int]], mode: str, value: float) -> str:
     """Pads below 0 cut off."""
+    for axis, ((low, high), size) in enumerate(zip(pads, site.shape(x), strict=True)):
+        if size + low + high < 0:
+            raise GraphError(f"axis {axis} of size {size} cannot lose more than that, but its pads are {[low, high]}")
+        if size + low + high > 0 and max(-low, 0) + max(-high, 0) >= size > 0:  # all that is left is new
+            if mode != "constant":
+                raise GraphError(
+                    f"pads {[low, high]} of axis {axis} leave none of its {size} elements to pad by {mode}"
+                )
+            return site.emit("pad", x, pads=tuple(pads), mode=mode, value=value)
     cut = [n for n, pair in enumerate(pads) if min(pair) < 0]
     if cut:
         ends = [(max(-pads[n][0], 0), site.shape(x)[n] - max(-pads[n][1], 0)) for n in cut]
@@ -268,11 +289,20 @@ def compress(site: Site) -> Results:
 
 @rule("ReverseSequence")
 def reverse_sequence(site: Site) -> Results:
-    x, lengths = site.input(0), site.array(1)
-    assert lengths is not None, "its schema asks for two inputs"
+    """Lengths that are no constants make the indices at run time."""
+    x, name = site.input(0), site.input(1)
     batch, time = site.attribute("batch_axis", 1), site.attribute("time_axis", 0)
     shape: Shape = site.shape(x)
-    size = lengths.reshape([-1 if n == batch else 1 for n in range(len(shape))])
+    own = tuple(-1 if n == batch else 1 for n in range(len(shape)))
     step = np.arange(shape[time]).reshape([-1 if n == time else 1 for n in range(len(shape))])
-    ids = np.broadcast_to(np.where(step < size, size - 1 - step, step), shape)
-    return site.emit("gather_elements", x, site.constant(ids, "int64"), axis=time)
+    lengths = site.builder.constants.get(name)
+    if lengths is not None:
+        size = lengths.reshape(own)
+        ids = site.constant(np.broadcast_to(np.where(step < size, size - 1 - step, step), shape), "int64")
+    else:
+        steps = site.constant(step, "int64")
+        sizes = site.reshape(site.cast(name, "int64"), [shape[batch] if n == -1 else n for n in own])
+        last = site.emit("sub", sizes, site.constant(1, "int64"))
+        mirrored = site.emit("where", site.emit("less", steps, sizes), site.emit("sub", last, steps), steps)
+        ids = site.emit("expand", mirrored, shape=shape)
+    return site.emit("gather_elements", x, ids, axis=time)
