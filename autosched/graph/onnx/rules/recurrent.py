@@ -1,6 +1,8 @@
 """Recurrent networks, unrolled: what does not depend on the step before is one product for all steps.
 
-Gates lie behind each other in the weights: input, output, forget, cell of LSTM; update, reset, hidden of GRU.
+Gates lie behind each other in the weights: input, output, forget, cell of LSTM; update, reset, hidden of GRU. A step
+behind the end of a sequence leaves its state as it is, and its output is 0. DynamicQuantizeLSTM, of ONNX Runtime's
+domain, has weights of bytes, turned, and quantises what is multiplied with them.
 """
 
 from __future__ import annotations
@@ -11,6 +13,10 @@ from functools import partial
 
 import numpy as np
 
+from autosched.errors import GraphError
+from autosched.graph.onnx.rules.microsoft import DOMAIN
+from autosched.graph.onnx.rules.quantised import dynamically_quantised, integer_product
+from autosched.graph.onnx.rules.quantised_runtime import with_scale
 from autosched.graph.onnx.site import Results, Site, refuse, rule
 
 DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
@@ -25,19 +31,18 @@ ACTIVATIONS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
     "HardSigmoid": ("hard_sigmoid", (("alpha", 0.2), ("beta", 0.5))),
 }
 Activation = Callable[[str], str]
+Product = Callable[[str], str]  # of rows with weights, plus a bias
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One direction. Values: recurrent weights [gates * H, H], biases [gates * H], peepholes [3 * H].
-
-    `products`: weights and bias of the products with a state, by their first and last gate; each step has the same.
-    """
+    """One direction. `products` are those with a state, by their first and last gate, the same in each step; `of_input`
+    is that with the rows of all steps. `peepholes`: [3 * H]."""
 
     site: Site
     hidden: int
-    products: Mapping[tuple[int, int], tuple[str, str | None]]
-    input_bias: str | None
+    products: Mapping[tuple[int, int], Product]
+    of_input: Product
     peepholes: str | None
     activations: tuple[Activation, ...]
     clip: float | None
@@ -50,7 +55,7 @@ class Cell:
 
     def product(self, h: str, first: int, last: int) -> str:
         """h @ weights.T + bias of gates `first` to `last`."""
-        return self.site.emit("linear", h, *self.products[first, last])
+        return self.products[first, last](h)
 
     def add(self, a: str, b: str) -> str:
         return self.site.emit("add", a, b)
@@ -98,19 +103,23 @@ def lstm_step(cell: Cell, x: str, state: tuple[str, ...]) -> tuple[str, ...]:
 STEPS = {"LSTM": lstm_step, "GRU": gru_step, "RNN": rnn_step}
 
 
+def kind_of(site: Site) -> str:
+    return site.operator.removeprefix("DynamicQuantize")
+
+
+@rule("DynamicQuantizeLSTM", domain=DOMAIN)
 @rule("LSTM", "GRU", "RNN")
 def recurrent(site: Site) -> Results:
-    """Inputs: x, weights of inputs and of states, biases, lengths, first h, then of an LSTM first c and peepholes."""
+    """Inputs: x, weights of inputs and of states, biases, lengths, first h, then of an LSTM first c and peepholes. Of
+    weights that are bytes scale and zero follow."""
     direction = site.attribute("direction", "forward")
     refuse(direction not in DIRECTIONS, f"the direction {direction}")
     directions = DIRECTIONS[direction]
     batch_first = bool(site.attribute("layout", 0))
-    x, states = site.input(0), [site.optional(5), site.optional(6)][: 2 if site.operator == "LSTM" else 1]
+    x, states = site.input(0), [site.optional(5), site.optional(6)][: 2 if kind_of(site) == "LSTM" else 1]
     if batch_first:
         x = site.emit("transpose", x, perm=(1, 0, 2))
         states = [None if s is None else site.emit("transpose", s, perm=(1, 0, 2)) for s in states]
-    lengths = site.array(4)
-    refuse(lengths is not None and bool((lengths != site.shape(x)[0]).any()), "sequences of different lengths")
     site.ignore("hidden_size", "linear_before_reset", "input_forget")
     runs = [one_direction(site, x, states, n, backwards) for n, backwards in enumerate(directions)]
     steps = [joined(site, [run[0][t] for run in runs], 0) for t in range(site.shape(x)[0])]
@@ -129,7 +138,7 @@ def joined(site: Site, parts: list[str], axis: int) -> str:
 def one_direction(
     site: Site, x: str, states: list[str | None], n: int, backwards: bool
 ) -> tuple[list[str], tuple[str, ...]]:
-    """h of every step in the order of time, and the last states; each [1, B, H]."""
+    """h of every step in the order of time, 0 behind the end of a sequence, and the last states; each [1, B, H]."""
     steps, batch, width = site.shape(x)
 
     def own(name: str | None) -> str | None:
@@ -137,33 +146,57 @@ def one_direction(
         return None if name is None else site.reshape(site.part(name, 0, n, n + 1), site.shape(name)[1:])
 
     cell = cell_of(site, own, n)
-    weights = own(site.input(1))
-    rows = site.emit("linear", site.reshape(x, (steps * batch, width)), weights, cell.input_bias)
-    zero = None
-    state: list[str] = []
-    for first in states:
-        if first is None:
-            zero = zero or site.constant(np.zeros((batch, cell.hidden)), site.dtype(x))
-        state.append(own(first) or zero or "")
+    rows = cell.of_input(site.reshape(x, (steps * batch, width)))
+    zero = site.constant(np.zeros((batch, cell.hidden)), site.dtype(x))
+    now = tuple(own(first) or zero for first in states)
     outputs: dict[int, str] = {}
-    now = tuple(state)
     for t in reversed(range(steps)) if backwards else range(steps):
-        now = STEPS[site.operator](cell, site.part(rows, 0, t * batch, (t + 1) * batch), now)
-        outputs[t] = now[0]
+        new = STEPS[kind_of(site)](cell, site.part(rows, 0, t * batch, (t + 1) * batch), now)
+        inside = within(site, t, steps)
+        outputs[t] = new[0] if inside is None else site.emit("where", inside, new[0], zero)
+        now = new if inside is None else tuple(site.emit("where", inside, *pair) for pair in zip(new, now, strict=True))
+    some = within(site, 0, steps)
+    if some is not None:  # the last states of an empty sequence are 0, as in ONNX Runtime, whatever the first are
+        now = tuple(site.emit("where", some, s, zero) for s in now)
     shape = (1, batch, cell.hidden)
     return [site.reshape(outputs[t], shape) for t in range(steps)], tuple(site.reshape(s, shape) for s in now)
 
 
+def within(site: Site, t: int, steps: int) -> str | None:
+    """Which sequences, [B, 1], have a step t; None where all have it."""
+    name = site.optional(4)
+    if name is None:
+        return None
+    lengths = site.builder.constants.get(name)
+    if lengths is None:
+        column = site.reshape(name, (site.shape(name)[0], 1))
+        return site.emit("less", site.constant(t, site.dtype(name)), column)
+    if lengths.min() < 0 or lengths.max() > steps:
+        raise GraphError(f"the lengths {lengths.tolist()} of sequences are not all within 0 to {steps}, the steps of x")
+    return None if (lengths > t).all() else site.constant((lengths > t)[:, None])
+
+
 def cell_of(site: Site, own: Callable[[str | None], str | None], n: int) -> Cell:
-    weights = own(site.input(2))
-    assert weights is not None, "its schema asks for three inputs"
-    hidden, biases = site.shape(weights)[1], own(site.optional(3))
-    size = GATES[site.operator] * hidden
-    of_input, of_hidden = (None if biases is None else site.part(biases, 0, k * size, (k + 1) * size) for k in (0, 1))
-    peepholes = own(site.optional(7)) if site.operator == "LSTM" else None
-    activations, bound = activations_of(site, n), site.attribute("clip")
-    products = {gates: product_of(site, weights, of_hidden, gates) for gates in products_of(site)}
-    return Cell(site, hidden, products, of_input, peepholes, activations, bound)
+    kind, biases, is_quantised = kind_of(site), own(site.optional(3)), site.operator != kind_of(site)
+    of_input, of_hidden = own(site.input(1)), own(site.input(2))
+    assert of_input is not None, "its schema asks for three inputs"
+    assert of_hidden is not None, "its schema asks for three inputs"
+    hidden = site.shape(of_hidden)[0 if is_quantised else 1]
+    size = GATES[kind] * hidden
+    bias = [None if biases is None else site.part(biases, 0, k * size, (k + 1) * size) for k in (0, 1)]
+    peepholes = own(site.optional(7)) if kind == "LSTM" else None
+    if is_quantised:
+        scales = [own(site.optional(k)) for k in range(8, 12)]
+        quantised = [
+            partial(quantised_product, site, weights, *scales[2 * k : 2 * k + 2], bias[k])
+            for k, weights in enumerate((of_input, of_hidden))
+        ]
+        products: dict[tuple[int, int], Product] = {(0, GATES[kind]): quantised[1]}
+        whole: Product = quantised[0]
+    else:
+        products = {gates: product_of(site, of_hidden, bias[1], gates) for gates in products_of(site)}
+        whole = product_of(site, of_input, bias[0], (0, GATES[kind]))
+    return Cell(site, hidden, products, whole, peepholes, activations_of(site, n), site.attribute("clip"))
 
 
 def products_of(site: Site) -> tuple[tuple[int, int], ...]:
@@ -172,16 +205,27 @@ def products_of(site: Site) -> tuple[tuple[int, int], ...]:
     return ((0, 2), (2, 3)) if is_apart else ((0, GATES[site.operator]),)
 
 
-def product_of(site: Site, weights: str, bias: str | None, gates: tuple[int, int]) -> tuple[str, str | None]:
-    """Weights and bias of some gates."""
-    first, last = (n * site.shape(weights)[1] for n in gates)
-    return site.part(weights, 0, first, last), None if bias is None else site.part(bias, 0, first, last)
+def product_of(site: Site, weights: str, bias: str | None, gates: tuple[int, int]) -> Product:
+    """Of some gates; weights [gates * H, width], bias [gates * H]."""
+    hidden = site.shape(weights)[0] // GATES[site.operator]
+    first, last = (n * hidden for n in gates)
+    rows = site.part(weights, 0, first, last)
+    added = None if bias is None else site.part(bias, 0, first, last)
+    return lambda x: site.emit("linear", x, rows, added)
+
+
+def quantised_product(site: Site, weights: str, scale: str | None, zero: str | None, bias: str | None, x: str) -> str:
+    """Of x in bytes with weights of bytes, [width, gates * H], whose scale and zero are one, or one for each column."""
+    if scale is None:
+        raise GraphError("the scales of its weights are missing")
+    bytes_, own_scale, own_zero = dynamically_quantised(site, x)
+    return with_scale(site, integer_product(site, bytes_, weights, own_zero, zero), [own_scale, scale], bias)
 
 
 def activations_of(site: Site, direction: int) -> tuple[Activation, ...]:
     """Those of one direction. Numbers are given to the functions that take some, in their order."""
-    count = len(DEFAULTS[site.operator])
-    names = tuple(site.attribute("activations", DEFAULTS[site.operator] * 2))
+    count = len(DEFAULTS[kind_of(site)])
+    names = tuple(site.attribute("activations", DEFAULTS[kind_of(site)] * 2))
     numbers = {name: list(site.attribute(f"activation_{name}", ())) for name in ("alpha", "beta")}
     known = {name.lower(): found for name, found in ACTIVATIONS.items()}
     made: list[Activation] = []
