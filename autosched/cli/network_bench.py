@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import select
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from autosched.cli import networks, options
 from autosched.cli.network_peers import OURS, NetworkCase, known_peers, why_missing
 from autosched.errors import UsageError, VerificationError
 from autosched.runtime.gpu.devices import GPUS, device_facts
+from autosched.runtime.processes import ProcessLost, ask_within, end_group
 from autosched.target import parse_target
 
 if TYPE_CHECKING:
@@ -52,29 +52,23 @@ class PeerProcess:
             stderr=subprocess.DEVNULL,
             env={**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))},
             start_new_session=True,
+            bufsize=0,
         )
 
     def ask(self, request: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
-        """The answer; a reason where there is none."""
-        to, answers = self._process.stdin, self._process.stdout
-        assert to is not None
-        assert answers is not None
+        """The answer; a reason where there is none. The process is dead once it has missed its deadline."""
         try:
-            to.write(json.dumps(request).encode() + b"\n")
-            to.flush()
-            line = answers.readline() if select.select([answers], [], [], deadline_s)[0] else None
-        except OSError:
-            line = b""
-        if line is None:
-            return {"reason": f"it took longer than {deadline_s:.0f} s"}
-        if not line:
-            return {"reason": f"its process ended with {self._process.wait()}"}
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+            answer = ask_within(deadline_s, self._process, json.dumps(request).encode() + b"\n")
+        except ProcessLost as error:
+            return {"reason": f"its process {error}"}
+        found: dict[str, Any] = json.loads(answer)
+        return found
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        end_group(self._process)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from autosched.measure import host
 from autosched.measure.backends import WORKERS, lock_name
 from autosched.measure.host import ScratchDirectory
 from autosched.measure.problem import Problem
-from autosched.measure.process import Worker, WorkerError, kill_all, wait
+from autosched.measure.process import Worker, WorkerError, kill_all, memory_limit, wait
 from autosched.measure.protocol import Build, Built, Canary, Failed, LoadData, ProtocolError, Samples, Setup
 from autosched.measure.results import FAULTS, Failure, Job
 from autosched.runtime.gpu.compile import Resources
@@ -26,7 +25,6 @@ LOAD_DEADLINE_S = 120.0
 CANARY_DEADLINE_S = 10.0
 RUNNER_LIFE = 600  # requests after which a runner is replaced: linked code leaves a little memory behind
 _BUILD_DEADLINE_S = 30.0  # of one compilation
-_MEMORY_SHARE = 0.75  # of the machine's memory, for one worker
 _ATTEMPTS = 3
 # Why a builder was lost -> the candidate's class.
 _BUILD_FAULT = {"hang": "build_timeout", "crash": "build_error"}
@@ -61,7 +59,8 @@ class Crew:
     def _start(self, role: str) -> Worker:
         """In the spawner's thread, so that a Ctrl-C cannot come between a process and its place in the list."""
         self._n_spawned += 1
-        worker = Worker.spawn(self.directory, f"{role}{self._n_spawned}")
+        log = self.directory / f"{role}{self._n_spawned}.log"
+        worker = Worker.spawn(self.directory, log, more={"POCL_CACHE_DIR": str(self.directory / "pocl")})
         self._workers = [w for w in self._workers if w.alive] + [worker]
         return worker
 
@@ -273,7 +272,7 @@ class Workshop:
         self.threads = threads
         self.lock = lock_name(target.kind)
         self.launch_build_s = WORKERS[target.kind].launch_build_s
-        self.crew = Crew(target, int(_MEMORY_SHARE * _machine_memory()))
+        self.crew = Crew(target, memory_limit())
         self._end = weakref.finalize(self, Crew.close, self.crew)  # also when nobody calls close
         # One more than cores: a builder that is done waits for its next source, which is being made.
         self.builders = Builders(self.crew, build_workers or usable_cores() + 1, _BUILD_DEADLINE_S)
@@ -290,7 +289,3 @@ class Workshop:
     def close(self) -> None:
         """May be called again."""
         self._end()
-
-
-def _machine_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

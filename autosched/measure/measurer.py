@@ -25,7 +25,7 @@ from autosched.measure.crew import Workshop
 from autosched.measure.host import device_lock
 from autosched.measure.problem import Problem
 from autosched.measure.process import Worker, WorkerError
-from autosched.measure.protocol import Drop, Failed, Hold, Measure, Message, Peak, Rate, Sample, Samples
+from autosched.measure.protocol import Drop, Failed, Hold, Measure, Numbered, Peak, Rate, Sample, Samples
 from autosched.measure.results import (
     FAULTS,
     Failure,
@@ -242,7 +242,7 @@ class Measurer:
             return self._failed(job, *impossible_time(reply.samples[0]))
         return reply.samples[0]
 
-    def _hold(self, worker: Worker, job: Job, slot: int, best_s: float | None) -> tuple[Message, float]:
+    def _hold(self, worker: Worker, job: Job, slot: int, best_s: float | None) -> tuple[Numbered, float]:
         """Loads and checks a candidate; (the answer, seconds it took)."""
         request = Hold(worker.next_id(), slot, str(self._objects[job.key]), job.source)
         start = time.monotonic()
@@ -253,7 +253,7 @@ class Measurer:
             self.check_s += elapsed
         return reply, elapsed
 
-    def _timed(self, worker: Worker, request: Message, deadline_s: float) -> Message:
+    def _timed(self, worker: Worker, request: Numbered, deadline_s: float) -> Numbered:
         start, check_s = time.monotonic(), 0.0
         try:
             reply = worker.ask(request, deadline_s)

@@ -1,4 +1,4 @@
-"""A worker process as the tuner sees it: spawned, spoken to under a deadline, killed with its process group."""
+"""A worker process as its parent sees it: spawned, spoken to under a deadline, killed with its process group."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 from weakref import WeakSet
 
 from autosched.measure import protocol
-from autosched.measure.protocol import Message, ProtocolError
+from autosched.measure.protocol import Numbered, ProtocolError
+from autosched.runtime.processes import StopWatch, end_group, is_stopped
 from autosched.runtime.state import usable
 
 # What a worker may know of the tuner's environment: finding programs, libraries and packages, and the language.
@@ -33,6 +34,7 @@ _LOG_TAIL = 400  # characters of a dead worker's error log that go into a messag
 _CHUNK = 1 << 16
 _OVERSLEPT_S = 1.0  # a look at the deadline that comes so much later is of a process that stood still itself
 _START_S = 0.5  # for the system to make a process
+_MEMORY_SHARE = 0.75  # of the machine's memory, for one worker
 # What only another process sends: a user, a supervisor, or the system for lack of memory.
 _FROM_OUTSIDE = {
     int(getattr(signal, name))
@@ -41,6 +43,7 @@ _FROM_OUTSIDE = {
 _PIPE_BYTES = 1 << 20  # what Linux lets everybody ask for
 
 
+W = TypeVar("W", bound="Worker")
 _living: WeakSet[Worker] = WeakSet()  # those of this process
 _starting: set[Path] = set()  # error logs of those that will be among them
 
@@ -74,6 +77,9 @@ def _from_here(places: str) -> str:
 class Worker:
     """One worker process. Call `spawn` from a thread that lives as long as the worker must (see PDEATHSIG)."""
 
+    module = "autosched.measure.worker"  # that the process runs
+    replies = protocol.REPLIES
+
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -85,6 +91,8 @@ class Worker:
             fcntl.fcntl(self._to, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._outgoing = memoryview(b"")
         self._frames = protocol.Frames()
+        self._watch = StopWatch(process.pid)
+        self._parent = os.getpid()
         self._next_id = 0
         self._seconds, self._was_extended = 0.0, False
         self._waiting_for = -1
@@ -93,27 +101,33 @@ class Worker:
         _living.add(self)
 
     @classmethod
-    def spawn(cls, directory: Path, name: str) -> Worker:
-        """Starts a worker in its own session, working directory and error log in `directory`."""
-        log = directory / f"{name}.log"
+    def spawn(
+        cls: type[W], directory: Path, log: Path, words: Sequence[str] = (), more: Mapping[str, str] | None = None
+    ) -> W:
+        """Starts a worker in its own session, with `directory` as its working directory and `log` as its error log.
+
+        `words`: of its command line, after this process's number; `more`: of its environment.
+        """
         with usable(log):
             stream = log.open("wb")
         _starting.add(log)
         try:
-            return cls(cls._start(directory, stream), log)
+            return cls(cls._start(directory, stream, words, more or {}), log)
         finally:
             _starting.discard(log)
 
-    @staticmethod
-    def _start(directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
+    @classmethod
+    def _start(
+        cls, directory: Path, log: BinaryIO, words: Sequence[str], more: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
         with log:
             return subprocess.Popen(
-                [sys.executable, "-m", "autosched.measure.worker", str(os.getpid())],
+                [sys.executable, "-m", cls.module, str(os.getpid()), *words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=directory,
-                env={**worker_environment(os.environ), "POCL_CACHE_DIR": str(directory / "pocl")},
+                env={**worker_environment(os.environ), **more},
                 start_new_session=True,
                 bufsize=0,
             )
@@ -135,7 +149,7 @@ class Worker:
         self._next_id += 1
         return self._next_id
 
-    def request(self, message: Message, seconds: float) -> None:
+    def request(self, message: Numbered, seconds: float) -> None:
         """Begins to send `message` (its id from `next_id`), whose answer is due in `seconds`. Never blocks.
 
         What the pipe has room for goes at once: a worker that starts has its imports done before anybody polls it.
@@ -144,24 +158,31 @@ class Worker:
         self._waiting_for = message.id
         self._seconds, self._was_extended = seconds, False
         self.deadline = time.monotonic() + seconds
+        self._watch.restart()
         self.n_requests += 1
         self._write()
+
+    @property
+    def next_look(self) -> float:
+        """Monotonic time at which `poll` has something to find out, whether or not the worker writes."""
+        return min(self.deadline, self._watch.next_look)
 
     def descriptors(self) -> tuple[list[int], list[int]]:
         """(to wait for reading, to wait for writing)."""
         return [self._from], [self._to] if self._outgoing else []
 
-    def poll(self) -> Message | None:
-        """Sends and receives what can be without blocking; the answer when it is complete.
+    def poll(self) -> Numbered | None:
+        """Sends and receives what can be without blocking; the answer when it is complete, one of `replies`.
 
-        Raises WorkerError when the worker died, broke the protocol or is past its deadline; it is dead then.
+        Raises WorkerError when the worker died, broke the protocol, is past its deadline, or stays stopped by a signal;
+        it is dead then.
         """
         try:
             self._write()
             alive = self._read()
             body = self._frames.next()
             if body is not None:
-                reply: Message = protocol.decode(body, protocol.REPLIES)
+                reply: Numbered = protocol.decode(body, self.replies)
                 if reply.id != self._waiting_for:
                     raise ProtocolError(f"an answer to request {reply.id} instead of {self._waiting_for}")
                 self._waiting_for = -1
@@ -171,24 +192,29 @@ class Worker:
             raise WorkerError("protocol", f"the worker's answer was refused: {error}") from None
         if not alive:
             raise self._died()
+        if self._watch.has_stopped():
+            self.kill()
+            raise WorkerError("killed", "the worker was stopped by a signal and did not go on")
         late_s = time.monotonic() - self.deadline
         if late_s >= _OVERSLEPT_S and not self._was_extended:  # Ctrl-Z, a paused container: the worker stood still too
             self._was_extended = True
             self.deadline = time.monotonic() + self._seconds
         elif late_s >= 0.0:
-            stopped = self._is_stopped()
+            stopped = is_stopped(self.pid)
             self.kill()
             if stopped:
                 raise WorkerError("killed", f"the worker was stopped and gave no answer within {self._seconds:.1f} s")
-            raise WorkerError("hang", f"no answer within {self._seconds:.1f} s, the deadline; the worker was killed")
+            raise WorkerError(
+                "hang", f"the worker gave no answer within {self._seconds:.1f} s, the deadline, and was killed"
+            )
         return None
 
-    def ask(self, message: Message, seconds: float) -> Message:
+    def ask(self, message: Numbered, seconds: float) -> Numbered:
         """`request`, then `answer`."""
         self.request(message, seconds)
         return self.answer()
 
-    def answer(self) -> Message:
+    def answer(self) -> Numbered:
         """Waits for the answer to the last request. On any exception, Ctrl-C included, the worker is dead."""
         try:
             while True:
@@ -202,10 +228,7 @@ class Worker:
 
     def kill(self) -> None:
         """SIGKILL to the whole process group, and the end of the process awaited. May be called again."""
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        end_group(self._process)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
@@ -249,14 +272,6 @@ class Worker:
             return WorkerError("crash", f"the worker left with exit code {status}{words}")
         return WorkerError("crash", f"the worker was killed by {_signal_name(-status)}{words}")
 
-    def _is_stopped(self) -> bool:
-        """Whether a signal has stopped it, as Ctrl-Z stops a program; as far as Linux tells."""
-        try:
-            stat = Path(f"/proc/{self._process.pid}/stat").read_text()
-        except OSError:
-            return False
-        return stat.rpartition(")")[2].split()[0] == "T"
-
     def _last_words(self) -> str:
         try:
             with self._log.open("rb") as stream:
@@ -273,12 +288,17 @@ def kill_all() -> None:
     give_up = time.monotonic() + _START_S
     while True:
         for worker in list(_living):
-            if worker._process.returncode is None:
+            if worker._process.returncode is None and worker._parent == os.getpid():
                 with contextlib.suppress(OSError):
                     os.killpg(worker.pid, signal.SIGKILL)
         if not _starting or time.monotonic() > give_up:
             return
         time.sleep(0.002)
+
+
+def memory_limit() -> int:
+    """Bytes that one worker may have."""
+    return int(_MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def _signal_name(number: int) -> str:
@@ -288,8 +308,8 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def wait(workers: list[Worker], *, longest_s: float = float("inf")) -> None:
-    """Sleeps until one of `workers` can be polled with profit, or the earliest deadline has come, or `longest_s`."""
+def wait(workers: Sequence[Worker], *, longest_s: float = float("inf")) -> None:
+    """Sleeps until one of `workers` can be polled with profit, its deadline included, or for `longest_s`."""
     poller = select.poll()
     for worker in workers:
         to_read, to_write = worker.descriptors()
@@ -297,6 +317,6 @@ def wait(workers: list[Worker], *, longest_s: float = float("inf")) -> None:
             poller.register(descriptor, select.POLLIN)
         for descriptor in to_write:
             poller.register(descriptor, select.POLLOUT)
-    remaining = min(min(worker.deadline for worker in workers) - time.monotonic(), longest_s)
+    remaining = min(min(worker.next_look for worker in workers) - time.monotonic(), longest_s)
     # Milliseconds, rounded up: one wake-up at a deadline, not many; but a look in passing does not sleep.
     poller.poll(0 if longest_s <= 0 else max(0.0, 1000 * remaining) + 1)

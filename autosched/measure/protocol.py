@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import math
 import types
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import Field, asdict, dataclass, fields, is_dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from autosched.codegen import Source
 from autosched.runtime.gpu.compile import Resources
@@ -26,6 +26,15 @@ _PREFIX = 4
 
 class ProtocolError(Exception):
     """A frame that is not one of our messages."""
+
+
+class Numbered(Protocol):
+    """What all messages are: dataclasses, an answer with the number of its request."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def id(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -160,7 +169,7 @@ REQUESTS: dict[str, type] = {c.__name__: c for c in (Setup, Build, LoadData, Hol
 REPLIES: dict[str, type] = {c.__name__: c for c in (Done, Built, Samples, Rate, Failed)}
 
 
-def encode(message: Message) -> bytes:
+def encode(message: Numbered) -> bytes:
     """One frame. Raises ProtocolError when it is longer than MAX_FRAME."""
     body = json.dumps({"kind": type(message).__name__, **asdict(message)}, allow_nan=False).encode()
     if len(body) > MAX_FRAME:

@@ -15,12 +15,12 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from autosched.errors import DeviceError
 from autosched.measure import protocol
 from autosched.measure.backends import WORKERS
-from autosched.measure.protocol import Done, Failed, Message, ProtocolError, Setup
+from autosched.measure.protocol import Done, Failed, Numbered, ProtocolError, Setup
 
 _PR_SET_PDEATHSIG = 1
 _MAX_FILE = 1 << 30  # bytes a worker may write into one file: an object, its log
@@ -64,13 +64,13 @@ def take_pipes() -> tuple[BinaryIO, BinaryIO]:
     return os.fdopen(requests, "rb", buffering=0), os.fdopen(replies, "wb", buffering=0)
 
 
-def requests(stream: BinaryIO) -> Iterator[Message]:
-    """Messages until the end of input. Raises ProtocolError."""
+def requests(stream: BinaryIO, kinds: dict[str, type] = protocol.REQUESTS) -> Iterator[Any]:
+    """Messages until the end of input, each an instance of one of `kinds`. Raises ProtocolError."""
     frames = protocol.Frames()
     while True:
         body = frames.next()
         if body is not None:
-            yield protocol.decode(body, protocol.REQUESTS)
+            yield protocol.decode(body, kinds)
             continue
         data = stream.read(1 << 20)
         if not data:
@@ -89,14 +89,14 @@ def serve(stream: BinaryIO, out: BinaryIO) -> None:
     try:
         handle = (workers.runner if setup.role == "run" else workers.builder)(setup)
     except DeviceError as error:  # no compiler for the device, say
-        _send(out, Failed(setup.id, "device_lost", str(error)))
+        send(out, Failed(setup.id, "device_lost", str(error)))
         return
-    _send(out, Done(setup.id))
+    send(out, Done(setup.id))
     for message in incoming:
-        _send(out, handle(message))
+        send(out, handle(message))
 
 
-def _send(out: BinaryIO, message: Message) -> None:
+def send(out: BinaryIO, message: Numbered) -> None:
     data = memoryview(protocol.encode(message))
     while data:
         data = data[out.write(data) :]

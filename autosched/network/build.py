@@ -1,26 +1,32 @@
-"""All kernels of a network: from the cache, or built by processes in parallel and kept there."""
+"""All kernels of a network: from the cache, or built by processes in parallel and kept there.
+
+A process that dies or does not answer in time costs its kernel one attempt; after its last one the kernel is refused.
+"""
 
 from __future__ import annotations
 
 import atexit
-import json
 import os
-import queue
-import subprocess
-import sys
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import IO
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from autosched.errors import NoValidCandidate, UsageError
-from autosched.measure.process import worker_environment
+from autosched.errors import DeviceError, NoValidCandidate, UsageError
+from autosched.measure.backends import WORKERS
+from autosched.measure.process import Worker, WorkerError, memory_limit, wait, worker_environment
+from autosched.measure.protocol import ProtocolError
 from autosched.network.kept_files import shrink
 from autosched.network.object_cache import find_object, keep_object
 from autosched.network.recipe import CANDIDATES, NOT_BUILT, KernelObject, Recipe, make_kernel
+from autosched.network.worker import REPLIES, Bug, MakeKernel, Refused, Unbuilt
+from autosched.target import usable_cores
 
 ALONE = 2  # kernels are built here: a process takes as long to start
+BUILD_DEADLINE_S = 240.0  # of one kernel: the largest take some 10 s, and other programs may keep the machine busy
+LOSSES = 2  # of processes, by which a kernel is given up, where the kernel need not be the reason
 SPARE_S = 30.0  # that processes wait for more kernels, of the next network or of other sizes
 
 
@@ -52,24 +58,36 @@ def build_kernels(recipes: Sequence[Recipe]) -> dict[Recipe, KernelObject]:
     return {recipe: made for recipe, made in found.items() if made is not None}
 
 
-def _build_in_processes(recipes: Sequence[Recipe]) -> None:
-    jobs: queue.SimpleQueue[Recipe] = queue.SimpleQueue()
-    for recipe in recipes:
-        jobs.put(recipe)
-    n = min(len(os.sched_getaffinity(0)), len(recipes))
-    builders = [_Builder(jobs, _SPARES.take() or _started()) for _ in range(n)]
+class BuildProcess(Worker):
+    """One process that builds kernels. `origin`: what it was started for, see `_Spares`."""
+
+    module = "autosched.network.worker"
+    replies = REPLIES
+    origin: _Origin
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """What tells build processes apart: who started them, their environment, their limit of memory in bytes or 0."""
+
+    pid: int
+    environment: dict[str, str]
+    memory_limit: int
+
+
+def _origin(recipes: Sequence[Recipe]) -> _Origin:
+    limited = all(WORKERS[recipe.device.target.kind].has_limit for recipe in recipes)
+    return _Origin(os.getpid(), worker_environment(os.environ), memory_limit() if limited else 0)
+
+
+def _started(origin: _Origin) -> BuildProcess:
+    directory, log = Path(tempfile.gettempdir()), Path(os.devnull)
     try:
-        for builder in builders:
-            builder.start()
-        for builder in builders:
-            builder.join()
-    except BaseException:
-        for builder in builders:
-            builder.end()
-        raise
-    for builder in builders:
-        if builder.error is not None:
-            raise builder.error
+        process = BuildProcess.spawn(directory, log, (str(origin.memory_limit),))
+    except OSError as error:
+        raise DeviceError(f"no process can be started to build kernels: {error.strerror or error}") from error
+    process.origin = origin
+    return process
 
 
 class _Spares:
@@ -77,23 +95,22 @@ class _Spares:
     before a fork, or in another environment, which may name another cache, is not used again."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[tuple[int, dict[str, str]], subprocess.Popen[bytes]]] = []
+        self._waiting: list[BuildProcess] = []
         self._lock = threading.Lock()
         self._end: threading.Timer | None = None
 
-    def take(self) -> subprocess.Popen[bytes] | None:
+    def take(self, origin: _Origin) -> BuildProcess | None:
         with self._lock:
-            for n, (origin, process) in enumerate(self._waiting):
-                if origin == _origin() and process.poll() is None:
-                    return self._waiting.pop(n)[1]
+            for n, process in enumerate(self._waiting):
+                if origin == process.origin and process.alive:
+                    return self._waiting.pop(n)
         return None
 
-    def keep(self, process: subprocess.Popen[bytes]) -> None:
-        origin = _origin()
-        if any(other != origin for other, _ in self._waiting):
+    def keep(self, process: BuildProcess) -> None:
+        if any(other.origin != process.origin for other in self._waiting):
             self.end()
         with self._lock:
-            self._waiting.append((origin, process))
+            self._waiting.append(process)
             if self._end is not None:
                 self._end.cancel()
             self._end = threading.Timer(SPARE_S, self.end)
@@ -103,110 +120,115 @@ class _Spares:
     def end(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, []
-        for (pid, _), process in waiting:
-            if pid == os.getpid():
-                _kill(process)
-
-
-def _origin() -> tuple[int, dict[str, str]]:
-    return os.getpid(), worker_environment(os.environ)
+        for process in waiting:
+            if process.origin.pid == os.getpid():
+                process.kill()
 
 
 _SPARES = _Spares()
 atexit.register(_SPARES.end)
 
 
-class _Builder(threading.Thread):
-    """Hands jobs to a process of its own, one after the other, and starts another process where LLVM has ended it."""
+@dataclass(frozen=True)
+class _Attempt:
+    """A recipe that is to be built. `passed_over`: candidates that were tried; `losses`: of processes, where that may
+    not have been the candidate's fault."""
 
-    def __init__(self, jobs: queue.SimpleQueue[Recipe], process: subprocess.Popen[bytes]) -> None:
-        super().__init__(name="autosched-builder", daemon=True)
-        self.error: Exception | None = None
-        self._jobs = jobs
-        self._given = self._process = process
-        self._ended = False
+    recipe: Recipe
+    passed_over: int = 0
+    losses: int = 0
 
-    def run(self) -> None:
+    def after(self, fault: str) -> _Attempt | None:
+        """The next attempt, after the process was lost by a class of `measure.results.FAULTS`; None after the last."""
+        is_candidates_fault = fault in ("crash", "out_of_memory", "hang")
+        losses = self.losses + (fault not in ("crash", "out_of_memory"))
+        again = replace(self, passed_over=self.passed_over + is_candidates_fault, losses=losses)
+        return again if again.passed_over < CANDIDATES and losses < LOSSES else None
+
+
+def _build_in_processes(recipes: Sequence[Recipe]) -> None:
+    """Builds all that can be built. Raises UnbuiltKernel for the first that cannot."""
+    builds = _Builds(recipes)
+    try:
+        builds.finish()
+    except BaseException:
+        builds.kill()
+        raise
+    builds.keep_processes()
+    if builds.unbuilt is not None:
+        raise builds.unbuilt
+
+
+class _Builds:
+    """Kernels that processes build in parallel. They are all polled here: PDEATHSIG ends a process with the thread that
+    has started it."""
+
+    def __init__(self, recipes: Sequence[Recipe]) -> None:
+        self.unbuilt: UnbuiltKernel | None = None
+        self._origin = _origin(recipes)
+        self._n = min(usable_cores(), len(recipes))
+        self._waiting = deque(map(_Attempt, recipes))
+        self._idle: list[BuildProcess] = []
+        self._busy: dict[BuildProcess, _Attempt] = {}
+
+    def finish(self) -> None:
+        while self._waiting or self._busy:
+            while self._waiting and len(self._busy) < self._n:
+                self._begin(self._waiting.popleft())
+            if self._busy:
+                wait([*self._busy])
+            for process in [*self._busy]:
+                self._advance(process)
+
+    def keep_processes(self) -> None:
+        for process in self._idle:
+            _SPARES.keep(process)
+
+    def kill(self) -> None:
+        for process in (*self._idle, *self._busy):
+            process.kill()
+
+    def _begin(self, attempt: _Attempt) -> None:
+        """Hands the recipe to a process. Not to a spare after a loss: those of a thread that has ended die with it."""
+        spare = None if attempt.losses else _SPARES.take(self._origin)
+        process = self._idle.pop() if self._idle else spare or _started(self._origin)
+        self._busy[process] = attempt
         try:
-            while self.error is None and not self._ended:
-                self._build(self._jobs.get_nowait())
-        except queue.Empty:
-            self._leave()
-        except UnbuiltKernel as error:
-            self.error = error
-            self._leave()
-        except Exception as error:
-            self.error = error
-            self.end()
+            request = MakeKernel(process.next_id(), attempt.recipe, attempt.passed_over)
+            process.request(request, BUILD_DEADLINE_S)
+        except ProtocolError as error:  # the description is longer than a frame
+            self._settle(process, str(error))
 
-    def _leave(self) -> None:
-        """The process waits for more, unless this thread has started it: then they end together."""
-        if self._process is self._given and not self._ended:
-            _SPARES.keep(self._process)
-        else:
-            self.end()
-
-    def end(self) -> None:
-        self._ended = True
-        _kill(self._process)
-
-    def _build(self, recipe: Recipe) -> None:
-        job: dict[str, object] = {
-            "spec": recipe.spec,
-            "target": recipe.target_text,
-            "threads": recipe.threads,
-            "steps": recipe.steps,
-        }
-        job["gpu"] = None if recipe.gpu is None else asdict(recipe.gpu)
-        for passed_over in range(CANDIDATES):
-            answer = self._ask({**job, "passed_over": passed_over})
-            if answer is not None or self._ended:
-                break
-        if answer is None:
-            raise UnbuiltKernel(recipe, f"LLVM ends the process that compiles {recipe.request.problem.name}")
-        if "error" in answer:
-            raise UnbuiltKernel(recipe, answer["error"])
-        if "refused" in answer:
-            raise UsageError(answer["refused"])
-        if "bug" in answer:
-            raise RuntimeError(f"the kernel of {recipe.request.problem.name} meets a bug:\n{answer['bug']}")
-
-    def _ask(self, job: dict[str, object]) -> dict[str, str] | None:
-        """The answer of the process, None if it ended."""
-        if self._process.poll() is not None:
-            self._process = _started()
-        to, answers = _pipes(self._process)
+    def _advance(self, process: BuildProcess) -> None:
+        """What has come of a process's kernel, if anything."""
+        attempt = self._busy[process]
         try:
-            to.write(json.dumps(job).encode() + b"\n")
-            to.flush()
-            line = answers.readline()
-        except OSError:
-            line = b""
-        if not line:
-            self._process.wait()
-            return None
-        answer: dict[str, str] = json.loads(line)
-        return answer
+            reply = process.poll()
+        except WorkerError as lost:
+            del self._busy[process]
+            again = attempt.after(lost.fault)
+            if again is None:
+                name = attempt.recipe.request.problem.name
+                self._refuse(
+                    attempt.recipe, f"no process could compile the kernel of {name}, the last time because {lost}"
+                )
+            else:
+                self._waiting.appendleft(again)
+            return
+        if isinstance(reply, Refused):
+            raise UsageError(reply.reason)
+        if isinstance(reply, Bug):
+            raise RuntimeError(f"the kernel of {attempt.recipe.request.problem.name} meets a bug:\n{reply.traceback}")
+        if reply is not None:
+            self._settle(process, reply.reason if isinstance(reply, Unbuilt) else None)
 
+    def _settle(self, process: BuildProcess, reason: str | None) -> None:
+        """The process is free; `reason`: why there is no kernel."""
+        recipe = self._busy.pop(process).recipe
+        self._idle.append(process)
+        if reason is not None:
+            self._refuse(recipe, reason)
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-
-
-def _started() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "autosched.network.worker", str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        cwd=tempfile.gettempdir(),
-        env=worker_environment(os.environ),
-        start_new_session=True,
-    )
-
-
-def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    return process.stdin, process.stdout
+    def _refuse(self, recipe: Recipe, reason: str) -> None:
+        if self.unbuilt is None:
+            self.unbuilt = UnbuiltKernel(recipe, reason)

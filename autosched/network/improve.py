@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import queue
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -21,7 +20,10 @@ from autosched.errors import DeviceError, UsageError
 from autosched.network.archive import SUFFIX, load_archive
 from autosched.network.compile import compile_graph
 from autosched.network.model import Model
+from autosched.runtime.processes import ProcessLost, run_within
 from autosched.session.trust import tell
+
+SPARE_S = 1800.0  # beyond its budget, for a search that a busy machine lets run only now and then
 
 _Job: TypeAlias = Callable[[], None]
 
@@ -45,17 +47,13 @@ def improved_beside(model: Model, budget_s: float) -> Model:
         given, made = directory / f"given{SUFFIX}", directory / f"made{SUFFIX}"
         model.save(given)
         words = [str(os.getpid()), str(given), str(made), str(budget_s), str(threads), target]
-        process = subprocess.run(
-            [sys.executable, "-m", "autosched.network.idle_worker", *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env={**os.environ, "PYTHONPATH": _search_path()},
-            start_new_session=True,
-            text=True,
-            check=False,
-        )
-        if process.returncode:
-            lines = process.stderr.strip().splitlines() or [f"it ended with {process.returncode}"]
+        command = [sys.executable, "-m", "autosched.network.idle_worker", *words]
+        try:
+            done = run_within(budget_s + SPARE_S, command, env={**os.environ, "PYTHONPATH": _search_path()})
+        except ProcessLost as error:
+            raise DeviceError(f"its process {error}") from error
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or [f"its process ended with {done.returncode}"]
             raise DeviceError(lines[-1])
         choices = load_archive(made)[1]
     return compile_graph(model.original, target, threads, choices)

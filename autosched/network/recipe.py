@@ -23,13 +23,13 @@ from autosched.schedule import steps_to_json
 from autosched.session.device import Device, find_device
 from autosched.session.request import Request
 from autosched.session.task import analytic_best, make_task
+from autosched.target import GpuFacts
 from autosched.tuner.definition import redefine
 
 if TYPE_CHECKING:
     from autosched.codegen import Source
     from autosched.ir.stmt import Func
     from autosched.schedule import Step
-    from autosched.target import GpuFacts
     from autosched.tuner.protocols import Candidate
 
 Code = TypeVar("Code")

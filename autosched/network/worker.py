@@ -1,54 +1,90 @@
-"""A process that builds kernels of networks: `python -m autosched.network.worker PARENT_PID`.
+"""A process that builds kernels of networks: `python -m autosched.network.worker PARENT_PID MEMORY_LIMIT`.
 
-Each line of standard input is a recipe in JSON; its answer is a line of JSON on standard output, `{}` once the kernel
-is in the cache, `{"error": ...}` where none can be made, `{"refused": ...}` where the cache cannot be used, and
-`{"bug": ...}` with a traceback for what should not be. LLVM may end the process: then another one makes the kernel
-from another candidate.
+Requests and answers are frames of `measure.protocol` with the messages below. LLVM may end the process: then another
+one builds the kernel from another candidate. MEMORY_LIMIT is in bytes, 0 for none.
 """
 
 from __future__ import annotations
 
-import json
+import resource
 import sys
 import traceback
+from dataclasses import dataclass
 
 from autosched.errors import AutoschedError
-from autosched.measure.protocol import checked
-from autosched.measure.worker import harden, take_pipes
+from autosched.measure.protocol import Numbered
+from autosched.measure.worker import harden, lower_limit, requests, send, take_pipes
 from autosched.network.object_cache import keep_object
 from autosched.network.recipe import NOT_BUILT, Recipe, make_kernel
-from autosched.target import GpuFacts
+
+
+@dataclass(frozen=True)
+class MakeKernel:
+    """Build the kernel of a recipe, without its first `passed_over` candidates, and write it into the cache."""
+
+    id: int
+    recipe: Recipe
+    passed_over: int
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The kernel is in the cache."""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class Unbuilt:
+    """No kernel can be made of the recipe."""
+
+    id: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What is wrong is not the kernel: the cache cannot be used, say."""
+
+    id: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Bug:
+    """An exception that no input should cause."""
+
+    id: int
+    traceback: str
+
+
+REQUESTS: dict[str, type] = {MakeKernel.__name__: MakeKernel}
+REPLIES: dict[str, type] = {c.__name__: c for c in (Kept, Unbuilt, Refused, Bug)}
 
 
 def main() -> int:
     harden(int(sys.argv[1]))
-    lines, answers = take_pipes()
-    with open(lines.fileno(), encoding="utf-8", closefd=False) as stream:
-        for line in stream:
-            answers.write(json.dumps(_answer(json.loads(line))).encode() + b"\n")
+    if memory_limit := int(sys.argv[2]):
+        lower_limit(resource.RLIMIT_DATA, memory_limit)
+    stream, out = take_pipes()
+    for message in requests(stream, REQUESTS):
+        send(out, _answer(message))
     return 0
 
 
-def _answer(job: dict[str, object]) -> dict[str, str]:
-    recipe = Recipe(
-        str(job["spec"]), str(job["target"]), int(str(job["threads"])), str(job["steps"]), _facts(job["gpu"])
-    )
+def _answer(message: MakeKernel) -> Numbered:
+    recipe = message.recipe
     try:
-        keep_object(recipe, make_kernel(recipe, int(str(job["passed_over"]))))
+        keep_object(recipe, make_kernel(recipe, message.passed_over))
     except NOT_BUILT as error:
-        return {"error": str(error)}
+        return Unbuilt(message.id, str(error))
     except AutoschedError as error:
-        return {"refused": str(error)}
+        return Refused(message.id, str(error))
+    except MemoryError:
+        return Unbuilt(message.id, "its build process ran out of memory")
     except Exception:  # a bug, to be raised where somebody sees it
-        return {"bug": traceback.format_exc()}
-    return {}
-
-
-def _facts(data: object) -> GpuFacts | None:
-    if data is None:
-        return None
-    found: GpuFacts = checked(data, GpuFacts, "a GPU")
-    return found
+        return Bug(message.id, traceback.format_exc())
+    return Kept(message.id)
 
 
 if __name__ == "__main__":

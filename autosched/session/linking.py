@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from autosched.errors import UsageError
+from autosched.runtime.processes import ProcessLost, run_within
 
+LINK_S = 120.0  # deadline
 # Programs that can link, in the order of preference, with what they need besides the object.
 LINKERS = (
     ("cc", ("-lm", "-lpthread")),
@@ -48,7 +49,10 @@ def linked(objects: Sequence[bytes], path: Path, version_script: str = "") -> by
         if words:  # a compiler that calls the linker
             told = [word for each in told for word in ("-Xlinker", each)]
         command = [linker, "-shared", *told, "-o", str(library), *map(str, sources), *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            done = run_within(LINK_S, command)
+        except ProcessLost as error:
+            raise UsageError(f"the library cannot be linked: {linker} {error}") from error
         if done.returncode != 0:
             lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
             raise UsageError(f"{linker} cannot link the library: {lines[-1]}")

@@ -248,7 +248,7 @@ def test_a_cache_directory_that_cannot_be_used_is_told_in_one_sentence(tmp_path:
     with ScratchDirectory() as scratch:
         shutil.rmtree(scratch)
         with pytest.raises(UsageError, match=r"a.log cannot be used \(No such file or directory\)"):
-            Worker.spawn(scratch, "a")
+            Worker.spawn(scratch, scratch / "a.log")
 
 
 def test_abandoned_directories_are_swept() -> None:

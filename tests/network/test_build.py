@@ -20,6 +20,7 @@ from autosched.network.compile import compile_graph
 from autosched.network.object_cache import find_object
 from autosched.network.program import SplitGroup
 from autosched.network.recipe import KernelObject, Recipe
+from autosched.runtime import processes
 
 
 @pytest.fixture(autouse=True)
@@ -63,15 +64,15 @@ def test_kernels_are_built_once(sizes: list[int], monkeypatch: pytest.MonkeyPatc
 def test_processes_build_for_several_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     build._SPARES.end()
     check(chain([2, 3, 4, 5, 6]))
-    waiting = [process for _, process in build._SPARES._waiting]
+    waiting = [*build._SPARES._waiting]
     assert waiting
     check(chain([12, 13, 14, 15]))
-    assert {*waiting} <= {process for _, process in build._SPARES._waiting}
+    assert {*waiting} <= {*build._SPARES._waiting}
     assert len(build._SPARES._waiting) <= len(os.sched_getaffinity(0))
     monkeypatch.setenv("TMPDIR", "/elsewhere")  # another environment needs processes of its own
-    assert build._SPARES.take() is None
+    assert build._SPARES.take(build._origin(recipes(chain([4, 5])))) is None
     build._SPARES.end()
-    assert all(process.poll() is not None for process in waiting)
+    assert not any(process.alive for process in waiting)
 
 
 def test_other_code_is_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,30 +113,55 @@ def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch) -> 
     assert [find_object(r) is not None for r in (old, new, newest)] == [False, True, True]
 
 
-def test_a_process_that_ends_costs_its_candidate_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As LLVM ends a process: the first one here ends at its first job, before it has answered."""
-    asked = tmp_path / "asked"
-    first = f"import sys; open({str(asked)!r}, 'w').write(sys.stdin.readline())"
-    started = build._started
+def starting(monkeypatch: pytest.MonkeyPatch, programs: list[str], deadline_s: float = 60.0) -> None:
+    """The next build processes run these programs in place of ours, with a deadline; those after them are ours."""
+    build._SPARES.end()
+    started, usual_s, left = build._started, build.BUILD_DEADLINE_S, [*programs]
 
-    def start() -> subprocess.Popen[bytes]:
-        if asked.exists():
-            return started()
-        asked.touch()
-        return subprocess.Popen([sys.executable, "-c", first], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def start(origin: build._Origin) -> build.BuildProcess:
+        monkeypatch.setattr(build, "BUILD_DEADLINE_S", deadline_s if left else usual_s)
+        if not left:
+            return started(origin)
+        text = f"import os, signal, sys, time\ndef say(b): os.write(1, len(b).to_bytes(4, 'little') + b)\n{left.pop(0)}"
+        command, pipe = [sys.executable, "-c", text], subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True, bufsize=0)
+        made = build.BuildProcess(process, Path(os.devnull))
+        made.origin = origin
+        return made
 
     monkeypatch.setattr(build, "_started", start)
+
+
+ENDS = "os.kill(0, signal.SIGABRT)"  # as LLVM ends a process
+STOPS = "os.kill(os.getpid(), signal.SIGSTOP); time.sleep(60)"
+
+
+def test_a_process_that_ends_costs_its_candidate_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The first process here ends at its first job, before it has answered."""
+    asked = tmp_path / "asked"
+    starting(monkeypatch, [f"open({str(asked)!r}, 'wb').write(os.read(0, 1 << 16)); {ENDS}"])
     check(chain([2, 3, 4, 5, 6]))
-    assert '"passed_over": 0' in asked.read_text()
+    assert b'"passed_over": 0' in asked.read_bytes()
 
 
 def test_a_process_that_always_ends_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    monkeypatch.setattr(build, "_started", start)
-    with pytest.raises(NoValidCandidate, match="LLVM ends the process that compiles matmul"):
+    starting(monkeypatch, [ENDS] * 50)
+    with pytest.raises(NoValidCandidate, match=r"could compile the kernel of matmul, .* killed by SIGABRT"):
         compile_graph(chain([2, 3, 4, 5, 6]), threads=1)
+
+
+@pytest.mark.parametrize("fault", [STOPS, "time.sleep(60)", "os.kill(0, 9)"], ids=["stops", "hangs", "is killed"])
+def test_a_process_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    deadline_s = 0.3 if fault.startswith("time") else 60.0
+    if fault == STOPS:
+        monkeypatch.setattr(processes, "LOOK_S", 0.05)
+    with monkeypatch.context() as patch:
+        starting(patch, [fault], deadline_s)
+        check(chain([2, 3, 4, 5, 6]))
+    starting(monkeypatch, [fault] * 50, deadline_s)
+    with pytest.raises(NoValidCandidate, match="no process could compile the kernel of matmul, the last time because"):
+        compile_graph(chain([7, 8, 9, 10, 11]), threads=1)
+    assert not build._SPARES._waiting
 
 
 def test_what_a_process_cannot_make_it_says() -> None:
@@ -165,16 +191,17 @@ def test_a_kernel_that_cannot_be_made_is_made_in_parts(monkeypatch: pytest.Monke
         check(graph)
 
 
-@pytest.mark.parametrize(("answer", "raised"), [("bug", RuntimeError), ("refused", UsageError)])
+@pytest.mark.parametrize(
+    ("answer", "raised"),
+    [
+        ('{"kind": "Bug", "id": 1, "traceback": "what it is"}', RuntimeError),
+        ('{"kind": "Refused", "id": 1, "reason": "what it is"}', UsageError),
+    ],
+)
 def test_what_is_no_matter_of_the_kernel_is_raised(
     monkeypatch: pytest.MonkeyPatch, answer: str, raised: type[Exception]
 ) -> None:
     """Bugs, and a cache that cannot be written to: no network is cut into parts for them."""
-    text = f'import sys; sys.stdin.readline(); print(\'{{"{answer}": "what it is"}}\', flush=True)'
-
-    def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    monkeypatch.setattr(build, "_started", start)
+    starting(monkeypatch, [f"os.read(0, 1 << 16); say({answer.encode()!r})"] * 50)
     with pytest.raises(raised, match="what it is"):
         compile_graph(chain([2, 3, 4, 5, 6, 8]), threads=1)

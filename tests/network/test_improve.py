@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from autosched.errors import DeviceError, RecordWarning, UsageError
 from autosched.network import improve
 from autosched.network.compile import compile_graph
 from autosched.network.model import Model
+from autosched.runtime import processes
 from tests.graph import networks
 
 
@@ -59,6 +61,25 @@ def test_an_error_leaves_the_network_as_it_is(model: Model, monkeypatch: pytest.
     assert net.model is model
     with pytest.raises(UsageError, match="budget_s is a number of seconds above 0, got -1"):
         at.tune_in_background(model, budget_s=-1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_process_that_is_lost_leaves_the_network_as_it_is(
+    model: Model, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Told by one sentence: nobody waits for ever for a process that somebody has stopped."""
+    monkeypatch.setattr(processes, "LOOK_S", 0.1)
+    spawn = subprocess.Popen
+
+    def struck(command: list[str], **options: Any) -> Any:
+        process = spawn(command, **options)
+        if "autosched.network.idle_worker" in command:
+            os.kill(process.pid, number)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", struck)
+    with pytest.raises(DeviceError, match=r"^its process (was stopped by a signal|ended with -9)"):
+        improve.improved_beside(model, 60.0)
 
 
 def test_the_process_says_in_one_sentence_what_is_wrong(tmp_path: Path) -> None:

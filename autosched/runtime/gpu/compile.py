@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -19,12 +18,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from autosched.errors import DeviceError
 from autosched.runtime.gpu import cache
+from autosched.runtime.processes import ProcessLost, run_within
 
 if TYPE_CHECKING:
     from autosched.codegen.c.source import GpuSource
 
 _FORMAT = "2"  # of DeviceCode.to_bytes
 _PREFIX = 8
+_NVCC_S, _NVCC_VERSION_S = 300.0, 60.0  # deadlines
 _MESSAGE = 2000  # characters of a compiler's output that go into a message
 
 
@@ -148,7 +149,10 @@ def find_nvcc() -> str | None:
 
 
 def _nvcc_version(nvcc: str) -> str:
-    done = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False)
+    try:
+        done = run_within(_NVCC_VERSION_S, [nvcc, "--version"])
+    except ProcessLost as error:
+        raise DeviceError(f"CUDA C cannot be compiled here: {nvcc} {error}") from error
     return " ".join(done.stdout.split())
 
 
@@ -213,7 +217,10 @@ class NvccCompiler:
             text.write_text(source.text)
             arch = f"-arch={_arch_of(source, self.arch)}"
             command = [self.path, "-cubin", arch, "-std=c++17", "-Xptxas", "-v", "-o", str(cubin)]
-            done = subprocess.run([*command, str(text)], capture_output=True, text=True, check=False, cwd=directory)
+            try:
+                done = run_within(_NVCC_S, [*command, str(text)], cwd=directory)
+            except ProcessLost as error:
+                raise CompileError(f"{self.path} {error}") from error
             if done.returncode != 0:
                 raise CompileError(_shorten(done.stderr or done.stdout or f"nvcc left with {done.returncode}"))
             said = done.stderr + done.stdout

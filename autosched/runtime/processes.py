@@ -1,0 +1,128 @@
+"""Limits of child processes: each is ended with its process group at a deadline, or once somebody has stopped it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+LOOK_S = 5.0  # between two looks at a silent process; it is given up where a signal has it stopped at both
+_REAP_S = 10.0  # in which the system ends a killed process; one inside a driver's call may never end
+
+
+class ProcessLost(Exception):
+    """A process that gave no answer; it is dead. The message is the end of a sentence about it: "gave no answer"."""
+
+
+class StopWatch:
+    """Tells a process that a signal stopped (SIGSTOP, say) from one that is busy: by two looks, LOOK_S apart, so that
+    tools that stop and continue a process to slow it down do no harm."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._was_stopped = pid, False
+        self.next_look = 0.0  # monotonic time
+        self.restart()
+
+    def restart(self) -> None:
+        """Forgets earlier looks: a new request has begun."""
+        self._was_stopped, self.next_look = False, time.monotonic() + LOOK_S
+
+    def has_stopped(self) -> bool:
+        """Whether the process was stopped at this look and at the one before; looks when the next look is due."""
+        if time.monotonic() < self.next_look:
+            return False
+        before, self._was_stopped = self._was_stopped, is_stopped(self._pid)
+        self.next_look = time.monotonic() + LOOK_S
+        return before and self._was_stopped
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped the process, as Ctrl-Z stops a program; as far as Linux tells."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] == "T"
+
+
+def end_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+    """SIGKILL to the process group of a process that leads one, and its end awaited."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_REAP_S)
+
+
+def run_within(
+    seconds: float, command: Sequence[str], *, cwd: str | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program without input and returns its output. Raises ProcessLost after `seconds`."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=env,
+            start_new_session=True,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        raise ProcessLost(f"could not be started: {error.strerror or error}") from error
+    deadline, watch = time.monotonic() + seconds, StopWatch(process.pid)
+    with process:
+        try:
+            while True:
+                pause = max(0.0, min(deadline, watch.next_look) - time.monotonic())
+                try:
+                    out, err = process.communicate(timeout=pause)
+                    return subprocess.CompletedProcess(command, process.returncode, out, err)
+                except subprocess.TimeoutExpired:
+                    if watch.has_stopped():
+                        raise ProcessLost("was stopped by a signal and gave no answer") from None
+                    if time.monotonic() >= deadline:
+                        raise ProcessLost(f"gave no answer within {seconds:g} s, the deadline") from None
+        except BaseException:
+            end_group(process)
+            raise
+
+
+def ask_within(seconds: float, process: subprocess.Popen[bytes], line: bytes) -> bytes:
+    """Sends a line to a process that answers each with one, and returns its answer; both end in a newline. The process
+    is unbuffered and leads its group. Raises ProcessLost after `seconds`, and where it ended."""
+    if process.poll() is not None:
+        raise ProcessLost(f"ended with {process.returncode}")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    to, answers, got = process.stdin.fileno(), process.stdout.fileno(), bytearray()
+    deadline, watch = time.monotonic() + seconds, StopWatch(process.pid)
+    os.set_blocking(to, False)
+    try:
+        while not got.endswith(b"\n"):
+            pause = max(0.0, min(deadline, watch.next_look) - time.monotonic())
+            readable, writable, _ = select.select([answers], [to] if line else [], [], pause)
+            if writable:
+                line = line[os.write(to, line[: select.PIPE_BUF]) :]
+            if readable:
+                if not (data := os.read(answers, 1 << 16)):
+                    raise BrokenPipeError
+                got += data
+            elif watch.has_stopped():
+                raise ProcessLost("was stopped by a signal and gave no answer")
+            elif time.monotonic() >= deadline:
+                raise ProcessLost(f"gave no answer within {seconds:g} s, the deadline")
+    except BrokenPipeError:
+        end_group(process)
+        raise ProcessLost(f"ended with {process.returncode}") from None
+    except BaseException:
+        end_group(process)
+        raise
+    return bytes(got)
