@@ -106,7 +106,7 @@ def _described(found: Verification) -> dict[str, object]:
         "first_wrong": None if found.first_wrong is None else _kernel_facts(found.first_wrong),
         "passes": list(map(_facts, found.ideal)),
         "onnxruntime": [{"inputs": kind, **_facts(c)} for kind, cs in found.foreign.items() for c in cs],
-        "max_error": max(c.found.largest for c in found.all_outputs),
+        "max_error": max((c.found.largest for c in found.all_outputs), default=None),
     }
 
 

@@ -17,8 +17,10 @@ from autosched.graph.interpret import Arithmetic, evaluate_node, exact, interpre
 from autosched.graph.partition import dag_of
 from autosched.graph.steps import Alias, Group, Join, Write
 from autosched.ir.dtype import DTYPES
+from autosched.network import isolation
 from autosched.network.closeness import WINOGRAD, Comparison, compare, size_of
 from autosched.network.inputs import InputSet
+from autosched.network.isolation import ProgramDied
 from autosched.network.kernels import origin_of
 from autosched.network.model import Model
 from autosched.te import ComputeDAG
@@ -38,24 +40,28 @@ class KernelCheck:
 
     @property
     def label(self) -> str:
-        return f"{self.operators} ({self.origin})" if self.origin else self.operators
+        return _label(self.operators, self.origin)
 
 
 @dataclass(frozen=True)
 class Verification:
     """`outputs`: for each kind of inputs the comparison of each output. `kernels`: in the order in which they run, on
     the first kind of inputs, or the first that shows an error; up to the first that is beyond its bound, where one was
-    to be located. `ideal`: as `outputs`, of the graph after passes with exact kernels. `foreign`: of onnxruntime's."""
+    to be located. `ideal`: as `outputs`, of the graph after passes with exact kernels. `foreign`: of onnxruntime's.
+    `death`: a sentence on machine code that ended its process, as what writes outside its memory may; nothing was
+    compared after that."""
 
     outputs: Mapping[str, tuple[Comparison, ...]]
     kernels: tuple[KernelCheck, ...]
     ideal: tuple[Comparison, ...]
     foreign: Mapping[str, tuple[Comparison, ...]]
+    death: str = ""
 
     @property
     def passed(self) -> bool:
         kernels = (kernel.worst for kernel in self.kernels)
-        return all(c.passed for c in (*self.all_outputs, *kernels, *self.ideal, *_flat(self.foreign)))
+        compared = (*self.all_outputs, *kernels, *self.ideal, *_flat(self.foreign))
+        return not self.death and all(c.passed for c in compared)
 
     @property
     def all_outputs(self) -> tuple[Comparison, ...]:
@@ -76,6 +82,8 @@ class Verification:
 
     def summary(self) -> str:
         """What is wrong, or how near the bounds it comes, in one sentence."""
+        if self.death:
+            return self.death
         wrong = next((c for c in self.all_outputs if not c.passed), None)
         foreign = next((c for c in _flat(self.foreign) if not c.passed), None)
         if wrong is not None:
@@ -97,27 +105,44 @@ class Verification:
 def verify_network(
     model: Model, inputs: Sequence[InputSet], locate: bool = False, foreign: Mapping[str, Arrays] | None = None
 ) -> Verification:
-    """Runs the network and its kernels. `locate`: of the kernels none after the first that is beyond its bound.
-    `foreign`: outputs of another program for each kind of inputs, which are compared with the reference, too."""
+    """Runs the network and its kernels, each call in a process of its own (`isolation`). `locate`: of the kernels none
+    after the first that is beyond its bound. `foreign`: outputs of another program for each kind of inputs, which are
+    compared with the reference, too."""
     outputs: dict[str, tuple[Comparison, ...]] = {}
     others: dict[str, tuple[Comparison, ...]] = {}
     suspect = inputs[0]
     for given in reversed(inputs):
         wanted, usual = references(model, given.arrays)
-        outputs[given.kind] = _compared(_results(model, given.arrays), wanted, usual, _loosened(model))
+        try:
+            found = isolation.results(model, given.arrays)
+        except ProgramDied as death:
+            step = isolation.step_that_dies(model, given.arrays)
+            return Verification(outputs, (), (), others, _death_of(model, death, step))
+        outputs[given.kind] = _compared(found, wanted, usual, _loosened(model))
         if foreign is not None:
             others[given.kind] = _compared(foreign[given.kind], wanted, usual, 1.0)
         if given is inputs[0] or not all(c.passed for c in outputs[given.kind]):
             suspect, known = given, (wanted, usual)
     walk = _KernelWalk(model, suspect.arrays)
     kernels = []
-    for kernel in walk.checks():
-        kernels.append(kernel)
-        if locate and not kernel.worst.passed:
-            break
+    try:
+        for kernel in walk.checks():
+            kernels.append(kernel)
+            if locate and not kernel.worst.passed:
+                break
+    except ProgramDied as death:
+        return Verification(outputs, tuple(kernels), (), others, _death_of(model, death, walk.step))
     ended = len(kernels) == len(model.program.kernels)
     ideal = _compared(walk.outputs(), *known, _loosened(model)) if ended else ()
     return Verification(outputs, tuple(kernels), ideal, others)
+
+
+def _death_of(model: Model, death: ProgramDied, step: int) -> str:
+    if step < 0:
+        return f"the process that ran the network {death}, and not when its kernels are called one after the other"
+    group = model.program.steps[step]
+    assert isinstance(group, Group)
+    return f"the process that ran the network {death} in the kernel {_label(_operators(group), origin_of(model, step))}"
 
 
 def compare_outputs(model: Model, arrays: Arrays, known: tuple[Arrays, Arrays]) -> tuple[Comparison, ...]:
@@ -162,6 +187,7 @@ class _KernelWalk:
             if not isinstance(step, Alias):
                 self._last.update((self._base(name), n) for name in _read(step))
         self._kept = {self._base(name) for name in graph.outputs}
+        self.step = -1  # the last that was run
 
     def checks(self) -> Iterator[KernelCheck]:
         for n, step in enumerate(self._program.steps):
@@ -187,7 +213,8 @@ class _KernelWalk:
         graph = self._program.graph
         given = {name: self._value(name) for name in group.inputs}
         wanted, usual = (_evaluated(graph, group, given, how) for how in (exact, plain))
-        got = self._model.run_step(n, {k: a for k, a in given.items() if not graph.is_constant(self._base(k))})
+        self.step, computed = n, {k: a for k, a in given.items() if not graph.is_constant(self._base(k))}
+        got = isolation.run_step(self._model, n, computed)
         loosened = WINOGRAD if self._program.kernels[n].winograd else 1.0
         terms = self._terms[n]
         found = [
@@ -201,7 +228,7 @@ class _KernelWalk:
         for name in group.outputs:
             dtype = DTYPES[graph.values[name].dtype].numpy_dtype
             self._values[name] = wanted[name].astype(dtype, copy=False)
-        return KernelCheck(n, " ".join(node.operator for node in group.nodes), origin_of(self._model, n), worst)
+        return KernelCheck(n, _operators(group), origin_of(self._model, n), worst)
 
     def _base(self, name: str) -> str:
         return self._program.bases.get(name, name)
@@ -209,6 +236,14 @@ class _KernelWalk:
     def _value(self, name: str) -> Array:
         view = self._program.views.get(name, Alias(name, name))
         return view.part_of(self._values[view.base], self._program.graph.values[name].shape)
+
+
+def _label(operators: str, origin: str) -> str:
+    return f"{operators} ({origin})" if origin else operators
+
+
+def _operators(group: Group) -> str:
+    return " ".join(node.operator for node in group.nodes)
 
 
 def _read(step: Group | Join | Write) -> tuple[str, ...]:
