@@ -5,35 +5,44 @@
                                 "__metadata__": {"graph": JSON, ...}}
     constants            their bytes, one after the other, those of the widest elements first
 
-Constants are mapped from the file, not read. Nothing in a file is code; what does not add up is refused.
+The metadata begin with a digest of the whole file, which is checked when it is loaded. Constants are mapped from the
+file, not read. Nothing in a file is code; what does not add up is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from autosched.errors import GraphError
 from autosched.graph.description import attribute_data, attribute_of
 from autosched.graph.graph import Array, Graph, Node, Value
+from autosched.graph.mapped import check_mapped, map_bytes
 from autosched.graph.verify import verify
 from autosched.ir.dtype import DTYPES
 
 ALIGNMENT = 64
 MAX_HEADER = 100 << 20  # bytes; the format's own limit
+DIGEST = "digest"  # the name of the first of the metadata
+_DIGEST_PREFIX = b'{"__metadata__": {"digest": "'  # of the header
+_DIGEST_AT, _DIGEST_LENGTH = 8 + len(_DIGEST_PREFIX), 64
+_BLOCK = 1 << 20  # bytes of which the digest has a sum
 _TYPES = {dtype.abbreviation.upper(): name for name, dtype in DTYPES.items()}  # by what safetensors calls them
 
 
 def save_graph(path: Path, graph: Graph, facts: Mapping[str, str]) -> None:
-    """Writes a graph, with more text by name. A file that is there is replaced once the new one is whole."""
+    """Writes a graph, with more text by name. A file that is there is replaced once the new one is whole. Raises
+    GraphError where a constant cannot be read any more."""
+    check_mapped(graph.constants)
     entries: dict[str, Any] = {}
     at = 0
     constants = dict(sorted(graph.constants.items(), key=lambda pair: -pair[1].dtype.itemsize))
@@ -44,13 +53,18 @@ def save_graph(path: Path, graph: Graph, facts: Mapping[str, str]) -> None:
             "data_offsets": [at, at + array.nbytes],
         }
         at += array.nbytes
-    header = header_of(entries, {**facts, "graph": json.dumps(_data(graph), sort_keys=True)})
+    header = header_of(
+        entries, {DIGEST: "0" * _DIGEST_LENGTH, **facts, "graph": json.dumps(_data(graph), sort_keys=True)}
+    )
     descriptor, part = tempfile.mkstemp(dir=path.parent)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with os.fdopen(descriptor, "w+b") as file:
             file.write(header)
             for array in constants.values():
                 file.write(np.ascontiguousarray(array).reshape(-1).view("uint8").data)
+            digest = _digest(file)
+            file.seek(_DIGEST_AT)
+            file.write(digest.encode())
         os.replace(part, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -67,14 +81,17 @@ def header_of(tensors: Mapping[str, Mapping[str, Any]], facts: Mapping[str, str]
 
 
 def load_saved(path: Path) -> tuple[Graph, dict[str, str]]:
-    """The graph of a file, and what else was saved with it. Raises GraphError for a file that is not such a one."""
+    """The graph of a file, and what else was saved with it; among that the digest, where it has one. Raises GraphError
+    for a file that is not such a one, or not as it was written."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(MAX_HEADER, size - 8):
                 raise GraphError(f"{path} is not a saved network, or is truncated ({size} bytes)")
-            entries = json.loads(file.read(length))
+            header = file.read(length)
+            _check_digest(path, file, header)
+        entries = json.loads(header)
         facts = entries.pop("__metadata__")
         graph = _graph(json.loads(facts.pop("graph")), _constants(path, entries, 8 + length, size))
         verify(graph)
@@ -83,6 +100,36 @@ def load_saved(path: Path) -> tuple[Graph, dict[str, str]]:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise GraphError(f"{path} is not a saved network, or is damaged: {error}") from error
     return graph, {str(name): str(text) for name, text in facts.items()}
+
+
+def _check_digest(path: Path, file: BinaryIO, header: bytes) -> None:
+    if not header.startswith(_DIGEST_PREFIX):
+        return
+    end = len(_DIGEST_PREFIX) + _DIGEST_LENGTH
+    if header[len(_DIGEST_PREFIX) : end] != _digest(file).encode():
+        raise GraphError(f"{path} is damaged: it is not as it was written, by its digest; save the network again")
+
+
+def _digest(file: BinaryIO) -> str:
+    """Of a whole file, with zeros for the digest in it: SHA-256 of a sum for each block, of its words of 64 bits times
+    odd numbers, all different. Any word that differs changes its sum; a hash of all bytes takes 4 times as long."""
+    factors, block = 2 * np.arange(_BLOCK // 8, dtype="<u8") + 1, bytearray(_BLOCK)
+    found, size = hashlib.sha256(), 0
+    file.seek(0)
+    while length := _fill(file, block):
+        if size == 0:
+            block[_DIGEST_AT : _DIGEST_AT + _DIGEST_LENGTH] = b"0" * _DIGEST_LENGTH
+        found.update(int(np.dot(np.frombuffer(block, "<u8"), factors)).to_bytes(8, "little"))
+        size += length
+    found.update(size.to_bytes(8, "little"))
+    return found.hexdigest()
+
+
+def _fill(file: BinaryIO, block: bytearray) -> int:
+    """Reads a block, with zeros behind the end of the file; the bytes that were read."""
+    data = file.read(len(block))
+    block[:] = data.ljust(len(block), b"\0")
+    return len(data)
 
 
 def _data(graph: Graph) -> dict[str, Any]:
@@ -119,6 +166,5 @@ def _constants(path: Path, entries: Mapping[str, Any], start: int, size: int) ->
         dtype = DTYPES[_TYPES[entry["dtype"]]].numpy_dtype
         if not 0 <= begin <= end <= size - start or end - begin != math.prod(shape) * dtype.itemsize:
             raise ValueError(f"the constant {name} lies from byte {begin} to {end} of {size - start}")
-        mapped = np.memmap(path, "uint8", "r", start + begin, (end - begin,))
-        found[name] = mapped.view(np.ndarray).view(dtype).reshape(shape)
+        found[name] = map_bytes(path, start + begin, end - begin).view(dtype).reshape(shape)
     return found

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autosched.errors import GraphError, ScheduleError, UsageError
+from autosched.errors import AutoschedWarning, GraphError, ScheduleError, UsageError
 from autosched.graph.graph import Graph
-from autosched.graph.saved import load_saved, save_graph
+from autosched.graph.saved import DIGEST, load_saved, save_graph
 from autosched.network.recipe import Recipe
 from autosched.network.tasks import Choices, NetworkTask, without_place
 from autosched.schedule import check_target, replay
@@ -51,11 +51,17 @@ def load_archive(path: Path) -> tuple[Graph, Choices]:
     graph, facts = load_saved(path)
     if facts.get("autosched") != _VERSION:
         raise GraphError(f"{path} is an archive of version {facts.get('autosched')}, this autosched reads {_VERSION}")
+    if DIGEST not in facts:
+        tell(
+            f"{path} has no digest, so that nobody can tell whether it is as it was written: it comes from an older "
+            "autosched or from another program; save the network again",
+            AutoschedWarning,
+        )
     try:
         steps: Mapping[str, str] = {str(k): str(v) for k, v in json.loads(facts["schedules"]).items()}
         joined = {str(k): bool(v) for k, v in json.loads(facts.get("joined", "{}")).items()}
         threads = int(facts["threads"])
-    except (KeyError, ValueError, AttributeError) as error:
+    except (KeyError, ValueError, AttributeError, RecursionError) as error:
         raise GraphError(f"{path} is damaged: its schedules cannot be read ({error})") from error
 
     def schedule(recipe: Recipe) -> Recipe:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import Arithmetic, evaluate_node, exact, interpret, plain
+from autosched.graph.mapped import check_mapped
 from autosched.graph.partition import dag_of
 from autosched.graph.steps import Alias, Group, Join, Write
 from autosched.ir.dtype import DTYPES
@@ -151,7 +152,8 @@ def compare_outputs(model: Model, arrays: Arrays, known: tuple[Arrays, Arrays]) 
 
 
 def references(model: Model, arrays: Arrays) -> tuple[Arrays, Arrays]:
-    """The outputs in float64, and of a plain evaluation."""
+    """The outputs in float64, and of a plain evaluation. Raises GraphError where a constant cannot be read any more."""
+    check_mapped(model.original.constants)
     return interpret(model.original, arrays, exact), interpret(model.original, arrays, plain)
 
 

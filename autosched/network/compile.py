@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from autosched.errors import SplitWarning, UsageError, locating_bugs
 from autosched.graph.graph import Graph
+from autosched.graph.mapped import check_mapped
 from autosched.graph.verify import verify
 from autosched.lower.pipeline import DUMP, debug_level
 from autosched.network.kernel_table import kernel_table
@@ -31,9 +32,9 @@ def compile_graph(
     """The network as one program of the kernels that the analytic model likes best, or of those that `choices` has
     schedules for: nothing is measured. `simulate`: for a GPU that is not there, its kernels executed on the processor.
 
-    Raises GraphError for a graph that is none, UsageError for one that this machine has no memory for, DeviceError for
-    a device that is not there, and what kernels raise. A SplitWarning tells of operators that should be one kernel, but
-    no code could be made for it.
+    Raises GraphError for a graph that is none or whose constants cannot be read any more, UsageError for one that this
+    machine has no memory for, DeviceError for a device that is not there, and what kernels raise. A SplitWarning tells
+    of operators that should be one kernel, but no code could be made for it.
     """
     device = find_device(target, threads, runs=not simulate)
     if simulate and device.target.kind != SIMULATED:
@@ -55,6 +56,7 @@ def plan_graph(
 
 def _program(graph: Graph, target: str | None, device: Device, choices: Choices) -> NetworkProgram:
     verify(graph)
+    check_mapped(graph.constants)
     check_memory(graph)
     if graph.winograd:
         check_winograd(device.target)

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import asdict
 
 from autosched.codegen.c.source import GpuSource
-from autosched.errors import DeviceError
-from autosched.measure.protocol import checked
+from autosched.errors import DeviceError, UsageError
+from autosched.measure.protocol import ProtocolError, checked
 from autosched.runtime.gpu.compile import DeviceCode, compile_source
 from autosched.runtime.gpu.devices import compiler_for
 from autosched.target import Target
@@ -19,8 +19,11 @@ def encoded(source: GpuSource) -> bytes:
 
 
 def decoded(code: bytes) -> GpuSource:
-    """The inverse of `encoded`."""
-    found: GpuSource = checked(json.loads(code), GpuSource, "a source")
+    """The inverse of `encoded`. Raises UsageError for what is no source."""
+    try:
+        found: GpuSource = checked(json.loads(code), GpuSource, "a source")
+    except (ValueError, RecursionError, ProtocolError) as error:
+        raise UsageError(f"a kernel of the cache is not a source: {error}; remove the cache of kernels") from error
     return found
 
 

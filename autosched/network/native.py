@@ -15,6 +15,7 @@ from autosched.codegen.calls import ARENA, ARGUMENT, WEIGHTS, Pointer
 from autosched.codegen.llvm.program import emit_program
 from autosched.errors import DeviceError
 from autosched.graph.graph import Array, Graph
+from autosched.graph.mapped import check_mapped
 from autosched.graph.steps import Group
 from autosched.ir.dtype import DTYPES
 from autosched.measure.timing import python_clock
@@ -121,6 +122,7 @@ def link(original: Graph, program: NetworkProgram, device: Device) -> NativeMode
 def _weights(program: NetworkProgram, loaded: Mapping[str, LoadedKernel]) -> Array:
     """The block of weights, filled: constants as they are, and what each kernel prepares of its own."""
     graph = program.graph
+    check_mapped(graph.constants)
     block = aligned_zeros(max(program.weights_bytes, 1))  # what lies between them is the same each time
     for name, at in program.raw.items():
         array = np.ascontiguousarray(graph.constants[name])

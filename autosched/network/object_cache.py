@@ -3,11 +3,27 @@ and its code. A kernel of which a part is gone is as good as absent."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+
+from autosched.measure.protocol import ProtocolError, checked
 from autosched.network.kept_files import keep, read_kept
 from autosched.network.pieces import find_part
 from autosched.network.recipe import KernelObject, Recipe
 
-_FIELDS = ("name", "array_bytes", "workspace_bytes", "packed_bytes", "winograd", "steps", "sketch", "estimate_s")
+
+@dataclass(frozen=True)
+class _Facts:
+    """The fields of a `KernelObject` beside its code; `parts`: the keys of its parts."""
+
+    name: str
+    array_bytes: tuple[int, ...]
+    workspace_bytes: int
+    packed_bytes: int
+    winograd: int
+    steps: str
+    sketch: str
+    estimate_s: float
+    parts: tuple[str, ...]
 
 
 def find_object(recipe: Recipe) -> KernelObject | None:
@@ -15,21 +31,26 @@ def find_object(recipe: Recipe) -> KernelObject | None:
     found = read_kept(recipe.key)
     if found is None:
         return None
-    facts, code = found
     try:
-        if facts["name"] != recipe.name:
-            return None
-        parts = [find_part(key) for key in facts["parts"]]
-        kept = tuple(part for part in parts if part is not None)
-        if len(kept) < len(parts):
-            return None
-        facts["array_bytes"] = tuple(facts["array_bytes"])
-        return KernelObject(code=code, parts=kept, **{name: facts[name] for name in _FIELDS})
-    except (KeyError, TypeError):
+        facts: _Facts = checked(found[0], _Facts, "a kernel")
+    except ProtocolError:
         return None
+    if facts.name != recipe.name or min(facts.workspace_bytes, facts.packed_bytes, facts.winograd) < 0:
+        return None
+    parts = [find_part(key) for key in facts.parts]
+    kept = tuple(part for part in parts if part is not None)
+    if len(kept) < len(parts):
+        return None
+    return KernelObject(
+        facts.name, facts.array_bytes, facts.workspace_bytes, facts.packed_bytes, facts.winograd, facts.steps,
+        found[1], facts.sketch, facts.estimate_s, kept,
+    )  # fmt: skip
 
 
 def keep_object(recipe: Recipe, made: KernelObject) -> None:
     """Writes a kernel for later; its parts are there. Raises UsageError where the directory cannot be used."""
-    facts = {name: getattr(made, name) for name in _FIELDS} | {"parts": [part.key for part in made.parts]}
-    keep(recipe.key, facts, made.code)
+    facts = _Facts(
+        made.name, made.workspace_bytes, made.packed_bytes, made.winograd, made.steps, made.sketch, made.estimate_s,
+        tuple(part.key for part in made.parts),
+    )  # fmt: skip
+    keep(recipe.key, asdict(facts), made.code)

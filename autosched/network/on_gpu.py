@@ -23,6 +23,7 @@ from autosched.codegen.c.source import GpuSource
 from autosched.codegen.calls import ARENA, ARGUMENT, WEIGHTS, KernelCall, Pointer
 from autosched.errors import DeviceError, UsageError
 from autosched.graph.graph import Array, Graph
+from autosched.graph.mapped import check_mapped
 from autosched.graph.steps import Group
 from autosched.network.ahead import ahead_of
 from autosched.network.gpu_clocks import GpuClock
@@ -266,6 +267,7 @@ class GpuModel(DeviceFunction, Model):
 
     def _upload_weights(self) -> None:
         block = self._blocks[WEIGHTS]
+        check_mapped(self.program.graph.constants)
         with device_errors(self._device):
             for name, at in self.program.raw.items():
                 self._device.upload(block.memory, np.ascontiguousarray(self.program.graph.constants[name]), at)

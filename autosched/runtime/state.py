@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autosched.errors import UsageError
+from autosched.errors import AutoschedWarning, UsageError
+
+_OTHERS = 9  # directories that are tried where the first is not to be trusted
 
 
 def state_directory() -> Path:
@@ -24,11 +27,44 @@ def state_directory() -> Path:
         path = path.absolute()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = path.lstat()
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o022:
+    if not _is_own(info):
         raise UsageError(
             f"{path} must be a directory of the user's own that nobody else can write; set XDG_CACHE_HOME to another"
         )
     return path
+
+
+def kernels_directory() -> Path:
+    """Where compiled kernels are kept, in the state directory, made 0700: whoever can write there has code run here.
+
+    One that is somebody else's, or that others can write, is left alone, with a warning, and another one has its part.
+    Raises UsageError if none can be used.
+    """
+    home = state_directory()
+    first = path = home / "kernels"
+    for n in range(1, _OTHERS):
+        with usable(path):
+            try:
+                info = path.stat()
+            except FileNotFoundError:
+                path.mkdir(mode=0o700, exist_ok=True)
+                info = path.stat()
+        if _is_own(info):
+            if path != first:
+                warnings.warn(
+                    f"{first} is not used, because it is not yours or others can write it: `chmod 700` it or remove "
+                    f"it; compiled kernels are kept in {path}",
+                    AutoschedWarning,
+                    stacklevel=2,
+                )
+            return path
+        path = home / f"kernels-{n}"
+    raise UsageError(f"{first} is not yours or others can write it: `chmod 700` it or remove it")
+
+
+def _is_own(info: os.stat_result) -> bool:
+    """Whether it is a directory of the user's own that nobody else can write."""
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() and not info.st_mode & 0o022
 
 
 @contextmanager

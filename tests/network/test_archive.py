@@ -32,7 +32,7 @@ def test_a_graph_is_read_back(make: Callable[[], Graph], tmp_path: Path) -> None
     found, facts = load_saved(tmp_path / "x")
     assert (found.inputs, found.outputs, found.nodes) == (graph.inputs, graph.outputs, graph.nodes)
     assert (found.values, found.name) == (graph.values, graph.name)
-    assert facts == {"more": "text"}
+    assert facts == {"more": "text", "digest": facts["digest"]}
     for name, array in graph.constants.items():
         np.testing.assert_array_equal(found.constants[name], array)
 

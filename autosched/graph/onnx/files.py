@@ -6,6 +6,7 @@ make us read another one of the machine.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from onnx import FunctionProto, ModelProto, TensorProto
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Array
+from autosched.graph.mapped import map_bytes
 from autosched.ir.dtype import DTYPES
 
 OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)  # of the standard's own operators
@@ -58,6 +60,8 @@ def array_of(tensor: TensorProto, folder: Path | None) -> Array:
     where = f"the tensor {tensor.name or '(without name)'}"
     if tensor.data_type in (TensorProto.UNDEFINED, TensorProto.STRING):
         raise GraphError(f"{where} is of type {TensorProto.DataType.Name(tensor.data_type)}, which is not supported")
+    if any(size < 0 for size in tensor.dims):
+        raise GraphError(f"{where} has the shape {list(tensor.dims)}, with a negative size")
     if tensor.data_location == TensorProto.EXTERNAL:
         return mapped(tensor, folder, where)
     try:
@@ -81,7 +85,7 @@ def mapped(tensor: TensorProto, folder: Path | None, where: str) -> Array:
     dtype, shape = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
     bits = FEW_BITS.get(dtype.name, 8 * dtype.itemsize)
     try:
-        offset, size = int(facts.get("offset", 0)), -(-int(np.prod(shape, dtype=np.int64)) * bits // 8)
+        offset, size = int(facts.get("offset", 0)), -(-math.prod(shape) * bits // 8)
         length = int(facts.get("length", size))
     except ValueError as error:
         raise GraphError(f"{where} has an offset or length of its data that is no number") from error
@@ -92,7 +96,7 @@ def mapped(tensor: TensorProto, folder: Path | None, where: str) -> Array:
         )
     if size == 0:
         return np.zeros(shape, dtype)
-    data = np.asarray(np.memmap(file, np.uint8, "r", offset, (size,)))
+    data = map_bytes(file, offset, size)
     if bits < 8:  # as a tensor within the model, which is unpacked
         whole = TensorProto(data_type=tensor.data_type, dims=shape, raw_data=data.tobytes())
         return array_of(whole, None)

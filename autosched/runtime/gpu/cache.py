@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from autosched.errors import UsageError
-from autosched.runtime.state import state_directory
+from autosched.runtime.state import kernels_directory
 
 LIMIT_BYTES = 512 << 20
 _DIGEST = hashlib.sha256().digest_size
@@ -66,7 +66,10 @@ def prune(limit: int = LIMIT_BYTES) -> None:
     if directory is None:
         return
     files = []
-    for path in directory.iterdir():
+    paths = []
+    with suppress(FileNotFoundError):  # somebody has removed it
+        paths = [*directory.iterdir()]
+    for path in paths:
         with suppress(OSError):
             info = path.stat()
             files.append((info.st_mtime, info.st_size, path))
@@ -81,8 +84,6 @@ def prune(limit: int = LIMIT_BYTES) -> None:
 
 def _directory() -> Path | None:
     try:
-        path = state_directory() / "kernels"
-        path.mkdir(mode=0o700, exist_ok=True)
-    except (UsageError, OSError):
+        return kernels_directory()
+    except UsageError:
         return None
-    return path

@@ -81,7 +81,7 @@ class DeviceCode:
             said = json.loads(data[_PREFIX:end])
             resources = tuple(Resources(**entry) for entry in said["resources"])
             return cls(data[end:], resources, tuple(map(str, said["warnings"])))
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"not a compiled kernel: {error}") from None
 
 
