@@ -78,9 +78,8 @@ def test_a_damaged_archive_is_refused_or_right(tmp_path: Path) -> None:
             warnings.simplefilter("ignore", AutoschedWarning)
             try:
                 found, _ = load_archive(path)
-            except GraphError as error:
+            except GraphError:
                 refused += 1
-                assert str(path) in str(error)
                 continue
         assert same(found, graph)
     assert refused > 200
@@ -204,6 +203,8 @@ def test_a_damaged_onnx_file_is_refused_or_loaded(tmp_path: Path) -> None:
             load_onnx(path)
         except AutoschedError:
             refused += 1
+        except Exception as error:
+            raise AssertionError(f"seed 1, {len(damaged)} bytes, ...{damaged[-20:]!r}") from error
     assert refused > 100
 
 
@@ -221,7 +222,7 @@ def test_sizes_that_are_none(tmp_path: Path, dims: list[int], is_external: bool)
         load_onnx(path)
 
 
-@pytest.mark.parametrize("place", ["a\0b", "x" * 5000, "", "..", ".", "weights.bin/x"], ids=repr)
+@pytest.mark.parametrize("place", ["a\0b", "x" * 5000, "", "..", ".", "weights.bin/x"], ids=lambda place: place[:9])
 def test_places_of_data_that_are_none(tmp_path: Path, place: str) -> None:
     path = onnx_file(tmp_path)
     model = onnx.load(path, load_external_data=False)
@@ -257,11 +258,14 @@ def test_a_file_that_becomes_shorter_under_a_network(tmp_path: Path, suffix: str
 # The directory of compiled kernels
 
 
-def test_a_directory_that_others_can_write_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_others_can_write_is_left_alone() -> None:
     keep("k", {}, b"code")
     first = kernels_directory()
     first.chmod(0o777)
     with pytest.warns(AutoschedWarning, match=r"kernels is not used, because it is not yours or others can write it"):
+        kernels_directory()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AutoschedWarning)
         assert read_kept("k") is None
         keep("k", {}, b"other")
         assert read_kept("k") == ({}, b"other")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -35,7 +36,20 @@ def read_model(path: Path) -> ModelProto:
         raise GraphError(f"{path} is not an ONNX model, or is truncated ({len(data)} bytes)") from error
     if not model.HasField("graph"):
         raise GraphError(f"{path} holds no graph: it is not an ONNX model, or is truncated ({len(data)} bytes)")
+    _check_text(model, path)
     return model
+
+
+def _check_text(message: Any, path: Path) -> None:
+    """Raises GraphError for names that are no UTF-8, which protobuf gives as bytes."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            texts = (value,) if isinstance(value, (str, bytes)) else value
+            if wrong := next((text for text in texts if isinstance(text, bytes)), None):
+                raise GraphError(f"{path} is damaged: it has the name {wrong[:40]!r}, which is not UTF-8")
+        elif field.type == field.TYPE_MESSAGE:
+            for part in (value,) if hasattr(value, "ListFields") else value:
+                _check_text(part, path)
 
 
 def opsets_of(model: ModelProto | FunctionProto) -> dict[str, int]:
@@ -49,17 +63,28 @@ def opsets_of(model: ModelProto | FunctionProto) -> dict[str, int]:
 
 def type_named(number: int) -> str | None:
     """Our type for one of ONNX's; None where there is none."""
-    if number in (TensorProto.UNDEFINED, TensorProto.STRING):
+    if not _has_elements(number):
         return None
     name = onnx.helper.tensor_dtype_to_np_dtype(number).name
     return name if name in DTYPES else None
 
 
+def type_label(number: int) -> str:
+    """What ONNX calls one of its types; the number of one that it does not have."""
+    known = number in TensorProto.DataType.values()
+    return TensorProto.DataType.Name(number) if known else str(number)
+
+
+def _has_elements(number: int) -> bool:
+    """Whether a type of ONNX's is one of numbers."""
+    return number in TensorProto.DataType.values() and number not in (TensorProto.UNDEFINED, TensorProto.STRING)
+
+
 def array_of(tensor: TensorProto, folder: Path | None) -> Array:
     """The array of a tensor, read only. `folder`: where data beside the model lies."""
     where = f"the tensor {tensor.name or '(without name)'}"
-    if tensor.data_type in (TensorProto.UNDEFINED, TensorProto.STRING):
-        raise GraphError(f"{where} is of type {TensorProto.DataType.Name(tensor.data_type)}, which is not supported")
+    if not _has_elements(tensor.data_type):
+        raise GraphError(f"{where} is of type {type_label(tensor.data_type)}, which is not supported")
     if any(size < 0 for size in tensor.dims):
         raise GraphError(f"{where} has the shape {list(tensor.dims)}, with a negative size")
     if tensor.data_location == TensorProto.EXTERNAL:
@@ -77,10 +102,14 @@ def mapped(tensor: TensorProto, folder: Path | None, where: str) -> Array:
     location = facts.get("location", "")
     if folder is None:
         raise GraphError(f"{where} has its data in the file {location}, but the model comes from no folder")
-    file, home = (folder / location).resolve(), folder.resolve()
+    try:
+        file, home = (folder / location).resolve(), folder.resolve()
+        is_file = file.is_file()
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a byte 0, links in a circle
+        raise GraphError(f"{where} has its data in {location[:99]!r}, which is no place of a file: {error}") from error
     if not location or not file.is_relative_to(home):
         raise GraphError(f"{where} has its data in {location!r}, which is outside of the model's folder {folder}")
-    if not file.is_file():
+    if not is_file:
         raise GraphError(f"{where} has its data in {location}, and there is no such file in {folder}")
     dtype, shape = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
     bits = FEW_BITS.get(dtype.name, 8 * dtype.itemsize)

@@ -10,7 +10,7 @@ from onnx import GraphProto, TensorProto, ValueInfoProto, helper
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Array, Value
-from autosched.graph.onnx.files import type_named
+from autosched.graph.onnx.files import type_label, type_named
 from autosched.ir.dtype import DTYPES
 
 
@@ -83,6 +83,6 @@ def dtype_of(info: ValueInfoProto) -> str:
     number = info.type.tensor_type.elem_type
     found = type_named(number)
     if found is None:
-        name, ours = TensorProto.DataType.Name(number), ", ".join(DTYPES)
+        name, ours = type_label(number), ", ".join(DTYPES)
         raise GraphError(f"the input {info.name} is of type {name}, which is not supported; {ours} are")
     return found
