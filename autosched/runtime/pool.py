@@ -384,6 +384,11 @@ done:
 
 _SHUTDOWN = """
 define $link void @autosched_pool_shutdown() nounwind {
+  call void @autosched_end_workers()
+  ret void
+}
+
+define internal void @autosched_end_workers() nounwind {
 entry:
   %l = cmpxchg ptr @autosched_busy, i32 0, i32 1 acquire monotonic
   %mine = extractvalue { i32, i1 } %l, 1
@@ -439,12 +444,19 @@ def pool_ir(target: Target, system: str = sys.platform, linkage: str = "") -> st
 
 
 def exported_pool_ir(target: Target, threads: int, system: str = sys.platform) -> str:
-    """The pool inside an exported object: weak, so a program's objects share one; `threads` is this kernel's own. For
-    processors with tiles it asks Linux for them when it is loaded; what the answer is, a kernel's first tile shows."""
+    """The pool inside an exported object: weak, so a program's objects share one; `threads` is this kernel's own. When
+    its library is unloaded, it ends its workers, which stand in that library's code. For processors with tiles it asks
+    Linux for them when it is loaded; what the answer is, a kernel's first tile shows."""
+    ends = _END_WHEN_UNLOADED if system.startswith("linux") else ""
     asks = _ASK_FOR_TILES if system == "linux" and target.arch == "x86_64" and target.has("amx-tile") else ""
-    return pool_ir(target, system, "weak") + bound_parallel_ir("autosched_parallel", threads) + asks
+    return pool_ir(target, system, "weak") + bound_parallel_ir("autosched_parallel", threads) + ends + asks
 
 
+# The function by its internal name: another library's may have taken the place of the weak one.
+_END_WHEN_UNLOADED = """
+@llvm.global_dtors = appending global [1 x { i32, ptr, ptr }] [
+  { i32, ptr, ptr } { i32 65535, ptr @autosched_end_workers, ptr null }]
+"""
 _ASK_FOR_TILES = f"""
 define internal void @autosched_ask_for_tiles() nounwind {{
   %code = call i64 (i64, ...) @syscall({", ".join(f"i64 {n}" for n in ASK_FOR_TILES)})

@@ -10,6 +10,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.runtime.spec import ArraySpec
 from autosched.target import Target
 
+_POOL_PROTOTYPE = "void autosched_pool_shutdown(void);"
 C_FLOATS = {"float32": "float", "float64": "double"}
 
 
@@ -40,7 +41,8 @@ class Function:
 @dataclass(frozen=True)
 class Header:
     """A C header (C99 or C++). `about`: lines of its comment; `macros`: (name, value) that `symbol` in capitals and an
-    underscore go before; `own`: text after the prototypes, for functions that are only here."""
+    underscore go before; `own`: text after the prototypes, for functions that are only here. The thread pool's comes
+    after `prototypes`; several headers may declare it."""
 
     symbol: str
     title: str
@@ -56,7 +58,8 @@ class Header:
         lines = [f"/* {_comment(self.title)}", " *", *(f" * {line}".rstrip() for line in self.about), " */"]
         lines += [f"#ifndef {guard}", f"#define {guard}", "", *(f"#include <{name}>" for name in self.includes), ""]
         lines += [f"#define {capitals}_{name} {value}" for name, value in self.macros]
-        lines += ["", "#ifdef __cplusplus", 'extern "C" {', "#endif", *self.prototypes, "#ifdef __cplusplus", "}"]
+        lines += ["", "#ifdef __cplusplus", 'extern "C" {', "#endif"]
+        lines += [*self.prototypes, _POOL_PROTOTYPE, "#ifdef __cplusplus", "}"]
         return "\n".join([*lines, "#endif", *([self.own] if self.own else []), "", f"#endif /* {guard} */", ""])
 
 
@@ -94,6 +97,8 @@ def terms(target: Target, threads: int) -> list[str]:
     return [
         f"Dense row-major arrays that do not overlap; runs on at most {threads} thread(s); returns 0.",
         f"Made for {target.fingerprint}: another processor may not have its instructions.",
+        "Threads idle between calls. autosched_pool_shutdown ends them, unless a call is in flight; the next call",
+        "starts them again. Unloading the library (dlclose) and the end of the program end them, too.",
     ]
 
 

@@ -143,3 +143,89 @@ def test_the_path_says_what_is_written(exported: tuple[Model, Path], tmp_path: P
     with pytest.raises(UsageError, match=r"ends in \.so, not net\.o"):
         net.export(tmp_path / "net.o")
     assert not list(tmp_path.iterdir())
+
+
+UNLOAD = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+typedef int network(const float *, float *, const void *, void *);
+static float x[2][SIZE], y[2][SIZE];
+static void *weights, *workspace[2];
+static int threads(void) { /* of this process */
+    char line[256];
+    int n = -1;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (fgets(line, sizeof line, f)) sscanf(line, "Threads: %d", &n);
+    fclose(f);
+    return n;
+}
+static void call(network *f, int n) {
+    if (f(x[n], y[n], weights, workspace[n]) != 0) exit(10);
+}
+int main(int argc, char **argv) { /* FIRST.so FUNCTION SECOND.so FUNCTION STEPS */
+    void *lib[2] = {dlopen(argv[1], RTLD_NOW), dlopen(argv[3], argv[5][0] == 'g' ? RTLD_LAZY | RTLD_GLOBAL : RTLD_NOW)};
+    network *f[2];
+    void (*shutdown)(void);
+    if (!lib[0] || !lib[1]) return 11;
+    for (int n = 0; n < 2; n++) {
+        f[n] = (network *)dlsym(lib[n], argv[2 * n + 2]);
+        workspace[n] = aligned_alloc(64, 1 << 20);
+    }
+    weights = aligned_alloc(64, 1 << 20);
+    memset(weights, 0, 1 << 20);
+    shutdown = (void (*)(void))dlsym(lib[0], "autosched_pool_shutdown");
+    for (const char *s = argv[5]; *s; s++) {
+        if (*s == '0' || *s == '1') call(f[*s - '0'], *s - '0');
+        if (*s == 's') shutdown();
+        if (*s == 'a' || *s == 'b') if (dlclose(lib[*s - 'a'])) return 12;
+        if (*s == 'p' && threads() < 2) return 13; /* a worker is there */
+        if (*s == 'q' && threads() != 1) return 14;
+        if (*s == 'f') { /* the rest by a child, then by this process */
+            int status;
+            if (fork() != 0) {
+                if (wait(&status) < 0 || status) return 15;
+                if (threads() < 2) return 16;
+            }
+        }
+    }
+    usleep(20000); /* idle workers would run on in code that is gone */
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "0pa", "0psqa", "0ps0paq", "01pabq", "01pbaq", "sqa", "0fa", "0f0a", "0fsq0paq", "01f1ba", "g01pabq", "g10pbaq",
+        "g1b0a",
+    ],
+)  # fmt: skip
+def test_a_library_that_is_unloaded_leaves_no_thread_behind(unload: Path, steps: str) -> None:
+    """Calls of two libraries (0, 1), shutdown (s), dlclose (a, b) and fork (f) in many orders; p: workers idle, q: none
+    is left. Threads that stood in code that was gone ended the program by signal 11."""
+    words = [unload / "main", unload / "one.so", "autosched_one", unload / "two.so", "autosched_two", steps]
+    assert subprocess.run(words, check=False, timeout=60).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def unload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that unloads libraries, and two of a network whose kernel runs on two threads."""
+    folder = tmp_path_factory.mktemp("unload")
+    shapes = {"x": (512, 128), "w": (64, 128), "y": (512, 64)}
+    table = {name: Value(name, shape, "float32") for name, shape in shapes.items()}
+    constants = {"w": np.ones(shapes["w"], "float32")}
+    net = compile_graph(Graph(("x",), ("y",), (Node("linear", ("x", "w"), ("y",)),), table, constants), threads=2)
+    for name in ("one.so", "two.so"):
+        net.export(folder / name)
+    assert "void autosched_pool_shutdown(void);" in (folder / "one.h").read_text()
+    (folder / "main.c").write_text(UNLOAD.replace("SIZE", str(512 * 128)))
+    words = ("cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter")
+    subprocess.run([*words, "-o", folder / "main", folder / "main.c", "-ldl", "-lpthread"], check=True)
+    return folder

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
-from onnx import GraphProto, TensorProto, ValueInfoProto, helper
+from onnx import GraphProto, ValueInfoProto, helper
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Array, Value

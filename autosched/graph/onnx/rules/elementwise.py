@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto
 
 from autosched.errors import GraphError
-from autosched.graph.onnx.files import type_named
+from autosched.graph.onnx.files import type_label, type_named
 from autosched.graph.onnx.site import Results, Rule, Site, refuse, rule
 
 # Ours by ONNX's, where inputs are the same and there are no attributes.
@@ -122,7 +121,7 @@ def cast(site: Site) -> Results:
     to = site.attribute("to")
     dtype = type_named(to)
     if dtype is None:
-        raise GraphError(f"a cast to {TensorProto.DataType.Name(to)} is not supported")
+        raise GraphError(f"a cast to {type_label(to)} is not supported")
     return site.cast(x, dtype)
 
 
