@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,11 +21,11 @@ def check_mapped(constants: Mapping[str, Array]) -> None:
     """Raises GraphError where a file has become shorter than what is mapped from it: to read that ends the process."""
     for name, array in constants.items():
         source: object = array
-        while isinstance(source, np.ndarray) and not isinstance(source, np.memmap):
-            source = source.base
-        if not isinstance(source, np.memmap):
+        while not isinstance(mapping := getattr(source, "base", None), mmap.mmap) and mapping is not None:
+            source = mapping
+        if not isinstance(source, np.memmap) or mapping is None:
             continue
-        needed, there = source.offset + source.nbytes, source._mmap.size()
+        needed, there = source.offset + source.nbytes, mapping.size()
         if there < needed:
             raise GraphError(
                 f"{source.filename} has become shorter: the constant {name} needs its first {needed} bytes, and it has "

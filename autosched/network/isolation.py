@@ -25,6 +25,7 @@ import numpy as np
 
 from autosched.errors import AutoschedError
 from autosched.graph.graph import Array
+from autosched.graph.steps import Group
 from autosched.measure.worker import end_with, lower_limit
 from autosched.network.model import Model
 from autosched.network.program import array_spec
@@ -33,7 +34,8 @@ from autosched.runtime.spec import ArraySpec
 from autosched.runtime.tensors import ALIGNMENT
 
 RUN_S = 600.0  # deadline of one call
-_RAISED = (IndexError, *AutoschedError.__subclasses__())  # what a call raises by itself, apart from bugs
+# What a call raises by itself, apart from bugs.
+_RAISED: tuple[type[Exception], ...] = (IndexError, *AutoschedError.__subclasses__())
 _MESSAGE = 1 << 16  # bytes, as many as a pipe takes at once
 _END_S = 10.0  # for the system to end a process that has said its last
 
@@ -61,9 +63,10 @@ def results(model: Model, arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 def run_step(model: Model, number: int, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """As `Model.run_step`. Raises ProgramDied."""
-    graph = model.program.graph
-    names = model.program.steps[number].outputs
-    return _run(model, lambda _: model.run_step(number, arrays), {name: array_spec(graph, name) for name in names})
+    graph, step = model.program.graph, model.program.steps[number]
+    assert isinstance(step, Group)
+    specs = {name: array_spec(graph, name) for name in step.outputs}
+    return _run(model, lambda _: model.run_step(number, arrays), specs)
 
 
 def step_that_dies(model: Model, arrays: Mapping[str, Array]) -> int:
