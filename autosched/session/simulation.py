@@ -89,7 +89,7 @@ def read_source(path: Path) -> tuple[GpuSource, str]:
         workload = said.pop("workload")
         source: GpuSource = checked({**said, "text": text}, GpuSource, "a source")
         return source, json.dumps(workload)
-    except (OSError, ValueError, KeyError, TypeError, ProtocolError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, ProtocolError) as error:
         raise UsageError(
             f"{path} is read with what stands beside it in {beside(path).name}: {error}; write both with "
             "`autosched tune ... --target cuda --no-run --out-dir DIR`"

@@ -87,7 +87,7 @@ def read_cards(path: Path = CARDS) -> Mapping[str, Mapping[str, Any]]:
             CardConstants(**row["constants"])
             {pipe: float(rate) for pipe, rate in row.get("matrix_rates", {}).items()}
             row["arch"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TargetError(
             f"{path} must hold a table of cards with 'arch' and 'constants' each: {error}; "
             "write it anew with experiments.gpu.fit"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -162,6 +165,32 @@ def test_a_process_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPa
     with pytest.raises(NoValidCandidate, match="no process could compile the kernel of matmul, the last time because"):
         compile_graph(chain([7, 8, 9, 10, 11]), threads=1)
     assert not build._SPARES._waiting
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_processes_that_are_struck_at_random_times(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    """It ends in the right result, or in one sentence for a kernel that was struck twice."""
+    monkeypatch.setattr(processes, "LOOK_S", 0.1)
+    build._SPARES.end()
+    rng, left = random.Random(number), 3
+    poll = build._Builds._advance
+
+    def advance(self: build._Builds, process: build.BuildProcess) -> None:
+        nonlocal left
+        if left and rng.random() < 0.5:
+            left -= 1
+            time.sleep(rng.uniform(0.0, 0.5))
+            os.kill(process.pid, number)
+        poll(self, process)
+
+    monkeypatch.setattr(build._Builds, "_advance", advance)
+    refusal = ""
+    try:
+        check(chain([3, 4, 5, 6, 7, 8]))
+    except NoValidCandidate as error:
+        refusal = str(error)
+    assert refusal[:64] in ("", "no process could compile the kernel of matmul, the last time bec")
+    assert left < 3
 
 
 def test_what_a_process_cannot_make_it_says() -> None:
