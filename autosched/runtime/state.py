@@ -25,8 +25,11 @@ def state_directory() -> Path:
     path = base / "autosched"
     with usable(path):
         path = path.absolute()
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        info = path.lstat()
+        try:
+            info = path.lstat()
+        except FileNotFoundError:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            info = path.lstat()
     if not _is_own(info):
         raise UsageError(
             f"{path} must be a directory of the user's own that nobody else can write; set XDG_CACHE_HOME to another"
