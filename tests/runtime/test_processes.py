@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -9,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from autosched.codegen import GpuSource
+from autosched.errors import UsageError
 from autosched.runtime import processes
+from autosched.runtime.gpu.compile import CompileError, NvccCompiler
 from autosched.runtime.processes import ProcessLost, ask_within, end_group, run_within
+from autosched.session.linking import linked
 
 STOP = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
 CHILD = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); import time; time.sleep(60)"
@@ -83,3 +88,18 @@ def test_lines_are_answered_in_turn() -> None:
         assert ask_within(60.0, process, b"x" * 300_000 + b"\n") == b"300001\n"
         assert ask_within(60.0, process, b"\n") == b"1\n"
         end_group(process)
+
+
+@pytest.mark.parametrize("fault", ["kill -STOP $$", "kill -KILL $$"])
+def test_linkers_and_compilers_that_are_struck_are_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    for name in ("cc", "nvcc"):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{fault}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(UsageError, match=r"cc (cannot link the library: exit code -9|was stopped by a signal)"):
+        linked([b""], tmp_path / "x.so")
+    source = GpuSource("f", "cuda", "", (), (), (), ())
+    with pytest.raises(CompileError, match=r"nvcc (left with -9|was stopped by a signal)"):
+        NvccCompiler("sm_80", str(tmp_path / "nvcc"), "12").compile(source)
