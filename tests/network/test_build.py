@@ -17,6 +17,7 @@ import pytest
 from autosched.errors import NoValidCandidate, SplitWarning, UsageError
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
+from autosched.measure.process import memory_limit
 from autosched.network import build, kept_files, versions
 from autosched.network.build import build_kernels
 from autosched.network.compile import compile_graph
@@ -69,6 +70,11 @@ def test_processes_build_for_several_networks(monkeypatch: pytest.MonkeyPatch) -
     check(chain([2, 3, 4, 5, 6]))
     waiting = [*build._SPARES._waiting]
     assert waiting
+    for process in waiting:
+        limits = Path(f"/proc/{process.pid}/limits").read_text()
+        assert next(line for line in limits.splitlines() if line.startswith("Max data size")).split()[3] == str(
+            memory_limit()
+        )
     check(chain([12, 13, 14, 15]))
     assert {*waiting} <= {*build._SPARES._waiting}
     assert len(build._SPARES._waiting) <= len(os.sched_getaffinity(0))
