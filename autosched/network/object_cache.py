@@ -50,7 +50,7 @@ def find_object(recipe: Recipe) -> KernelObject | None:
 def keep_object(recipe: Recipe, made: KernelObject) -> None:
     """Writes a kernel for later; its parts are there. Raises UsageError where the directory cannot be used."""
     facts = _Facts(
-        made.name, made.workspace_bytes, made.packed_bytes, made.winograd, made.steps, made.sketch, made.estimate_s,
-        tuple(part.key for part in made.parts),
+        made.name, made.array_bytes, made.workspace_bytes, made.packed_bytes, made.winograd, made.steps, made.sketch,
+        made.estimate_s, tuple(part.key for part in made.parts),
     )  # fmt: skip
     keep(recipe.key, asdict(facts), made.code)
