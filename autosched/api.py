@@ -270,8 +270,9 @@ def verify(what: Any, *arguments: Any, **options: Any) -> Any:
 
     A network, loaded or as `load` takes it, is compared with the graph as it was imported in float64, and each of its
     kernels with its nodes: on `inputs` (in order or by name; default: normal numbers) and on structured numbers. Root
-    mean square and maximum of an error may be 4 times those of a plain evaluation in the network's types, or 1e-6 of
-    the reference's; with Winograd's transforms 10 times that. Integers must be equal, quantised ones but for ties.
+    mean square and maximum of an error may be 4 times those of a plain evaluation in the network's types, whose sums
+    are in the least accurate order, or 1e-6 of the reference's; with Winograd's transforms 10 times that. Integers must
+    be equal, quantised ones but for ties.
     `locate` stops at the first kernel beyond its bound; `onnxruntime` is the ONNX file that the network is, for
     comparing with that package as well. The answer says whether it `passed`, and has a `summary()`.
     """

@@ -8,7 +8,6 @@ outputs of the graph after passes with kernels that are exact.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,7 +23,6 @@ from autosched.network.inputs import InputSet
 from autosched.network.isolation import ProgramDied
 from autosched.network.kernels import origin_of
 from autosched.network.model import Model
-from autosched.te import ComputeDAG
 from autosched.te.reference.evaluate import Reference, evaluate, within
 
 Arrays = Mapping[str, Array]
@@ -183,7 +181,6 @@ class _KernelWalk:
         self._values: dict[str, Array] = dict(graph.constants)
         for name, original in zip(graph.inputs, model.original.inputs, strict=True):
             self._values[name] = arrays[original]
-        self._terms = {n: longest_sum(task.request.problem.dag) for task in model.tasks for n in task.steps}
         self._last: dict[str, int] = {}
         for n, step in enumerate(self._program.steps):
             if not isinstance(step, Alias):
@@ -218,11 +215,7 @@ class _KernelWalk:
         self.step, computed = n, {k: a for k, a in given.items() if not graph.is_constant(self._base(k))}
         got = isolation.run_step(self._model, n, computed)
         loosened = WINOGRAD if self._program.kernels[n].winograd else 1.0
-        terms = self._terms[n]
-        found = [
-            compare(name, got[name], wanted[name], usual[name], loosened=loosened, terms=terms)
-            for name in group.outputs
-        ]
+        found = [compare(name, got[name], wanted[name], usual[name], loosened=loosened) for name in group.outputs]
         if not all(c.passed for c in found):
             tile = self._program.kernels[n].winograd
             found = _by_operations(found, _operation_errors(graph, group, given, tile), got)
@@ -252,11 +245,6 @@ def _read(step: Group | Join | Write) -> tuple[str, ...]:
     if isinstance(step, Write):
         return step.reads
     return step.inputs if isinstance(step, Group) else step.parts
-
-
-def longest_sum(dag: ComputeDAG) -> int:
-    """The most elements that one result of a stage is reduced from."""
-    return max((math.prod(axis.extent for axis in op.reduce_axes) for op in dag.stages), default=1)
 
 
 def _evaluated(graph: Graph, group: Group, given: Arrays, arithmetic: Arithmetic) -> dict[str, Array]:

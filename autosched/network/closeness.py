@@ -1,13 +1,14 @@
-"""How near results are to the reference, and how near they must be.
+"""Error metric and tolerance of kernels and networks: how far results are from the reference, and may be.
 
-Of floats it is the root mean square of the differences over that of the reference, and the largest difference over the
-largest number. Single elements of a correct network may be off by far more of themselves, where large numbers cancel.
-A plain evaluation in the network's own types says what these can come to.
+Of floats the metric is the root mean square of the differences over that of the reference, and the largest difference
+over the largest number. Single elements of a correct network may be off by far more of themselves, where large numbers
+cancel. There is one derivation of the tolerance, for a kernel by itself as for all of a network: TIMES_PLAIN times the
+error of a plain evaluation with sums in the least accurate order. Evaluated from the network's inputs on, it has in it
+what the errors of earlier kernels come to at the outputs.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from autosched.graph.graph import Array
 from autosched.ir.dtype import DTYPES
 
-TIMES_PLAIN = 4.0  # of the error that a plain evaluation has
+TIMES_PLAIN = 4.0  # of the error that a plain evaluation has; schedules that add up in order have 0.7 to 1 of it
 ROUNDING = 1e-6  # what a short sum in float32 may come to, in any order
 WINOGRAD = 10.0  # times as large, where Winograd's transforms compute convolutions
 NEAR_TIES = 0.01  # of the elements of a quantised result, which may be the neighbour of what the reference has
@@ -60,14 +61,15 @@ class Comparison:
         )
 
 
-def compare(name: str, got: Array, want: Array, plain: Array, *, loosened: float = 1.0, terms: int = 1) -> Comparison:
-    """`got` against `want`, which is float64 where `got` is a float; `plain`: what a plain evaluation gives. `loosened`
-    times as much as usual is accepted. `terms`: of the longest sum, if it may be added up one after the other, which
-    comes to about a quarter of the root of as many roundings; the plain one adds parts."""
+def compare(name: str, got: Array, want: Array, plain: Array, *, loosened: float = 1.0) -> Comparison:
+    """Compare `got` with `want`, which is float64 where `got` is a float.
+
+    `plain`: what `te.reference.evaluate.evaluate_plainly` gives for the same inputs, be it of a kernel or of a network.
+    `loosened` times as much as usual is accepted.
+    """
     if want.dtype.kind == "f":
         found, usual = distance(got, want), distance(plain, want)
-        unit = DTYPES[DTYPES[got.dtype.name].computes_in].unit_roundoff
-        least = max(ROUNDING * unit / DTYPES["float32"].unit_roundoff, TIMES_PLAIN * unit * math.sqrt(terms) / 4)
+        least = ROUNDING * DTYPES[DTYPES[got.dtype.name].computes_in].unit_roundoff / DTYPES["float32"].unit_roundoff
         rms, largest = (loosened * max(TIMES_PLAIN * x, least) for x in (usual.rms, usual.largest))
         return Comparison(name, found, Distance(rms, largest))
     found, usual = steps(got, want), steps(plain, want)

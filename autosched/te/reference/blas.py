@@ -31,6 +31,7 @@ _BLOCK = 1 << 22  # elements of one operand's block
 _INNER = 1 << 20  # most inner elements of a block
 _FEW_TERMS = 64
 _FLOAT32_SAFE = (1e-12, 1e12)  # magnitudes whose products stay well inside float32
+_FLOAT32_SQUARES = (1e-6, 1e6)  # magnitudes whose squares' products do
 
 
 @dataclass(frozen=True)
@@ -176,12 +177,17 @@ def _has_unbounded(c: Contraction, shape: Sequence[int]) -> Array:
     return counts > 0
 
 
-def sums(c: Contraction, shape: Sequence[int], dtype: str) -> Array:
-    """The output of `shape` without a bound, multiplied and added up in the type that floats of `dtype` compute in."""
+def sums(c: Contraction, shape: Sequence[int], dtype: str) -> tuple[Array, Array]:
+    """The output of `shape` without a bound, multiplied and added up in the type that floats of `dtype` compute in, and
+    the sums of the products' squares, as far as these do not depend on each other (they take a pass over the operands
+    then, not another product)."""
     kind = DTYPES[dtype].computes_in
-    out = np.zeros(tuple(shape), kind)
-    _multiply(c, c.a.value.value.astype(kind), c.b.value.value.astype(kind), out)
-    return out
+    a, b = (x.value.value.astype(kind) for x in (c.a, c.b))
+    low, high = _FLOAT32_SQUARES
+    is_safe = all(low < _largest(x) < high for x in (a, b))
+    out, squares = np.zeros(tuple(shape), kind), np.zeros(tuple(shape), "float32" if is_safe else "float64")
+    _multiply(c, a, b, out, squares)
+    return out, squares
 
 
 def _largest(array: Array) -> float:
@@ -211,10 +217,12 @@ def _magnitudes(c: Contraction, shape: Sequence[int], a: Array, b: Array) -> Arr
     return out.astype("float64") * (1.0 + (c.terms + 2.0) * slack) + lost
 
 
-def _multiply(c: Contraction, a: Array, b: Array, out: Array) -> None:
-    """out += a b, block by block; a and b are the flat data of the two operands in the dtype of `out`."""
+def _multiply(c: Contraction, a: Array, b: Array, out: Array, squares: Array | None = None) -> None:
+    """out += a b, block by block; a and b are the flat data of the two operands in the dtype of `out`. `squares` gets
+    the sums of the products' squares, see `sums`."""
     flat_a, flat_b = np.ascontiguousarray(a).reshape(-1), np.ascontiguousarray(b).reshape(-1)
-    target = out.transpose(c.batch + c.rows + c.columns)
+    order = c.batch + c.rows + c.columns
+    target, beside = out.transpose(order), None if squares is None else squares.transpose(order)
     for inner in _boxes(c, c.inner, _INNER):
         k = _count(inner)
         for columns in _boxes(c, c.columns, _BLOCK // k):
@@ -227,7 +235,12 @@ def _multiply(c: Contraction, a: Array, b: Array, out: Array) -> None:
                     left = _gather(c.a, flat_a, (*batch, *rows, *inner), (m_batch, m, k))
                     box = (*batch, *rows, *columns)
                     place = tuple(slice(lo, hi) for _, lo, hi in box)
-                    target[place] += np.matmul(left, right).reshape([hi - lo for _, lo, hi in box])
+                    extents = [hi - lo for _, lo, hi in box]
+                    target[place] += np.matmul(left, right).reshape(extents)
+                    if beside is not None:
+                        rows2 = np.einsum("bmk,bmk->bm", left, left, dtype=beside.dtype)
+                        columns2 = np.einsum("bkn,bkn->bn", right, right, dtype=beside.dtype)
+                        beside[place] += (rows2[:, :, None] * (columns2[:, None, :] / k)).reshape(extents)
 
 
 _Box = tuple[tuple[int, int, int], ...]  # (axis, lo, hi)

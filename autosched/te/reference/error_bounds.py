@@ -25,6 +25,7 @@ either side, the bound holds the jump.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -42,6 +43,8 @@ Array: TypeAlias = npt.NDArray[Any]
 EXACT = "float64"  # what the reference computes in
 _FAST = 8.0  # units: 4 ulp of a fast function, an ulp being up to 2u of the result
 _TOGETHER, _CUT = 32, 2.0**-12
+_ROUNDING = 0.42  # units: the root mean square of a rounding to nearest, for numbers of all sizes between powers of 2
+_SEEDS = 1024  # deviations by which errors are drawn
 _NOISE = 1e-30  # errors below this come from underflow only; they do not make the argument of sqrt negative
 
 
@@ -82,6 +85,27 @@ def cut_off(term: Expr, count: int) -> float:
 def exact_up_to(dtype: str, cut: float) -> float:
     """Sums of integers up to this size are exact, where so much may be cut off."""
     return DTYPES[dtype].largest_exact_integer if cut == 0.0 else 1.0 / _CUT
+
+
+def order_deviation(total: Array, squares: Array, terms: int, dtype: str) -> Array:
+    """Return the standard deviation of what rounding makes of sums whose `terms` numbers are added one after the other.
+
+    `total` are the sums, `squares` those of the terms' squares. Adding up in order is the least accurate order; its
+    roundings are taken to be independent (Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis",
+    SIAM J. Sci. Comput. 41(5), 2019). After k of n terms in random order a sum has the mean square
+    (k/n)^2 s^2 + k/n (1 - k/n) (sum t^2 - s^2/n), and a rounding of a number x is _ROUNDING u |x| on average.
+    """
+    spread = np.maximum(squares - np.square(total) / max(terms, 1), 0.0)
+    found = _ROUNDING * unit(dtype) * np.sqrt((terms - 1) * (np.square(total) / 3 + spread / 6))
+    return np.where(np.isfinite(found), found, 0.0)
+
+
+def in_some_direction(deviation: Array) -> Array:
+    """Return errors of random signs, none smaller than its `deviation` and as many larger ones as a normal distribution
+    has: a few results suffice to see how large errors are. They follow from the deviations alone."""
+    rng = np.random.default_rng(zlib.crc32(np.ascontiguousarray(deviation).reshape(-1)[:_SEEDS].tobytes()))
+    drawn = rng.standard_normal(deviation.shape, "float32")
+    return deviation * np.copysign(np.maximum(np.abs(drawn), 1.0), drawn)
 
 
 def errors(*parts: Array | None) -> Array | None:

@@ -86,9 +86,11 @@ def evaluate_exactly(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Arra
 
 
 def evaluate_plainly(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
-    """The outputs of `dag` as a plain program in the declared types has them: sums are made in those types, up to
-    PLAIN_RUN numbers one after the other, those of products by BLAS, and what a stage computes is rounded to its own.
-    How far they lie from what `evaluate` gives is the precision that such programs have."""
+    """The outputs of `dag` as a plain program in the declared types may have them, whose sums are in the least accurate
+    order: they are made in those types, and off by what rounding makes of them when one number is added after the other
+    (`error_bounds.order_deviation`, in random directions). What a stage computes is rounded to its own type.
+
+    How far they are from `evaluate` is the precision that kernels and networks are held to (`network.closeness`)."""
     types = [DTYPES[t.dtype].numpy_dtype for t in dag.outputs]
     return tuple(x.astype(kind) for x, kind in zip(_through(dag, inputs, _plain_values), types, strict=True))
 
@@ -107,17 +109,20 @@ def _through(dag: ComputeDAG, inputs: Mapping[str, Array], values: _StageValues)
 
 def _exact_values(op: ComputeOp, tensors: Mapping[str, Bounded]) -> list[Array]:
     product = _product(op, tensors)
-    return [blas.values(product, op.shape, op.body[0].dtype)] if product is not None else _values(_stage(op, tensors))
+    if product is not None:
+        return [blas.values(product, op.shape, op.body[0].dtype)]
+    return [x.value for x in _stage(op, tensors)]
 
 
 def _plain_values(op: ComputeOp, tensors: Mapping[str, Bounded]) -> list[Array]:
     product = _product(op, tensors)
     if product is not None and DTYPES[op.body[0].dtype].is_float:
-        found = [blas.sums(product, op.shape, op.body[0].dtype)]
-    elif _adds_floats(op) and find_prefix_scan(op) is None:
-        found = [_plain_sums(op, tensors)]
+        found = [_added_in_order(op, *blas.sums(product, op.shape, op.body[0].dtype))]
+    elif op.reducer is not None and kind_of(op.reducer) == "sum" and DTYPES[op.body[0].dtype].is_float:
+        scan = find_prefix_scan(op)
+        found = [_added_in_order(op, *_plain_sums(op, tensors)) if scan is None else _plain_scan(op, scan, tensors)]
     else:
-        found = _values(_stage(op, tensors))
+        found = [x.value for x in _stage(op, tensors)]
     rounded = [x.astype(DTYPES[t.dtype].numpy_dtype) for x, t in zip(found, op.outputs, strict=True)]
     return [x.astype(rules.working_type(t.dtype), copy=False) for x, t in zip(rounded, op.outputs, strict=True)]
 
@@ -136,14 +141,24 @@ def _unused_after(dag: ComputeDAG) -> list[list[str]]:
     return found
 
 
-def _adds_floats(op: ComputeOp) -> bool:
-    return op.reducer is not None and kind_of(op.reducer) == "sum" and DTYPES[op.body[0].dtype].is_float
+def _added_in_order(op: ComputeOp, sums: Array, squares: Array) -> Array:
+    """The sums of a stage, off by what adding one term after the other may come to."""
+    terms, dtype = math.prod(axis.extent for axis in op.reduce_axes), DTYPES[op.body[0].dtype].computes_in
+    deviation = rules.order_deviation(sums.astype("float64"), squares.astype("float64"), terms, dtype)
+    return np.asarray(sums + rules.in_some_direction(deviation)).astype(sums.dtype)
 
 
-def _plain_sums(op: ComputeOp, tensors: Mapping[str, Bounded]) -> Array:
-    """The sums of a stage: runs of numbers added one after the other, and then the runs."""
+def _plain_scan(op: ComputeOp, scan: ScanPattern, tensors: Mapping[str, Bounded]) -> Array:
+    """The running sums of a stage, each made from the one before."""
+    (term,) = _stage(elements(op, scan, op.name), tensors)
     dtype = DTYPES[DTYPES[op.body[0].dtype].computes_in].numpy_dtype
-    sums = np.zeros(op.shape, dtype)
+    return _accumulated(op, scan, Bounded(term.value.astype(dtype)), "sum").value
+
+
+def _plain_sums(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Array, Array]:
+    """The sums of a stage: runs of numbers added one after the other, and then the runs; and those of squares."""
+    dtype = DTYPES[DTYPES[op.body[0].dtype].computes_in].numpy_dtype
+    sums, squares = np.zeros(op.shape, dtype), np.zeros(op.shape)
     for box in _boxes([(a.name, a.extent) for a in op.axes], _BLOCK):
         place = tuple(slice(lo, hi) for lo, hi in box.values())
         points = math.prod(hi - lo for lo, hi in box.values())
@@ -151,7 +166,8 @@ def _plain_sums(op: ComputeOp, tensors: Mapping[str, Bounded]) -> Array:
             terms = part.value.astype(dtype)
             for start in range(0, terms.shape[-1], PLAIN_RUN):
                 sums[place] += np.add.accumulate(terms[..., start : start + PLAIN_RUN], axis=-1)[..., -1]
-    return sums
+            squares[place] += np.add.reduce(np.square(part.value), axis=-1)
+    return sums, squares
 
 
 def _run(dag: ComputeDAG, tensors: dict[str, Bounded], tile: int = 0) -> None:
@@ -223,10 +239,6 @@ def _stage(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Bounded, ...]
 
     for_each(compute, list(_boxes([(a.name, a.extent) for a in op.axes], _BLOCK)))
     return out.done()
-
-
-def _values(found: Sequence[Bounded]) -> list[Array]:
-    return [x.value for x in found]
 
 
 def _product(op: ComputeOp, tensors: Mapping[str, Bounded]) -> blas.Contraction | None:
