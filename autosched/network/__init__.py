@@ -8,7 +8,8 @@ dynamic     networks whose sizes vary, by varying: a program for each choice, wi
 records     the schedules that were measured before, for its tasks
 room        whether this machine has the memory for it
 
-check       outputs and each kernel against the reference, on inputs that `inputs` makes; closeness: how near is near
+check       outputs and each kernel against the reference, on inputs that `inputs` makes; closeness: error metric and
+            tolerance
 explain     each kernel's time, which `profile` finds, against the machine's limits
 pictures    graph, kernels and arena as text
 verbs       what of these `autosched.api` offers
@@ -17,7 +18,7 @@ turns            of its tasks: which is worth another round of measurements; sta
                  objectives: tables of what decides it
 shared_tasks     kernels that several networks have; task_search: one task's search; place: what all share
 network_search   the turns of all tasks; closing: what the end takes; contest: whole networks timed side by side
-tune             all of it; tuned: what it leaves behind
+tune             all of it; tuned: what it leaves behind; fallback: the last program that passes verification
 improve          a faster program for one that runs, at once or beside it
 
 dynamo      torch.compile(model, backend="autosched"): its graphs by torch_graphs, their parts by torch_part

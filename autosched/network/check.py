@@ -3,7 +3,10 @@
 The reference of the outputs is the graph as it was imported, node by node in float64. Each kernel is run on inputs of
 the reference and compared with its nodes in float64 for the same inputs, so that its error is its own. If all kernels
 are right, but the outputs are not, it is the passes, or how the parts were put together: `ideal` tells which, the
-outputs of the graph after passes with kernels that are exact.
+outputs of the graph after passes with kernels that are exact. Where kernels and passes are right, and an output is
+beyond its tolerance nevertheless, the kernels run once more, one after the other on each other's results. If each is
+right for what it was given, what their errors come to at the outputs is accepted, and the tolerance besides: a network
+of right kernels is wrong only if it computes something else than these do.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from autosched.graph.partition import dag_of
 from autosched.graph.steps import Alias, Group, Join, Write
 from autosched.ir.dtype import DTYPES
 from autosched.network import isolation
-from autosched.network.closeness import WINOGRAD, Comparison, compare, size_of
+from autosched.network.closeness import WINOGRAD, Comparison, compare, error, size_of
 from autosched.network.inputs import InputSet
 from autosched.network.isolation import ProgramDied
 from autosched.network.kernels import origin_of
@@ -107,21 +110,45 @@ def verify_network(
     """Runs the network and its kernels, each call in a process of its own (`isolation`). `locate`: of the kernels none
     after the first that is beyond its bound. `foreign`: outputs of another program for each kind of inputs, which are
     compared with the reference, too."""
+    known: dict[str, tuple[Arrays, Arrays]] = {}
     outputs: dict[str, tuple[Comparison, ...]] = {}
-    others: dict[str, tuple[Comparison, ...]] = {}
-    suspect = inputs[0]
-    for given in reversed(inputs):
-        wanted, usual = references(model, given.arrays)
+    for given in inputs:
+        known[given.kind] = references(model, given.arrays)
         try:
             found = isolation.results(model, given.arrays)
         except ProgramDied as death:
             step = isolation.step_that_dies(model, given.arrays)
-            return Verification(outputs, (), (), others, _death_of(model, death, step))
-        outputs[given.kind] = _compared(found, wanted, usual, _loosened(model))
-        if foreign is not None:
-            others[given.kind] = _compared(foreign[given.kind], wanted, usual, 1.0)
-        if given is inputs[0] or not all(c.passed for c in outputs[given.kind]):
-            suspect, known = given, (wanted, usual)
+            return Verification(outputs, (), (), {}, _death_of(model, death, step))
+        outputs[given.kind] = _compared(found, *known[given.kind], _loosened(model))
+    others = {} if foreign is None else {kind: _compared(foreign[kind], *known[kind], 1.0) for kind in known}
+    return _explained(model, inputs, known, outputs, others, locate)
+
+
+def verify_outputs(model: Model, given: InputSet, known: tuple[Arrays, Arrays]) -> Verification:
+    """Run the network once, and its kernels by themselves only where an output is beyond its tolerance, up to the first
+    wrong one. `known`: its `references` for these inputs."""
+    outputs = {given.kind: compare_outputs(model, given.arrays, known)}
+    if all(c.passed for c in outputs[given.kind]):
+        return Verification(outputs, (), (), {})
+    return _explained(model, [given], {given.kind: known}, outputs, {}, locate=True)
+
+
+def compare_outputs(model: Model, arrays: Arrays, known: tuple[Arrays, Arrays]) -> tuple[Comparison, ...]:
+    """Runs the network once, and no kernel by itself. `known`: its `references` for these arrays."""
+    return _compared(_results(model, arrays), *known, _loosened(model))
+
+
+def _explained(
+    model: Model,
+    inputs: Sequence[InputSet],
+    known: Mapping[str, tuple[Arrays, Arrays]],
+    outputs: Mapping[str, tuple[Comparison, ...]],
+    foreign: Mapping[str, tuple[Comparison, ...]],
+    locate: bool,
+) -> Verification:
+    """The outputs' comparisons with those of kernels, on the first inputs that show an error; see the module."""
+    beyond = [given for given in inputs if not all(c.passed for c in outputs[given.kind])]
+    suspect = (beyond or inputs)[0]
     walk = _KernelWalk(model, suspect.arrays)
     kernels = []
     try:
@@ -130,10 +157,13 @@ def verify_network(
             if locate and not kernel.worst.passed:
                 break
     except ProgramDied as death:
-        return Verification(outputs, tuple(kernels), (), others, _death_of(model, death, walk.step))
+        return Verification(outputs, tuple(kernels), (), foreign, _death_of(model, death, walk.step))
     ended = len(kernels) == len(model.program.kernels)
-    ideal = _compared(walk.outputs(), *known, _loosened(model)) if ended else ()
-    return Verification(outputs, tuple(kernels), ideal, others)
+    ideal = _compared(walk.outputs(), *known[suspect.kind], _loosened(model)) if ended else ()
+    if ended and all(c.passed for c in (*ideal, *(kernel.worst for kernel in kernels))):
+        widened = {given.kind: _with_errors_of_kernels(model, given, known, outputs) for given in beyond}
+        outputs = {**outputs, **widened}
+    return Verification(outputs, tuple(kernels), ideal, foreign)
 
 
 def _death_of(model: Model, death: ProgramDied, step: int) -> str:
@@ -144,9 +174,19 @@ def _death_of(model: Model, death: ProgramDied, step: int) -> str:
     return f"the process that ran the network {death} in the kernel {_label(_operators(group), origin_of(model, step))}"
 
 
-def compare_outputs(model: Model, arrays: Arrays, known: tuple[Arrays, Arrays]) -> tuple[Comparison, ...]:
-    """Runs the network once, and no kernel by itself. `known`: its `references` for these arrays."""
-    return _compared(_results(model, arrays), *known, _loosened(model))
+def _with_errors_of_kernels(
+    model: Model,
+    given: InputSet,
+    known: Mapping[str, tuple[Arrays, Arrays]],
+    outputs: Mapping[str, tuple[Comparison, ...]],
+) -> tuple[Comparison, ...]:
+    """The outputs' comparisons, their bounds wider by what the errors of right kernels come to; as they are where one
+    of the kernels is wrong for what the kernels before give it."""
+    walk, (wanted, _) = _KernelWalk(model, given.arrays, in_a_row=True), known[given.kind]
+    if not all(kernel.worst.passed for kernel in walk.checks()):
+        return outputs[given.kind]
+    reached = walk.outputs()
+    return tuple(replace(c, bound=c.bound.plus(error(reached[c.name], wanted[c.name]))) for c in outputs[given.kind])
 
 
 def references(model: Model, arrays: Arrays) -> tuple[Arrays, Arrays]:
@@ -173,10 +213,11 @@ def _compared(got: Arrays, wanted: Arrays, usual: Arrays, loosened: float) -> tu
 
 
 class _KernelWalk:
-    """The values of a program's graph, each kernel's results computed in float64 and rounded to their types."""
+    """The values of a program's graph: each kernel's results computed in float64 and rounded to their types, or, with
+    `in_a_row`, what the kernel itself gives."""
 
-    def __init__(self, model: Model, arrays: Arrays) -> None:
-        self._model, self._program = model, model.program
+    def __init__(self, model: Model, arrays: Arrays, in_a_row: bool = False) -> None:
+        self._model, self._program, self._in_a_row = model, model.program, in_a_row
         graph = self._program.graph
         self._values: dict[str, Array] = dict(graph.constants)
         for name, original in zip(graph.inputs, model.original.inputs, strict=True):
@@ -222,7 +263,7 @@ class _KernelWalk:
         worst = max(found, key=lambda c: c.of_bound)
         for name in group.outputs:
             dtype = DTYPES[graph.values[name].dtype].numpy_dtype
-            self._values[name] = wanted[name].astype(dtype, copy=False)
+            self._values[name] = got[name] if self._in_a_row else wanted[name].astype(dtype, copy=False)
         return KernelCheck(n, _operators(group), origin_of(self._model, n), worst)
 
     def _base(self, name: str) -> str:

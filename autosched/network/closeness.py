@@ -34,6 +34,9 @@ class Distance:
         """The larger of the two as a fraction of its bound."""
         return max(_fraction(self.rms, bound.rms), _fraction(self.largest, bound.largest))
 
+    def plus(self, other: Distance) -> Distance:
+        return Distance(self.rms + other.rms, self.largest + other.largest)
+
     def wider(self, other: Distance) -> Distance:
         return Distance(max(self.rms, other.rms), max(self.largest, other.largest))
 
@@ -67,16 +70,20 @@ def compare(name: str, got: Array, want: Array, plain: Array, *, loosened: float
     `plain`: what `te.reference.evaluate.evaluate_plainly` gives for the same inputs, be it of a kernel or of a network.
     `loosened` times as much as usual is accepted.
     """
+    found, usual = error(got, want), error(plain, want)
     if want.dtype.kind == "f":
-        found, usual = distance(got, want), distance(plain, want)
         least = ROUNDING * DTYPES[DTYPES[got.dtype.name].computes_in].unit_roundoff / DTYPES["float32"].unit_roundoff
         rms, largest = (loosened * max(TIMES_PLAIN * x, least) for x in (usual.rms, usual.largest))
         return Comparison(name, found, Distance(rms, largest))
-    found, usual = steps(got, want), steps(plain, want)
     if DTYPES[want.dtype.name].nbytes > 1 or want.dtype.kind == "b":
         return Comparison(name, found, Distance(0.0, 0.0))
     share = max(TIMES_PLAIN * usual.rms, NEAR_TIES, 1 / max(want.size, 1))
     return Comparison(name, found, Distance(share, max(usual.largest, 1.0)))
+
+
+def error(got: Array, want: Array) -> Distance:
+    """Return how far `got` is from `want`, whose type says whether it is of floats."""
+    return distance(got, want) if want.dtype.kind == "f" else steps(got, want)
 
 
 def distance(got: Array, want: Array) -> Distance:

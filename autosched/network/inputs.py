@@ -21,6 +21,7 @@ from autosched.te import ComputeDAG, placeholder
 from autosched.te.reference.inputs import positive_inputs
 from autosched.te.tensor import PlaceholderOp
 
+NORMAL = "normal"  # the kind of inputs that are drawn
 PERIOD = 31  # of structured numbers: a prime, so that rows of most lengths differ
 
 
@@ -61,7 +62,7 @@ def input_sets(graph: Graph, given: Mapping[str, Array] | None = None, seed: int
         first[name] = drawn.astype(dtype) if given is None else given[name]
         keeps = given is not None and not DTYPES[value.dtype].is_float
         structured[name] = first[name] if keeps else counted.astype(dtype)
-    return InputSet("normal" if given is None else "given", first), InputSet("structured", structured)
+    return InputSet(NORMAL if given is None else "given", first), InputSet("structured", structured)
 
 
 def _floats(drawn: Array, count: Array, positive: bool) -> tuple[Array, Array]:

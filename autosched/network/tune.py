@@ -20,12 +20,13 @@ from autosched.errors import UsageError
 from autosched.measure import Workshop
 from autosched.measure.host import ScratchDirectory
 from autosched.measure.results import median_interval
-from autosched.network.check import compare_outputs, references
+from autosched.network.check import references
 from autosched.network.closing import Closing
 from autosched.network.contest import Arrays, Steps, Verdict, contest, faster
+from autosched.network.fallback import last_that_passes
 from autosched.network.forms import PartTimes, keep_forms
 from autosched.network.forms_contest import contest_of_forms, forms_contest_s, open_recipes
-from autosched.network.inputs import input_sets
+from autosched.network.inputs import NORMAL, InputSet, input_sets
 from autosched.network.model import Model
 from autosched.network.network_search import NetworkSearch
 from autosched.network.open_parts import open_parts
@@ -36,11 +37,11 @@ from autosched.network.records import stored_schedules
 from autosched.network.roofs import Roofs
 from autosched.network.shared_tasks import SharedTask, shared_tasks
 from autosched.network.task_search import TaskSearch
-from autosched.network.tasks import Choices, Choose, as_they_are
+from autosched.network.tasks import Choices, Choose, NetworkTask, as_they_are
 from autosched.network.tuned import Effort, NetworkCallback, NetworkResult, NetworksResult, task_results
 from autosched.session.device import Device
 from autosched.session.trust import tell_without_key
-from autosched.store import Database
+from autosched.store import Database, Finding
 from autosched.tuner.garbage import rare_collections
 from autosched.tuner.progress import Stopwatch
 
@@ -128,7 +129,8 @@ def tune_networks(
                 searches, list(models), objective, effort.rules, closing, watch, most, callbacks, parts
             )
             search.run()
-        found = [_result(search, subject, outputs) for subject, outputs in zip(subjects, known, strict=True)]
+        refute = partial(_refute, search, database)
+        found = [_result(search, subject, ends, refute) for subject, ends in zip(subjects, known, strict=True)]
         keep_forms(database, [part for result in found for part in result.parts])
     networks = tuple(replace(r, first_result_s=loaded_s, strategy=effort.strategy) for r in found)
     before = {network.name: network.start_latency_s for network in networks}
@@ -192,18 +194,25 @@ def _searches(tasks: Sequence[_OpenTask], place: Place) -> list[TaskSearch]:
     ]
 
 
-def _result(search: NetworkSearch, subject: TunedNetwork, known: tuple[Arrays, Arrays]) -> NetworkResult:
+def _result(
+    search: NetworkSearch,
+    subject: TunedNetwork,
+    known: tuple[Arrays, Arrays],
+    refute: Callable[[NetworkTask, str], None],
+) -> NetworkResult:
     """The end of a search for one of the networks: the faster one, timed and compared with its reference."""
     number = list(search.networks).index(subject.name)
     found = _schedules(search, number)
     build = partial(_rebuilt, subject.model)
     try:
-        verdict = contest(subject.model, found, build, subject.inputs, search.may_go_on)
-        verdict, parts = _in_faster_forms(verdict, search, subject)
+        first = contest(subject.model, found, build, subject.inputs, search.may_go_on)
+        last, parts = _in_faster_forms(first, search, subject)
     except KeyboardInterrupt:
         search.interrupted, parts = True, ()
-        verdict = contest(subject.model, found, build, subject.inputs, search.may_go_on)  # only whole calls
-    compared = compare_outputs(verdict.model, subject.inputs, known)
+        first = last = contest(subject.model, found, build, subject.inputs, search.may_go_on)  # only whole calls
+    made = [(Verdict(subject.model, last.before, last.before), ()), (first, ()), (last, parts)]
+    kept = last_that_passes(subject.name, made, InputSet(NORMAL, subject.inputs), known, refute)
+    verdict, outputs = kept.verdict, kept.verification.all_outputs
     tasks = task_results(search.searches, number, verdict.model.tasks)
     return NetworkResult(
         model=verdict.model,
@@ -221,10 +230,19 @@ def _result(search: NetworkSearch, subject: TunedNetwork, known: tuple[Arrays, A
         kernels_s=sum(task.count * task.now_s for task in tasks),
         curve=tuple(point.of(number) for point in search.curve),
         interrupted=search.interrupted,
-        verified=all(output.passed for output in compared),
-        max_error=max((output.found.largest for output in compared), default=0.0),
-        parts=parts,
+        verified=kept.verification.passed,
+        max_error=max((output.found.largest for output in outputs), default=0.0),
+        parts=kept.parts,
     )
+
+
+def _refute(search: NetworkSearch, database: Database, task: NetworkTask, reason: str) -> None:
+    """Records of the candidate that a network's task has that its kernel is wrong, so that nobody takes it again."""
+    for each in search.searches:
+        if each.begun is not None and task.recipe.spec in (member.recipe.spec for member in each.task.all_members):
+            for trial in each.trials:
+                if trial.record_id is not None and each.begun.steps(trial.candidate) == task.recipe.steps:
+                    database.append_to(database.record(trial.record_id), Finding(None, (), "wrong_result", reason))
 
 
 def _in_faster_forms(
