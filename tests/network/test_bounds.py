@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from autosched.graph.graph import Array, Graph
-from autosched.network.check import Arrays, Verification, compare_outputs, references, verify_network
+from autosched.network.check import Arrays, Verification, compare_outputs, references, verify_network, verify_outputs
 from autosched.network.compile import compile_graph
-from autosched.network.inputs import input_sets
+from autosched.network.inputs import InputSet, input_sets
 from autosched.network.model import Model
 from autosched.network.recipe import Recipe
 from autosched.network.tasks import Choices
@@ -127,9 +127,26 @@ def test_a_wrong_kernel_is_found(name: str, fault: str) -> None:
             assert not all(c.passed for c in outputs), f"{weights}: {outputs[0]}"
 
 
-@pytest.mark.parametrize("name", ["transformer", "residual", "regression"])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_the_wrong_kernel_is_named(name: str) -> None:
     model = model_of(name)
     found = checked(faulty(model, weights_of(model)[-1], FAULTS["a dropped term"]))
     assert not found.passed
     assert [kernel.worst.passed for kernel in found.kernels].count(False) == 1
+
+
+def test_what_errors_of_right_kernels_come_to_is_accepted() -> None:
+    """Of a network whose plain evaluation happens to be exact; and no more than that."""
+    model, (arrays, (wanted, _)) = model_of("classifier"), reference_of("classifier")
+    given, known = InputSet("normal", arrays), (wanted, wanted)
+    (alone,) = compare_outputs(model, arrays, known)
+    assert not alone.passed
+    found = verify_outputs(model, given, known)
+    (output,) = found.all_outputs
+    assert found.passed, found.summary()
+    assert output.bound.rms < alone.bound.rms + 1.001 * alone.found.rms
+    wrong = faulty(model, weights_of(model)[-1], FAULTS["a dropped term"])
+    found = verify_outputs(wrong, given, known)
+    assert not found.passed
+    assert found.first_wrong is not None
+    assert found.first_wrong.operators == "linear"
