@@ -16,7 +16,8 @@ from autosched.graph.graph import Array, Graph, Node
 from autosched.graph.operators import build, own_result
 from autosched.ir.dtype import DTYPES
 from autosched.te import ComputeDAG, placeholder
-from autosched.te.reference.evaluate import evaluate_exactly, evaluate_plainly
+from autosched.te.reference.evaluate import evaluate_exactly
+from autosched.te.reference.plain import evaluate_plainly
 
 Arithmetic: TypeAlias = Callable[[ComputeDAG, Mapping[str, Array]], tuple[Array, ...]]
 

@@ -67,7 +67,7 @@ class Comparison:
 def compare(name: str, got: Array, want: Array, plain: Array, *, loosened: float = 1.0) -> Comparison:
     """Compare `got` with `want`, which is float64 where `got` is a float.
 
-    `plain`: what `te.reference.evaluate.evaluate_plainly` gives for the same inputs, be it of a kernel or of a network.
+    `plain`: what `te.reference.plain.evaluate_plainly` gives for the same inputs, be it of a kernel or of a network.
     `loosened` times as much as usual is accepted.
     """
     found, usual = error(got, want), error(plain, want)

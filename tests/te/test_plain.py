@@ -6,7 +6,7 @@ import pytest
 from autosched import te
 from autosched.te import ComputeDAG
 from autosched.te.reference.error_bounds import order_deviation
-from autosched.te.reference.evaluate import PLAIN_RUN, evaluate_plainly
+from autosched.te.reference.plain import PLAIN_RUN, evaluate_plainly
 
 F32 = np.float32
 
@@ -69,3 +69,18 @@ def test_plain_sums_of_large_and_of_infinite_numbers_stay_what_they_are():
     for number in (1e30, 1e-30, np.inf, np.nan):
         array = np.full((2, 5), number, F32)
         np.testing.assert_allclose(sums_of(array), array.sum(1), rtol=1e-5)
+
+
+def test_sums_of_integers_are_exact_and_products_of_many_numbers_are_not():
+    ones = np.arange(24, dtype=F32).reshape(2, 12) % 5
+    np.testing.assert_array_equal(sums_of(ones), ones.sum(1))
+    x, y, k = te.placeholder((2, 12), name="X"), te.placeholder((12, 3), name="Y"), te.reduce_axis(12, "k")
+    dag = ComputeDAG([te.compute((2, 3), lambda i, j: te.sum(x[i, k] * y[k, j], k), name="Z")])
+    (plain,) = evaluate_plainly(dag, {"X": ones, "Y": np.full((12, 3), 7, F32)})
+    np.testing.assert_array_equal(plain, ones @ np.full((12, 3), 7, F32))
+    many = (1 + np.random.default_rng(0).random((3, 500)) / 100).astype(F32)
+    a, j = te.placeholder(many.shape, name="A"), te.reduce_axis(500, "j")
+    dag = ComputeDAG([te.compute((3,), lambda i: te.prod(a[i, j], axis=j), name="B")])
+    off = np.abs(evaluate_plainly(dag, {"A": many})[0] / many.prod(1, dtype="float64") - 1)
+    assert (off > 2e-7).all()
+    assert (off < 2e-5).all()

@@ -15,8 +15,9 @@ from autosched.te.operators.winograd import winograd
 from autosched.te.reference import blas as reference_blas
 from autosched.te.reference import error_bounds
 from autosched.te.reference import evaluate as reference
-from autosched.te.reference.evaluate import Reference, evaluate, evaluate_exactly, evaluate_plainly, within
+from autosched.te.reference.evaluate import Reference, evaluate, evaluate_exactly, within
 from autosched.te.reference.inputs import make_inputs
+from autosched.te.reference.plain import evaluate_plainly
 
 Array = np.ndarray[Any, Any]
 F32 = np.float32
@@ -307,7 +308,7 @@ def test_blocks_and_matrix_multiplication_change_nothing(tensor: Any, monkeypatc
     dag = ComputeDAG(tensor())
     ins = make_inputs(dag, 4)
     (whole,) = evaluate(dag, ins)
-    monkeypatch.setattr(reference, "_BLOCK", 13)
+    monkeypatch.setattr(reference, "BLOCK", 13)
     monkeypatch.setattr(reference_blas, "_BLOCK", 40)
     monkeypatch.setattr(reference_blas, "_INNER", 7)
     (blocked,) = evaluate(dag, ins)

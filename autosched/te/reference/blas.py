@@ -177,17 +177,23 @@ def _has_unbounded(c: Contraction, shape: Sequence[int]) -> Array:
     return counts > 0
 
 
-def sums(c: Contraction, shape: Sequence[int], dtype: str) -> tuple[Array, Array]:
+def sums(c: Contraction, shape: Sequence[int], dtype: str) -> tuple[Array, Array | None]:
     """The output of `shape` without a bound, multiplied and added up in the type that floats of `dtype` compute in, and
     the sums of the products' squares, as far as these do not depend on each other (they take a pass over the operands
-    then, not another product)."""
+    then, not another product); None where the sums are exact in any order."""
     kind = DTYPES[dtype].computes_in
     a, b = (x.value.value.astype(kind) for x in (c.a, c.b))
-    low, high = _FLOAT32_SQUARES
-    is_safe = all(low < _largest(x) < high for x in (a, b))
-    out, squares = np.zeros(tuple(shape), kind), np.zeros(tuple(shape), "float32" if is_safe else "float64")
+    (low, high), largest = _FLOAT32_SQUARES, [_largest(x) for x in (a, b)]
+    out, squares = np.zeros(tuple(shape), kind), None
+    if not (c.terms * math.prod(largest) <= DTYPES[kind].largest_exact_integer and all(map(_is_integral, (a, b)))):
+        is_safe = all(low < x < high for x in largest)
+        squares = np.zeros(tuple(shape), "float32" if is_safe else "float64")
     _multiply(c, a, b, out, squares)
     return out, squares
+
+
+def _is_integral(array: Array) -> bool:
+    return rules.integral(array.flat[:64]) and rules.integral(array)
 
 
 def _largest(array: Array) -> float:

@@ -36,9 +36,8 @@ from autosched.te.rewrites.prefix_scan import ScanPattern, elements, find_prefix
 from autosched.te.rewrites.winograd import TILES, match_stage, transformed
 from autosched.te.tensor import ComputeOp, Tensor, postorder
 
-_BLOCK = 1 << 18  # points evaluated at a time: a temporary of 2 MB stays in cache
-PLAIN_RUN = 1024  # numbers: programs that add up more have several sums
-_StageValues: TypeAlias = Callable[[ComputeOp, Mapping[str, Bounded]], Sequence[Array]]
+BLOCK = 1 << 18  # points evaluated at a time: a temporary of 2 MB stays in cache
+StageValues: TypeAlias = Callable[[ComputeOp, Mapping[str, Bounded]], Sequence[Array]]
 
 
 @dataclass(frozen=True)
@@ -82,20 +81,10 @@ def evaluate(dag: ComputeDAG, inputs: Mapping[str, Array], tile: int = 0) -> tup
 
 def evaluate_exactly(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
     """The values that `evaluate` gives, without their bounds: those of products take as long as the values again."""
-    return _through(dag, inputs, _exact_values)
+    return evaluate_through(dag, inputs, _exact_values)
 
 
-def evaluate_plainly(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
-    """The outputs of `dag` as a plain program in the declared types may have them, whose sums are in the least accurate
-    order: they are made in those types, and off by what rounding makes of them when one number is added after the other
-    (`error_bounds.order_deviation`, in random directions). What a stage computes is rounded to its own type.
-
-    How far they are from `evaluate` is the precision that kernels and networks are held to (`network.closeness`)."""
-    types = [DTYPES[t.dtype].numpy_dtype for t in dag.outputs]
-    return tuple(x.astype(kind) for x, kind in zip(_through(dag, inputs, _plain_values), types, strict=True))
-
-
-def _through(dag: ComputeDAG, inputs: Mapping[str, Array], values: _StageValues) -> tuple[Array, ...]:
+def evaluate_through(dag: ComputeDAG, inputs: Mapping[str, Array], values: StageValues) -> tuple[Array, ...]:
     """The outputs, in the shapes that the caller sees, where `values` gives what a stage computes."""
     tensors = {t.name: _input(t, inputs[t.name]) for t in dag.inputs}
     with np.errstate(all="ignore"):
@@ -108,23 +97,10 @@ def _through(dag: ComputeDAG, inputs: Mapping[str, Array], values: _StageValues)
 
 
 def _exact_values(op: ComputeOp, tensors: Mapping[str, Bounded]) -> list[Array]:
-    product = _product(op, tensors)
+    product = product_of(op, tensors)
     if product is not None:
         return [blas.values(product, op.shape, op.body[0].dtype)]
-    return [x.value for x in _stage(op, tensors)]
-
-
-def _plain_values(op: ComputeOp, tensors: Mapping[str, Bounded]) -> list[Array]:
-    product = _product(op, tensors)
-    if product is not None and DTYPES[op.body[0].dtype].is_float:
-        found = [_added_in_order(op, *blas.sums(product, op.shape, op.body[0].dtype))]
-    elif op.reducer is not None and kind_of(op.reducer) == "sum" and DTYPES[op.body[0].dtype].is_float:
-        scan = find_prefix_scan(op)
-        found = [_added_in_order(op, *_plain_sums(op, tensors)) if scan is None else _plain_scan(op, scan, tensors)]
-    else:
-        found = [x.value for x in _stage(op, tensors)]
-    rounded = [x.astype(DTYPES[t.dtype].numpy_dtype) for x, t in zip(found, op.outputs, strict=True)]
-    return [x.astype(rules.working_type(t.dtype), copy=False) for x, t in zip(rounded, op.outputs, strict=True)]
+    return [x.value for x in evaluate_stage(op, tensors)]
 
 
 def _unused_after(dag: ComputeDAG) -> list[list[str]]:
@@ -141,41 +117,12 @@ def _unused_after(dag: ComputeDAG) -> list[list[str]]:
     return found
 
 
-def _added_in_order(op: ComputeOp, sums: Array, squares: Array) -> Array:
-    """The sums of a stage, off by what adding one term after the other may come to."""
-    terms, dtype = math.prod(axis.extent for axis in op.reduce_axes), DTYPES[op.body[0].dtype].computes_in
-    deviation = rules.order_deviation(sums.astype("float64"), squares.astype("float64"), terms, dtype)
-    return np.asarray(sums + rules.in_some_direction(deviation)).astype(sums.dtype)
-
-
-def _plain_scan(op: ComputeOp, scan: ScanPattern, tensors: Mapping[str, Bounded]) -> Array:
-    """The running sums of a stage, each made from the one before."""
-    (term,) = _stage(elements(op, scan, op.name), tensors)
-    dtype = DTYPES[DTYPES[op.body[0].dtype].computes_in].numpy_dtype
-    return _accumulated(op, scan, Bounded(term.value.astype(dtype)), "sum").value
-
-
-def _plain_sums(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Array, Array]:
-    """The sums of a stage: runs of numbers added one after the other, and then the runs; and those of squares."""
-    dtype = DTYPES[DTYPES[op.body[0].dtype].computes_in].numpy_dtype
-    sums, squares = np.zeros(op.shape, dtype), np.zeros(op.shape)
-    for box in _boxes([(a.name, a.extent) for a in op.axes], _BLOCK):
-        place = tuple(slice(lo, hi) for lo, hi in box.values())
-        points = math.prod(hi - lo for lo, hi in box.values())
-        for (part,) in _parts(op, box, tensors, max(1, _BLOCK // points)):
-            terms = part.value.astype(dtype)
-            for start in range(0, terms.shape[-1], PLAIN_RUN):
-                sums[place] += np.add.accumulate(terms[..., start : start + PLAIN_RUN], axis=-1)[..., -1]
-            squares[place] += np.add.reduce(np.square(part.value), axis=-1)
-    return sums, squares
-
-
 def _run(dag: ComputeDAG, tensors: dict[str, Bounded], tile: int = 0) -> None:
     """Adds the outputs of `dag` to `tensors`, which has its inputs; what is not needed any more goes."""
     with np.errstate(all="ignore"):
         for op, unused in zip(dag.stages, _unused_after(dag), strict=True):
             errors = [_winograd_error(op, tensors, m) for m in TILES if m <= tile]
-            for tensor, result in zip(op.outputs, _stage(op, tensors), strict=True):
+            for tensor, result in zip(op.outputs, evaluate_stage(op, tensors), strict=True):
                 tensors[tensor.name] = _widened(result, errors)
             for name in unused:
                 del tensors[name]
@@ -218,15 +165,15 @@ def _seen(result: Bounded, tensor: Tensor) -> Reference:
     return Reference(result.value.reshape(tensor.public_shape), bound.reshape(tensor.public_shape))
 
 
-def _stage(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Bounded, ...]:
-    product = _product(op, tensors)
+def evaluate_stage(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Bounded, ...]:
+    product = product_of(op, tensors)
     if product is not None:
         cut = rules.cut_off(op.body[0], product.terms)
         return (blas.evaluate(product, op.shape, op.body[0].dtype, cut),)
     sums = find_prefix_scan(op)
     if sums is not None and op.reducer is not None and (kind := kind_of(op.reducer)) in _ACCUMULATED:
-        (term,) = _stage(elements(op, sums, op.name), tensors)
-        return (_accumulated(op, sums, term, kind),)
+        (term,) = evaluate_stage(elements(op, sums, op.name), tensors)
+        return (running_reduction(op, sums, term, kind),)
     out = _Output(op)
 
     def compute(box: Mapping[str, tuple[int, int]]) -> None:
@@ -237,11 +184,11 @@ def _stage(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Bounded, ...]
             else:
                 out.put(box, _reduce(op, op.reducer, box, tensors))
 
-    for_each(compute, list(_boxes([(a.name, a.extent) for a in op.axes], _BLOCK)))
+    for_each(compute, list(domain_boxes([(a.name, a.extent) for a in op.axes], BLOCK)))
     return out.done()
 
 
-def _product(op: ComputeOp, tensors: Mapping[str, Bounded]) -> blas.Contraction | None:
+def product_of(op: ComputeOp, tensors: Mapping[str, Bounded]) -> blas.Contraction | None:
     """The stage as sums of products that are better left to BLAS."""
     if op.reducer is None or kind_of(op.reducer) != "sum":
         return None
@@ -253,7 +200,7 @@ def _product(op: ComputeOp, tensors: Mapping[str, Bounded]) -> blas.Contraction 
 _ACCUMULATED = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
-def _accumulated(op: ComputeOp, found: ScanPattern, term: Bounded, kind: str) -> Bounded:
+def running_reduction(op: ComputeOp, found: ScanPattern, term: Bounded, kind: str) -> Bounded:
     """All results of a running reduction, each from the one before. `term`: over the axes of `op`, k instead of i."""
     dtype, n, places = op.body[0].dtype, term.value.shape[found.i], np.arange(op.axes[found.i].extent)
     taken = np.clip(n - places - found.strict if found.backwards else places + (not found.strict), 0, n)
@@ -311,7 +258,7 @@ class _Output:
         )
 
 
-def _boxes(axes: Sequence[tuple[str, int]], limit: int) -> Iterator[dict[str, tuple[int, int]]]:
+def domain_boxes(axes: Sequence[tuple[str, int]], limit: int) -> Iterator[dict[str, tuple[int, int]]]:
     """The domain of named axes in boxes of at most `limit` points."""
     for box in blas.ranges_within([(i, extent) for i, (_, extent) in enumerate(axes)], limit):
         yield {axes[i][0]: (lo, hi) for i, lo, hi in box}
@@ -349,15 +296,15 @@ def _reduce(
     points = math.prod(hi - lo for lo, hi in box.values())
     space = tuple(hi - lo for lo, hi in box.values())
     kind = kind_of(reducer)
-    limit = max(1, _BLOCK // points)
-    parts = _parts(op, box, tensors, 1 if kind == "general" else limit)
+    limit = max(1, BLOCK // points)
+    parts = term_parts(op, box, tensors, 1 if kind == "general" else limit)
     if kind == "sum":
         return (_sum(parts, space, op),)
     if kind in ("max", "min"):
         return (_peak(parts, space, kind),)
     total = tuple(Bounded(np.broadcast_to(rules.constant(c.value, c.dtype).value, space)) for c in reducer.identity)
     if kind == "general":
-        parts = _in_any_order(parts, _whole(op, _parts(op, box, tensors, limit)))
+        parts = _in_any_order(parts, _whole(op, term_parts(op, box, tensors, limit)))
     for part in parts:
         total = _combine(reducer, total, _tree(reducer, part))
     if kind == "general":
@@ -386,11 +333,11 @@ def _whole(op: ComputeOp, parts: Iterator[tuple[Bounded, ...]]) -> list[bool]:
     return found
 
 
-def _parts(
+def term_parts(
     op: ComputeOp, box: Mapping[str, tuple[int, int]], tensors: Mapping[str, Bounded], limit: int
 ) -> Iterator[tuple[Bounded, ...]]:
     """The operands of the reduction over parts of the reduce axes, as arrays [space..., points]."""
-    for part in _boxes([(a.name, a.extent) for a in op.reduce_axes], limit):
+    for part in domain_boxes([(a.name, a.extent) for a in op.reduce_axes], limit):
         block = DomainBox({**box, **part}, tensors)
         shape = block.shape
         flat = (*shape[: len(box)], math.prod(shape[len(box) :]))
