@@ -29,6 +29,10 @@ class GraphError(AutoschedError):
     """A network that autosched does not accept; the message names the node, or all operators that are unknown."""
 
 
+class OutOfRangeError(AutoschedError, IndexError):
+    """An index of a call's data that is outside of the dimension that it indexes."""
+
+
 class ScheduleError(AutoschedError):
     """An illegal schedule step; raised before anything has changed."""
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Graph
+from autosched.graph.index_checks import check_constants
 from autosched.graph.operators import results_of
 
 
 def verify(graph: Graph) -> None:
     """Raises GraphError where the graph is not one: a value that nothing makes, or makes twice, or that is read before;
-    a constant or a result of another shape or type than its value has; an operator that there is not."""
+    a constant or a result of another shape or type than its value has; an operator that there is not; a constant index
+    that is out of range."""
     known = {*graph.inputs, *graph.constants}
     if len(set(graph.inputs)) != len(graph.inputs):
         raise GraphError(f"the graph {graph.name} has an input twice: {', '.join(graph.inputs)}")
@@ -32,3 +34,4 @@ def verify(graph: Graph) -> None:
     lost = [name for name in graph.outputs if name not in known]
     if lost:
         raise GraphError(f"the output {lost[0]} of the graph {graph.name} is made by nothing")
+    check_constants(graph)

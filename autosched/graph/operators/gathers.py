@@ -1,6 +1,14 @@
 """Elements at places that are data: gathers, scatters and one-hot numbers.
 
-Negative places count from the end. A place that there is not reads the nearest element, and receives none.
+`indexing` says which indices are valid along a dimension of size n, and whether networks check them
+(`graph.index_checks`):
+
+    wrapped      -n .. n - 1; negative ones count from the end
+    plain        0 .. n - 1
+    unchecked    any: outside of -n .. n - 1 there is nothing
+
+Whatever the indices are, memory is safe: an index outside of the dimension reads the nearest element, and updates at
+one are dropped.
 """
 
 from __future__ import annotations
@@ -19,37 +27,44 @@ from autosched.ir.expr import Expr
 from autosched.te import Tensor
 from autosched.te.reducers import largest, smallest
 
+WRAPPED, PLAIN, UNCHECKED = INDEXINGS = ("wrapped", "plain", "unchecked")
 
-def from_end(place: Expr, size: int) -> Expr:
-    """`place` in a dimension, where it is negative that from the end."""
-    row = DTYPES[place.dtype]
+
+def place_of(index: Expr, size: int, indexing: str) -> Expr:
+    """The place in a dimension that an index names."""
+    row = DTYPES[index.dtype]
     if not row.is_integer:
-        raise GraphError(f"places are integers but got {place.dtype}")
-    place = te.cast(place, "int64")
-    return place if row.kind == "u" else te.select(place < 0, place + size, place)
+        raise GraphError(f"places are integers but got {index.dtype}")
+    if indexing not in INDEXINGS:
+        raise GraphError(f"the indexing is {', '.join(INDEXINGS)} but got {indexing!r}")
+    index = te.cast(index, "int64")
+    return index if row.kind == "u" or indexing == PLAIN else te.select(index < 0, index + size, index)
 
 
 @operator
-def gather(x: Tensor, ids: Tensor, axis: int = 0) -> Tensor:
+def gather(x: Tensor, ids: Tensor, axis: int = 0, indexing: str = WRAPPED) -> Tensor:
     """What x has along `axis` at `ids`, whose dimensions take the place of that one."""
     axis = axis_of(axis, len(x.shape))
     end = axis + len(ids.shape)
 
     def at(*index: Expr) -> Expr:
-        return x[(*index[:axis], from_end(ids[index[axis:end]], x.shape[axis]), *index[end:])]
+        return x[(*index[:axis], place_of(ids[index[axis:end]], x.shape[axis], indexing), *index[end:])]
 
     made: Tensor = te.compute((*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :]), at, name="gather")
     return made
 
 
 @operator
-def gather_elements(x: Tensor, ids: Tensor, axis: int) -> Tensor:
+def gather_elements(x: Tensor, ids: Tensor, axis: int, indexing: str = WRAPPED) -> Tensor:
     """x[i, ids[i, j, k], k] for axis 1."""
     axis = axis_of(axis, len(x.shape))
     _check_within(x, ids, axis)
-    made: Tensor = te.compute(
-        ids.shape, lambda *i: x[replaced(i, axis, from_end(ids[i], x.shape[axis]))], name="gather_elements"
-    )
+    size = x.shape[axis]
+
+    def at(*index: Expr) -> Expr:
+        return x[replaced(index, axis, place_of(ids[index], size, indexing))]
+
+    made: Tensor = te.compute(ids.shape, at, name="gather_elements")
     return made
 
 
@@ -73,7 +88,7 @@ def gather_nd(x: Tensor, ids: Tensor, batch_dims: int = 0) -> Tensor:
 
     def at(*index: Expr) -> Expr:
         row = index[:end]
-        places = (from_end(ids[(*row, k)], x.shape[b + k]) for k in range(count))
+        places = (place_of(ids[(*row, k)], x.shape[b + k], WRAPPED) for k in range(count))
         return x[(*index[:b], *places, *index[end:])]
 
     made: Tensor = te.compute((*ids.shape[:end], *x.shape[b + count :]), at, name="gather_nd")
@@ -134,14 +149,16 @@ def _scattered(
 
 
 @operator
-def scatter_elements(x: Tensor, ids: Tensor, updates: Tensor, axis: int, reduction: str = "none") -> Tensor:
+def scatter_elements(
+    x: Tensor, ids: Tensor, updates: Tensor, axis: int, reduction: str = "none", indexing: str = WRAPPED
+) -> Tensor:
     """x with updates[i, j, k] at [i, ids[i, j, k], k] for axis 1."""
     axis = axis_of(axis, len(x.shape))
     _check_within(x, ids, axis)
     _check_updates(x, updates, ids.shape)
 
     def hit(index: tuple[Expr, ...], k: Expr) -> Expr:
-        return te.equal(from_end(ids[replaced(index, axis, k)], x.shape[axis]), index[axis])
+        return te.equal(place_of(ids[replaced(index, axis, k)], x.shape[axis], indexing), index[axis])
 
     def guard(index: tuple[Expr, ...]) -> list[Expr]:
         sizes = enumerate(zip(ids.shape, x.shape, strict=True))
@@ -161,15 +178,15 @@ def scatter_nd(x: Tensor, ids: Tensor, updates: Tensor, reduction: str = "none")
     rows, parts = reshape(ids, (n, depth)), reshape(updates, (n, *x.shape[depth:]))
 
     def hit(index: tuple[Expr, ...], k: Expr) -> Expr:
-        return te.all(*(te.equal(from_end(rows[k, d], x.shape[d]), index[d]) for d in range(depth)))
+        return te.all(*(te.equal(place_of(rows[k, d], x.shape[d], WRAPPED), index[d]) for d in range(depth)))
 
     return _scattered(x, n, reduction, hit, lambda index, k: parts[(k, *index[depth:])])
 
 
 @operator
-def write_rows(x: Tensor, at: Tensor, rows: Tensor, axis: int) -> Tensor:
+def write_rows(x: Tensor, at: Tensor, rows: Tensor, axis: int, indexing: str = WRAPPED) -> Tensor:
     """x with row n of `rows`, along `axis`, at the place at[n], or for index b of the first dimension at[b, n]; of
-    several at one place the last. Places from -1 downwards count from the end, and others beyond `x` are not written.
+    several at one place the last. Rows at places beyond `x` are not written.
     """
     axis = axis_of(axis, len(x.shape))
     if at.shape[:-1] not in ((), x.shape[:1]) or (len(at.shape) == 2 and axis == 0):
@@ -178,13 +195,13 @@ def write_rows(x: Tensor, at: Tensor, rows: Tensor, axis: int) -> Tensor:
     _check_updates(x, rows, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
 
     def is_at(place: tuple[Expr, ...], k: Expr | int) -> Expr:
-        return te.equal(from_end(at[(*place[:-1], k)], size), place[-1])
+        return te.equal(place_of(at[(*place[:-1], k)], size, indexing), place[-1])
 
-    def place_of(index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    def row_of(index: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return (*index[: len(at.shape) - 1], index[axis])
 
     def one(*index: Expr) -> Expr:
-        return te.select(is_at(place_of(index), 0), rows[replaced(index, axis, te.const(0))], x[index])
+        return te.select(is_at(row_of(index), 0), rows[replaced(index, axis, te.const(0))], x[index])
 
     def last(*place: Expr) -> Expr:
         k = te.reduce_axis(count, "k")
@@ -196,7 +213,7 @@ def write_rows(x: Tensor, at: Tensor, rows: Tensor, axis: int) -> Tensor:
     found = te.compute((*at.shape[:-1], size), last, name="last")
 
     def any_of(*index: Expr) -> Expr:
-        row = found[place_of(index)]
+        row = found[row_of(index)]
         return te.select(row >= 0, rows[replaced(index, axis, row)], x[index])
 
     written = te.compute(x.shape, any_of, name="written")
@@ -211,13 +228,14 @@ def _check_updates(x: Tensor, updates: Tensor, shape: tuple[int, ...]) -> None:
 
 @operator
 def one_hot(ids: Tensor, values: Tensor, depth: int, axis: int = -1) -> Tensor:
-    """values[1] where the place along the new dimension `axis` of size `depth` is the one in `ids`, else values[0]."""
+    """values[1] where the place along the new dimension `axis` of size `depth` is the one in `ids`, else values[0]. An
+    index that is outside of -depth .. depth - 1 has values[0] alone, as ONNX says."""
     axis = axis_of(axis, len(ids.shape) + 1)
     if values.shape != (2,):
         raise GraphError(f"the values of one_hot are two numbers, off and on, but have the shape {list(values.shape)}")
 
     def at(*index: Expr) -> Expr:
-        hot = te.equal(from_end(ids[(*index[:axis], *index[axis + 1 :])], depth), index[axis])
+        hot = te.equal(place_of(ids[(*index[:axis], *index[axis + 1 :])], depth, WRAPPED), index[axis])
         return te.select(hot, values[1], values[0])
 
     made: Tensor = te.compute((*ids.shape[:axis], depth, *ids.shape[axis:]), at, name="one_hot")

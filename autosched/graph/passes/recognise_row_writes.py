@@ -30,13 +30,13 @@ def _turned(graph: Graph, node: Node) -> Change | None:
     if [there[n] for n in back] != list(range(len(there))):
         return None
     rows = Node("transpose", (scatter.inputs[2],), (new_name(graph, node, "rows"),), {"perm": back})
-    return _written(graph, node, (front.inputs[0], scatter.inputs[1], rows.outputs[0]), there[0], rows)
+    return _written(graph, node, scatter, (front.inputs[0], scatter.inputs[1], rows.outputs[0]), there[0], rows)
 
 
 def _in_front(graph: Graph, node: Node) -> Change | None:
     if node.operator != "scatter_nd" or not _writes_rows(graph, node) or made_by(graph, node.inputs[0], "transpose"):
         return None
-    return _written(graph, node, node.inputs, 0)
+    return _written(graph, node, node, node.inputs, 0)
 
 
 def _spread(graph: Graph, node: Node) -> Change | None:
@@ -51,7 +51,7 @@ def _spread(graph: Graph, node: Node) -> Change | None:
     whole = rows == ids == (*x[:axis], ids[axis], *x[axis + 1 :])
     if not whole or places[axis] != ids[axis] or math.prod(places) != ids[axis]:
         return None
-    return _written(graph, node, (node.inputs[0], spread.inputs[0], node.inputs[2]), axis)
+    return _written(graph, node, node, (node.inputs[0], spread.inputs[0], node.inputs[2]), axis)
 
 
 def _writes_rows(graph: Graph, scatter: Node) -> bool:
@@ -60,10 +60,14 @@ def _writes_rows(graph: Graph, scatter: Node) -> bool:
     return scatter.attributes.get("reduction", "none") == "none" and len(ids) == 2 and ids[-1] == 1
 
 
-def _written(graph: Graph, node: Node, operands: tuple[str | None, ...], axis: int, rows: Node | None = None) -> Change:
-    """`node` as the write of (x, places in any shape, rows); `rows` makes the last of these."""
+def _written(
+    graph: Graph, node: Node, scatter: Node, operands: tuple[str | None, ...], axis: int, rows: Node | None = None
+) -> Change:
+    """`node`, the result of `scatter`, as the write of (x, places in any shape, rows); `rows` makes the last of
+    these."""
     x, ids, last = operands
     count = math.prod(graph.values[ids or ""].shape)
     at = Node("reshape", (ids,), (new_name(graph, node, "at"),), {"shape": (count,)})
-    write = Node("write_rows", (x, at.outputs[0], last), node.outputs, {"axis": axis}, node.origin)
+    attributes = {"axis": axis} | {key: value for key, value in scatter.attributes.items() if key == "indexing"}
+    write = Node("write_rows", (x, at.outputs[0], last), node.outputs, attributes, scatter.origin)
     return Change((at, write) if rows is None else (at, rows, write))

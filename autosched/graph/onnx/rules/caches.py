@@ -6,6 +6,7 @@ import numpy as np
 
 from autosched.errors import GraphError
 from autosched.graph.onnx.site import Results, Site, refuse, rule
+from autosched.graph.operators.gathers import UNCHECKED
 
 
 @rule("TensorScatter")
@@ -32,4 +33,4 @@ def written(site: Site, past: str, new: str, axis: int, first: str, circular: bo
     else:  # a negative place would count from the end
         places = site.emit("where", site.emit("less", places, site.constant(0, "int64")), beyond, places)
     at = site.reshape(places, (length,) if batch == 1 else (batch, length))
-    return site.emit("write_rows", past, at, new, axis=axis)
+    return site.emit("write_rows", past, at, new, axis=axis, indexing=UNCHECKED)

@@ -8,6 +8,7 @@ from typing import Any
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Value
+from autosched.graph.operators.gathers import UNCHECKED
 from autosched.graph.torch.builder import TraceBuilder
 from autosched.graph.torch.rules import enter_all, rule
 
@@ -71,13 +72,13 @@ def _of_weight(
 
 def max_pool_backward_of(rank: int) -> Callable[..., Value]:
     def backward(b: TraceBuilder, gradient: Value, x: Value, *numbers: Any) -> Value:
-        """Each element goes to where its maximum was."""
+        """Each element goes to where its maximum was, which max_pool has found."""
         places = numbers[-1]
         rows, length = math.prod(x.shape[:-rank]), math.prod(x.shape[-rank:])
         count = math.prod(gradient.shape[-rank:])
         flat, ids = (b.reshape(value, (rows, count)) for value in (gradient, places))
         zero = b.filled((rows, length), 0, gradient.dtype)
-        made = b.emit("scatter_elements", zero, ids, flat, axis=1, reduction="add")
+        made = b.emit("scatter_elements", zero, ids, flat, axis=1, reduction="add", indexing=UNCHECKED)
         return b.reshape(made, x.shape)
 
     return backward

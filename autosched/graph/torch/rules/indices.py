@@ -1,4 +1,4 @@
-"""Rules that read and write where other tensors say."""
+"""Rules that read and write where other tensors say. Negative indices count from the end in x[i] alone, as in torch."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from autosched.errors import GraphError
 from autosched.graph.graph import Value
 from autosched.graph.operators.elementwise import broadcast_shape
+from autosched.graph.operators.gathers import PLAIN
 from autosched.graph.torch.builder import Operand, TraceBuilder, axis_of
 from autosched.graph.torch.rules import rule
 from autosched.ir.dtype import DTYPES
@@ -19,18 +20,18 @@ from autosched.ir.dtype import DTYPES
 
 @rule("aten.embedding.default")
 def embedding(b: TraceBuilder, weight: Value, indices: Value, *_: Any) -> Value:
-    return b.emit("gather", weight, indices, axis=0)
+    return b.emit("gather", weight, indices, axis=0, indexing=PLAIN)
 
 
 @rule("aten.index_select.default")
 def index_select(b: TraceBuilder, x: Value, dim: int, index: Value) -> Value:
     ids = b.reshape(index, (1,) if index.shape == () else index.shape)
-    return b.reshape(b.emit("gather", x, ids, axis=axis_of(x, dim)), b.result.shape)
+    return b.reshape(b.emit("gather", x, ids, axis=axis_of(x, dim), indexing=PLAIN), b.result.shape)
 
 
 @rule("aten.gather.default")
 def gather(b: TraceBuilder, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
-    return b.emit("gather_elements", x, index, axis=axis_of(x, dim))
+    return b.emit("gather_elements", x, index, axis=axis_of(x, dim), indexing=PLAIN)
 
 
 def _coordinates(b: TraceBuilder, indices: Sequence[Value]) -> Value:
@@ -120,7 +121,7 @@ def _along(b: TraceBuilder, index: Value, axis: int, shape: tuple[int, ...]) -> 
 @rule("aten.index_copy.default")
 def index_copy(b: TraceBuilder, x: Value, dim: int, index: Value, source: Value) -> Value:
     places = b.reshape(index, (index.shape[0] if index.shape else 1,))
-    return b.emit("write_rows", x, places, source, axis=axis_of(x, dim))
+    return b.emit("write_rows", x, places, source, axis=axis_of(x, dim), indexing=PLAIN)
 
 
 @rule("aten.index_add.default")
@@ -128,7 +129,8 @@ def index_add(b: TraceBuilder, x: Value, dim: int, index: Value, source: Value, 
     if alpha != 1:
         source = b.emit("mul", source, b.operand(alpha, source.dtype))
     axis = axis_of(x, dim)
-    return b.emit("scatter_elements", x, _along(b, index, axis, source.shape), source, axis=axis, reduction="add")
+    ids = _along(b, index, axis, source.shape)
+    return b.emit("scatter_elements", x, ids, source, axis=axis, reduction="add", indexing=PLAIN)
 
 
 def _scattered(b: TraceBuilder, x: Value, dim: int, index: Value, source: Operand, reduction: str) -> Value:
@@ -138,7 +140,7 @@ def _scattered(b: TraceBuilder, x: Value, dim: int, index: Value, source: Operan
             source = b.slice(source, axis, 0, size)
     else:
         source = b.filled(index.shape, source, x.dtype)
-    return b.emit("scatter_elements", x, index, source, axis=axis_of(x, dim), reduction=reduction)
+    return b.emit("scatter_elements", x, index, source, axis=axis_of(x, dim), reduction=reduction, indexing=PLAIN)
 
 
 @rule("aten.scatter.src", "aten.scatter.value")
