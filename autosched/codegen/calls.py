@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ARGUMENT, ARENA, WEIGHTS = "argument", "arena", "weights"
+OUT_OF_RANGE = 34  # what a network returns where an index of its data is out of range: ERANGE, which no kernel returns
+REPORT_BYTES = 16  # of the arena, which then begins with the number of the bounds check and the index, both int64
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,20 @@ class RowWrite:
     sharing: int
     nbytes: int
     index_bytes: int
+
+
+@dataclass(frozen=True)
+class BoundsCheck:
+    """A check of `count` integers of the type `dtype`, `stride` elements apart from `ids` on. Where one is not in `low`
+    to `high`, the network ends with OUT_OF_RANGE, and its arena begins with `number` and that integer."""
+
+    number: int
+    ids: Pointer
+    dtype: str
+    count: int
+    stride: int
+    low: int
+    high: int
 
 
 @dataclass(frozen=True)

@@ -118,13 +118,14 @@ def homes_of(
 
 @dataclass(frozen=True)
 class Storage:
-    """What is to be checked: for each step that is no Alias or Join the run of its kernel, by its number; the `homes`
-    of all that these read and write, workspaces and packed weights too; the `sizes` of the buffers in bytes; and
-    `alignment`, the bytes that homes in the arena and the weights begin at multiples of, unless they are `regions`."""
+    """What is to be checked: the `runs` in order of all that reads or writes memory, each with what it is called in
+    messages; the `homes` of what these read and write, workspaces and packed weights too; the `sizes` of the buffers in
+    bytes; and `alignment`, the bytes that homes in the arena and the weights begin at multiples of, unless they are
+    `regions`."""
 
     graph: Graph
     steps: Sequence[NetworkStep]
-    runs: Mapping[int, KernelRun]
+    runs: Sequence[tuple[str, KernelRun]]
     regions: Mapping[str, Region]
     homes: Mapping[str, Home]
     sizes: Mapping[Buffer, int]
@@ -146,8 +147,8 @@ def verify_storage(storage: Storage) -> None:
     for step in storage.steps:
         if isinstance(step, Write):
             contents.write(storage.homes[step.output], labels.of(step.base, storage.homes[step.output].nbytes))
-    for n, run in storage.runs.items():
-        _run(storage, str(storage.steps[n]), run, contents, labels)
+    for step_text, run in storage.runs:
+        _run(storage, step_text, run, contents, labels)
     for name in graph.outputs:
         _check_read(storage, f"the network {graph.name} ends, and a caller", name, contents, labels)
 

@@ -2,10 +2,11 @@
 
     int autosched_NAME(const T *in0, ..., T *out0, ..., const void *weights, void *workspace);
 
-It is without state and returns 0. NAME.safetensors has the weights as the kernels read them, packed, as one tensor;
-`weights` is where they begin, 64-byte aligned, the same for all calls. `autosched_NAME_map`, in the header, maps the
-file, and refuses one of another network and one that is damaged. `workspace`, 64-byte aligned, is for one call in
-flight.
+It is without state and returns 0, or OUT_OF_RANGE (34) where an index that is data is out of range: `workspace` then
+begins with two int64_t, the number of the check, which the header explains, and the index. NAME.safetensors has the
+weights as the kernels read them, packed, as one tensor; `weights` is where they begin, 64-byte aligned, the same for
+all calls. `autosched_NAME_map`, in the header, maps the file, and refuses one of another network and one that is
+damaged. `workspace`, 64-byte aligned, is for one call in flight.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autosched.codegen.calls import OUT_OF_RANGE
 from autosched.codegen.llvm.program import emit_program
 from autosched.errors import UsageError
 from autosched.graph.saved import ALIGNMENT
@@ -68,13 +70,14 @@ def _header(model: NativeModel, symbol: str, weights: WeightsFile) -> Header:
         result, given = arguments[len(model.inputs) + output].name, arguments[base].name
         about.append(f"  {result:<12} may be the array of {given}: then rows of it are written, and no more is copied")
     about.append(f'  {"weights":<12} from {symbol}_map("NAME{SUFFIX}"), the same for all calls')
-    workspace_bytes = max(-(-model.arena_bytes // ALIGNMENT), 1) * ALIGNMENT  # as aligned_alloc wants it
-    about += [workspace_line(workspace_bytes), "", *terms(target, threads)]
+    workspace_bytes = max(-(-model.workspace_bytes // ALIGNMENT), 1) * ALIGNMENT  # as aligned_alloc wants it
+    about += [workspace_line(workspace_bytes), "", *terms(target, threads), *_checks(model, symbol)]
     macros: list[tuple[str, object]] = [
         ("TARGET", f'"{target.arch}-{target.mcpu}"'),
         ("THREADS", threads),
         *((f"SIZE_{a.name}", math.prod(a.spec.shape)) for a in arguments),
         ("WORKSPACE_BYTES", workspace_bytes),
+        *([("OUT_OF_RANGE", OUT_OF_RANGE)] if model.program.checks else []),
         ("WEIGHTS_AT", len(weights.head)),
         ("WEIGHTS_BYTES", weights.block.nbytes),
         ("WEIGHTS_DIGEST", f'"{weights.digest}"'),
@@ -84,3 +87,16 @@ def _header(model: NativeModel, symbol: str, weights: WeightsFile) -> Header:
     title = f"the network {model.program.graph.name}"
     prototypes = [f"int {symbol}({', '.join(taken)});"]
     return Header(symbol, title, about, INCLUDES, macros, prototypes, map_function(symbol, weights, target))
+
+
+def _checks(model: NativeModel, symbol: str) -> list[str]:
+    """What is said of indices that are data."""
+    if not model.program.checks:
+        return []
+    rows = [f"  {n}: {check.reader}, {check.low} to {check.high}" for n, check in enumerate(model.program.checks)]
+    code = f"{symbol.upper()}_OUT_OF_RANGE"
+    return [
+        f"Returns {code} where an index is out of range; the workspace then begins with two",
+        "int64_t, the number of the check and the index. The checks, by number, and their ranges:",
+        *rows,
+    ]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autosched.graph.graph import Array, Graph, Node
+from autosched.graph.index_checks import needs_of
 from autosched.graph.node_facts import Kind, facts_of
 from autosched.graph.operators import build
 from autosched.ir.dtype import DTYPES
@@ -105,7 +106,9 @@ def _uses(graph: Graph) -> dict[str, _Use]:
 
 
 def _own_uses(node: Node, graph: Graph) -> Iterator[tuple[str, _Use]]:
-    """What the expression of a node needs of its operands."""
+    """What a node needs of its operands: of indices as such, and what its expression says."""
+    for need in needs_of(node, graph.values):
+        yield need.ids, _Use(places=need.high + 1)
     labels = {name: f"x{n}" for n, name in enumerate(node.used)}
     names = {label: name for name, label in labels.items()}
     tensors = {n: placeholder(graph.values[n].shape, graph.values[n].dtype, labels[n]) for n in node.used}

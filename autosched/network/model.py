@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from autosched.graph.graph import Array, Graph
+from autosched.graph.index_checks import checks_of
 from autosched.network.archive import save_archive
 from autosched.network.program import NetworkProgram, array_spec, build_program, prepared
 from autosched.network.recipe import Recipe
@@ -81,7 +82,7 @@ class Model(ABC):
         program with weights packed anew. Only where passes make other nodes of them, another program."""
         original = replace(self.original, constants={**self.original.constants, **constants})
         graph = prepared(original, self.device)
-        if _structure(graph) == _structure(self.program.graph):
+        if _structure(graph) == _structure(self.program.graph) and checks_of(graph) == self.program.checks:
             return self.with_program(original, replace(self.program, graph=graph))
         known = {task.recipe.spec: task.recipe for task in self.tasks}
         return self._built(original, graph, Choices(lambda made: [known.get(r.spec, r) for r in made], self.forms.get))

@@ -11,9 +11,9 @@ from statistics import median
 
 import numpy as np
 
-from autosched.codegen.calls import ARENA, ARGUMENT, WEIGHTS, Pointer
+from autosched.codegen.calls import ARENA, ARGUMENT, OUT_OF_RANGE, WEIGHTS, Pointer
 from autosched.codegen.llvm.program import emit_program
-from autosched.errors import DeviceError
+from autosched.errors import AutoschedError, DeviceError, OutOfRangeError
 from autosched.graph.graph import Array, Graph
 from autosched.graph.mapped import check_mapped
 from autosched.graph.steps import Group
@@ -40,7 +40,7 @@ class NativeModel(Kernel, Model):
     ) -> None:
         inputs, outputs = ends_of(original, program.graph)
         fixed = (*(None for _ in (*inputs, *outputs)), address_of(block))
-        super().__init__(loaded[ENTRY], inputs, outputs, program.memory.nbytes, fixed, program.in_place)
+        super().__init__(loaded[ENTRY], inputs, outputs, program.workspace_bytes, fixed, program.in_place)
         self.original, self.program, self.device = original, program, device
         self.block, self.linked = block, loaded
 
@@ -60,6 +60,12 @@ class NativeModel(Kernel, Model):
         from autosched.network.export import export_model
 
         return export_model(self, Path(path))
+
+    def _failure(self, code: int, workspace: int) -> AutoschedError:
+        if code != OUT_OF_RANGE:
+            return super()._failure(code, workspace)
+        number, index = (ctypes.c_int64 * 2).from_address(workspace)
+        return OutOfRangeError(self.program.checks[number].message(index))
 
     def run_step(self, number: int, arrays: Mapping[str, Array]) -> dict[str, Array]:
         program = self.program

@@ -8,9 +8,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autosched.backends import Backend
-from autosched.codegen.calls import ARENA, ARGUMENT, WEIGHTS, ArgumentCopy, KernelCall, Pointer, RowWrite
+from autosched.codegen.calls import (
+    ARENA,
+    ARGUMENT,
+    REPORT_BYTES,
+    WEIGHTS,
+    ArgumentCopy,
+    BoundsCheck,
+    KernelCall,
+    Pointer,
+    RowWrite,
+)
 from autosched.graph.fusion_cost import rates_of
 from autosched.graph.graph import Graph, Node, Value, fresh_name
+from autosched.graph.index_checks import IndexCheck, checks_of
 from autosched.graph.liveness import KernelRun, Tenant, live
 from autosched.graph.memory import ArenaPlan, plan
 from autosched.graph.node_facts import Kind, facts_of, weights_of
@@ -53,7 +64,7 @@ class NetworkProgram:
     `kernels`: the code of each step that is one, by its number. `raw`: offsets, in the block of weights, of
     constants that kernels read as they are; `packed`: for each step that of its packed weights, which are the same for
     steps of one kernel with the same constants. `split`: what are more kernels than were wanted; `alternatives`: parts
-    that may be one kernel or several.
+    that may be one kernel or several; `checks`: of indices, which each call makes.
     """
 
     graph: Graph
@@ -67,6 +78,7 @@ class NetworkProgram:
     weights_bytes: int
     split: tuple[SplitGroup, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
+    checks: tuple[IndexCheck, ...] = ()
 
     @cached_property
     def views(self) -> Mapping[str, Alias]:
@@ -115,7 +127,19 @@ class NetworkProgram:
         """The calls of kernels alone."""
         return (call for call in self.calls() if isinstance(call, KernelCall))
 
-    def calls(self) -> Iterator[KernelCall | RowWrite]:
+    @property
+    def workspace_bytes(self) -> int:
+        """What a call on a processor needs besides inputs and results: the arena, in which a failed check reports."""
+        return max(self.memory.nbytes, REPORT_BYTES if self.checks else 0)
+
+    def calls(self) -> Iterator[KernelCall | RowWrite | BoundsCheck]:
+        def checks(step: int) -> Iterator[BoundsCheck]:
+            for number in self._checks_after(step):
+                check = self.checks[number]
+                if (ids := self.pointer(check.ids)) is not None:
+                    yield _bounds_check(number, check, ids, self.graph.values[check.ids])
+
+        yield from checks(-1)
         for n, step in enumerate(self.steps):
             if isinstance(step, Group):
                 packed = [Pointer(WEIGHTS, self.packed[n])] if n in self.packed else []
@@ -124,6 +148,17 @@ class NetworkProgram:
                 yield KernelCall(self.kernels[n].name, pointers, workspace)
             elif isinstance(step, Write):
                 yield self._row_write(step, *(self.homes[name].pointer for name in (step.output, step.at, step.rows)))
+            yield from checks(n)
+
+    def _checks_after(self, step: int) -> Iterator[int]:
+        """The numbers of the checks of what is complete after a step, or before all for -1."""
+        yield from (n for n, check in enumerate(self.checks) if self._completed.get(self.root(check.ids), -1) == step)
+
+    @cached_property
+    def _completed(self) -> Mapping[str, int]:
+        """The last step that writes to each value that is stored within no other."""
+        groups = ((n, step) for n, step in enumerate(self.steps) if isinstance(step, Group))
+        return {self.root(name): n for n, step in groups for name in step.outputs}
 
     def _row_write(self, write: Write, to: Pointer, at: Pointer, rows: Pointer) -> RowWrite:
         values, axis = self.graph.values, write.axis
@@ -151,11 +186,21 @@ class NetworkProgram:
     def verify(self) -> None:
         """Raises StorageError where kernels would read or write other bytes than those of their values."""
         backend, graph = self.backend, self.graph
-        runs = {n: run for n, step in enumerate(self.steps) if (run := self._run(n, step)) is not None}
+        runs = list(self._runs())
         sizes = {(ARENA, 0): self.memory.nbytes, (WEIGHTS, 0): self.weights_bytes}
         arguments = (*graph.inputs, *graph.outputs)
         sizes |= {(ARGUMENT, n): nbytes_of(graph, name) for n, name in enumerate(arguments)}
         verify_storage(Storage(graph, self.steps, runs, self.regions, self.homes, sizes, backend.array_alignment))
+
+    def _runs(self) -> Iterator[tuple[str, KernelRun]]:
+        """What each step and each check of indices reads and writes, in order, with what it is called in messages."""
+        for n in range(-1, len(self.steps)):
+            if n >= 0 and (run := self._run(n, self.steps[n])) is not None:
+                yield str(self.steps[n]), run
+            for number in self._checks_after(n):
+                ids = self.checks[number].ids
+                if ids in self.homes:
+                    yield f"the check of {ids}", KernelRun((ids,), ())
 
     def _run(self, number: int, step: NetworkStep) -> KernelRun | None:
         """What a step reads and writes of memory; None for one that is no more than a declaration."""
@@ -219,12 +264,14 @@ def build_program(graph: Graph, target_text: str, device: Device, choices: Choic
     """
     alone, backend = frozenset[str](), device.target.backend
     nearest = choices.nearest or NearestSchedules()
-    split: list[SplitGroup] = []
+    checks, split = () if backend.is_gpu else checks_of(graph), list[SplitGroup]()
+    checked = [check.ids for check in checks if check.ids in graph.producers]
+    stored = replace(graph, outputs=tuple(dict.fromkeys((*graph.outputs, *checked))))
     while True:
-        single = steps_of(graph, device, alone)
+        single = steps_of(graph, device, alone, stored)
         place = place_of_weights(graph, single, device)
         prices = Prices(graph, target_text, device, place, nearest)
-        alternatives = chains_of(graph, single, device, prices.priced, prices.may_join, alone)
+        alternatives = chains_of(stored, single, device, prices.priced, prices.may_join, alone)
         alternatives = tuple(_decided(each, choices) for each in alternatives)
         steps = with_forms(single, alternatives)
         try:
@@ -240,18 +287,22 @@ def build_program(graph: Graph, target_text: str, device: Device, choices: Choic
             alone |= apart
             split.append(SplitGroup(" ".join(node.operator for node in failed[0].nodes), str(failure)))
     kernels = {n: task.kernel for task in tasks for n in task.steps}
-    program = with_storage(graph, steps, kernels, backend)
+    program = with_storage(graph, steps, kernels, backend, checks)
     return replace(program, tasks=tasks, split=tuple(split), alternatives=alternatives)
 
 
 def with_storage(
-    graph: Graph, steps: Sequence[NetworkStep], kernels: Mapping[int, KernelObject], backend: Backend
+    graph: Graph,
+    steps: Sequence[NetworkStep],
+    kernels: Mapping[int, KernelObject],
+    backend: Backend,
+    checks: Sequence[IndexCheck] = (),
 ) -> NetworkProgram:
     """The program of these kernels, by the numbers of their steps, with a plan of its memory that has been verified.
     Raises StorageError, which is a bug."""
     raw, packed, size = _layout(graph, steps, kernels, backend.array_alignment)
     memory = plan(_tenants(graph, steps, kernels, backend))
-    program = NetworkProgram(graph, tuple(steps), (), kernels, backend, memory, raw, packed, size)
+    program = NetworkProgram(graph, tuple(steps), (), kernels, backend, memory, raw, packed, size, checks=tuple(checks))
     program.verify()
     return program
 
@@ -289,10 +340,13 @@ def _sizes(graph: Graph, steps: Sequence[NetworkStep]) -> dict[str, int]:
     return {name: nbytes_of(graph, name) for name in made if name not in held}
 
 
-def steps_of(graph: Graph, device: Device, alone: frozenset[str] = frozenset()) -> tuple[NetworkStep, ...]:
+def steps_of(
+    graph: Graph, device: Device, alone: frozenset[str] = frozenset(), stored: Graph | None = None
+) -> tuple[NetworkStep, ...]:
     """The steps of a network, so that few bytes are alive at once; views cost nothing and go first. The nodes that make
-    values of `alone` are kernels of their own."""
-    steps = partition(graph, rates_of(device.target, device.threads), alone, not device.target.backend.is_gpu)
+    values of `alone` are kernels of their own. `stored`: the graph with more outputs, which have memory as well."""
+    rates = rates_of(device.target, device.threads)
+    steps = partition(stored or graph, rates, alone, not device.target.backend.is_gpu)
     found = [step for step in steps if not isinstance(step, Alias)]
     runs = [_run_of(step) for step in found]
     numbers = order(runs, _sizes(graph, steps), aliases=_bases(steps))
@@ -318,6 +372,14 @@ def _tenants(
     if not backend.is_gpu:
         return found
     return tuple(replace(t, nbytes=aligned(t.nbytes, backend.array_alignment), beside=()) for t in found)
+
+
+def _bounds_check(number: int, check: IndexCheck, ids: Pointer, value: Value) -> BoundsCheck:
+    """`ids`: where the value lies."""
+    before = check.column * DTYPES[value.dtype].nbytes
+    first = replace(ids, offset=ids.offset + before) if ids.place == ARGUMENT else replace(ids, at=ids.at + before)
+    count = math.prod(value.shape) // check.columns
+    return BoundsCheck(number, first, value.dtype, count, check.columns, check.low, check.high)
 
 
 def _run_of(step: Group | Join | Write) -> KernelRun:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from autosched.errors import DeviceError, UsageError
+from autosched.errors import AutoschedError, DeviceError, UsageError
 from autosched.ir.dtype import is_foreign
 from autosched.runtime.gate import REFUSED, gate_of
 from autosched.runtime.jit import LoadedKernel, compile_interruptibly, load_object
@@ -119,9 +119,9 @@ class Kernel:
             return False
         workspace = self._workspace()
         code = self._gate(arrays, workspace[0])
-        self._idle.append(workspace)
         if code and code != REFUSED:
-            raise self._failure(code)
+            raise self._failure(code, workspace[0])
+        self._idle.append(workspace)
         return code == 0
 
     def _run(self, arrays: tuple[object, ...], results: Sequence[object]) -> None:
@@ -149,9 +149,9 @@ class Kernel:
         block = (ctypes.c_size_t * len(pointers))(*pointers)
         workspace = self._workspace()
         code = self._loaded(ctypes.addressof(block), workspace[0])
-        self._idle.append(workspace)
         if code:
-            raise self._failure(code)
+            raise self._failure(code, workspace[0])
+        self._idle.append(workspace)
 
     def _workspace(self) -> _Workspace:
         """One that no other call uses. A call that ends by an exception, of a signal's handler say, drops it."""
@@ -161,7 +161,8 @@ class Kernel:
             made = aligned_empty((max(self.workspace_bytes, 1),), "uint8")
             return address_of(made), made
 
-    def _failure(self, code: int) -> DeviceError:
+    def _failure(self, code: int, workspace: int) -> AutoschedError:
+        """What a call raises whose code is not 0; `workspace` is where its scratch is."""
         return DeviceError(f"the kernel {self._loaded.entry} stopped with code {code}")
 
 

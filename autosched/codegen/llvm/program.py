@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from string import Template
 
-from autosched.codegen.calls import ARGUMENT, ArgumentCopy, KernelCall, Pointer, RowWrite
+from autosched.codegen.calls import ARGUMENT, OUT_OF_RANGE, ArgumentCopy, BoundsCheck, KernelCall, Pointer, RowWrite
+from autosched.codegen.llvm.bounds_check import bounds_check_ir
 from autosched.codegen.source import function_attributes
 from autosched.target import Target
 
@@ -59,19 +60,20 @@ end:
 
 def emit_program(
     name: str,
-    calls: Sequence[KernelCall | RowWrite],
+    calls: Sequence[KernelCall | RowWrite | BoundsCheck],
     n_arguments: int,
     target: Target,
     copies: Sequence[ArgumentCopy] = (),
 ) -> str:
     """LLVM IR of the entry `name`, whose kernels are declared: the linker finds them. `copies` come first.
 
-    A kernel that returns another code than 0 ends the network with it.
+    A kernel that returns another code than 0 ends the network with it, a failed bounds check with OUT_OF_RANGE.
     """
     launches = [call for call in calls if isinstance(call, KernelCall)]
     most = max((len(launch.pointers) for launch in launches), default=1)
     lines = [f"declare i32 @{_quoted(entry)}(ptr, ptr, i64)" for entry in dict.fromkeys(x.entry for x in launches)]
     lines += [_write_rows(8 * n) for n in sorted({call.index_bytes for call in calls if isinstance(call, RowWrite)})]
+    lines += [bounds_check_ir(t) for t in sorted({call.dtype for call in calls if isinstance(call, BoundsCheck)})]
     lines += [
         f"attributes #0 = {{ {function_attributes(target)} }}",
         f"define i32 @{_quoted(name)}(ptr %args, ptr %arena, i64 %nthreads) #0 {{",
@@ -88,9 +90,13 @@ def emit_program(
         if isinstance(call, KernelCall):
             blocks[number], block = block, f"after{number}"
             lines += _call(number, call)
+        elif isinstance(call, BoundsCheck):
+            block = f"after{number}"
+            lines += _bounds_check(number, call)
         else:
             lines += _written(number, call)
-    return "\n".join([*lines, "  ret i32 0", "failed:", *_failed(blocks), "}"]) + "\n"
+    lines += ["  ret i32 0", "out.of.range:", f"  ret i32 {OUT_OF_RANGE}", "failed:", *_failed(blocks), "}"]
+    return "\n".join(lines) + "\n"
 
 
 def _write_rows(bits: int) -> str:
@@ -105,6 +111,17 @@ def _written(number: int, write: RowWrite) -> Iterator[str]:
     pointers = ", ".join(f"ptr %{word}{number}" for word in places)
     numbers = ", ".join(f"i64 {n}" for n in (*write.shape, write.sharing, write.nbytes))
     yield f"  call void @write_rows.i{8 * write.index_bytes}({pointers}, {numbers})"
+
+
+def _bounds_check(number: int, check: BoundsCheck) -> Iterator[str]:
+    yield from _pointer(f"%ids{number}", check.ids)
+    numbers = ", ".join(
+        f"i64 {n}" for n in (check.count, check.stride, check.low, check.high - check.low, check.number)
+    )
+    arguments = f"ptr %ids{number}, {numbers}, ptr %arena"
+    yield f"  %is.outside{number} = call i1 @has_index_outside.{check.dtype}({arguments})"
+    yield f"  br i1 %is.outside{number}, label %out.of.range, label %after{number}"
+    yield f"after{number}:"
 
 
 def _copy(number: int, copy: ArgumentCopy) -> Iterator[str]:
