@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 
 from autosched.errors import GraphError
-from autosched.graph.graph import Array, Graph, Node, Shape, Value
+from autosched.graph.graph import Array, Graph, Node, Shape, Value, fresh_name
 from autosched.graph.operators.gathers import PLAIN, UNCHECKED, WRAPPED
 from autosched.graph.operators.index_maps import axis_of
 from autosched.graph.value_ranges import value_ranges
@@ -42,6 +42,7 @@ INDEXED: Mapping[str, Sizes] = {
     "write_rows": _along_axis,
 }
 # Operators whose result has the elements of their first operand, all of them and no others.
+CHECKS = "first_outside"  # the operator that checks, where a kernel has to
 _REARRANGED = ("reshape", "transpose", "expand", "identity", "flip", "roll", "tile")
 
 
@@ -102,6 +103,24 @@ def checks_of(graph: Graph) -> tuple[IndexCheck, ...]:
             if not check.low <= low <= high <= check.high:
                 found.setdefault(replace(check, reader=""), check)
     return tuple(found.values())
+
+
+def with_check_nodes(graph: Graph) -> Graph:
+    """The graph with a node for each check, for devices on which kernels alone can look at indices. What these nodes
+    make is no output; `reports_of` names it."""
+    nodes, values = list(graph.nodes), list[Value]()
+    for check in checks_of(graph):
+        taken = {*graph.values, *(value.name for value in values)}
+        made = tuple(fresh_name(taken, f"{check.ids}.{word}") for word in ("outside", "number"))
+        attributes = {"low": check.low, "high": check.high, "column": check.column, "columns": check.columns}
+        nodes.append(Node(CHECKS, (check.ids,), made, attributes, check.reader))
+        values += (Value(name, (), "int64") for name in made)
+    return graph.with_nodes(nodes, values) if values else graph
+
+
+def reports_of(graph: Graph) -> tuple[tuple[str, ...], ...]:
+    """What each node of `with_check_nodes` makes: the first index outside, its number."""
+    return tuple(node.outputs for node in graph.nodes if node.operator == CHECKS)
 
 
 def _at_sources(graph: Graph, check: IndexCheck) -> Iterator[IndexCheck]:

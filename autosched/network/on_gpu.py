@@ -7,6 +7,7 @@ driver can, and from then on started at once (CUDA's graphs).
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +22,9 @@ import numpy as np
 
 from autosched.codegen.c.source import GpuSource
 from autosched.codegen.calls import ARENA, ARGUMENT, WEIGHTS, KernelCall, Pointer
-from autosched.errors import DeviceError, UsageError
+from autosched.errors import DeviceError, OutOfRangeError, UsageError
 from autosched.graph.graph import Array, Graph
+from autosched.graph.index_checks import reports_of
 from autosched.graph.mapped import check_mapped
 from autosched.graph.steps import Group
 from autosched.network.ahead import ahead_of
@@ -41,6 +43,7 @@ from autosched.target import usable_cores
 
 KEPT_CALLS = 4  # with different arrays: what repeats comes with the same, or goes round a few
 PREPARED = "prepared"  # the block of what depends on constants alone
+REPORTS = "reports"  # the block of what bounds checks of indices find: of each the first one outside and its number
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,11 @@ class GpuModel(DeviceFunction, Model):
             self._upload_weights()
         else:
             self._blocks[WEIGHTS] = weights
+        words = [name for report in reports_of(program.graph) for name in report]
+        apart = program.backend.array_alignment
+        self._words = {name: n * apart for n, name in enumerate(words)}
+        if words:
+            self._blocks |= allocate(gpu, {REPORTS: len(words) * apart})
         self._transfer: tuple[DeviceBlock, ...] | None = None
         self._calls: dict[tuple[object, ...], _Bound] = {}
         self._transferring, self._launching = threading.Lock(), threading.Lock()
@@ -185,6 +193,18 @@ class GpuModel(DeviceFunction, Model):
             if self._transfer is None:
                 self._transfer = tuple(allocate(self._device, self._sizes()).values())
             yield self._transfer
+            self.check_indices()
+
+    def check_indices(self) -> None:
+        """Waits until the last call is done, and raises OutOfRangeError where an index of its data was out of range. A
+        call with arrays of the host does so itself; one whose arrays are on the device does not wait."""
+        if not self._words:
+            return
+        found = np.empty((len(self.program.checks), 2, self.program.backend.array_alignment // 8), np.int64)
+        download(self._blocks[REPORTS], found)
+        for check, (index, number) in zip(self.program.checks, found[..., 0].tolist(), strict=True):
+            if number < math.prod(self.program.graph.values[check.ids].shape) // check.columns:
+                raise OutOfRangeError(check.message(index))
 
     def _launch(self, blocks: Sequence[DeviceBlock], lasting: Sequence[DeviceBlock], stream: Stream) -> None:
         device, arena = self._device, self._blocks[ARENA]
@@ -193,7 +213,8 @@ class GpuModel(DeviceFunction, Model):
             queue_after(device, (*blocks, arena), stream)
             device.run(call, stream)
             # All calls come one after the other, so that the last event stands for those before it.
-            self._used = mark_used(device, (*lasting, arena), stream, self._used) or self._used
+            own = (arena, self._blocks[REPORTS]) if self._words else (arena,)
+            self._used = mark_used(device, (*lasting, *own), stream, self._used) or self._used
 
     def _call_on(self, blocks: Sequence[DeviceBlock]) -> LaunchSequence:
         """The launches on these arrays: bound at the first call with them, captured at the second one."""
@@ -257,6 +278,7 @@ class GpuModel(DeviceFunction, Model):
     def _of_value(self, value: str, pointer: Pointer, arguments: Sequence[DeviceMemory]) -> DeviceMemory:
         at = self._ahead.of_value(self.program, value)
         place = pointer if at is None else Pointer(PREPARED, at)
+        place = Pointer(REPORTS, self._words[value]) if value in self._words else place
         return self._memory(place, array_spec(self.program.graph, value).nbytes, arguments)
 
     def _memory(self, pointer: Pointer, nbytes: int, arguments: Sequence[DeviceMemory]) -> DeviceMemory:

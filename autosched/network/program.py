@@ -21,7 +21,7 @@ from autosched.codegen.calls import (
 )
 from autosched.graph.fusion_cost import rates_of
 from autosched.graph.graph import Graph, Node, Value, fresh_name
-from autosched.graph.index_checks import IndexCheck, checks_of
+from autosched.graph.index_checks import IndexCheck, checks_of, reports_of, with_check_nodes
 from autosched.graph.liveness import KernelRun, Tenant, live
 from autosched.graph.memory import ArenaPlan, plan
 from autosched.graph.node_facts import Kind, facts_of, weights_of
@@ -151,8 +151,9 @@ class NetworkProgram:
             yield from checks(n)
 
     def _checks_after(self, step: int) -> Iterator[int]:
-        """The numbers of the checks of what is complete after a step, or before all for -1."""
-        yield from (n for n, check in enumerate(self.checks) if self._completed.get(self.root(check.ids), -1) == step)
+        """The numbers of the checks of what is complete after a step, or before all for -1; on a GPU kernels check."""
+        checks = () if self.backend.is_gpu else self.checks
+        yield from (n for n, check in enumerate(checks) if self._completed.get(self.root(check.ids), -1) == step)
 
     @cached_property
     def _completed(self) -> Mapping[str, int]:
@@ -231,7 +232,7 @@ def prepared(graph: Graph, device: Device) -> Graph:
     the images that are a part of the batch."""
     found, target = run_passes(graph)[0], device.target
     if target.backend.is_gpu:
-        return with_own_outputs(turn_weights(view_heads(found)))
+        return with_check_nodes(with_own_outputs(turn_weights(view_heads(found))))
     return split_batches(with_own_outputs(found), rates_of(target, device.threads), device.threads * target.l2_bytes)
 
 
@@ -264,9 +265,11 @@ def build_program(graph: Graph, target_text: str, device: Device, choices: Choic
     """
     alone, backend = frozenset[str](), device.target.backend
     nearest = choices.nearest or NearestSchedules()
-    checks, split = () if backend.is_gpu else checks_of(graph), list[SplitGroup]()
-    checked = [check.ids for check in checks if check.ids in graph.producers]
-    stored = replace(graph, outputs=tuple(dict.fromkeys((*graph.outputs, *checked))))
+    checks, split = checks_of(graph), list[SplitGroup]()
+    kept = [name for report in reports_of(graph) for name in report]
+    if not backend.is_gpu:
+        kept = [check.ids for check in checks if check.ids in graph.producers]
+    stored = replace(graph, outputs=tuple(dict.fromkeys((*graph.outputs, *kept))))
     while True:
         single = steps_of(graph, device, alone, stored)
         place = place_of_weights(graph, single, device)

@@ -18,6 +18,8 @@ from autosched.graph.graph import Graph
 from autosched.network.compile import compile_graph
 from autosched.network.model import Model
 from tests.graph.drafts import Draft
+from tests.measure.gpu_kernels import opencl_target
+from tests.network.test_on_gpu import maker
 
 SIZE = 7
 
@@ -84,6 +86,33 @@ def test_coordinates_have_the_range_of_their_dimension():
         wrong[row, column] = index
         size = (SIZE, 3)[column]
         refused(model, wrong, index, -size, size - 1)
+
+
+@pytest.mark.parametrize("kind", ["opencl", "cuda"])
+def test_a_gpu_reports_the_first_index_out_of_range(kind):
+    """Indices that no memory has: both kernels compute them."""
+    d = Draft()
+    x, ids = d.input(SIZE, 3), d.input(40, 2, dtype="int64")
+    graph = d.graph(d.gather_nd(x, d.mul(ids, d.constant([2, 1], "int64"))))
+    model = maker(kind)(graph)
+    right = np.stack([np.arange(40) % 4, np.arange(40) % 3], axis=1)
+    given = drawn(graph, right)
+    np.testing.assert_array_equal(model(**given), given["in0"][2 * right[:, 0], right[:, 1]])
+    for place, column, index, shown, size in ((39, 0, 4, 8, SIZE), (7, 1, -4, -4, 3), (0, 0, -4, -8, SIZE)):
+        ids = right.copy()
+        ids[place, column] = index
+        ids[place + 1 :, column] = 77
+        refused(model, ids, shown, -size, size - 1)
+    np.testing.assert_array_equal(model(**given), given["in0"][2 * right[:, 0], right[:, 1]])
+
+
+def test_a_gpu_checks_calls_with_arrays_of_its_own_when_asked():
+    opencl_target()
+    model = compile_graph(coordinates(), target="opencl")
+    given = drawn(model.program.graph, np.full((20, 2), 5))
+    model(*(at.to_device(array, device="opencl") for array in given.values()))
+    with pytest.raises(IndexError, match="the index 5 is out of range, which is -3 to 2"):
+        model.check_indices()
 
 
 def computed() -> Graph:

@@ -240,3 +240,20 @@ def one_hot(ids: Tensor, values: Tensor, depth: int, axis: int = -1) -> Tensor:
 
     made: Tensor = te.compute((*ids.shape[:axis], depth, *ids.shape[axis:]), at, name="one_hot")
     return made
+
+
+@operator
+def first_outside(ids: Tensor, low: int, high: int, column: int = 0, columns: int = 1) -> tuple[Tensor, Tensor]:
+    """The first of the elements `column`, `column + columns`, ... of `ids` that is not in `low` to `high`, and its
+    number among them; where all lie there the number is how many there are."""
+    count = math.prod(ids.shape) // columns
+    flat = reshape(ids, (count, columns))
+
+    def at() -> tuple[Expr, Expr]:
+        k = te.reduce_axis(count, "k")
+        index = te.cast(flat[k, column], "int64")
+        number = te.select(te.any(index < low, index > high), te.cast(k, "int64"), te.const(count, "int64"))
+        return te.argmin((index, number), axis=k)
+
+    index, number = te.compute((), at, name="outside")
+    return index, number
