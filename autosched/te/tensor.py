@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NoReturn
@@ -28,6 +30,18 @@ from autosched.ir.visit import rebuild
 MAX_CHOSEN = 256  # elements that an index chooses between; three clamped dimensions have 27
 
 _CREATED = itertools.count()
+AS_GIVEN: ContextVar[bool] = ContextVar("indices that are data stay as they are given", default=False)
+
+
+@contextmanager
+def indices_as_given() -> Iterator[None]:
+    """Within it, stages that are made have indices that are data as users give them, not clamped: they can be looked at
+    and not be computed."""
+    token = AS_GIVEN.set(True)
+    try:
+        yield
+    finally:
+        AS_GIVEN.reset(token)
 
 
 @dataclass(frozen=True)
@@ -226,6 +240,8 @@ def _clamped(index: Expr, extent: int) -> Expr:
     """An index that is data, within 0 .. extent - 1: clamped in its own type, where that reaches beyond it."""
     if not DTYPES[index.dtype].is_integer:
         return index
+    if AS_GIVEN.get():
+        return cast(index, INDEX)
     low, high = integer_bounds(index)
     index = binary("max", index, 0) if low < 0 else index
     return cast(binary("min", index, extent - 1) if high >= extent else index, INDEX)
