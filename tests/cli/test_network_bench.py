@@ -78,7 +78,9 @@ def test_other_results_and_lost_processes_take_no_part(tmp_path):
     try:
         assert "KeyError" in process.ask({"op": "enter"}, 60.0)["reason"]
         os.kill(process._process.pid, signal.SIGSTOP)
-        assert process.ask({"op": "time", "block_s": 0.1}, 0.2)["reason"].startswith("its process gave no answer within 0.2 s")
+        assert process.ask({"op": "time", "block_s": 0.1}, 0.2)["reason"].startswith(
+            "its process gave no answer within 0.2 s"
+        )
     finally:
         process.close()
     assert process.ask({"op": "time"}, 1.0)["reason"].startswith("its process ended with")

@@ -223,6 +223,24 @@ def gather(m: GraphMaker) -> None:
         m.keep(m.draft.gather(x, m.draft.constant(ids, "int64"), axis=axis))
 
 
+def at_indices(m: GraphMaker) -> None:
+    """A gather or a scatter at places that an input says, as it is or rearranged."""
+    if not (x := m.pick(1)):
+        return
+    axis = m.rng.randrange(len(m.of(x)))
+    if m.rng.random() < 0.6:
+        ids = m.draft.input(*m.rng.choice(((), (3,), (2, 2))), dtype=m.rng.choice(("int64", "int32")))
+        if m.rng.random() < 0.5:
+            ids = m.draft.cast(m.draft.reshape(ids, shape=(1, *m.of(ids))), dtype="int64")
+        m.keep(m.draft.gather(x, ids, axis=axis, indexing=m.rng.choice(("wrapped", "plain"))))
+    else:
+        shape = replaced(m.of(x), axis, m.rng.choice((1, 2, 5)))
+        ids = m.draft.input(*shape, dtype="int64")
+        ids = m.draft.minimum(ids, m.draft.constant(1 << 40, "int64")) if m.rng.random() < 0.3 else ids
+        reduction = m.rng.choice(("none", "add", "max"))
+        m.keep(m.draft.scatter_elements(x, ids, m.draft.random(*shape), axis=axis, reduction=reduction))
+
+
 def reduction(m: GraphMaker) -> None:
     if x := m.pick(1):
         axes = m.rng.sample(range(len(m.of(x))), m.rng.randint(1, min(2, len(m.of(x)))))
@@ -319,5 +337,5 @@ def _direction(m: GraphMaker, rows: list[str], hidden: int, way: int) -> list[st
 
 STEPS: tuple[Callable[[GraphMaker], None], ...] = (
     *(unary, binary, binary, whole_numbers, choice, transpose, transpose, reshape, reshape, slice_or_flip, split),
-    *(concat, expand, gather, reduction, rows, product, product, convolution, attention, recurrence),
+    *(concat, expand, gather, at_indices, reduction, rows, product, product, convolution, attention, recurrence),
 )
