@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from autosched.errors import UsageError
 from autosched.network.strategies import DEFAULT as STRATEGY
 from autosched.network.tuned import Effort, check_tuning
 from autosched.session import records as recorded
-from autosched.session.checked import CheckedKernel, with_checks
+from autosched.session.checked import IndexCheckedKernel, with_checks
 from autosched.session.device import find_device, peak_reader
 from autosched.session.estimate import estimate
 from autosched.session.records import export, stored_kernel
@@ -185,24 +185,20 @@ def tune(
 
 @overload
 def compile(
-    workload: Workload,
-    *,
-    db: Path | str | None = None,
-    check_indices: Literal[False] = False,
-    **asked: Unpack[AskedKeywords],
+    workload: Workload, *, db: Path | str | None = None, **asked: Unpack[AskedKeywords]
 ) -> Kernel | GpuKernel: ...
 
 
 @overload
 def compile(
     workload: Workload, *, db: Path | str | None = None, check_indices: bool, **asked: Unpack[AskedKeywords]
-) -> Kernel | GpuKernel | CheckedKernel: ...
+) -> Kernel | GpuKernel | IndexCheckedKernel: ...
 
 
 @asks
 def compile(
     workload: Workload, *, db: Path | str | None = None, check_indices: bool = False, **asked: Unpack[AskedKeywords]
-) -> Kernel | GpuKernel | CheckedKernel:
+) -> Kernel | GpuKernel | IndexCheckedKernel:
     """The stored best kernel of `workload` that fits this version of autosched, or, where none is stored, the one that
     the analytic model likes best.
 
@@ -210,8 +206,7 @@ def compile(
     there is no other, and a worker verifies it first. A RecordWarning tells of that, and of records that were passed
     over because they are wrong, cannot be built or do not fit. The analytic best takes no measurement and has not been
     verified. With `weights` it is the best with these inputs as weights, and has a `bind` that packs them once. With
-    `check_indices` a call raises IndexError for an index that is data and out of range; else such an index reads the
-    nearest element. Raises NoValidCandidate if there is neither.
+    `check_indices` calls raise IndexError for indices out of range. Raises NoValidCandidate if there is neither.
     """
     request = _request(workload, Asked(**asked))
     request.check()

@@ -9,7 +9,7 @@ import pytest
 
 import autosched as at
 from autosched import te
-from autosched.session.checked import CheckedKernel
+from autosched.session.checked import IndexCheckedKernel
 from tests.measure.gpu_kernels import opencl_target
 
 ROWS, WIDTH = 7, 5
@@ -21,9 +21,9 @@ def rows(n: int = 40, width: int = WIDTH) -> te.Tensor:
     return te.compute((n, width), lambda i, d: table[ids[i], d], name="rows")
 
 
-def checked(function: Any, **keywords: Any) -> CheckedKernel:
+def checked(function: Any, **keywords: Any) -> IndexCheckedKernel:
     kernel = at.compile(function, check_indices=True, threads=1, **keywords)
-    assert isinstance(kernel, CheckedKernel)
+    assert isinstance(kernel, IndexCheckedKernel)
     return kernel
 
 

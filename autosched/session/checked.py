@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CheckedKernel:
+class IndexCheckedKernel:
     """`kernel`, as a function of the same arrays; a call raises OutOfRangeError, an IndexError, where an index in them
     is out of range, and has written nothing then. `probe` finds such indices, None where there cannot be any; `bound`
     are weights that the kernel has already and the probe reads."""
@@ -43,7 +43,7 @@ class CheckedKernel:
     def outputs(self) -> tuple[ArraySpec, ...]:
         return self.kernel.outputs
 
-    def bind(self, **weights: object) -> CheckedKernel:
+    def bind(self, **weights: object) -> IndexCheckedKernel:
         """As the kernel's own."""
         kernel: Any = self.kernel
         read = set() if self.probe is None else {spec.name for spec in self.probe.inputs}
@@ -68,16 +68,16 @@ class CheckedKernel:
                 raise OutOfRangeError(probe.message(index))
 
 
-def with_checks(kernel: Kernel | GpuKernel, request: Request, workload: Workload, asked: Asked) -> CheckedKernel:
+def with_checks(kernel: Kernel | GpuKernel, request: Request, workload: Workload, asked: Asked) -> IndexCheckedKernel:
     """The kernel of a request with its indices checked."""
     with indices_as_given():
         given = define(workload, replace(asked, weights=(), winograd=False, precision="float32")).dag
     dag, probes = index_probes(given, request.problem.dag)
     if dag is None:
-        return CheckedKernel(kernel, None, ())
+        return IndexCheckedKernel(kernel, None, ())
     problem = request.problem
     spec = json.dumps({**json.loads(problem.spec), "probes": len(probes)}, sort_keys=True)
     own = replace(problem, name=f"{problem.name}:indices", dag=dag, spec=spec)
     found = replace(request, problem=own)
     task, _ = make_task(found, name="probe")
-    return CheckedKernel(kernel, found.load(analytic_best(task, 1, task.source)[0][1]), probes)
+    return IndexCheckedKernel(kernel, found.load(analytic_best(task, 1, task.source)[0][1]), probes)
