@@ -68,7 +68,7 @@ class Child(Generic[T]):
             return {"verdict": "crashed", "phase": self.phase, "reason": f"{died} {self._last_words()}".strip()}
         if time.monotonic() < self.deadline:
             return None
-        return {"verdict": "hung", "phase": self.phase, "reason": "no result within the deadline"}
+        return {"verdict": "hung", "phase": self.phase, "reason": f"no result within the deadline, in {self.phase!r}"}
 
     def end(self) -> None:
         """Kill the process and those that it started."""

@@ -25,14 +25,14 @@ class Peer:
     def __init__(self, model: ModelProto, level: str = OPTIMISED) -> None:
         self.outputs = [info.name for info in model.graph.output]
         try:
-            self.name, self._run = "onnxruntime", runtime(model, level)
+            self.name, self.run = "onnxruntime", runtime(model, level)
         except ValueError:
-            self.name, self._run = "onnx", evaluator(model)
+            self.name, self.run = "onnx", evaluator(model)
 
     def __call__(self, feed: Mapping[str, Array]) -> list[Array]:
         """The outputs in the model's order."""
         with np.errstate(all="ignore"):
-            return [np.asarray(result) for result in self._run(None, dict(feed))]
+            return [np.asarray(result) for result in self.run(None, dict(feed))]
 
 
 def runtime(model: ModelProto, level: str) -> Run:

@@ -15,7 +15,7 @@ import onnx
 from onnx import ModelProto
 
 from experiments.differential.children import Facts, Report
-from experiments.differential.judge import Judge, differences
+from experiments.differential.judge import Judge, differences, largest_difference
 from experiments.differential.peer import Array, Peer
 
 GUARD_BYTES = 4096
@@ -42,9 +42,9 @@ def try_model(
     model: ModelProto, load: Callable[[], Any], draw: Draw, n_calls: int, seed: int, report: Report,
     tolerance: float | None = None,
 ) -> Facts:  # fmt: skip
-    """The verdict on a model: "right", "rounding", "undefined", "peers disagree", "wrong", or "no peer". `load` gives
-    the function that is tried, `draw` the inputs of a call by name, `seed` makes a trial repeatable. With a `tolerance`
-    all that is beyond is wrong."""
+    """The verdict on a model: "right", "rounding", "undefined", "peers disagree", "wrong", or "no peer", with the
+    `largest` difference. `load` gives the function that is tried, `draw` the inputs of a call by name, `seed` makes a
+    trial repeatable. With a `tolerance` all that is beyond it is wrong."""
     report("peer")
     rng = np.random.default_rng(seed)
     try:
@@ -55,23 +55,24 @@ def try_model(
         return {"verdict": "no peer", "reason": f"{type(error).__name__}: {error}"[:300]}
     report("load")
     network = load()
-    judge, kinds, first = Judge(model), set[str](), ""
+    judge, kinds, first, largest = Judge(model), set[str](), "", 0.0
     for n, (feed, want) in enumerate(zip(feeds, wanted, strict=True)):
         report(f"call {n}")
         got, damage = called(network, feed, with_out=n % 2 == 1)
         if damage:
             return {"verdict": "wrong", "reason": f"call {n}: {damage}", "peer": peer.name}
+        largest = max(largest, largest_difference(got, want))
         found = differences(peer.outputs, got, want, tolerance)
         if not found:
             continue
         kind = "wrong" if tolerance is not None else judge.kind(feed, got, want, seed)
         reason = f"call {n}: {found[0].output}: {found[0].said}"
         if kind == "wrong":
-            return {"verdict": kind, "reason": reason, "peer": peer.name}
+            return {"verdict": kind, "reason": reason, "peer": peer.name, "largest": largest}
         kinds.add(kind)
         first = first or reason
     verdict = next((kind for kind in ("peers disagree", "undefined", "rounding") if kind in kinds), "right")
-    return {"verdict": verdict, "peer": peer.name, "reason": first}
+    return {"verdict": verdict, "peer": peer.name, "reason": first, "largest": largest}
 
 
 def called(network: Any, feed: Mapping[str, Array], with_out: bool) -> tuple[list[Array], str]:
