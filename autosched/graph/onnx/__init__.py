@@ -10,7 +10,7 @@ rules/     ONNX operators as nodes of ours: one function each
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,31 +25,41 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """An ONNX file that was read (`model`), and where data beside it lie."""
+    """An ONNX file that was read (`model`), and the folder of data beside it. `fixed`: inputs with values, which are
+    constants and which a call does not take."""
 
     model: Any
     folder: Path
+    fixed: Mapping[str, npt.ArrayLike] = field(default_factory=dict)
 
-    def graph(self, sizes: Mapping[str, int] = NONE, fixed: Mapping[str, npt.ArrayLike] = NONE) -> Graph:
+    def graph(self, sizes: Mapping[str, int] = NONE) -> Graph:
         """The network, as `load_onnx` says."""
         from autosched.graph.onnx.importer import import_model
 
-        return import_model(self.model, sizes, fixed, self.folder)
+        return import_model(self.model, sizes, self.fixed, self.folder)
 
     def inputs(self) -> tuple[str, ...]:
         """The names of the arrays that a call takes, in their order."""
-        constants = {tensor.name for tensor in self.model.graph.initializer}
-        return tuple(info.name for info in self.model.graph.input if info.name not in constants)
+        from autosched.graph.onnx.inputs import call_inputs
+
+        return tuple(info.name for info in call_inputs(self.model.graph, self.fixed))
 
     def symbolic_dimensions(self) -> dict[str, tuple[str, int]]:
         """Those of the inputs, by name, each with the input that has it first and its place there. Raises GraphError
         for inputs that are no tensors."""
         from autosched.graph.onnx.inputs import symbolic_dimensions
 
-        return symbolic_dimensions(self.model.graph)
+        return symbolic_dimensions(self.model.graph, self.fixed)
+
+    def described_inputs(self) -> dict[str, tuple[str, tuple[int | str, ...]]]:
+        """All inputs, `fixed` ones included, by name: type, and shape with names for symbolic dimensions. Raises
+        GraphError for inputs that are no tensors."""
+        from autosched.graph.onnx.inputs import described_inputs
+
+        return described_inputs(self.model.graph)
 
 
-def read_onnx(path: str | Path) -> OnnxFile:
+def read_onnx(path: str | Path, fixed: Mapping[str, npt.ArrayLike] = NONE) -> OnnxFile:
     """Raises GraphError for what is no ONNX file, UsageError where the package onnx is missing."""
     try:
         from autosched.graph.onnx.files import read_model
@@ -58,11 +68,11 @@ def read_onnx(path: str | Path) -> OnnxFile:
             raise
         raise UsageError("reading ONNX files needs the package onnx: pip install 'autosched[onnx]'") from error
     file = Path(path)
-    return OnnxFile(read_model(file), file.parent)
+    return OnnxFile(read_model(file), file.parent, fixed)
 
 
 def load_onnx(path: str | Path, sizes: Mapping[str, int] = NONE, fixed: Mapping[str, npt.ArrayLike] = NONE) -> Graph:
     """The network in an ONNX file. `sizes` says what its symbolic dimensions are, by name: {"batch": 1}; one that has
     no name is called by its place, as in {"x[0]": 1}. `fixed` has values of inputs that are the same in each run, as a
     sampling rate that branches depend on: they are constants then. Raises GraphError for what is not accepted."""
-    return read_onnx(path).graph(sizes, fixed)
+    return read_onnx(path, fixed).graph(sizes)

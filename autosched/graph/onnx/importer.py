@@ -7,6 +7,7 @@ every operator that is not supported is named at once.
 from __future__ import annotations
 
 import importlib
+import math
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from autosched.errors import GraphError, locating_bugs
+from autosched.graph.fixed import fixed_how
 from autosched.graph.graph import Array, Graph
 from autosched.graph.onnx.builder import GraphBuilder
 from autosched.graph.onnx.definitions import OperatorDefinition, definition_of, has_definition, local_definitions
@@ -35,6 +37,7 @@ FAMILIES = (
 # What reads sequences of tensors.
 _OF_SEQUENCES = {"ConcatFromSequence", "Identity", "Loop", "If"}
 _OF_SEQUENCES |= {f"Sequence{what}" for what in ("Insert", "Erase", "At", "Length")}
+HINTED = 4  # inputs that a refusal names
 DEEPEST = 50  # of graphs and definitions within each other
 
 
@@ -48,8 +51,9 @@ def import_model(
     importer = Importer(local_definitions(model), folder)
     builder = importer.builder
     importer.add_initializers(model.graph, scope)
-    inputs = inputs_of(model.graph, sizes, fixed)
-    for constant, array in fixed_inputs(model.graph, fixed).items():
+    arrays = fixed_inputs(model.graph, fixed)
+    inputs = inputs_of(model.graph, sizes, arrays)
+    for constant, array in arrays.items():
         builder.name_constant(constant, array)
         scope.names[constant] = constant
     for value in inputs:
@@ -132,7 +136,8 @@ class Importer:
             self._unsupported.setdefault(operator, []).append(label(node))
         except GraphError as error:
             lost = True
-            error.args = (f"{operator} {label(node)}: {error}",)
+            hint = self._hint(error) if isinstance(error, NotConstant) else ""
+            error.args = (f"{operator} {label(node)}: {error}{hint}",)
             self._errors.append(error)
         if lost:
             scope.names.update({name: None for name in node.output if name})
@@ -146,6 +151,24 @@ class Importer:
                     renamed[old] = new
             self.builder.rename(renamed, start)
         scope.names.update({new: renamed.get(old, old) for old, new in pairs})
+
+    def _hint(self, error: NotConstant) -> str:
+        """Which inputs the value that must be known is computed from, and how they are fixed; empty where it was said
+        already."""
+        producers = {name: n for n in self.builder.nodes for name in n.outputs}
+        seen, open_ = set[str](), [error.value] if error.value in self.builder.values else []
+        error.value = ""
+        while open_:
+            name = open_.pop()
+            if name not in seen and name not in self.builder.constants:
+                seen.add(name)
+                open_ += producers[name].used if name in producers else ()
+        sizes = {name: math.prod(self.builder.values[name].shape) for name in seen if name not in producers}
+        if not sizes:
+            return ""
+        names = sorted(sizes, key=lambda name: (sizes[name], name))
+        more = ", ..." if len(names) > HINTED else ""
+        return f" (it is computed from {', '.join(names[:HINTED])}{more}; {fixed_how(names[0])})"
 
     def _has_meaning(self, node: NodeProto, scope: NameScope) -> bool:
         """Whether there is a rule of the operator, or a definition by others."""

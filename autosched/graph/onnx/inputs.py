@@ -2,33 +2,59 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
-import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, ValueInfoProto, helper
 
 from autosched.errors import GraphError
+from autosched.graph.fixed import fixed_array, unknown_input
 from autosched.graph.graph import Array, Value
 from autosched.graph.onnx.files import type_label, type_named
 from autosched.ir.dtype import DTYPES
 
+# What exporters write for a dimension that has no name; tf2onnx numbers them.
+ANONYMOUS = re.compile(r"\s*(\?|\*|None|-1|unk__\d+|)\s*")
 
-def inputs_of(graph: GraphProto, sizes: Mapping[str, int], fixed: Collection[str]) -> list[Value]:
-    """The inputs of the network, with `sizes` for symbolic dimensions; those that are `fixed` are constants."""
-    constants = {*(tensor.name for tensor in graph.initializer), *fixed}
+
+@dataclass(frozen=True)
+class InputDimension:
+    """A dimension of an input. `name`: that of its symbol, or the place of one that has none, as x[0]; `written`: what
+    the file says there; `size`: None for a symbolic one."""
+
+    name: str
+    written: str
+    size: int | None
+
+    def size_from(self, sizes: Mapping[str, int]) -> int | None:
+        return self.size if self.size is not None else sizes.get(self.name, sizes.get(self.written))
+
+
+def inputs_of(graph: GraphProto, sizes: Mapping[str, int], fixed: Mapping[str, Array]) -> list[Value]:
+    """The inputs of the network, with `sizes` for symbolic dimensions; those that are `fixed` are constants, and say
+    the sizes of their symbolic dimensions."""
+    known: set[str] = set()  # names of symbolic dimensions
+    sizes = dict(sizes)
+    for info in (info for info in graph.input if info.name in fixed):
+        for dimension, size in zip(dimensions(info), fixed[info.name].shape, strict=True):
+            known |= _names(dimension)
+            if dimension.size is None and sizes.setdefault(dimension.name, size) != size:
+                raise GraphError(
+                    f"{dimension.name} is {sizes[dimension.name]}, but the value that the input {info.name} is fixed "
+                    f"to has {size} there"
+                )
     unbound: dict[str, str] = {}  # the input that has it first
-    known: set[str] = set()
     values = []
-    for info in graph.input:
-        if info.name in constants:
-            continue
+    for info in call_inputs(graph, fixed):
         shape = []
-        for name, size in dimensions(info):
-            known |= {name} if size is None else set()
-            if size is None and name not in sizes:
-                unbound.setdefault(name, info.name)
-            shape.append(size if size is not None else int(sizes.get(name, 1)))
+        for dimension in dimensions(info):
+            known |= _names(dimension)
+            size = dimension.size_from(sizes)
+            if size is None:
+                unbound.setdefault(dimension.name, info.name)
+            shape.append(1 if size is None else int(size))
         if min(shape, default=1) < 1:
             raise GraphError(f"the input {info.name} has the shape {shape}; sizes of 0 and less are not supported")
         values.append(Value(info.name, tuple(shape), dtype_of(info)))
@@ -41,42 +67,59 @@ def inputs_of(graph: GraphProto, sizes: Mapping[str, int], fixed: Collection[str
     return values
 
 
-def symbolic_dimensions(graph: GraphProto) -> dict[str, tuple[str, int]]:
+def _names(dimension: InputDimension) -> set[str]:
+    return {dimension.name, dimension.written} - {""} if dimension.size is None else set()
+
+
+def call_inputs(graph: GraphProto, fixed: Collection[str] = ()) -> list[ValueInfoProto]:
+    """The inputs that a call takes: those that have no value in the file, and are not `fixed`."""
+    constants = {*(tensor.name for tensor in graph.initializer), *fixed}
+    return [info for info in graph.input if info.name not in constants]
+
+
+def symbolic_dimensions(graph: GraphProto, fixed: Collection[str] = ()) -> dict[str, tuple[str, int]]:
     """By name, each with the input that has it first, and its place there."""
-    constants = {tensor.name for tensor in graph.initializer}
     found: dict[str, tuple[str, int]] = {}
-    for info in graph.input:
-        for place, (name, size) in enumerate(dimensions(info) if info.name not in constants else ()):
-            if size is None:
-                found.setdefault(name, (info.name, place))
+    for info in call_inputs(graph, fixed):
+        for place, dimension in enumerate(dimensions(info)):
+            if dimension.size is None:
+                found.setdefault(dimension.name, (info.name, place))
     return found
+
+
+def described_inputs(graph: GraphProto) -> dict[str, tuple[str, tuple[int | str, ...]]]:
+    """The inputs that a call takes, by name: type, and shape with names for symbolic dimensions."""
+    return {
+        info.name: (dtype_of(info), tuple(d.name if d.size is None else d.size for d in dimensions(info)))
+        for info in call_inputs(graph)
+    }
 
 
 def fixed_inputs(graph: GraphProto, fixed: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
     """The values of inputs that are constants, as arrays of their types."""
-    infos = {info.name: info for info in graph.input}
+    infos = {info.name: info for info in call_inputs(graph)}
     arrays = {}
     for name, value in fixed.items():
-        if name not in infos or any(tensor.name == name for tensor in graph.initializer):
-            raise GraphError(f"{name} is given a value, but is no input of the model")
-        sizes = [size for _, size in dimensions(infos[name])]
-        array = np.asarray(value, helper.tensor_dtype_to_np_dtype(infos[name].type.tensor_type.elem_type))
-        if len(sizes) != array.ndim or any(s not in (None, n) for s, n in zip(sizes, array.shape, strict=True)):
-            raise GraphError(f"the input {name} is given a value of the shape {list(array.shape)}, not {sizes}")
-        arrays[name] = array
+        if name not in infos:
+            raise unknown_input(name, list(infos))
+        sizes = [d.name if d.size is None else d.size for d in dimensions(infos[name])]
+        dtype = helper.tensor_dtype_to_np_dtype(infos[name].type.tensor_type.elem_type)
+        arrays[name] = fixed_array(name, value, dtype, sizes)
     return arrays
 
 
-def dimensions(info: ValueInfoProto) -> Iterable[tuple[str, int | None]]:
-    """(name, size) of each dimension; the size is None for a symbolic one, for which some exporters write -1."""
+def dimensions(info: ValueInfoProto) -> Iterable[InputDimension]:
+    """The dimensions of an input. Some exporters write a size of -1 for a symbolic one; names that stand for no name,
+    as ?, are of as many dimensions as have them."""
     if info.type.WhichOneof("value") != "tensor_type":
         raise GraphError(f"the input {info.name} is no tensor: sequences, maps and optional values are not supported")
     if not info.type.tensor_type.HasField("shape"):
         raise GraphError(f"the input {info.name} says no shape, not even how many dimensions it has")
     for n, dimension in enumerate(info.type.tensor_type.shape.dim):
-        place = f"{info.name}[{n}]"
+        written = dimension.dim_param
+        name = f"{info.name}[{n}]" if ANONYMOUS.fullmatch(written) else written
         known = dimension.HasField("dim_value") and dimension.dim_value >= 0
-        yield dimension.dim_param or place, dimension.dim_value if known else None
+        yield InputDimension(name, written, dimension.dim_value if known else None)
 
 
 def dtype_of(info: ValueInfoProto) -> str:

@@ -10,9 +10,12 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from autosched.errors import GraphError  # noqa: E402
+from autosched.graph.fixed import fixed_array  # noqa: E402
 from autosched.graph.interpret import interpret  # noqa: E402
 from autosched.graph.onnx import load_onnx  # noqa: E402
 from autosched.graph.onnx.importer import import_model  # noqa: E402
+from autosched.graph.onnx.inputs import symbolic_dimensions  # noqa: E402
+from autosched.ir.dtype import DTYPES  # noqa: E402
 from tests.graph.onnx.models import graph_of, model, node  # noqa: E402
 
 RELU = node("Relu", ["x"], ["y"])
@@ -308,7 +311,9 @@ def test_control_flow_by_data_is_refused():
     branch = helper.make_graph([node("Relu", ["x"], ["b"])], "g", [], outs)
     made = model([node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)], {"x": [2]})
     made.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
-    with pytest.raises(GraphError, match=r"If y: its condition \(c\) depends on data; control flow by data"):
+    said = r"If y: its condition \(c\) depends on data; control flow by data is not supported \(it is computed from c; "
+    said += r'an input .* fixed at load: autosched.load\(path, inputs={"c": VALUE}\), or --fix c=VALUE\)'
+    with pytest.raises(GraphError, match=said):
         import_model(made, {}, {})
 
 
@@ -321,10 +326,66 @@ def test_an_input_that_decides_is_fixed():
         graph = import_model(made, {}, {"c": value})
         assert graph.inputs == ("x",)
         assert [n.operator for n in graph.nodes] == [operator]
-    with pytest.raises(GraphError, match="z is given a value, but is no input of the model"):
-        import_model(made, {}, {"z": True})
-    with pytest.raises(GraphError, match=r"the input c is given a value of the shape \[1\], not \[\]"):
-        import_model(made, {}, {"c": [True]})
+    for value, reason in (
+        ({"z": True}, "z is given a value, but is no input of the model; its inputs are: x, c"),
+        ({"c": [True]}, r"the input c is fixed to bool\[1\] \[True\], but must be bool\[\]"),
+        ({"c": 1.5}, r"the input c is fixed to float64\[\] 1.5, but must be bool\[\]"),
+        ({"c": np.int64(1)}, r"the input c is fixed to int64\[\] np.int64\(1\), but must be bool\[\]"),
+        ({"c": "yes"}, "but must be bool"),
+        ({"c": [[1], [1, 2]]}, "the value of the input c is no array of numbers"),
+    ):
+        with pytest.raises(GraphError, match=reason):
+            import_model(made, {}, value)
+
+
+def test_values_of_fixed_inputs_are_elements_of_their_types():
+    for dtype, value, is_right in (
+        ("int8", 127, True),
+        ("int8", 128, False),
+        ("int64", 2.0, False),
+        ("float32", 3, True),
+        ("bfloat16", 0.1, True),
+        ("float32", np.float64(3), False),
+        ("float32", np.float32(3), True),
+        ("bool", 1, False),
+    ):
+        wanted = DTYPES[dtype].numpy_dtype
+        if is_right:
+            made = fixed_array("x", value, wanted, ())
+            assert (made.dtype, made.shape) == (wanted, ())
+            assert made == np.asarray(value, wanted)
+        else:
+            with pytest.raises(GraphError, match="the input x is fixed to"):
+                fixed_array("x", value, wanted, ())
+
+
+def test_what_a_shape_says_that_is_known_once_an_input_is_fixed():
+    nodes = [node("ConstantOfShape", ["n"], ["zeros"]), node("Add", ["x", "zeros"], ["y"])]
+    made = model(nodes, {"x": ["width", 3]})
+    made.graph.input.append(helper.make_tensor_value_info("n", TensorProto.INT64, [2]))
+    with pytest.raises(GraphError, match=r"but n depends on data \(it is computed from n; .* --fix n=VALUE"):
+        import_model(made, {"width": 1}, {})
+    assert import_model(made, {"width": 1}, {"n": [5, 3]}).values["y"].shape == (5, 3)
+
+
+def test_fixed_inputs_say_sizes():
+    made = model([node("Add", ["x", "s"], ["y"])], {"x": ["n", 3], "s": ["n", 3]})
+    graph = import_model(made, {}, {"s": np.ones((2, 3), "float32")})
+    assert (graph.inputs, graph.values["x"].shape) == (("x",), (2, 3))
+    with pytest.raises(GraphError, match="n is 4, but the value that the input s is fixed to has 2 there"):
+        import_model(made, {"n": 4}, {"s": np.ones((2, 3), "float32")})
+
+
+@pytest.mark.parametrize("name", ["?", "", "unk__7", "None", "*", None])
+def test_dimensions_without_a_name_are_each_their_own(name):
+    made = model([node("Relu", ["x"], ["y"])], {"x": [name, 3, name]})
+    with pytest.raises(GraphError, match=r"sizes must be given: x\[0\] \(of x\), x\[2\] \(of x\)"):
+        import_model(made, {}, {})
+    assert import_model(made, {"x[0]": 2, "x[2]": 5}, {}).values["y"].shape == (2, 3, 5)
+    assert list(symbolic_dimensions(made.graph)) == ["x[0]", "x[2]"]
+    if name:  # all that are written so
+        assert import_model(made, {name: 4}, {}).values["y"].shape == (4, 3, 4)
+        assert import_model(made, {name: 4, "x[2]": 5}, {}).values["y"].shape == (4, 3, 5)
 
 
 def test_all_that_is_not_supported_is_named_at_once():

@@ -10,10 +10,7 @@ from autosched.errors import GraphError
 from autosched.graph.onnx.site import NotConstant, Results, Site, rule
 
 MOST_STEPS = 4096  # of a loop
-BY_DATA = (
-    "depends on data; control flow by data is not supported (an input that decides can be fixed: "
-    "graph.onnx.load_onnx(path, sizes, {input: value}) gives a graph that `load` takes)"
-)
+BY_DATA = "depends on data; control flow by data is not supported"
 
 
 def is_true(site: Site, name: str, what: str) -> bool:

@@ -1,0 +1,71 @@
+"""Inputs with values that are fixed at load: constants of a graph, converted and checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from autosched.errors import GraphError
+from autosched.graph.graph import Array, Graph
+from autosched.ir.dtype import DTYPES
+
+
+def fix_inputs(graph: Graph, fixed: Mapping[str, npt.ArrayLike]) -> Graph:
+    """Return the graph with the inputs that `fixed` names as constants. Raises GraphError for an unknown name, or a
+    value of another shape or type."""
+    arrays = {}
+    for name, value in fixed.items():
+        if name not in graph.inputs:
+            raise unknown_input(name, graph.inputs)
+        known = graph.values[name]
+        arrays[name] = fixed_array(name, value, DTYPES[known.dtype].numpy_dtype, known.shape)
+    inputs = tuple(name for name in graph.inputs if name not in arrays)
+    return replace(graph, inputs=inputs, constants={**graph.constants, **arrays}) if arrays else graph
+
+
+def fixed_how(name: str) -> str:
+    """How a caller gives an input a value at load."""
+    call = f'autosched.load(path, inputs={{"{name}": VALUE}})'
+    return f"an input that is always the same can be fixed at load: {call}, or --fix {name}=VALUE"
+
+
+def unknown_input(name: str, inputs: Sequence[str]) -> GraphError:
+    names = ", ".join(inputs) or "none"
+    return GraphError(f"{name} is given a value, but is no input of the model; its inputs are: {names}")
+
+
+def fixed_array(
+    name: str, value: npt.ArrayLike, dtype: np.dtype[np.generic], shape: Sequence[int | str | None]
+) -> Array:
+    """Return `value` as the array that the input `name` is fixed to. Python numbers become elements of the type where
+    they are in its range; arrays must have the type already. Sizes of `shape` that are no numbers may be any."""
+    try:
+        given = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists; tensors that NumPy cannot see
+        raise GraphError(f"the value of the input {name} is no array of numbers: {error}") from error
+    wanted = f"{dtype.name}[{', '.join('?' if size is None else str(size) for size in shape)}]"
+    got = f"{given.dtype.name}[{', '.join(map(str, given.shape))}]"
+    is_python = not hasattr(value, "dtype")
+    if (given.dtype != dtype and not (is_python and _holds(dtype, given))) or not _fits(given.shape, shape):
+        what = f"{got} {value!r}" if given.size == 1 else got
+        raise GraphError(f"the input {name} is fixed to {' '.join(what.split())}, but must be {wanted}")
+    return np.array(given, dtype, order="C")
+
+
+def _holds(dtype: np.dtype[np.generic], given: Array) -> bool:
+    """Whether Python's numbers can be elements of a type; floats are rounded, integers are not."""
+    kinds = {"b": "b", "i": "iu", "u": "iu"}.get(dtype.kind, "fiu")  # small floats of ml_dtypes are of kind V
+    if given.dtype.kind not in kinds:
+        return False
+    if dtype.kind not in "iu":
+        return True
+    info = np.iinfo(dtype.name)
+    return given.size == 0 or (int(given.min()) >= info.min and int(given.max()) <= info.max)
+
+
+def _fits(shape: tuple[int, ...], wanted: Sequence[int | str | None]) -> bool:
+    pairs = zip(shape, wanted, strict=False)
+    return len(shape) == len(wanted) and all(not isinstance(size, int) or n == size for n, size in pairs)
