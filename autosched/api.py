@@ -32,6 +32,7 @@ from autosched.tuner.policy import SearchSetup
 from autosched.tuner.session import Settings
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from typing_extensions import Unpack
 
     from autosched.graph.graph import Array, Graph
@@ -97,6 +98,7 @@ def tune(
     search: SearchSetup | None = None,
     example_inputs: Sequence[object] | None = None,
     sizes: Mapping[str, int] | None = None,
+    inputs: Mapping[str, ArrayLike] | None = None,
     strategy: str = STRATEGY,
     objective: str | Callable[[dict[str, float]], float] = "sum",
     **asked: Unpack[AskedKeywords],
@@ -135,12 +137,13 @@ def tune(
     search: SearchSetup | None = None,
     example_inputs: Sequence[object] | None = None,
     sizes: Mapping[str, int] | None = None,
+    inputs: Mapping[str, ArrayLike] | None = None,
     strategy: str = STRATEGY,
     objective: str | Callable[[dict[str, float]], float] = "sum",
     **asked: Unpack[AskedKeywords],
 ) -> Result | NetworkResult | NetworksResult:
     """Searches for the fastest kernel of `workload`: a built-in name, "file.py:function", or a function; or for those
-    of a network, whatever `load` takes with `example_inputs` and `sizes`, or of several, in a list or by names.
+    of a network, what `load` takes with `example_inputs`, `sizes` and `inputs`, or of several, in a list or by names.
 
     What is asked for. `shape` fills the workload's numbers in order, `settings` any argument by name, `batch` replaces
     the first number (it multiplies one called M), `dtype` is that of the elements (float32, or the function's own).
@@ -150,8 +153,7 @@ def tune(
     `target`: "cpu", "cuda", "opencl", "llvm -mcpu=haswell" or "cuda -arch=sm_80"; `threads` of a processor: all cores.
     How long. At most `trials` measurements (64) and `budget_s` seconds, drawn by `seed`. `resume` counts the
     measurements of earlier runs as trials, and their failures but for candidates that could not be built.
-    What stays. Records in the database `db` (`autosched db path`); in `out_dir` the code of the best candidates.
-    `callbacks` hear of the search (`tuner.callbacks.Callback`).
+    What stays. Records in `db` (`autosched db path`), in `out_dir` code of the best; `tuner.callbacks` see the search.
     How. `rules` are sketch rules of yours (`search_spaces.partial_sketch.SketchRule`), tried before the built-in ones.
     `search` is what experiments change, and a search without measurements (`tuner.policy.SearchSetup`).
     Networks. They take a target, threads, how long, a database, and other callbacks; besides, which task is next
@@ -166,10 +168,10 @@ def tune(
     if _is_whole_network(workload):
         check_tuning({**asked, "out_dir": out_dir, "rules": rules}, setup, callbacks)
         effort = Effort(trials, budget_s, seed, resume, begun, strategy, objective)
-        loading = {**asked, "example_inputs": example_inputs, "sizes": sizes, "db": db}
+        loading = {**asked, "example_inputs": example_inputs, "sizes": sizes, "inputs": inputs, "db": db}
         return _tune_networks(workload, loading, effort, callbacks)
-    if example_inputs is not None or sizes is not None or strategy != STRATEGY or objective != "sum":
-        raise UsageError("example_inputs, sizes, strategy and objective are of networks, and the workload is none")
+    if any(x is not None for x in (example_inputs, sizes, inputs)) or strategy != STRATEGY or objective != "sum":
+        raise UsageError("example_inputs, sizes, inputs, strategy, objective are of networks, and the workload is none")
     _check_arguments(rules, callbacks, setup, resume)
     settings = Settings(TRIALS if trials is None else trials, budget_s, seed, setup.policy, begun)
     if setup.measure and setup.policy.learned:
@@ -233,6 +235,7 @@ def load(
     example_inputs: Sequence[object] | None = None,
     *,
     sizes: Mapping[str, int] | None = None,
+    inputs: Mapping[str, ArrayLike] | None = None,
     target: str | None = "cpu",
     threads: int | None = None,
     db: Path | str | None = None,
@@ -240,13 +243,15 @@ def load(
     simulate: bool = False,
     winograd: bool = False,
 ) -> Model:
-    """A network as one program: an ONNX file, a saved model, a torch module with `example_inputs`, or a graph.
+    """A network as one program: an ONNX file, a saved model *.asc, a torch module with `example_inputs`, a program of
+    torch.export (an ExportedProgram, or a file *.pt2), or a graph.
 
     Kernels have the schedules that were saved with the network, those of the best records in `db` (default:
     `autosched db path`) that this installation has verified, or the ones that the analytic model likes best; nothing is
     measured. `records` False leaves the database out. A RecordWarning tells of records that do not fit any more.
-    `sizes` says what symbolic dimensions of an ONNX file are. `target` may be a GPU's; `simulate` executes the kernels
-    of one for CUDA ("cuda -arch=sm_80") on the processor. `winograd` accepts the larger error of Winograd's
+    `sizes` says what symbolic dimensions of an ONNX file are, `inputs` has values of inputs that are always the same,
+    {"sr": 16000}: they are constants, and a call does not take them. `target` may be a GPU's; `simulate` executes the
+    kernels of one for CUDA ("cuda -arch=sm_80") on the processor. `winograd` accepts the larger error of Winograd's
     convolutions, where they are faster. Raises GraphError for a network that is not accepted, with
     all operators that are unknown.
     """
@@ -254,7 +259,7 @@ def load(
     from autosched.network.load import load_network
     from autosched.network.records import compile_with_records
 
-    graph, choices = load_network(model, example_inputs, sizes or {}, winograd)
+    graph, choices = load_network(model, example_inputs, sizes, inputs, winograd)
     if not records:
         return compile_graph(graph, target, threads, choices, simulate)
     return compile_with_records(graph, target, threads, choices, db, simulate=simulate)
@@ -276,6 +281,7 @@ def verify(
     *,
     locate: bool = False,
     onnxruntime: Path | None = None,
+    fixed: Mapping[str, ArrayLike] | None = None,
 ) -> Verification: ...
 def verify(what: Any, *arguments: Any, **options: Any) -> Any:
     """A record's kernel or a whole network against the reference.
@@ -289,7 +295,8 @@ def verify(what: Any, *arguments: Any, **options: Any) -> Any:
     are in the least accurate order, or 1e-6 of the reference's; with Winograd's transforms 10 times that. Integers must
     be equal, quantised ones but for ties.
     `locate` stops at the first kernel beyond its bound; `onnxruntime` is the ONNX file that the network is, for
-    comparing with that package as well. The answer says whether it `passed`, and has a `summary()`.
+    comparing with that package as well, which gets what inputs were `fixed` to. The answer says whether it `passed`,
+    and has a `summary()`.
     """
     if not _is_network(what):
         return recorded.verify(what, *arguments, **options)
@@ -347,6 +354,7 @@ def show(
     *,
     example_inputs: Sequence[object] | None = None,
     sizes: Mapping[str, int] | None = None,
+    inputs: Mapping[str, ArrayLike] | None = None,
     target: str | None = "cpu",
     threads: int | None = None,
 ) -> str: ...
@@ -368,14 +376,13 @@ def show(what: Any, *arguments: Any, **options: Any) -> str:
     return show_network(what, *arguments, **options)
 
 
-def made_inputs(
-    model: str | Path | Graph, example_inputs: Sequence[object] | None = None, *, sizes: Mapping[str, int] | None = None
-) -> Mapping[str, Array]:
-    """Normal inputs for a network as `load` takes it, by name; integers are places of what they index, or 0 and 1."""
+def made_inputs(model: str | Path | Graph, *arguments: Any, **options: Any) -> Mapping[str, Array]:
+    """Normal inputs for a network as `load` takes it, with `example_inputs`, `sizes` and `inputs`, by name; integers
+    are places of what they index, or 0 and 1."""
     from autosched.network.inputs import input_sets
     from autosched.network.load import load_network
 
-    return input_sets(load_network(model, example_inputs, sizes or {})[0])[0].arrays
+    return input_sets(load_network(model, *arguments, **options)[0])[0].arrays
 
 
 # Putting together
@@ -384,9 +391,10 @@ def made_inputs(
 def _is_network(what: object) -> bool:
     """Whether it is one, or the name of a file that may be."""
     from autosched.graph.graph import Graph
+    from autosched.network.load import is_program
     from autosched.network.model import Model
 
-    return isinstance(what, (str, Path, Graph, Model)) or hasattr(what, "forward")
+    return isinstance(what, (str, Path, Graph, Model)) or hasattr(what, "forward") or is_program(what)
 
 
 def _loaded(what: Any, **options: Any) -> Model:
@@ -423,7 +431,9 @@ def _check_arguments(rules: object, callbacks: object, setup: object, resume: ob
 def _is_whole_network(workload: object) -> bool:
     """Of what `tune` takes, where a word may be a workload's name; also several."""
     if isinstance(workload, str | Path):
-        return Path(workload).suffix.lower() in (".onnx", ".asc")
+        from autosched.network.load import is_network_file
+
+        return is_network_file(workload)
     return _is_network(workload) or isinstance(workload, (list, Mapping))
 
 
@@ -433,9 +443,11 @@ def _tune_networks(
     from autosched.network.verbs import tune_models
 
     _check_interpreter()
-    if isinstance(networks, (list, Mapping)) and not (loading["example_inputs"] is loading["sizes"] is None):
-        raise UsageError("example_inputs and sizes are of one network: load each of several with its own first")
-    names = ("example_inputs", "sizes", "target", "threads", "db", "winograd")
+    if isinstance(networks, (list, Mapping)) and not (
+        loading["example_inputs"] is loading["sizes"] is loading["inputs"] is None
+    ):
+        raise UsageError("example_inputs, sizes and inputs are of one network: load each of several with its own first")
+    names = ("example_inputs", "sizes", "inputs", "target", "threads", "db", "winograd")
     of = {name: loading[name] for name in names if name in loading}
     return tune_models(networks, partial(_loaded, **of), effort, loading["db"], callbacks)
 

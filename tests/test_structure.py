@@ -23,6 +23,8 @@ MANY_PARAMETERS = (
     "autosched.graph.operators",  # an operator's tensors and attributes
     "autosched.api.tune",  # what a user says of a search
     "autosched.api.load",  # ... and of a network
+    "autosched.network.dynamic.load_dynamic",
+    "autosched.network.planned.plan",
     "experiments.gpu.triton_kernels",  # pointers and strides, which Triton hands over one by one
     # Of an instruction of vectors, and of a stage made of an operand; they take no record yet.
     "autosched.codegen.llvm.math.vector_math",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.cli import options
-from autosched.cli.networks import FORMS, add_sizes
+from autosched.cli.networks import FORMS, add_sizes, is_network_name
 from autosched.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -72,10 +72,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run(args: argparse.Namespace) -> int:
-    if any(Path(word).suffix in (".onnx", ".asc") or ":" in word for word in args.workload):
+    if any(map(is_network_name, args.workload)):
         return _bench_networks(args)
-    if args.size or args.inputs:
-        raise UsageError(f"{'--size' if args.size else '--inputs'} is for networks, and none is named")
+    for name in ("size", "fix", "inputs"):
+        if getattr(args, name):
+            raise UsageError(f"--{name} is for networks, and none is named")
     if args.threads is not None:
         if len(args.threads) > 1:
             raise UsageError("several numbers of threads are for networks: give one")

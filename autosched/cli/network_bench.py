@@ -114,22 +114,39 @@ def bench_networks(words: Sequence[str], args: argparse.Namespace) -> Iterator[N
             raise UsageError(f"threads are those of a processor, but the target is {kind}: leave them out")
         device_facts(kind)  # says what is missing, before anything starts
     for found in [networks.the_network(word, args) for word in words]:
-        inputs = _inputs(found, args)
+        inputs, fixed = _inputs(found, args)
         onnx = found.model.resolve() if found.suffix == networks.ONNX else None
-        case = NetworkCase(found.word, options.settings(args), networks.sizes(args.size), 1, onnx, args.db, target)
+        case = NetworkCase(
+            found.word, options.settings(args), networks.sizes(args.size), 1, onnx, args.db, target,
+            names=tuple(inputs), fixed=fixed,
+        )  # fmt: skip
+        arrays, is_module = list(inputs.values()), not found.suffix
         for threads in args.threads or ((1,) if case.is_on_gpu else (len(os.sched_getaffinity(0)),)):
             with tempfile.TemporaryDirectory(prefix="autosched-bench-") as folder:
-                yield _contest(replace(case, threads=threads), peers, inputs, Path(folder), not found.suffix)
+                yield _contest(replace(case, threads=threads), peers, arrays, Path(folder), is_module)
 
 
-def _inputs(found: NamedNetwork, args: argparse.Namespace) -> list[Any]:
-    """Those of the file or the function, else normal ones."""
+def _inputs(found: NamedNetwork, args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All inputs by name, those of the file or the function, else normal ones; and the values of those that are fixed,
+    as JSON has them."""
     from autosched import api
+    from autosched.graph.fixed import fixed_array
+    from autosched.ir.dtype import DTYPES
     from autosched.runtime.spec import ArraySpec
 
-    made = api.made_inputs(found.model, found.example_inputs, sizes=networks.sizes(args.size))
+    fixed = networks.fixed_values(args.fix)
+    made = api.made_inputs(found.model, found.example_inputs, sizes=networks.sizes(args.size), inputs=fixed)
     specs = [ArraySpec(name, array.shape, array.dtype.name) for name, array in made.items()]
-    return networks.arrays_for(specs, found, args.inputs) or list(made.values())
+    given = networks.arrays_for(specs, found, args.inputs, fixed) or list(made.values())
+    arrays = dict(zip(made, given, strict=True))
+    if not fixed:
+        return arrays, {}
+    described = {d.name: d for d in networks.inputs_of(found)}
+    values = {
+        name: fixed_array(name, value, DTYPES[d.dtype].numpy_dtype, d.shape)
+        for name, value in fixed.items() if (d := described[name])
+    }  # fmt: skip
+    return {name: arrays.get(name, values.get(name)) for name in described}, {n: v.tolist() for n, v in values.items()}
 
 
 @contextmanager

@@ -7,7 +7,7 @@ for. PyTorch takes networks that are its modules; the others read ONNX files, to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ OURS = "ours"
 @dataclass(frozen=True)
 class NetworkCase:
     """A network as words say it. `onnx`: its file, or the one that it is exported to; None where there is neither.
-    `db`: the database with our records."""
+    `db`: the database with our records. `names`: of all inputs; `fixed`: the values of those that our network has as
+    constants, which others get with each call."""
 
     word: str
     settings: Mapping[str, int | str]
@@ -31,6 +32,8 @@ class NetworkCase:
     onnx: Path | None
     db: Path | None = None
     target: str = "cpu"
+    names: tuple[str, ...] = ()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
@@ -61,8 +64,10 @@ def ours(case: NetworkCase, inputs: Sequence[Any]) -> NetworkRun:
     assert found is not None
     threads = None if case.is_on_gpu else case.threads
     model = api.load(
-        found.model, found.example_inputs, sizes=case.sizes, target=case.target, threads=threads, db=case.db
-    )
+        found.model, found.example_inputs, sizes=case.sizes, inputs=case.fixed, target=case.target, threads=threads,
+        db=case.db,
+    )  # fmt: skip
+    inputs = [x for name, x in zip(case.names, inputs, strict=True) if name not in case.fixed]
     is_quantised = model.original.rounds_to_bytes
     if not case.is_on_gpu:
         return NetworkRun(lambda: model(*inputs), _flat, __version__, is_quantised)
@@ -109,12 +114,16 @@ def _module(case: NetworkCase, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
     import torch
 
     from autosched.cli.networks import find_network
+    from autosched.graph.torch.program import is_program
 
     torch.set_num_threads(case.threads)
     found = find_network(case.word, case.settings)
     if found is None or found.suffix:
         raise UsageError("it takes FILE.py:FUNCTION, a torch module, and no files")
-    return found.model.eval().to(case.kind), [torch.from_numpy(array).to(case.kind) for array in inputs]
+    tensors = [torch.from_numpy(array).to(case.kind) for array in inputs]
+    if is_program(found.model):
+        return found.model.module(), tensors
+    return found.model.eval().to(case.kind), tensors
 
 
 def _waited(results: Any, case: NetworkCase) -> Any:
@@ -145,7 +154,7 @@ def openvino(case: NetworkCase, inputs: Sequence[Any]) -> NetworkRun:
     }  # fmt: skip
     core = ov.Core()
     model = core.read_model(str(_onnx(case)))
-    model.reshape([list(array.shape) for array in inputs] if len(inputs) > 1 else list(inputs[0].shape))
+    model.reshape({port: list(array.shape) for port, array in zip(model.inputs, inputs, strict=True)})
     compiled = core.compile_model(model, "CPU", hints)
     request, given = compiled.create_infer_request(), list(inputs)
     return NetworkRun(

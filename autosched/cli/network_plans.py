@@ -23,7 +23,7 @@ def plan_named(networks: Sequence[NamedNetwork], args: argparse.Namespace) -> in
     """The command without measurements, for one network; its exit code."""
     import autosched
     from autosched.cli import options
-    from autosched.cli.networks import sizes
+    from autosched.cli.networks import fixed_values, sizes
     from autosched.cli.output import print_json
 
     if len(networks) != 1:
@@ -39,6 +39,7 @@ def plan_named(networks: Sequence[NamedNetwork], args: argparse.Namespace) -> in
         network.model,
         network.example_inputs,
         sizes=sizes([*args.size, *network.sizes]),
+        inputs=fixed_values(args.fix),
         target=options.target_text(args),
         threads=args.threads,
         out_dir=args.out_dir,

@@ -71,6 +71,8 @@ def _case(request: Mapping[str, Any]) -> NetworkCase:
         onnx,
         db,
         str(request["target"]),
+        tuple(map(str, request["names"])),
+        dict(request["fixed"]),
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -64,7 +66,7 @@ def tune_named(networks: Sequence[NamedNetwork], args: argparse.Namespace) -> in
 def _tune_one(network: NamedNetwork, args: argparse.Namespace, callbacks: Sequence[NetworkCallback]) -> NetworkResult:
     from autosched import api
     from autosched.cli import options
-    from autosched.cli.networks import sizes
+    from autosched.cli.networks import fixed_values, sizes
 
     asked = options.asked(args)
     asked["settings"] = None  # the function was called with them
@@ -74,6 +76,7 @@ def _tune_one(network: NamedNetwork, args: argparse.Namespace, callbacks: Sequen
         **_effort(args),
         example_inputs=network.example_inputs,
         sizes=sizes([*args.size, *network.sizes]),
+        inputs=fixed_values(args.fix),
         callbacks=callbacks,
     )
 
@@ -148,9 +151,14 @@ def _sizes(pairs: Sequence[tuple[str, object]]) -> list[str]:
     return [f"{name}={value}" for name, value in pairs]
 
 
+def _value_text(value: object) -> str:
+    return str(value) if isinstance(value, Path) else json.dumps(value)
+
+
 def _options(network: NamedNetwork, args: argparse.Namespace) -> str:
     """What says which network it is, and with how many threads, for another command."""
     given = [f"--size {size}" for size in _sizes([*args.size, *network.sizes])]
+    given += [f"--fix {quote(f'{name}={_value_text(value)}')}" for name, value in args.fix]
     given += [f"--set {setting}" for setting in _sizes(args.settings)]
     given += ["--winograd"] if args.winograd else []
     given += [] if args.threads is None else [f"--threads {args.threads}"]

@@ -1,6 +1,7 @@
-"""Which words are networks: an ONNX file, a saved network, or a function that returns a torch module and inputs.
+"""Which words are networks: an ONNX file, a saved network, a program of torch.export, or a function that returns a
+torch module and inputs.
 
-    model.onnx   model.asc   path/to/file.py:function   package.module:function
+    model.onnx   model.asc   model.pt2   path/to/file.py:function   package.module:function
 
 A verb that takes networks beside records or workloads asks here what a word is.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,18 +20,19 @@ from autosched.cli import options
 from autosched.errors import UsageError
 
 if TYPE_CHECKING:
+    from autosched.graph.described import DescribedInput
     from autosched.graph.graph import Array
     from autosched.network.model import Model
     from autosched.runtime.spec import ArraySpec
 
-FORMS = "MODEL.onnx, a saved MODEL.asc, FILE.py:FUNCTION or package.module:FUNCTION"
-ONNX, SAVED = ".onnx", ".asc"
+FORMS = "MODEL.onnx, a saved MODEL.asc, MODEL.pt2 of torch.export.save, FILE.py:FUNCTION or package.module:FUNCTION"
+ONNX, SAVED, PROGRAM = ".onnx", ".asc", ".pt2"
 
 
 @dataclass(frozen=True)
 class NamedNetwork:
-    """A network that a word names. `model`: the path of a file, or a torch module for inputs as `example_inputs`;
-    `sizes`: what symbolic dimensions are, beside those that --size says."""
+    """A network that a word names. `model`: the path of a file, or a torch module or program for inputs as
+    `example_inputs`; `sizes`: what symbolic dimensions are, beside those that --size says."""
 
     word: str
     model: Any
@@ -39,13 +41,14 @@ class NamedNetwork:
 
     @property
     def suffix(self) -> str:
-        """Of its file; empty for a torch module."""
+        """Of its file; empty for a torch module or program."""
         return self.model.suffix.lower() if isinstance(self.model, Path) else ""
 
     @property
     def name(self) -> str:
         """For files about it: that of its file, or of the function."""
-        name = self.model.stem if isinstance(self.model, Path) else self.word.rpartition(":")[2]
+        is_file = isinstance(self.model, Path) or is_file_name(self.word)
+        name = Path(self.word).stem if is_file else self.word.rpartition(":")[2]
         return " ".join([name, *(f"{dimension}={size}" for dimension, size in self.sizes)])
 
 
@@ -53,6 +56,10 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size", type=options.size, action="append", default=[], metavar="NAME=N",
         help="a symbolic dimension of a network",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fix", type=options.fixed, action="append", default=[], metavar="NAME=VALUE",
+        help="an input of a network that is always the same: a number, a list as in [1, 2], or FILE.npy",
     )  # fmt: skip
 
 
@@ -108,7 +115,7 @@ def add_record_or_network(parser: argparse.ArgumentParser) -> None:
 
 def check_record(args: argparse.Namespace, *only_networks: str) -> None:
     """Raises UsageError where a record is asked for with options of networks."""
-    for name in ("size", "set", "threads", "winograd", *only_networks):
+    for name in ("size", "fix", "set", "threads", "winograd", *only_networks):
         if getattr(args, {"set": "settings"}.get(name, name)):
             raise UsageError(f"--{name} is for networks, and {args.id} is the number of a record")
 
@@ -118,9 +125,32 @@ def record_or_network(text: str) -> int | str:
     return options.integer(1)(text) if text.lstrip("+-").isdigit() or not text else text
 
 
+def is_file_name(word: str) -> bool:
+    return Path(word).suffix.lower() in (ONNX, SAVED, PROGRAM)
+
+
+def is_network_name(word: str) -> bool:
+    """Whether a word may be a network, and is no name of a built-in workload, which has neither colon nor suffix."""
+    return ":" in word or Path(word).suffix != ""
+
+
 def find_file(word: str) -> NamedNetwork | None:
-    """The network that is a file of this name."""
-    return NamedNetwork(word, Path(word)) if Path(word).suffix.lower() in (ONNX, SAVED) else None
+    """The network that is a file of this name. Raises UsageError for a file that is no network."""
+    path = Path(word)
+    if path.suffix.lower() == PROGRAM:
+        from autosched.graph.torch.program import example_tensors, read_program
+
+        program = read_program(path)
+        examples = example_tensors(program)
+        return NamedNetwork(word, program, None if examples is None else tuple(examples))
+    if is_file_name(word):
+        return NamedNetwork(word, path)
+    if path.suffix not in ("", ".py") and path.exists():
+        from autosched.graph.file_formats import describe_format
+
+        what = describe_format(path)
+        raise UsageError(f"{word} is {what or 'a file of a kind that is not known'}; a network is {FORMS}")
+    return None
 
 
 def find_network(word: str, settings: Mapping[str, int | str]) -> NamedNetwork | None:
@@ -174,7 +204,7 @@ def check_options(found: NamedNetwork, args: argparse.Namespace) -> None:
             raise UsageError(f"--{option} says what symbolic dimensions of an ONNX file are, and {found.word} has none")
     if "id" in args and args.workload:
         raise UsageError(f"--workload is for records, and {found.word} is a network")
-    if args.settings and found.suffix:
+    if args.settings and is_file_name(found.word):
         raise UsageError(f"--set gives arguments to a function, and {found.word} is a file")
 
 
@@ -186,6 +216,7 @@ def load_network(found: NamedNetwork, args: argparse.Namespace) -> Model:
         found.model,
         found.example_inputs,
         sizes=sizes([*args.size, *found.sizes]),
+        inputs=fixed_values(args.fix),
         target=options.target_text(args) if "mcpu" in args else args.target or "cpu",
         threads=args.threads,
         db=args.db,
@@ -194,14 +225,14 @@ def load_network(found: NamedNetwork, args: argparse.Namespace) -> Model:
     )
 
 
-def sized_by(network: NamedNetwork, path: Path | None, given: Sequence[tuple[str, int]]) -> NamedNetwork:
+def sized_by(network: NamedNetwork, path: Path | None, args: argparse.Namespace) -> NamedNetwork:
     """An ONNX file whose symbolic dimensions are those of the arrays in the file `path`, but for those that are
-    `given`."""
+    given."""
     if path is None or network.suffix != ONNX:
         return network
     from autosched.graph.onnx import read_onnx
 
-    known, file = {name for name, _ in given}, read_onnx(network.model)
+    known, file = {name for name, _ in args.size}, read_onnx(network.model, fixed_values(args.fix))
     missing = {name: at for name, at in file.symbolic_dimensions().items() if name not in known}
     if not missing:
         return network
@@ -210,8 +241,11 @@ def sized_by(network: NamedNetwork, path: Path | None, given: Sequence[tuple[str
     return replace(network, sizes=tuple(found))
 
 
-def arrays_for(specs: Sequence[ArraySpec], network: NamedNetwork, path: Path | None) -> list[Array] | None:
-    """An array for each input: of the file `path`, else the network's example inputs; None where it has none.
+def arrays_for(
+    specs: Sequence[ArraySpec], network: NamedNetwork, path: Path | None, fixed: Collection[str] = ()
+) -> list[Array] | None:
+    """An array for each input that is not `fixed`: of the file `path`, else the network's example inputs; None where it
+    has none.
 
     Raises UsageError for a file that has not exactly the arrays of the inputs' names.
     """
@@ -220,12 +254,32 @@ def arrays_for(specs: Sequence[ArraySpec], network: NamedNetwork, path: Path | N
     if path is not None:
         given = _read(path, [spec.name for spec in specs])
     elif network.example_inputs is not None:
-        given = list(network.example_inputs)
+        given = [x for x in network.example_inputs if hasattr(x, "shape")]
+        if fixed:
+            names = [described.name for described in inputs_of(network)]
+            given = [x for name, x in zip(names, given, strict=True) if name not in fixed]
     else:
         return None
     if len(given) != len(specs):
         raise UsageError(f"{network.word} has {len(given)} example inputs, but the network takes {len(specs)}")
     return [as_input(spec, value) for spec, value in zip(specs, given, strict=True)]
+
+
+def inputs_of(network: NamedNetwork) -> tuple[DescribedInput, ...]:
+    """All inputs, fixed ones too, with symbolic dimensions by their names."""
+    from autosched.graph.described import describe_inputs
+
+    return describe_inputs(network.model, network.example_inputs)
+
+
+def inputs_text(network: NamedNetwork, args: argparse.Namespace) -> str:
+    """What a network takes and how a file with it is written."""
+    fixed = fixed_values(args.fix)
+    found = [described for described in inputs_of(network) if described.name not in fixed]
+    plain = all(described.name.isidentifier() for described in found)
+    words = [f"{d.name}=..." if plain else f"{d.name!r}: ..." for d in found]
+    arrays = ", ".join(words) if plain else f"**{{{', '.join(words)}}}"
+    return f"{'; '.join(map(str, found)) or 'none'} (in Python: numpy.savez('FILE.npz', {arrays}))"
 
 
 def _read(path: Path, names: Sequence[str]) -> list[Array]:
@@ -242,6 +296,25 @@ def _read(path: Path, names: Sequence[str]) -> list[Array]:
             f"{path} has the arrays {', '.join(given) or 'none'}, but the network takes {', '.join(names)}"
         )
     return [given[name] for name in names]
+
+
+def fixed_values(given: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """What --fix says, by name: numbers, lists, and arrays of files."""
+    found: dict[str, Any] = {}
+    for name, value in given:
+        if found.setdefault(name, value) != value:
+            raise UsageError(f"--fix {name} has two values, {found[name]} and {value}: give one")
+    return {name: _read_array(value) if isinstance(value, Path) else value for name, value in found.items()}
+
+
+def _read_array(path: Path) -> Array:
+    import numpy as np
+
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(f"no array can be read from {path}, which must be made by np.save: {error}") from error
+    return np.asarray(found)
 
 
 def sizes(given: Sequence[tuple[str, int]]) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 from collections.abc import Callable
@@ -68,6 +69,21 @@ def sizes(text: str) -> tuple[str, tuple[int, ...]]:
     """'batch=1,4' -> ('batch', (1, 4)), each once."""
     name, _, values = text.rpartition("=")
     return name.strip(), tuple(dict.fromkeys(size(f"{name}={value}")[1] for value in values.split(",")))
+
+
+def fixed(text: str) -> tuple[str, object]:
+    """'sr=16000' -> ('sr', 16000); 'h=[[0, 1.5]]' is JSON, too, 'h=h0.npy' the path of an array."""
+    name, equals, value = text.partition("=")
+    name, value = name.strip(), value.strip()
+    try:
+        found: object = Path(value) if value.lower().endswith(".npy") else json.loads(value)
+    except (ValueError, RecursionError):
+        found = None
+    if not equals or not name or found is None or isinstance(found, (str, dict)):
+        raise argparse.ArgumentTypeError(
+            f"a fixed input is written NAME=VALUE, a number, a list as in [1, 2], or FILE.npy, got {text!r}"
+        )
+    return name, found
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -40,10 +40,11 @@ def run(args: argparse.Namespace) -> int:
     begun = time.monotonic()
     network = networks.the_network(args.model, args)
     if args.inputs is None and network.example_inputs is None:
-        raise UsageError(f"run needs --inputs FILE.npz with an array for each input of {args.model}")
-    model = networks.load_network(networks.sized_by(network, args.inputs, args.size), args)
+        text = networks.inputs_text(network, args)
+        raise UsageError(f"run needs --inputs FILE.npz with an array for each input of {args.model}: {text}")
+    model = networks.load_network(networks.sized_by(network, args.inputs, args), args)
     loaded = time.monotonic()
-    given = networks.arrays_for(model.inputs, network, args.inputs)
+    given = networks.arrays_for(model.inputs, network, args.inputs, networks.fixed_values(args.fix))
     assert given is not None
     results = model(*given)
     ended = time.monotonic()

@@ -52,6 +52,6 @@ def _network(args: argparse.Namespace, form: str) -> str:
     found = networks.the_network(args.id, args)
     sizes = networks.sizes(args.size)
     return api.show(
-        found.model, form, example_inputs=found.example_inputs, sizes=sizes, target=args.target or "cpu",
-        threads=args.threads,
+        found.model, form, example_inputs=found.example_inputs, sizes=sizes,
+        inputs=networks.fixed_values(args.fix), target=args.target or "cpu", threads=args.threads,
     )  # fmt: skip

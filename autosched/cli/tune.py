@@ -83,11 +83,8 @@ def run(args: argparse.Namespace) -> int:
     found = networks.find_networks((args.workload, *args.more), options.settings(args))
     if found:
         return tune_named(found, args)
-    if args.size or args.sizes:
-        which = "--size" if args.size else "--sizes"
-        raise UsageError(f"{which} says what symbolic dimensions of a network are, and {args.workload} is none")
-    for name in ("strategy", "objective"):
-        if getattr(args, name) is not None:
+    for name in ("size", "sizes", "fix", "strategy", "objective"):
+        if getattr(args, name):
             raise UsageError(f"--{name} is of networks, and {args.workload} is none")
     trials = args.trials or (TRIALS if args.budget is None else TRIALS_OF_A_BUDGET)
     without_device = args.no_run or args.simulate

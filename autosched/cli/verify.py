@@ -68,8 +68,10 @@ def _verify_network(args: argparse.Namespace) -> int:
     if args.onnxruntime and network.suffix != networks.ONNX:
         raise UsageError(f"onnxruntime runs ONNX files, and {args.id} is none")
     model = networks.load_network(network, args)
-    given = networks.arrays_for(model.inputs, network, args.inputs)
-    found = api.verify(model, given, locate=args.locate, onnxruntime=network.model if args.onnxruntime else None)
+    fixed = networks.fixed_values(args.fix)
+    given = networks.arrays_for(model.inputs, network, args.inputs, fixed)
+    onnx = network.model if args.onnxruntime else None
+    found = api.verify(model, given, locate=args.locate, onnxruntime=onnx, fixed=fixed)
     if args.json:
         facts = {"schema_version": SCHEMA_VERSION, "model": args.id, "threads": model.threads}
         print_json({**facts, "verified": found.passed, "message": found.summary(), **_described(found)})

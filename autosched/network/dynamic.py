@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+
 from autosched.errors import UsageError
 from autosched.graph.graph import Graph
 from autosched.network.archive import SUFFIX
@@ -31,6 +33,7 @@ def load_dynamic(
     *,
     sizes: Mapping[str, int | Sequence[int]] | None = None,
     limits: Mapping[str, range] | None = None,
+    inputs: Mapping[str, npt.ArrayLike] | None = None,
     target: str | None = "cpu",
     threads: int | None = None,
     db: Path | str | None = None,
@@ -40,13 +43,18 @@ def load_dynamic(
 
     There is a program for each choice of sizes, made at its first call. `sizes` says what a symbolic dimension of an
     ONNX file always is, {"batch": 1}, or gives sizes whose programs are made at once, {"batch": (1, 4, 16)}; `limits`
-    says what some may be, {"batch": range(1, 65)}. Otherwise as `autosched.load`. Raises UsageError for a network that
-    has no such dimensions, GraphError for one that is not accepted.
+    says what some may be, {"batch": range(1, 65)}. Otherwise as `autosched.load`, with `inputs` of ONNX files only.
+    Raises UsageError for a network that has no such dimensions, GraphError for one that is not accepted.
     """
     given = sizes or {}
     fixed = {name: size for name, size in given.items() if isinstance(size, int)}
     ready = {name: size for name, size in given.items() if not isinstance(size, int)}
-    network = _of_file(model, fixed) if isinstance(model, (str, Path)) else _of_module(model, example_inputs)
+    if inputs and not isinstance(model, (str, Path)):
+        raise UsageError("inputs are fixed of an ONNX file; a torch module has them as constants of its own")
+    if isinstance(model, (str, Path)):
+        network = _of_file(model, fixed, inputs or {})
+    else:
+        network = _of_module(model, example_inputs)
     if not network.places:
         raise UsageError(f"{model} has no symbolic dimension whose size could vary")
     if strangers := [name for name in limits or {} if name not in network.places]:
@@ -61,12 +69,12 @@ def load_dynamic(
     return varying
 
 
-def _of_file(path: str | Path, fixed: Mapping[str, int]) -> AnySize:
+def _of_file(path: str | Path, fixed: Mapping[str, int], inputs: Mapping[str, npt.ArrayLike]) -> AnySize:
     from autosched.graph.onnx import read_onnx
 
     if Path(path).suffix.lower() == SUFFIX:
         raise UsageError(f"the sizes of a saved network are fixed: {path} cannot vary, the ONNX file that it was can")
-    file = read_onnx(path)
+    file = read_onnx(path, inputs)
     places = {name: at for name, at in file.symbolic_dimensions().items() if name not in fixed}
     return AnySize(file.inputs(), places, lambda varying: file.graph({**fixed, **varying}))
 

@@ -1,45 +1,78 @@
-"""What users call a network, as a graph: an ONNX file, a saved network, a torch module, or a graph."""
+"""What users call a network, as a graph: an ONNX file, a saved network, a torch module or program, or a graph."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
 
 from autosched.errors import UsageError
+from autosched.graph.file_formats import ACCEPTED
+from autosched.graph.fixed import fix_inputs
 from autosched.graph.graph import Graph
 from autosched.network.archive import SUFFIX, load_archive
 from autosched.network.tasks import DRAFTED, Choices
 
+PROGRAM = ".pt2"
+FILES = (".onnx", SUFFIX, PROGRAM)  # suffixes of what is a network by its name
+
+
+def is_network_file(model: object) -> bool:
+    return isinstance(model, (str, Path)) and Path(model).suffix.lower() in FILES
+
+
+def is_program(model: object) -> bool:
+    """Whether it is a torch.export.ExportedProgram; without importing torch for what cannot be one."""
+    if "torch" not in sys.modules or not hasattr(model, "graph_signature"):
+        return False
+    from autosched.graph.torch import program
+
+    return bool(program.is_program(model))
+
 
 def load_network(
-    model: object, example_inputs: Sequence[object] | None, sizes: Mapping[str, int], winograd: bool = False
+    model: object,
+    example_inputs: Sequence[object] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    inputs: Mapping[str, npt.ArrayLike] | None = None,
+    winograd: bool = False,
 ) -> tuple[Graph, Choices]:
-    """The graph of anything that is a network, and what was saved with it of its kernels. `winograd` accepts
-    the larger error of such convolutions, which a saved network may do already."""
-    if isinstance(model, (str, Path)) and Path(model).suffix.lower() == SUFFIX:
-        graph, choices = load_archive(Path(model))
+    """The graph of anything that is a network, and what was saved with it of its kernels. `sizes` says what symbolic
+    dimensions of an ONNX file are, `inputs` has values of inputs that are constants then. `winograd` accepts the larger
+    error of such convolutions, which a saved network may do already."""
+    path, choices, fixed = Path(model) if isinstance(model, (str, Path)) else None, DRAFTED, inputs or {}
+    if path is not None and path.suffix.lower() == SUFFIX:
+        graph, choices = load_archive(path)
+        graph = fix_inputs(graph, fixed)
+    elif path is not None and path.suffix.lower() != PROGRAM:
+        from autosched.graph.onnx import load_onnx
+
+        graph = load_onnx(path, sizes or {}, fixed)
     else:
-        graph, choices = load_graph(model, example_inputs, sizes), DRAFTED
+        graph = fix_inputs(_graph(model, path, example_inputs), fixed)
     return replace(graph, winograd=winograd or graph.winograd), choices
 
 
-def load_graph(model: object, example_inputs: Sequence[object] | None, sizes: Mapping[str, int]) -> Graph:
-    """The graph of an ONNX file, a torch module or a graph as it is. Raises UsageError for anything else."""
+def _graph(model: Any, path: Path | None, example_inputs: Sequence[object] | None) -> Graph:
+    """The graph of a torch module, an exported program or a graph as it is. Raises UsageError for anything else."""
     if isinstance(model, Graph):
         return model
-    if isinstance(model, (str, Path)):
-        from autosched.graph.onnx import load_onnx
+    found: Graph
+    if path is not None or is_program(model):
+        from autosched.graph.torch.program import load_program, read_program
 
-        return load_onnx(model, sizes)
+        program, name = (model, "program") if path is None else (read_program(path), path.stem)
+        found = load_program(program, example_inputs, name)
+        return found
     if example_inputs is None or not hasattr(model, "forward"):
-        raise UsageError(
-            "a network is a path of an ONNX file, a torch module with example_inputs, or a Graph; "
-            f"got {type(model).__name__}"
-        )
+        raise UsageError(f"{ACCEPTED}; got {type(model).__name__}")
     from autosched.graph.torch.load import load_torch
 
-    found: Graph = load_torch(model, example_inputs)
+    found = load_torch(model, example_inputs)
     return found
 
 

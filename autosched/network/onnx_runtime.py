@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from autosched.errors import UsageError
 from autosched.graph.graph import Array
 
 
-def run_onnxruntime(path: Path, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs of the model in a file, by name. Raises UsageError where onnxruntime is missing, or does not take the
-    model."""
+def run_onnxruntime(path: Path, arrays: Mapping[str, Array], fixed: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+    """The outputs of the model in a file, by name; `fixed`: values of inputs that `arrays` has not. Raises UsageError
+    where onnxruntime is missing, or does not take the model."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -21,8 +25,15 @@ def run_onnxruntime(path: Path, arrays: Mapping[str, Array]) -> dict[str, Array]
     options.log_severity_level = 4
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        found = session.run(None, dict(arrays))
+        found = session.run(None, {**arrays, **_typed(session, fixed)})
     except Exception as error:  # of its own classes, which have no common base
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UsageError(f"onnxruntime does not run {path}: {reason}") from error
     return dict(zip((output.name for output in session.get_outputs()), found, strict=True))
+
+
+def _typed(session: Any, fixed: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+    """Values as arrays of the types of a session's inputs, which it calls as in tensor(int64)."""
+    words = {"float": "float32", "double": "float64"}
+    types = {i.name: i.type.removeprefix("tensor(").rstrip(")") for i in session.get_inputs()}
+    return {name: np.asarray(value, words.get(types[name], types[name])) for name, value in fixed.items()}

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy.typing as npt
+
 from autosched.codegen import Source
 from autosched.graph.graph import Graph
 from autosched.network.compile import plan_graph
@@ -79,6 +81,7 @@ def plan(
     example_inputs: Sequence[object] | None = None,
     *,
     sizes: Mapping[str, int] | None = None,
+    inputs: Mapping[str, npt.ArrayLike] | None = None,
     target: str | None = "cpu",
     threads: int | None = None,
     out_dir: Path | str | None = None,
@@ -88,7 +91,7 @@ def plan(
     goes to a file of its own in `out_dir`. Raises what `load` does, but for a device that is absent, and UsageError
     where files cannot be written."""
     directory = None if out_dir is None else writable(out_dir)
-    graph = load_network(model, example_inputs, sizes or {}, winograd)[0]
+    graph = load_network(model, example_inputs, sizes, inputs, winograd)[0]
     program, device = plan_graph(graph, target, threads)
     tasks = sorted(program.tasks, key=lambda t: -t.count * t.kernel.estimate_s)
     files = () if directory is None else tuple(_written(directory, tasks))

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+
 from autosched.backends import BACKENDS, forms
 from autosched.errors import UsageError
 from autosched.graph.graph import Array, Graph
@@ -32,13 +34,14 @@ def verify_model(
     *,
     locate: bool = False,
     onnxruntime: Path | None = None,
+    fixed: Mapping[str, npt.ArrayLike] | None = None,
 ) -> Verification:
     """A network against the reference, see `network.check`. `onnxruntime`: the ONNX file that it is, whose results
-    by that package are compared, too."""
+    by that package are compared, too; it is given what the inputs were `fixed` to."""
     sets = input_sets(model.original, None if inputs is None else _by_name(model, inputs))
     foreign = None
     if onnxruntime is not None:
-        foreign = {given.kind: run_onnxruntime(onnxruntime, given.arrays) for given in sets}
+        foreign = {given.kind: run_onnxruntime(onnxruntime, given.arrays, fixed or {}) for given in sets}
     return verify_network(model, sets, locate, foreign)
 
 
@@ -71,6 +74,7 @@ def show_network(
     *,
     example_inputs: Sequence[object] | None = None,
     sizes: Mapping[str, int] | None = None,
+    inputs: Mapping[str, npt.ArrayLike] | None = None,
     target: str | None = "cpu",
     threads: int | None = None,
 ) -> str:
@@ -84,7 +88,7 @@ def show_network(
             return TEXTS[as_](Steps(program.graph, program.steps, program.alternatives))
         graph, device, choices = what.original, what.device, DRAFTED
     else:
-        graph, choices = load_network(what, example_inputs, sizes or {})
+        graph, choices = load_network(what, example_inputs, sizes, inputs)
         device = find_device(target, threads, runs=False)
     if program_text is None:
         return show_graph(graph, as_, device)

@@ -82,7 +82,7 @@ def test_several_sizes_are_tuned_together(cli: Any, tmp_path: Path) -> None:
         answer = cli("tune", path, *given, *words)
         assert answer.code == 2
         assert reason in answer.err
-    assert "--sizes says what symbolic dimensions of a network are" in cli("tune", "matmul", "--sizes", "n=3,4").err
+    assert "--sizes is of networks, and matmul is none" in cli("tune", "matmul", "--sizes", "n=3,4").err
 
 
 def test_the_arrays_of_a_run_say_sizes(cli: Any, tmp_path: Path) -> None:

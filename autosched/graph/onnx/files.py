@@ -15,6 +15,7 @@ import onnx
 from onnx import FunctionProto, ModelProto, TensorProto
 
 from autosched.errors import GraphError
+from autosched.graph.file_formats import ACCEPTED, describe_format
 from autosched.graph.graph import Array
 from autosched.graph.mapped import map_bytes
 from autosched.ir.dtype import DTYPES
@@ -28,8 +29,12 @@ def read_model(path: Path) -> ModelProto:
     """The model in a file, without data that lies beside it. Raises GraphError."""
     try:
         data = path.read_bytes()
+    except IsADirectoryError as error:
+        raise GraphError(f"{path} is {describe_format(path)}; {ACCEPTED}") from error
     except OSError as error:
         raise GraphError(f"{path} cannot be read: {error.strerror}") from error
+    if what := describe_format(path):
+        raise GraphError(f"{path} is {what}; {ACCEPTED}")
     try:
         model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's; it has one class of them for each of its implementations

@@ -1,6 +1,7 @@
 """Graphs from PyTorch: modules by torch.export, and torch.fx graphs as torch.compile hands them to a backend.
 
 load      load_torch, load_fx; which nodes of an fx graph can be in a Graph
+program   programs of torch.export, and the files that they are saved in
 builder   makes values, nodes and constants
 rules/    one function for each ATen operator: which operators of `graph.operators` it is
 

@@ -38,11 +38,12 @@ _CHECKS = (
 def load_torch(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> Graph:
     """The graph of a module for inputs of the shapes and types of `example_inputs`. Outputs are in the order in which
     they appear in what the module returns. Raises GraphError."""
-    return _of_program(module, _exported(module, example_inputs))
+    return of_program(type(module).__name__, _exported(module, example_inputs))
 
 
-def _of_program(module: torch.nn.Module, program: Any, traced: fx.GraphModule | None = None) -> Graph:
-    """`traced`: the graph with numbers for its sizes, where the program has none."""
+def of_program(name: str, program: Any, traced: fx.GraphModule | None = None) -> Graph:
+    """The graph of an exported program of ATen operators, called `name`. `traced`: the graph with numbers for its
+    sizes, where the program has none."""
     whole = program.graph_module if traced is None else traced
     drop_empty_parts(whole.graph)
     places = {node.name: node for node in whole.graph.find_nodes(op="placeholder")}
@@ -50,20 +51,20 @@ def _of_program(module: torch.nn.Module, program: Any, traced: fx.GraphModule | 
     known: dict[str, Any] = {}
     inputs: list[str] = []
     for spec in program.graph_signature.input_specs:
-        name = spec.arg.name
+        place = spec.arg.name
         if spec.kind.name == "USER_INPUT":
-            if isinstance(found := places[name].meta.get("val"), torch.Tensor):
-                known[name] = b.declare(value_of(found, name))
-                inputs.append(known[name].name)
+            if isinstance(found := places[place].meta.get("val"), torch.Tensor):
+                known[place] = b.declare(value_of(found, place))
+                inputs.append(known[place].name)
             else:
-                known[name] = getattr(spec.arg, "value", None)
+                known[place] = getattr(spec.arg, "value", None)
             continue
         tensor = _state(program, spec.target)
-        known[name] = tensor if spec.kind.name == "CONSTANT_TENSOR" else _constant(b, tensor, str(spec.target))
+        known[place] = tensor if spec.kind.name == "CONSTANT_TENSOR" else _constant(b, tensor, str(spec.target))
     changed = [str(s.target) for s in program.graph_signature.output_specs if s.kind.name != "USER_OUTPUT"]
     if changed:
-        raise GraphError(f"the module {type(module).__name__} changes {', '.join(changed)}, which a network cannot")
-    return _walk(b, whole, known, inputs, type(module).__name__)
+        raise GraphError(f"the module {name} changes {', '.join(changed)}, which a network cannot")
+    return _walk(b, whole, known, inputs, name)
 
 
 @dataclass
@@ -82,8 +83,10 @@ class AnyShapes:
             for x, shape in zip(self.example_inputs, shapes, strict=True)
         ]
         program = self._program(inputs)
-        traced = None if program is None else _for_inputs(program, inputs)
-        return load_torch(self.module, inputs) if traced is None else _of_program(self.module, program, traced)
+        traced = None if program is None else for_inputs(program, inputs)
+        if traced is None:
+            return load_torch(self.module, inputs)
+        return of_program(type(self.module).__name__, program, traced)
 
     def _program(self, inputs: Sequence[torch.Tensor]) -> Any:
         """Of any sizes but those that are 1, or of any whole numbers of them; None where there is none."""
@@ -96,7 +99,7 @@ class AnyShapes:
         return self._programs[key]
 
 
-def _for_inputs(program: Any, inputs: Sequence[torch.Tensor]) -> fx.GraphModule | None:
+def for_inputs(program: Any, inputs: Sequence[torch.Tensor]) -> fx.GraphModule | None:
     """The graph of an exported program for the sizes of inputs; None where it is not for such."""
     given = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
     places = {node.name: node for node in program.graph.find_nodes(op="placeholder")}

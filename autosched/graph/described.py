@@ -1,0 +1,49 @@
+"""The inputs of a network before it is imported, for messages and for values by name: ONNX files whose sizes are not
+given yet, saved graphs, torch modules and programs, graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autosched.graph.graph import Graph
+from autosched.graph.saved import load_saved
+
+SAVED = ".asc"
+
+
+@dataclass(frozen=True)
+class DescribedInput:
+    """An input by name; symbolic dimensions of its shape are their names."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def describe_inputs(model: Any, example_inputs: Sequence[Any] | None = None) -> tuple[DescribedInput, ...]:
+    """The inputs of a network in the order of a call: of an ONNX file or a saved network by its path, a Graph, or a
+    torch module or program with its example inputs. Raises GraphError for a file that cannot be read."""
+    if isinstance(model, Path):
+        if model.suffix.lower() != SAVED:
+            from autosched.graph.onnx import read_onnx
+
+            found = read_onnx(model).described_inputs()
+            return tuple(DescribedInput(name, dtype, shape) for name, (dtype, shape) in found.items())
+        model = load_saved(model)[0]
+    if isinstance(model, Graph):
+        values = [model.values[name] for name in model.inputs]
+        return tuple(DescribedInput(value.name, value.dtype, value.shape) for value in values)
+    from autosched.graph.torch.program import input_names
+
+    inputs = [x for x in example_inputs or () if hasattr(x, "shape")]
+    names = input_names(model, len(inputs))
+    return tuple(
+        DescribedInput(name, str(x.dtype).removeprefix("torch."), tuple(map(int, x.shape)))
+        for name, x in zip(names, inputs, strict=False)
+    )
