@@ -14,7 +14,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.cli import options
@@ -65,7 +64,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     options.add_workload(parser)
     options.add_target(parser, threads=options.counts)
     add_sizes(parser)
-    parser.add_argument("--inputs", type=Path, metavar="FILE.npz", help="arrays by the inputs' names, for a network")
+    parser.add_argument(
+        "--inputs", type=options.path, metavar="FILE.npz", help="arrays by the inputs' names, for a network"
+    )
     options.add_db(parser)
     options.add_json(parser)
     parser.set_defaults(run=run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.cli import options
@@ -25,7 +24,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     ):
         action = actions.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name in ("export", "import"):
-            action.add_argument("file", type=Path, help="a JSON Lines file")
+            action.add_argument("file", type=options.path, help="a JSON Lines file")
         options.add_db(action)
         options.add_json(action)
         action.set_defaults(run=run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,11 @@ def run(args: argparse.Namespace) -> int:
         for f in findings:
             mark = "  " if f.ok else "! "
             print(f"{mark}{f.name.ljust(width)}  {f.text}{f'  ({f.hint})' if f.hint else ''}")
-    return 0 if is_well else UsageError.exit_code
+    if is_well:
+        return 0
+    wrong = "; ".join(f"{f.name}: {f.text}{f' ({f.hint})' if f.hint else ''}" for f in findings if not f.ok)
+    print(f"autosched: error: something must be mended: {wrong}", file=sys.stderr)
+    return UsageError.exit_code
 
 
 def _processor(target: Target, threads: int | None) -> list[DoctorFinding]:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from autosched.backends import exports
-from autosched.cli import networks
+from autosched.cli import networks, options
 from autosched.errors import UsageError
 
 ARCHIVE = "archive"
@@ -26,7 +26,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         default="so",
         help=f"default: so, a shared library; {ARCHIVE}: {_ABOUT}",
     )
-    parser.add_argument("--out", type=Path, metavar="PATH", help="file to write (default: named after what it is)")
+    parser.add_argument(
+        "--out", type=options.path, metavar="PATH", help="file to write (default: named after what it is)"
+    )
     networks.add_record_or_network(parser)
     parser.set_defaults(run=run)
 

@@ -13,6 +13,7 @@ import gc
 import importlib
 import io
 import os
+import re
 import sys
 import time
 import warnings
@@ -104,7 +105,7 @@ def _run(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
     try:
         try:
             _check_encoding(words)
-            build_parser().parse_args(argv, args)
+            build_parser().parse_args(_joined(words), args)
         except SystemExit as done:  # --help and --version
             return int(done.code or 0)
         with _warnings_as_lines():
@@ -134,6 +135,17 @@ def _warnings_as_lines() -> Iterator[None]:
 
         warnings.showwarning = print_line
         yield
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """The words, a negative value together with its option: argparse would take it for an option of its own."""
+    found: list[str] = []
+    for word in words:
+        if re.match(r"-\.?\d", word) and found and re.fullmatch(r"--[a-z][a-z-]*", found[-1]):
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def _check_encoding(words: Sequence[str]) -> None:

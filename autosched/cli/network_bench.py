@@ -208,6 +208,7 @@ def _request(case: NetworkCase, folder: Path, name: str) -> dict[str, Any]:
         **asdict(case),
         **places,
         "onnx": None if case.onnx is None else str(case.onnx),
+        "db": None if case.db is None else str(case.db.absolute()),
         "op": "enter",
         "peer": name,
     }

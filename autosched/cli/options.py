@@ -86,13 +86,19 @@ def fixed(text: str) -> tuple[str, object]:
     return name, found
 
 
+def path(text: str) -> Path:
+    if not text.strip() or "\0" in text:
+        raise argparse.ArgumentTypeError(f"a path is needed, got {text!r}")
+    return Path(text)
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of stdout")
 
 
 def add_db(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--db", type=Path, metavar="PATH", help="the record database (default: see `autosched db path`)"
+        "--db", type=path, metavar="PATH", help="the record database (default: see `autosched db path`)"
     )
 
 

@@ -43,7 +43,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         default=None,
         help="only what accepts Winograd's larger error (default: both)",
     )
-    parser.add_argument("--out", type=Path, metavar="PNG", help="default: WORKLOAD.png")
+    parser.add_argument("--out", type=options.path, metavar="PNG", help="default: WORKLOAD.png")
     options.add_db(parser)
     options.add_json(parser)
     parser.set_defaults(run=run)

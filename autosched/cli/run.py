@@ -23,9 +23,14 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("model", metavar="MODEL", help=networks.FORMS)
     parser.add_argument(
-        "--inputs", type=Path, metavar="FILE.npz", help="arrays by the inputs' names (default: those of FUNCTION)"
+        "--inputs",
+        type=options.path,
+        metavar="FILE.npz",
+        help="arrays by the inputs' names (default: those of FUNCTION)",
     )
-    parser.add_argument("--outputs", type=Path, metavar="FILE.npz", help="where the results go, by the outputs' names")
+    parser.add_argument(
+        "--outputs", type=options.path, metavar="FILE.npz", help="where the results go, by the outputs' names"
+    )
     networks.add_network(parser)
     parser.add_argument("--target", help="cpu, 'llvm -mcpu=haswell', cuda, 'cuda -arch=sm_80' or opencl")
     networks.add_simulate(parser)
@@ -65,6 +70,8 @@ def _write(path: Path, arrays: Mapping[str, Any]) -> None:
     """The arrays as a whole file, or none."""
     import numpy as np
 
+    if not path.name or path.is_dir():
+        raise UsageError(f"the outputs cannot be written to {path}, which is a folder: name a file")
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as file:

@@ -67,7 +67,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         action="store_true",
         help="like --no-run, but kernels for CUDA are executed on the processor (by g++), and only right ones kept",
     )
-    parser.add_argument("--out-dir", type=Path, metavar="DIR", help="write the sources of the best candidates there")
+    parser.add_argument(
+        "--out-dir", type=options.path, metavar="DIR", help="write the sources of the best candidates there"
+    )
     options.add_json(parser)
     parser.set_defaults(run=run)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autosched.cli import networks
+from autosched.cli import networks, options
 from autosched.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -26,7 +25,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         ),
     )
     networks.add_record_or_network(parser)
-    parser.add_argument("--inputs", type=Path, metavar="FILE.npz", help="arrays by the inputs' names, for a network")
+    parser.add_argument(
+        "--inputs", type=options.path, metavar="FILE.npz", help="arrays by the inputs' names, for a network"
+    )
     parser.add_argument("--locate", action="store_true", help="stop at the first kernel beyond its bound")
     parser.add_argument("--onnxruntime", action="store_true", help="compare an ONNX file with onnxruntime, too")
     networks.add_simulate(parser)

@@ -139,7 +139,7 @@ def _find_gpu(found: Target, text: str, threads: int | None, runs: bool) -> Devi
     if "-arch" in text and facts.arch != found.arch:
         raise DeviceError(
             f"the GPU of this machine ({facts.name}) is of {facts.arch}, so kernels for {found.arch} cannot be "
-            "measured on it: leave -arch out, or search by the model alone (--no-run)"
+            "measured on it: leave -arch out, or search by the model alone (`autosched tune --no-run`)"
         )
     return Device(found.with_gpu(facts), 1)
 

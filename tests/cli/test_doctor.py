@@ -33,6 +33,10 @@ def test_doctor_shows_what_must_be_mended(cli: Any, tmp_path: Path) -> None:
     assert answer.code == 2
     assert "! database" in answer.out
     assert "is a directory" in answer.out
+    assert answer.err.startswith("autosched: error: something must be mended: database: not usable (")
+    assert answer.err.count("\n") == 1
+    answer = cli("doctor", "--threads", "1", "--db", tmp_path, "--json")
+    assert (answer.code, answer.json["ok"], answer.err.count("\n")) == (2, False, 1)
 
 
 def test_doctor_counts_records(cli: Any, db: Path) -> None:

@@ -372,7 +372,7 @@ def _start() -> Any:
     except Exception:  # each release has its own exception for a library that is not there
         raise DeviceError(
             "there is no CUDA driver library (libcuda) on this machine: install NVIDIA's driver, or use "
-            "--target cuda --no-run, which needs none"
+            "`autosched tune --target cuda --no-run`, which needs none"
         ) from None
     if int(status) == cuda_driver.NO_DEVICE:
         raise DeviceError("CUDA finds no NVIDIA GPU on this machine; CUDA_VISIBLE_DEVICES may hide it")

@@ -241,7 +241,7 @@ def _start() -> Any:
             raise DeviceError('CUDA needs a package: pip install "autosched[cuda]"') from None
         raise DeviceError(
             f"pycuda cannot load the CUDA driver library ({error}): install NVIDIA's driver, or use "
-            "--target cuda --no-run, which needs none"
+            "`autosched tune --target cuda --no-run`, which needs none"
         ) from None
     try:
         drv.init()
