@@ -30,7 +30,7 @@ from autosched.session.device import Device
 from autosched.session.request import Request, specs
 from autosched.session.trust import tell, tell_of_claims, verify_here
 from autosched.target import Target, parse_target
-from autosched.tuner.definition import Workload, redefine
+from autosched.tuner.definition import Workload, own_names, redefinitions
 
 if TYPE_CHECKING:
     from autosched.codegen import Source
@@ -311,8 +311,10 @@ def _read(
         record = database.record(record_id)
         spec = database.workload(record.workload).spec
         gpu = _gpu_target(database.targets().get(record.target))
-    problem = redefine(spec, workload)
-    if problem.dag.content_hash != record.workload:
+    problems = redefinitions(spec, workload)
+    problem = problems[0]
+    problems = [p for p in problems if p.dag.content_hash == record.workload]
+    if not problems:
         raise UsageError(
             f"record {record_id} is of another workload than {problem.name} with the arguments stored for it: "
             "it is not the same function, or has changed since; tune it again"
@@ -322,7 +324,23 @@ def _read(
         raise TargetError(
             f"record {record_id} is for {record.target}, this is {device.target.fingerprint}: name its target"
         )
-    return _Found(record, Request(problem, device))
+    requests = [Request(p, device) for p in problems]
+    fitting = [request for request in requests if _has_stages(record, request)]
+    if not fitting and workload is None and (others := own_names(spec)):
+        raise UsageError(
+            f"record {record_id} was found for a function whose stages are called otherwise than those of "
+            f"{problems[0].name}: give it as workload (--workload {others[0]})"
+        )
+    return _Found(record, (fitting or requests)[0])
+
+
+def _has_stages(record: Record, request: Request) -> bool:
+    """Whether a record's schedule is of stages that are called as those of the workload."""
+    try:
+        stored_state(record, request)
+    except ScheduleError:
+        return False
+    return True
 
 
 def _gpu_target(stored: str | None) -> Target | None:

@@ -29,6 +29,7 @@ from typing import NoReturn
 from autosched.errors import StoreError
 
 MAX_TEXT = 1_000_000  # characters of one stored JSON text or one imported line
+MAX_ALTERNATIVES = 8  # descriptions of one workload
 MAX_DEPTH = 32
 MAX_INT = 2**63 - 1  # SQLite's integer
 MAX_MESSAGE = 4_000  # a failure's message is cut here: enough for a compiler's first errors
@@ -220,6 +221,24 @@ def parse_data(text: str | bytes) -> object:
         raise StoreError(f"a JSON text of a record cannot be read: {error}") from error
     _check_bounds(value, MAX_DEPTH)
     return value
+
+
+def with_alternative(spec: str, other: str) -> str:
+    """A workload's description with another one of the same content under "also": functions that compute the same have
+    arguments and names of stages of their own, which records need. What describes a kernel of a network stays alone."""
+    try:
+        first, second = parse_data(spec), parse_data(other)
+    except StoreError:
+        return spec
+    if not isinstance(first, dict) or not isinstance(second, dict) or "graph" in first or "graph" in second:
+        return spec
+    also = first.get("also", [])
+    known = [first, *also] if isinstance(also, list) else []
+    names = [entry.get("name") for entry in known if isinstance(entry, dict)]
+    if not known or second.get("name") in names or len(names) > MAX_ALTERNATIVES:
+        return spec
+    second.pop("also", None)
+    return json.dumps({**first, "also": [*also, second]}, sort_keys=True)
 
 
 def canonical_steps(steps_json: str) -> str:

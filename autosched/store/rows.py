@@ -21,6 +21,7 @@ from autosched.store.records import (
     digest,
     lost_outcome,
     parse_data,
+    with_alternative,
 )
 
 T = TypeVar("T")
@@ -138,6 +139,10 @@ def _lost(outcomes: Sequence[Outcome], n_rows: int) -> list[Outcome]:
 def insert_task(connection: sqlite3.Connection, workload: WorkloadRow, target: TargetRow) -> None:
     row = (workload.hash, workload.name, workload.spec)
     connection.execute("INSERT OR IGNORE INTO workloads VALUES (?, ?, ?, ?)", (*row, digest(*row)))
+    name, spec = connection.execute("SELECT name, spec FROM workloads WHERE hash = ?", (workload.hash,)).fetchone()
+    if (joined := with_alternative(spec, workload.spec)) != spec:
+        fresh = (joined, digest(workload.hash, name, joined), workload.hash)
+        connection.execute("UPDATE workloads SET spec = ?, sha256 = ? WHERE hash = ?", fresh)
     pair = (target.fingerprint, target.json)
     connection.execute("INSERT OR IGNORE INTO targets VALUES (?, ?, ?)", (*pair, digest(*pair)))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from autosched.errors import GraphError, StoreError, UsageError
+from autosched.errors import AutoschedError, GraphError, StoreError, UsageError
 from autosched.ir.precision import EXACT
 from autosched.ir.types import recorded_type
 from autosched.target.far_weights import FAR, NEAR
@@ -46,6 +46,37 @@ def define(workload: Workload, asked: Asked = NOTHING) -> Definition:
     """
     found = _by_name(workload, asked) if isinstance(workload, str) else _of_function(workload, asked)
     return _declared(found, asked)
+
+
+def redefinitions(spec: str, workload: Workload | None) -> list[Definition]:
+    """The definitions of a stored `spec`: of all functions of the same content that are built in, or, given as
+    `workload`, the user's own. Raises UsageError as `redefine` does where there is none."""
+    from autosched.store.records import parse_data
+
+    try:
+        data: Any = parse_data(spec)
+        texts = [spec, *(json.dumps(other, sort_keys=True) for other in data.get("also", ()))]
+    except (StoreError, ValueError, TypeError, AttributeError):
+        texts = [spec]
+    found, errors = [], []
+    for text in texts:
+        try:
+            found.append(redefine(text, workload))
+        except AutoschedError as error:  # of a function of other arguments, or of the user's own
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    return found
+
+
+def own_names(spec: str) -> list[str]:
+    """What the user's functions among those of a stored `spec` are called."""
+    from autosched.store.records import parse_data
+    from autosched.te.operators.registry import WORKLOADS
+
+    data: Any = parse_data(spec)
+    names = [str(entry.get("name")) for entry in (data, *data.get("also", ()))]
+    return [name[:200] for name in names if name not in WORKLOADS]
 
 
 def redefine(spec: str, workload: Workload | None) -> Definition:

@@ -166,3 +166,40 @@ def test_reading_makes_no_database(cli: Any, tmp_path: Path) -> None:
         assert answer.code == 2
         assert "there is no database at" in answer.err
     assert list(tmp_path.iterdir()) == []
+
+
+OWN = """
+from autosched import te
+
+def product(rows=9, columns=5, depth=7):
+    P, Q = te.placeholder((rows, depth), name="P"), te.placeholder((depth, columns), name="Q")
+    r = te.reduce_axis(depth, name="r")
+    return te.compute((rows, columns), lambda i, j: te.sum(P[i, r] * Q[r, j], axis=r), name="R")
+"""
+
+
+@pytest.mark.parametrize("order", [("own", "matmul"), ("matmul", "own")])
+def test_a_function_of_the_content_of_a_built_in_one(cli: Any, tmp_path, order):
+    """Each has the names of its stages in its records, and its own arguments."""
+    (tmp_path / "own.py").write_text(OWN)
+    db, own = tmp_path / "records.db", f"{tmp_path / 'own.py'}:product"
+    numbers = {}
+    for number, which in enumerate(order, start=1):
+        words = (own,) if which == "own" else ("matmul", "--shape", "9,5,7")
+        assert cli("tune", *words, "--trials", "1", "--threads", "1", "--db", db).code == 0
+        numbers[which] = number
+    assert "in  A: float32[9, 7]" in cli("show", numbers["matmul"], "--db", db).out
+    assert "in  A: float32[9, 7]" in cli("show", numbers["matmul"], "--workload", "matmul", "--db", db).out
+    assert cli("verify", numbers["matmul"], "--db", db).code == 0
+    assert cli("export", numbers["matmul"], "--kind", "object", "--out", tmp_path / "k.o", "--db", db).code == 0
+    answer = cli("show", numbers["own"], "--db", db)
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert "whose stages are called otherwise than those of matmul" in answer.err
+    assert f"(--workload {own})" in answer.err
+    assert "in  P: float32[9, 7]" in cli("show", numbers["own"], "--workload", own, "--db", db).out
+    assert cli("verify", numbers["own"], "--workload", own, "--db", db).code == 0
+    assert cli("db", "check", "--db", db).code == 0
+    exported, again = tmp_path / "all.jsonl", tmp_path / "again.db"
+    assert cli("db", "export", exported, "--db", db).code == cli("db", "import", exported, "--db", again).code == 0
+    assert "in  P: float32[9, 7]" in cli("show", numbers["own"], "--workload", own, "--db", again).out
+    assert "in  A: float32[9, 7]" in cli("show", numbers["matmul"], "--db", again).out
