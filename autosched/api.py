@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from autosched.graph.graph import Array, Graph
+    from autosched.graph.load_progress import LoadCallback
     from autosched.measure import Measurement
     from autosched.network.check import Verification
     from autosched.network.explain import Explanation
@@ -242,6 +243,7 @@ def load(
     records: bool = True,
     simulate: bool = False,
     winograd: bool = False,
+    progress: bool | LoadCallback | None = None,
 ) -> Model:
     """A network as one program: an ONNX file, a saved model *.asc, a torch module with `example_inputs`, a program of
     torch.export (an ExportedProgram, or a file *.pt2), or a graph.
@@ -252,17 +254,19 @@ def load(
     `sizes` says what symbolic dimensions of an ONNX file are, `inputs` has values of inputs that are always the same,
     {"sr": 16000}: they are constants, and a call does not take them. `target` may be a GPU's; `simulate` executes the
     kernels of one for CUDA ("cuda -arch=sm_80") on the processor. `winograd` accepts the larger error of Winograd's
-    convolutions, where they are faster. Raises GraphError for a network that is not accepted, with
-    all operators that are unknown.
+    convolutions, where they are faster. `progress` True shows a line on stderr while it loads, a function gets each
+    `LoadEvent` of `autosched.graph.load_progress`; the logger "autosched" has them, too. Raises GraphError for a
+    network that is not accepted, with all operators that are unknown.
     """
     from autosched.network.compile import compile_graph
-    from autosched.network.load import load_network
+    from autosched.network.load import load_network, loading
     from autosched.network.records import compile_with_records
 
-    graph, choices = load_network(model, example_inputs, sizes, inputs, winograd)
-    if not records:
-        return compile_graph(graph, target, threads, choices, simulate)
-    return compile_with_records(graph, target, threads, choices, db, simulate=simulate)
+    with loading(model, progress):
+        graph, choices = load_network(model, example_inputs, sizes, inputs, winograd)
+        if not records:
+            return compile_graph(graph, target, threads, choices, simulate)
+        return compile_with_records(graph, target, threads, choices, db, simulate=simulate)
 
 
 @overload

@@ -198,7 +198,11 @@ def the_network(word: str, args: argparse.Namespace) -> NamedNetwork:
 
 
 def check_options(found: NamedNetwork, args: argparse.Namespace) -> None:
-    """Raises UsageError where --size is given to a network that has no symbolic dimensions, or --set to a file."""
+    """Raises UsageError where --size is given to a network that has no symbolic dimensions, or --set to a file. What is
+    loaded after that is told on a terminal."""
+    from autosched.graph.load_progress import show_on_terminal
+
+    show_on_terminal()
     for option in ("size", "sizes"):
         if getattr(args, option, None) and found.suffix != ONNX:
             raise UsageError(f"--{option} says what symbolic dimensions of an ONNX file are, and {found.word} has none")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autosched.errors import DeviceError, NoValidCandidate, UsageError
+from autosched.graph.load_progress import report_stage
 from autosched.measure.backends import WORKERS
 from autosched.measure.process import Worker, WorkerError, memory_limit, wait, worker_environment
 from autosched.measure.protocol import ProtocolError
@@ -166,7 +167,7 @@ class _Builds:
     def __init__(self, recipes: Sequence[Recipe]) -> None:
         self.unbuilt: UnbuiltKernel | None = None
         self._origin = _origin(recipes)
-        self._n = min(usable_cores(), len(recipes))
+        self._n, self._total = min(usable_cores(), len(recipes)), len(recipes)
         self._waiting = deque(map(_Attempt, recipes))
         self._idle: list[BuildProcess] = []
         self._busy: dict[BuildProcess, _Attempt] = {}
@@ -175,6 +176,7 @@ class _Builds:
         while self._waiting or self._busy:
             while self._waiting and len(self._busy) < self._n:
                 self._begin(self._waiting.popleft())
+            report_stage("building kernels", self._total - len(self._waiting) - len(self._busy), self._total)
             if self._busy:
                 wait([*self._busy])
             for process in [*self._busy]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from autosched.errors import SplitWarning, UsageError, locating_bugs
 from autosched.graph.graph import Graph
+from autosched.graph.load_progress import report_stage
 from autosched.graph.mapped import check_mapped
 from autosched.graph.verify import verify
 from autosched.lower.pipeline import DUMP, debug_level
@@ -42,6 +43,7 @@ def compile_graph(
     program = _program(graph, target, device, choices)
     if debug_level() >= DUMP:
         print(kernel_table(program.tasks, device), file=sys.stderr)
+    report_stage("packing weights")
     return _simulated(graph, program, device) if simulate else LINKERS[device.target.kind](graph, program, device)
 
 
@@ -60,6 +62,7 @@ def _program(graph: Graph, target: str | None, device: Device, choices: Choices)
     check_memory(graph)
     if graph.winograd:
         check_winograd(device.target)
+    report_stage("planning kernels")
     with locating_bugs(lambda error: _bug_in(graph, error)):
         program = build_program(prepared(graph, device), target or "cpu", device, choices)
     for group in program.split:

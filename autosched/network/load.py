@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,41 @@ from autosched.errors import UsageError
 from autosched.graph.file_formats import ACCEPTED
 from autosched.graph.fixed import fix_inputs
 from autosched.graph.graph import Graph
+from autosched.graph.load_progress import LoadCallback, report_stage, reported_load
 from autosched.network.archive import SUFFIX, load_archive
 from autosched.network.tasks import DRAFTED, Choices
+from autosched.tuner.room import free_memory, size_text
 
 PROGRAM = ".pt2"
 FILES = (".onnx", SUFFIX, PROGRAM)  # suffixes of what is a network by its name
+
+
+@contextmanager
+def loading(model: object, progress: bool | LoadCallback | None) -> Iterator[None]:
+    """A load, which is reported as `progress` says. Raises UsageError with the sizes where the memory does not do."""
+    with reported_load(name_of(model), progress):
+        try:
+            yield
+        except (MemoryError, OSError) as error:
+            if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+                raise
+            reason = f" ({text})" if (text := " ".join(str(error).split())) else ""
+            raise UsageError(
+                f"this machine has not enough memory to load {name_of(model)}{reason}: it has {_size_text(model)}, and "
+                f"{size_text(free_memory())} are free"
+            ) from error
+
+
+def _size_text(model: object) -> str:
+    """Bytes of a network's file, or of its constants."""
+    if isinstance(model, (str, Path)):
+        path = Path(model)
+        return f"{size_text(path.stat().st_size)} in {path}" if path.is_file() else "no file"
+    if isinstance(model, Graph):
+        return f"{size_text(sum(array.nbytes for array in model.constants.values()))} of constants"
+    parameters = getattr(model, "state_dict", dict)
+    state = parameters() if callable(parameters) else parameters
+    return f"{size_text(sum(getattr(tensor, 'nbytes', 0) for tensor in state.values()))} of parameters"
 
 
 def is_network_file(model: object) -> bool:
@@ -44,6 +76,7 @@ def load_network(
     """The graph of anything that is a network, and what was saved with it of its kernels. `sizes` says what symbolic
     dimensions of an ONNX file are, `inputs` has values of inputs that are constants then. `winograd` accepts the larger
     error of such convolutions, which a saved network may do already."""
+    report_stage("reading")
     path, choices, fixed = Path(model) if isinstance(model, (str, Path)) else None, DRAFTED, inputs or {}
     if path is not None and path.suffix.lower() == SUFFIX:
         graph, choices = load_archive(path)
