@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,24 @@ def test_folders_and_what_is_no_file(tmp_path):
             api.load(what)
     with pytest.raises(AutoschedError, match=r"gone\.onnx cannot be read: No such file"):
         api.load("gone.onnx")
+
+
+def test_torch_s_own_warnings_of_treespecs_are_not_the_user_s(monkeypatch, program, recwarn):
+    """Versions before 2.14 warn while they copy a program."""
+    import torch
+
+    module, exported = program
+    right, decompose = torch.export.export, type(exported).run_decompositions
+
+    def warned(function: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            warnings.warn("`isinstance(treespec, LeafSpec)` is deprecated", FutureWarning, stacklevel=1)
+            return function(*arguments, **options)
+
+        return call
+
+    monkeypatch.setattr(torch.export, "export", warned(right))
+    monkeypatch.setattr(type(exported), "run_decompositions", warned(decompose))
+    api.load(module, (torch.ones(2, 3),), threads=1, records=False)
+    api.load(exported, threads=1, records=False)
+    assert not [w for w in recwarn.list if issubclass(w.category, FutureWarning)]

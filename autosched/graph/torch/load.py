@@ -8,8 +8,10 @@ message.
 from __future__ import annotations
 
 import operator
+import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -186,13 +188,21 @@ def _exported(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor], v
     """What torch.export makes of a module, with composite operators that have a rule whole; `varying`: with symbols for
     sizes where that is possible. Raises GraphError."""
     sizes = tuple(dict.fromkeys(range(x.dim()), torch.export.Dim.AUTO) for x in example_inputs) if varying else None
-    with torch.no_grad():
+    with torch.no_grad(), without_treespec_warnings():
         try:
             program = torch.export.export(module, tuple(example_inputs), dynamic_shapes=sizes, strict=False)
             return program.run_decompositions(decompositions())
         except Exception as error:  # of many kinds, those of the module's own code among them
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise GraphError(f"torch.export cannot trace {type(module).__name__}: {reason}") from error
+
+
+@contextmanager
+def without_treespec_warnings() -> Iterator[None]:
+    """torch before 2.14 warns of its own class LeafSpec whenever it copies an exported program."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*treespec", FutureWarning)
+        yield
 
 
 # Of training; torch.export's table leaves them whole.

@@ -23,7 +23,7 @@ from torch.utils import _pytree
 from autosched.errors import GraphError
 from autosched.graph.file_formats import describe_format, has_program
 from autosched.graph.graph import Graph
-from autosched.graph.torch.load import decompositions, for_inputs, of_program
+from autosched.graph.torch.load import decompositions, for_inputs, of_program, without_treespec_warnings
 
 # Symbols, numbers, and functions of torch's arithmetic on sizes.
 _WORD = (
@@ -47,7 +47,7 @@ def load_program(program: Any, example_inputs: Sequence[Any] | None = None, name
     """The graph of an exported program, for inputs of the sizes that it was exported for; symbolic ones are those of
     `example_inputs`, or else of the inputs that it was exported with. Raises GraphError."""
     inputs = example_tensors(program) if example_inputs is None else list(example_inputs)
-    with torch.no_grad():
+    with torch.no_grad(), without_treespec_warnings():
         try:
             decomposed = program.run_decompositions(decompositions())
         except Exception as error:  # of many kinds
