@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -68,8 +68,7 @@ class PeerProcess:
         end_group(self._process)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                with suppress(OSError):  # what it has not read is lost with it
-                    stream.close()
+                stream.close()
 
 
 @dataclass(frozen=True)
