@@ -27,8 +27,8 @@ class DescribedInput:
 
 
 def describe_inputs(model: Any, example_inputs: Sequence[Any] | None = None) -> tuple[DescribedInput, ...]:
-    """The inputs of a network in the order of a call: of an ONNX file or a saved network by its path, a Graph, or a
-    torch module or program with its example inputs. Raises GraphError for a file that cannot be read."""
+    """The inputs of a network in the order of a call: of an ONNX file or a saved network by its path, a Graph, a
+    torch program, or a torch module with its example inputs. Raises GraphError for a file that cannot be read."""
     if isinstance(model, Path):
         if model.suffix.lower() != SAVED:
             from autosched.graph.onnx import read_onnx
@@ -39,11 +39,12 @@ def describe_inputs(model: Any, example_inputs: Sequence[Any] | None = None) -> 
     if isinstance(model, Graph):
         values = [model.values[name] for name in model.inputs]
         return tuple(DescribedInput(value.name, value.dtype, value.shape) for value in values)
-    from autosched.graph.torch.program import input_names
+    from autosched.graph.torch.program import described_inputs, is_program, parameter_names
 
+    if is_program(model):
+        return tuple(DescribedInput(*described) for described in described_inputs(model))
     inputs = [x for x in example_inputs or () if hasattr(x, "shape")]
-    names = input_names(model, len(inputs))
     return tuple(
         DescribedInput(name, str(x.dtype).removeprefix("torch."), tuple(map(int, x.shape)))
-        for name, x in zip(names, inputs, strict=False)
+        for name, x in zip(parameter_names(model, len(inputs)), inputs, strict=False)
     )

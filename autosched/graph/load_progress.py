@@ -10,12 +10,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TextIO, TypeAlias
 
 LOGGER = logging.getLogger("autosched")
+COLUMNS = 80  # of a terminal that does not say how many it has
 REDRAWN_S = 0.1  # between two drawings of the line
 
 
@@ -52,7 +53,9 @@ class LoadLine:
             return
         self._stage, self._drawn_s = event.stage, event.seconds
         if self._is_live:
-            width = os.get_terminal_size(self._stream.fileno()).columns if hasattr(self._stream, "fileno") else 80
+            width = COLUMNS
+            with suppress(OSError):
+                width = os.get_terminal_size(self._stream.fileno()).columns or COLUMNS
             self._stream.write(f"\r\x1b[K{''.join(c if c.isprintable() else '?' for c in str(event))[: width - 1]}")
         else:
             self._stream.write(f"{event}\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
 import zipfile
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from autosched import api
 from autosched.errors import AutoschedError, GraphError, UsageError
+from autosched.graph.described import describe_inputs
 from autosched.graph.file_formats import describe_format
 from autosched.graph.fixed import fix_inputs
 from autosched.graph.interpret import interpret
@@ -79,6 +81,9 @@ def test_symbolic_sizes_of_a_program_are_those_of_its_inputs(tmp_path):
     torch.export.save(exported, tmp_path / "net.pt2")
     for what in (exported, tmp_path / "net.pt2"):
         assert api.load(what, threads=1, records=False).inputs[0].shape == (4, 3)
+    (described,) = describe_inputs(exported)
+    assert re.fullmatch(r"input float32\[s\d+, 3\]", str(described))
+    for what in (exported, tmp_path / "net.pt2"):
         assert api.load(what, (torch.ones(7, 3),), threads=1, records=False).inputs[0].shape == (7, 3)
         with pytest.raises(
             GraphError, match=r"was exported for other inputs than example_inputs of the shapes \[65, 3\]"

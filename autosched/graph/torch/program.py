@@ -71,13 +71,20 @@ def example_tensors(program: Any) -> list[Any] | None:
     return None if given is None else list(_pytree.tree_leaves(given))
 
 
-def input_names(model: Any, count: int) -> tuple[str, ...]:
-    """The names of the first `count` tensors that a program or a module takes: those that torch.export gives them."""
-    if is_program(model):
-        specs = [s for s in model.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
-        return tuple(s.arg.name for s in specs if not hasattr(s.arg, "value"))
+def described_inputs(program: Any) -> Iterator[tuple[str, str, tuple[int | str, ...]]]:
+    """Name, type and shape of each tensor that a program takes; symbolic sizes are their symbols."""
+    places = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    for spec in program.graph_signature.input_specs:
+        value = places[spec.arg.name].meta.get("val") if spec.kind.name == "USER_INPUT" else None
+        if isinstance(value, torch.Tensor):
+            sizes = tuple(size if isinstance(size, int) else str(size) for size in value.shape)
+            yield spec.arg.name, str(value.dtype).removeprefix("torch."), sizes
+
+
+def parameter_names(module: torch.nn.Module, count: int) -> tuple[str, ...]:
+    """What torch.export calls the first `count` tensors that a module takes."""
     names: list[str] = []
-    for name, parameter in inspect.signature(model.forward).parameters.items():
+    for name, parameter in inspect.signature(module.forward).parameters.items():
         is_many = parameter.kind is inspect.Parameter.VAR_POSITIONAL
         names += [f"{name}_{n}" for n in range(count)] if is_many else [name]
     return tuple(names[:count])
