@@ -17,7 +17,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -98,7 +98,7 @@ class ModelTrial:
             for name, (info_name, place) in file.symbolic_dimensions().items()
             if info_name not in fixed
         }
-        network = at.load(file.graph(sizes, fixed), threads=self.threads, records=False)
+        network = at.load(replace(file, fixed=fixed).graph(sizes), threads=self.threads, records=False)
 
         def draw(rng: np.random.Generator) -> dict[str, Any]:
             return {s.name: _input(rng, s.shape, s.numpy_dtype) for s in network.inputs} | fixed

@@ -186,13 +186,10 @@ def cell_of(site: Site, own: Callable[[str | None], str | None], n: int) -> Cell
     bias = [None if biases is None else site.part(biases, 0, k * size, (k + 1) * size) for k in (0, 1)]
     peepholes = own(site.optional(7)) if kind == "LSTM" else None
     if is_quantised:
-        scales = [own(site.optional(k)) for k in range(8, 12)]
-        quantised = [
-            partial(quantised_product, site, weights, *scales[2 * k : 2 * k + 2], bias[k])
-            for k, weights in enumerate((of_input, of_hidden))
-        ]
-        products: dict[tuple[int, int], Product] = {(0, GATES[kind]): quantised[1]}
-        whole: Product = quantised[0]
+        scale, zero, hidden_scale, hidden_zero = (own(site.optional(k)) for k in range(8, 12))
+        of_state: Product = partial(quantised_product, site, of_hidden, hidden_scale, hidden_zero, bias[1])
+        products = {(0, GATES[kind]): of_state}
+        whole: Product = partial(quantised_product, site, of_input, scale, zero, bias[0])
     else:
         products = {gates: product_of(site, of_hidden, bias[1], gates) for gates in products_of(site)}
         whole = product_of(site, of_input, bias[0], (0, GATES[kind]))

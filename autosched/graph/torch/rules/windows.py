@@ -205,8 +205,8 @@ def resized(b: TraceBuilder, x: Value, mode: str, coordinates: str, scales: Sequ
     if any(scale is not None for scale in scales):
         factors = (1.0, 1.0)
         for scale, new, old in zip(scales, sizes[2:], x.shape[2:], strict=True):
-            is_ratio = scale is None or any(new == times * old for times in by_ratio)
-            factors = (*factors, new / old if is_ratio else float(scale))
+            is_given = scale is not None and all(new != times * old for times in by_ratio)
+            factors = (*factors, float(scale or 0) if is_given else new / old)
     return b.emit("resize", x, sizes=sizes, mode=mode, coordinates=coordinates, nearest="floor", scales=factors)
 
 
