@@ -28,7 +28,7 @@ from autosched.session.task import Space, analytic_best, make_task, start_run, t
 from autosched.session.trust import tell_without_key
 from autosched.tuner.asked import Asked, AskedKeywords, asks
 from autosched.tuner.definition import Operator, Workload, arguments, define
-from autosched.tuner.policy import SearchSetup
+from autosched.tuner.policy import SearchSetup, check_search
 from autosched.tuner.session import Settings
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
 
 TRIALS = 64
-RULE = "search_spaces.partial_sketch.SketchRule"
 
 __all__ = ["best", "compile", "explain", "export", "load", "show", "tune", "verify", "workload"]
 
@@ -173,7 +172,7 @@ def tune(
         return _tune_networks(workload, loading, effort, callbacks)
     if any(x is not None for x in (example_inputs, sizes, inputs)) or strategy != STRATEGY or objective != "sum":
         raise UsageError("example_inputs, sizes, inputs, strategy, objective are of networks, and the workload is none")
-    _check_arguments(rules, callbacks, setup, resume)
+    check_search(rules, callbacks, setup, resume)
     settings = Settings(TRIALS if trials is None else trials, budget_s, seed, setup.policy, begun)
     if setup.measure and setup.policy.learned:
         _check_interpreter()
@@ -411,25 +410,6 @@ def _loaded(what: Any, **options: Any) -> Model:
 def _request(workload: Workload, asked: Asked, *, runs: bool = True) -> Request:
     problem = define(workload, asked)
     return Request(problem, find_device(asked.target, asked.threads, runs=runs), asked.target or "cpu")
-
-
-def _check_arguments(rules: object, callbacks: object, setup: object, resume: object) -> None:
-    """Raises UsageError for what is not of the kind that `tune` takes: before the search, which would fall over it."""
-
-    def are(found: object, *methods: str) -> bool:
-        return isinstance(found, Sequence) and all(callable(getattr(x, m, None)) for x in found for m in methods)
-
-    events = ("on_start", "on_round", "on_result", "on_finish")
-    for name, value, is_right, expected in (
-        ("rules", rules, are(rules, "applies", "apply"), f"a sequence of sketch rules ({RULE})"),
-        ("callbacks", callbacks, are(callbacks, *events), "a sequence of callbacks (autosched.tuner.callbacks)"),
-        ("search", setup, isinstance(setup, SearchSetup), "a SearchSetup (autosched.tuner.policy)"),
-        ("resume", resume, isinstance(resume, bool), "True or False"),
-    ):
-        if not is_right:
-            raise UsageError(f"{name} must be {expected}, got {value!r}")
-    if resume and isinstance(setup, SearchSetup) and not setup.measure:
-        raise UsageError("resume goes on with what was measured, but by the model alone (--no-run) nothing is")
 
 
 def _is_whole_network(workload: object) -> bool:

@@ -7,13 +7,12 @@
 Numbers of a small float (float16, bfloat16) are stored, loaded, selected and cast from and to the dtype that they are
 computed in; `binary` and `call` widen them.
 
-Nodes are immutable and interned: structurally equal nodes are the same object, so `is`, `==` and
-`hash` are constant-time and shared subtrees stay shared. Loop variables and indices are int64.
-A `Param` is a number of a schedule that is not chosen yet (a tile size, an unroll limit); an
-expression over `Const` and `Param` only is a *closed form*.
+Nodes are immutable and interned: structurally equal nodes are the same object, so `is`, `==` and `hash` are
+constant-time and shared subtrees stay shared. Loop variables and indices are int64. A `Param` is a number of a schedule
+that is not chosen yet (a tile size, an unroll limit); an expression over `Const` and `Param` only is a *closed form*.
 
-`floordiv`, `mod` and `ceildiv` round as Python does (towards minus infinity); `div` is for floats, and so is `fmod`,
-C's exact remainder with the sign of the dividend.
+`floordiv`, `mod` and `ceildiv` round towards minus infinity, as Python does; `div` and `fmod`, C's exact remainder with
+the sign of the dividend, are for floats.
 """
 
 from __future__ import annotations
@@ -41,13 +40,11 @@ BITWISE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
 COMMUTATIVE = frozenset({"add", "mul", "min", "max", "eq", "ne", "and", "or", "bitand", "bitor", "bitxor"})
 INT_ONLY = frozenset({"floordiv", "mod", "ceildiv"}) | BITWISE
 FLOAT_ONLY = frozenset({"div", "fmod"})
-FLOAT_CALLS = frozenset(
-    {"exp", "log", "tanh", "sqrt", "rsqrt", "erf", "sigmoid", "floor", "ceil", "round", "sin", "cos"}
-    | {"exp_negative"}  # exp of what is at most 0
-    | {"exp2"}  # of kernels for GPUs, which have an instruction for it
-    | PRECISIONS.keys()
-)
 STEPS = frozenset({"floor", "ceil", "round"})
+FLOAT_CALLS = frozenset(
+    {"exp", "log", "tanh", "sqrt", "rsqrt", "erf", "sigmoid", "sin", "cos", *STEPS, *PRECISIONS}
+    | {"exp_negative", "exp2"}  # of what is at most 0; of kernels for GPUs, which have an instruction for it
+)
 CALLS = FLOAT_CALLS | {"abs", "neg", "not"}
 
 ExprLike: TypeAlias = "Expr | bool | int | float"
@@ -365,9 +362,8 @@ def binary(op: str, lhs: ExprLike, rhs: ExprLike) -> Expr:
         if value is not None:
             return Const(value, "bool" if op in TRUTHS else dtype)
     simpler = _neutral(op, a, b)
-    if simpler is None or (isinstance(simpler, Const) and op in ARITHMETIC and (_reads(a) or _reads(b))):
-        return Binary(op, a, b)  # not 0: an input would be lost
-    return simpler
+    loses_input = isinstance(simpler, Const) and op in ARITHMETIC and (_reads(a) or _reads(b))  # x - x, x * 0
+    return Binary(op, a, b) if simpler is None or loses_input else simpler
 
 
 @lru_cache(maxsize=1 << 14)
@@ -388,10 +384,9 @@ def _refusal(op: str, a: Expr, b: Expr) -> str:
     """Why `op` is not for operands of their kind."""
     if op in INT_ONLY:
         return f"{op} needs integers but got {a.dtype} in {op}({a}, {b})"
-    if op == "div":
-        return f"/ needs floats but got {a.dtype} in ({a}) / ({b}); use // or cast one side"
-    if op == "fmod":
-        return f"fmod needs floats but got {a.dtype} in fmod({a}, {b}); use % or cast one side"
+    if op in FLOAT_ONLY:
+        sign, text, other = ("/", f"({a}) / ({b})", "//") if op == "div" else ("fmod", f"fmod({a}, {b})", "%")
+        return f"{sign} needs floats but got {a.dtype} in {text}; use {other} or cast one side"
     if op in LOGICAL:
         return f"{op} needs bool operands but got {a.dtype} in {op}({a}, {b})"
     return f"{op} needs numbers but got bool in {op}({a}, {b}); cast one side first"

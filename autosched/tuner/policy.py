@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from search_spaces.space import Sketch
 
     Narrow = Callable[[tuple[Sketch, ...]], tuple[Sketch, ...]]
+
+RULE = "search_spaces.partial_sketch.SketchRule"
 
 
 @dataclass(frozen=True)
@@ -98,3 +100,22 @@ class SearchSetup:
         ):
             if not is_right:
                 raise UsageError(f"{name} must be {expected}, got {getattr(self, name)!r}")
+
+
+def check_search(rules: object, callbacks: object, setup: object, resume: object) -> None:
+    """Raises UsageError for what is not of the kind that `tune` takes: before the search, which would fall over it."""
+
+    def are(found: object, *methods: str) -> bool:
+        return isinstance(found, Sequence) and all(callable(getattr(x, m, None)) for x in found for m in methods)
+
+    events = ("on_start", "on_round", "on_result", "on_finish")
+    for name, value, is_right, expected in (
+        ("rules", rules, are(rules, "applies", "apply"), f"a sequence of sketch rules ({RULE})"),
+        ("callbacks", callbacks, are(callbacks, *events), "a sequence of callbacks (autosched.tuner.callbacks)"),
+        ("search", setup, isinstance(setup, SearchSetup), "a SearchSetup (autosched.tuner.policy)"),
+        ("resume", resume, isinstance(resume, bool), "True or False"),
+    ):
+        if not is_right:
+            raise UsageError(f"{name} must be {expected}, got {value!r}")
+    if resume and isinstance(setup, SearchSetup) and not setup.measure:
+        raise UsageError("resume goes on with what was measured, but by the model alone (--no-run) nothing is")
