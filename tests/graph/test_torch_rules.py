@@ -59,6 +59,15 @@ ARITHMETIC: Cases = {
     "floor_divide of floats": (lambda a: a // 0.5, [x(9)]),
     "remainder": (lambda a, b: a % b, [x(9, dtype=INT), torch.tensor([2, -2, 3, -3, 4, -4, 5, 5, -5])]),
     "remainder of floats": (lambda a: a % 0.7, [x(9)]),
+    "quotients of floats": (
+        lambda a, q: (a % q, a // q, torch.div(a, q, rounding_mode="floor"), torch.div(a, q, rounding_mode="trunc")),
+        [torch.tensor([1.0, 5.0, 1e9, 6.0, -1e-9]), torch.tensor([0.1, 0.1, 3.0, torch.inf, 3.0])],
+    ),
+    "quotients of the least integers": (
+        lambda a: (a // 3, a % 3, torch.div(a, 3, rounding_mode="floor"), torch.div(a, -7, rounding_mode="trunc")),
+        [torch.tensor([-128, -127, 127], dtype=torch.int8)],
+    ),
+    "sign": (torch.sign, [torch.tensor([torch.nan, -2.0, -0.0, torch.inf])]),
     "fmod": (lambda a: torch.fmod(a, 0.75), [x(9)]),
     "pow": (lambda a, b: (a**b, a**2, 2**b), [positive(5), x(5)]),
     "present": (lambda a, b: (torch.fmax(a.log(), b), torch.fmin(b, a.log()), torch.xlogy(b, b)), [x(7), x(7, seed=1)]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, select
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, call, cast, select
 from autosched.ir.interpreter.interpret import interpret
 from autosched.ir.stmt import Allocate, Barrier, ForKind, Func, If, Scope, Seq, Stmt, Store, walk
 from autosched.ir.verify import verify
@@ -48,6 +48,7 @@ ALWAYS = {
     "by what is written": (out(X / TOTAL), store("total", (0,), TOTAL + 1.0)),
     "by what others have": (out(X / load("B", t, 0)),),
     "by a constant": (out(X / 3.0),),
+    "whose whole part is taken": (out(call("floor", X / TOTAL) + cast(cast(X / TOTAL, "int32"), F32)),),
     "between meetings": (Barrier(), out(X / TOTAL)),
 }
 

@@ -57,12 +57,15 @@ def _standing(loop: For, near: frozenset[str]) -> Iterator[Expr]:
 
 def _divisions(stmt: Stmt) -> Iterator[Binary]:
     if isinstance(stmt, Store):
-        parts = (e for value in exprs_of(stmt) for e in subexpressions(value))
-        yield from (e for e in parts if isinstance(e, Binary) and e.op == "div" and DTYPES[e.dtype].is_float)
+        parts = [e for value in exprs_of(stmt) for e in subexpressions(value)]
+        stepped = {e.children[0] for e in parts if _is_step(e)}
+        found = (e for e in parts if isinstance(e, Binary) and e.op == "div" and e not in stepped)
+        yield from (e for e in found if DTYPES[e.dtype].is_float)
 
 
 def _is_step(e: Expr) -> bool:
-    return e.fn in STEPS if isinstance(e, Call) else DTYPES[e.dtype].is_integer
+    """Whether the whole part of an operand is taken."""
+    return e.fn in STEPS if isinstance(e, Call) else isinstance(e, Cast) and DTYPES[e.dtype].is_integer
 
 
 def _with_reciprocals(loop: For, divisors: tuple[Expr, ...]) -> Stmt:
