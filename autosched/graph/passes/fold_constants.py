@@ -49,4 +49,10 @@ def _is_worth_it(graph: Graph, node: Node, known: dict[str, Array]) -> bool:
     )
     if node.operator == "transpose" and size > _LAYOUT:
         return False
-    return size <= max(_SMALL, _GROWTH * sum(known[name].nbytes for name in node.used))
+    return size <= max(_SMALL, _GROWTH * sum(_held(known[name]) for name in node.used))
+
+
+def _held(array: Array) -> int:
+    """The bytes that a constant takes in memory, where its elements may lie over each other."""
+    pairs = zip(array.shape, array.strides, strict=True)
+    return array.itemsize * math.prod(size for size, stride in pairs if stride != 0)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
-from autosched.graph.graph import Attribute, Graph, Node
+from autosched.graph.graph import Array, Attribute, Graph, Node
 from autosched.graph.operators.elementwise import broadcast_shape
 from autosched.graph.passes.kinds import BROADCASTING
-from autosched.graph.passes.rewrite import Change, made_by, rewrite
+from autosched.graph.passes.rewrite import Change, made_by, new_name, rewrite
+from autosched.ir.dtype import DTYPES
 
 
 def remove_identities(graph: Graph) -> Graph:
-    """Without nodes that give their operand back, and with broadcasting in place of `expand`."""
-    return rewrite(graph, drop_identity, _drop_neutral, _drop_choice, _broadcast_instead)
+    """Without nodes that give their operand back, and with broadcasting in place of `expand` and after reductions."""
+    return rewrite(graph, drop_identity, _drop_neutral, _drop_choice, _broadcast_instead, _reduce_before)
 
 
 def drop_identity(graph: Graph, node: Node) -> Change | None:
@@ -126,3 +128,40 @@ def _broadcast_instead(graph: Graph, node: Node) -> Change | None:
         if shape == made.shape and inputs != node.inputs:
             return Change((replace(node, inputs=inputs),))
     return None
+
+
+# Reductions of so many equal elements: whether they are that element times their number.
+_OF_EQUAL = {"reduce_max": False, "reduce_min": False, "reduce_mean": False, "reduce_sum": True}
+
+
+def _reduce_before(graph: Graph, node: Node) -> Change | None:
+    """A reduction over dimensions that an `expand` stretched, as one over those that its operand has."""
+    expanded = made_by(graph, node.inputs[0], "expand") if node.operator in _OF_EQUAL else None
+    if expanded is None or expanded.inputs[0] is None:
+        return None
+    given, wide, made = (graph.values[name] for name in (expanded.inputs[0], *expanded.outputs, *node.outputs))
+    rank, axes = len(wide.shape), node.attributes.get("axes")
+    over = range(rank) if not isinstance(axes, tuple) else [int(str(axis)) % rank for axis in axes]
+    own = (1,) * (rank - len(given.shape)) + given.shape
+    count = math.prod(wide.shape[d] for d in over if own[d] == 1)
+    if count == 1:
+        return None
+    last = tuple(1 if d in over else size for d, size in enumerate(wide.shape))
+    dtype, constants = DTYPES[made.dtype], dict[str, Array]()
+    steps: list[tuple[str, tuple[str, ...], Mapping[str, Attribute]]] = [
+        ("reshape", (), {"shape": own}),
+        (node.operator, (), {**node.attributes, "axes": tuple(over), "keepdims": True}),
+    ]
+    if _OF_EQUAL[node.operator]:
+        factor = np.asarray(count).astype(dtype.numpy_dtype)
+        if dtype.is_float and dtype.nbytes < 4 and float(factor) != count:
+            return None  # a sum of elements rounds less
+        constants[new_name(graph, node, "count")] = factor
+        steps.append(("mul", tuple(constants), {}))
+    steps += [("expand", (), {"shape": last}), ("reshape", (), {"shape": made.shape})]
+    nodes, at = list[Node](), given.name
+    for n, (operator, others, attributes) in enumerate(steps):
+        name = made.name if n == len(steps) - 1 else new_name(graph, node, f"narrow{n}")
+        nodes.append(Node(operator, (at, *others), (name,), attributes, node.origin))
+        at = name
+    return Change(tuple(nodes), constants)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autosched.graph.graph import Value
 from autosched.graph.passes.fold_constants import fold_constants
 from autosched.graph.passes.known_powers import know_powers
 from autosched.graph.passes.merge_layouts import merge_layouts
@@ -267,3 +268,52 @@ def test_a_square_that_is_stretched_stays():
     d = Draft()
     graph = d.graph(d.pow(d.input(3), d.constant([[2.0]])))
     assert know_powers(graph) is graph
+
+
+# Reductions of what is stretched
+
+
+@pytest.mark.parametrize("axes", [None, (0,), (1, 2), (0, -1), (2,)])
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("operator", ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min"])
+def test_equal_elements_are_reduced_by_their_number(operator, keepdims, axes):
+    """No loop goes over what was stretched, and what is left of it is stretched afterwards."""
+    d = Draft()
+    x = d.input(3, 1)
+    y = d.add_node(operator, d.expand(x, shape=(2, 3, 5)), axes=axes, keepdims=keepdims)
+    after = checked(remove_identities, d.graph(y))
+    for node in after.nodes:
+        if node.operator == operator:
+            assert after.values[node.inputs[0]].shape[-3:] == (1, 3, 1)[-len(after.values[node.inputs[0]].shape) :]
+
+
+def test_sums_of_stretched_integers_wrap_around():
+    d = Draft()
+    y = d.reduce_sum(d.expand(d.input(3, 1, dtype="int8"), shape=(3, 300)), axes=(1,), keepdims=False)
+    after = checked(remove_identities, d.graph(y))
+    assert "expand" not in operators_of(after)
+    assert [array.dtype for array in after.constants.values()] == [np.int8]
+
+
+def test_what_does_not_stretch_is_reduced_as_it_is():
+    d = Draft()
+    y = d.reduce_sum(d.expand(d.input(3, 1), shape=(3, 5)), axes=(0,), keepdims=True)
+    assert operators_of(checked(remove_identities, d.graph(y))) == ["expand", "reduce_sum"]
+
+
+def test_more_elements_than_any_memory_has_are_reduced():
+    d = Draft()
+    wide = d.expand(d.input(4, 1), shape=(4, 1 << 40))
+    after = remove_identities(d.graph(d.reduce_max(wide, keepdims=False)))
+    assert max(len(str(value.shape)) for value in after.values.values()) < 10
+
+
+def test_functions_of_one_number_everywhere_are_left_to_the_program():
+    """A constant of one element in memory is none of that many."""
+    d = Draft()
+    x = d.input(1)
+    ones = d.constant(1.0)
+    d.constants[ones] = np.broadcast_to(np.float32(1), (1 << 34,))
+    d.values[ones] = Value(ones, (1 << 34,), "float32")
+    y = d.add(d.reduce_sum(d.cos(ones), keepdims=False), x)
+    assert operators_of(fold_constants(d.graph(y))) == ["cos", "reduce_sum", "add"]
