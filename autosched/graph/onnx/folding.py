@@ -6,6 +6,7 @@ small, as shapes are: large constants are the passes' matter.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from autosched.graph.graph import Array, Value
 from autosched.ir.dtype import numpy_dtype
 
 SMALL = 1 << 16  # elements
+LARGEST = 1 << 27  # elements of a result that is computed while importing
 # Small integers that stand for floats stay as they are, for integer products; random numbers are none.
 KEPT = {"DequantizeLinear", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 KEPT |= {"Bernoulli", "Multinomial", "Dropout", "If", "Loop", "Scan"}  # rules choose among graphs
@@ -55,6 +57,12 @@ VIEWS: Mapping[str, Callable[[Sequence[Array], Mapping[str, Any]], Array]] = {
     "Expand": _expand,
     "Transpose": _transpose,
 }
+# How many elements operators make whose results may be much larger than what they read.
+GROWING: Mapping[str, Callable[[Sequence[Any]], float]] = {
+    "Range": lambda arrays: (float(arrays[1].item()) - float(arrays[0].item())) / (float(arrays[2].item()) or math.nan),
+    "Tile": lambda arrays: arrays[0].size * math.prod(arrays[1].reshape(-1).tolist()),
+    "OneHot": lambda arrays: arrays[0].size * float(arrays[1].item()),
+}
 OF_SHAPES = {"Shape", "Size"}  # of operands whose elements are not read
 # Operators that have no rule: what they make is known while importing, or refused.
 FOLDED_ONLY = {"Constant", "ConstantOfShape", *OF_SHAPES, "Range", "NonZero", "MelWeightMatrix"}
@@ -83,6 +91,12 @@ def folded(
         return (VIEWS[node.op_type]([a for a in arrays if a is not None], attributes),)
     if not arrays or sum(a.size for a in arrays if a is not None) > SMALL:
         return None
+    if node.op_type in GROWING and (count := GROWING[node.op_type](arrays)) > LARGEST:
+        if node.op_type not in FOLDED_ONLY:
+            return None
+        raise GraphError(
+            f"its {count:.0f} elements are more than {LARGEST}, the most that are computed while importing"
+        )
     return _by_reference(node, opsets, arrays)
 
 

@@ -437,3 +437,11 @@ def test_initializers_that_do_not_fit():
     made.graph.initializer[0].raw_data = b"1234"
     with pytest.raises(GraphError, match=r"the tensor bias has data that do not fit its shape \[3\]"):
         import_model(made, {}, {})
+
+
+def test_constants_that_no_memory_holds_are_not_computed():
+    bounds = {"first": np.asarray(0), "end": np.asarray(1 << 40), "step": np.asarray(1)}
+    with pytest.raises(GraphError, match="Range y: its 1099511627776 elements are more than 134217728, the most"):
+        graph_of([node("Range", list(bounds), ["y"])], {"x": [2]}, constants=bounds)
+    tiled = graph_of([node("Tile", ["c", "n"], ["y"])], {"x": [2]}, constants={"c": BIAS, "n": [1 << 36]})
+    assert [n.operator for n in tiled.nodes] == ["tile"]
