@@ -15,3 +15,14 @@ def test_the_wheel_holds_the_packages_with_all_their_files() -> None:
     held = {Path(file.distribution_path) for file in wheel.WheelBuilder(str(ROOT)).recurse_included_files()}
     files = (p.relative_to(ROOT) for package in PACKAGES for p in (ROOT / package).rglob("*") if p.is_file())
     assert held == {p for p in files if "__pycache__" not in p.parts}
+
+
+def test_the_sdist_holds_what_the_tests_read() -> None:
+    sdist = pytest.importorskip("hatchling.builders.sdist")
+    held = {Path(file.distribution_path) for file in sdist.SdistBuilder(str(ROOT)).recurse_included_files()}
+    for folder in (*PACKAGES, "experiments", "tests", ".github", ".ci"):
+        files = {
+            p.relative_to(ROOT) for p in (ROOT / folder).rglob("*") if p.is_file() and "__pycache__" not in p.parts
+        }
+        assert files
+        assert files <= held, folder
