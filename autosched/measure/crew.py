@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
-from autosched.errors import DeviceError
+from autosched.errors import DeviceError, UsageError
 from autosched.measure import host
 from autosched.measure.backends import WORKERS, lock_name
 from autosched.measure.host import ScratchDirectory
@@ -50,6 +50,14 @@ class Crew:
         """Where a builder may write its next object; it is gone when the crew is."""
         return self.directory / f"{next(self._numbers)}.o"
 
+    def check_directory(self) -> None:
+        """Raises UsageError where somebody has removed it: then no candidate is to blame for what fails."""
+        if not self.directory.is_dir():
+            raise UsageError(
+                f"{self.directory} was removed while a search needed it: leave the files of running searches alone, "
+                "and start the search again"
+            )
+
     def spawn(self, role: str) -> Worker:
         """A worker that is starting; its `answer` is Done when it is ready. Does not wait."""
         worker = self._spawner.submit(self._start, role).result()
@@ -58,6 +66,7 @@ class Crew:
 
     def _start(self, role: str) -> Worker:
         """In the spawner's thread, so that a Ctrl-C cannot come between a process and its place in the list."""
+        self.check_directory()
         self._n_spawned += 1
         log = self.directory / f"{role}{self._n_spawned}.log"
         worker = Worker.spawn(self.directory, log, more={"POCL_CACHE_DIR": str(self.directory / "pocl")})
@@ -151,6 +160,7 @@ class Builders:
             reply = worker.poll()
         except WorkerError as lost:
             del self._busy[worker]
+            self._crew.check_directory()
             if job is None:
                 self._n_failed_starts += 1
                 if self._n_failed_starts >= _ATTEMPTS:

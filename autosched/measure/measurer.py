@@ -273,6 +273,7 @@ class Measurer:
 
     def _failed(self, job: Job, fault: str, message: str) -> Failure:
         """Records a fault of a run; ends the runner if it is not to be trusted any more."""
+        self._crew.check_directory()
         if fault not in FAULTS:
             fault, message = "protocol", f"the runner answered with an unknown class of failure: {message}"
         if FAULTS[fault].respawn:

@@ -52,7 +52,7 @@ def _killed(place: Place, n: int, rng: random.Random, tally: Tally, *, everybody
 
 
 def stops(place: Place, n: int, rng: random.Random) -> Tally:
-    """A worker that stands still is given up at its deadline, which is 60 s at most."""
+    """A worker that stands still is given up at the second look, after some 10 s."""
     tally = Tally("F4", "SIGSTOP of a worker")
     for case in place.cases(n):
         path = place.database(f"F4-{case}")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autosched.errors import DeviceError
+from autosched.errors import DeviceError, UsageError
 from autosched.measure import Failure, FinalMeasurement, Measurement, Measurer, Workshop
 from autosched.measure.process import Worker
 from autosched.target import parse_target
@@ -106,3 +108,18 @@ def test_starting_builders_that_are_killed_now_and_then_are_no_fault_of_the_mach
     monkeypatch.setattr(crew, "spawn", unlucky)
     with pytest.raises(DeviceError, match="build workers do not start"):
         measurer.build([job("never", source("never"))])
+
+
+@pytest.mark.parametrize("step", ["build", "measure"])
+def test_a_removed_directory_is_no_fault_of_a_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "problem").mkdir()
+    with Measurer(add_problem(tmp_path / "problem"), Workshop(parse_target("cpu"), 1), floor_s=0.005) as measurer:
+        assert measurer.build([job("first")]) == {}
+        shutil.rmtree(measurer._crew.directory)
+        with pytest.raises(UsageError, match="was removed while a search needed it"):
+            measurer.build([job("second", source("second"))]) if step == "build" else [
+                *measurer.measure([job("first")])
+            ]
