@@ -149,8 +149,7 @@ class LaneWriter:
     ) -> list[str]:
         """The values `usual`, of these types, or those that `rare` emits, if the condition holds in a lane."""
         if self.lanes > 1:
-            mask = self.emit(f"bitcast {self.bool} {condition} to i{self.lanes}")
-            condition = self.emit(f"icmp ne i{self.lanes} {mask}, 0")
+            condition = self.emit(f"call i1 @llvm.vector.reduce.or.v{self.lanes}i1({self.bool} {condition})")
         if self.rarely is not None:
             return self.rarely(condition, kinds, usual, rare)
         pairs = zip(kinds, rare(), usual, strict=True)
