@@ -55,4 +55,5 @@ def _is_worth_it(graph: Graph, node: Node, known: dict[str, Array]) -> bool:
 def _held(array: Array) -> int:
     """The bytes that a constant takes in memory, where its elements may lie over each other."""
     pairs = zip(array.shape, array.strides, strict=True)
-    return array.itemsize * math.prod(size for size, stride in pairs if stride != 0)
+    n_elements: int = math.prod(size for size, stride in pairs if stride != 0)
+    return array.itemsize * n_elements
