@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from autosched.network.kept_files import shrink
 from autosched.network.object_cache import find_object, keep_object
 from autosched.network.recipe import CANDIDATES, NOT_BUILT, KernelObject, Recipe, make_kernel
 from autosched.network.worker import REPLIES, Bug, MakeKernel, Refused, Unbuilt
+from autosched.runtime.state import state_directory
 from autosched.target import usable_cores
 
 ALONE = 2  # kernels are built here: a process takes as long to start
@@ -82,9 +82,8 @@ def _origin(recipes: Sequence[Recipe]) -> _Origin:
 
 
 def _started(origin: _Origin) -> BuildProcess:
-    directory, log = Path(tempfile.gettempdir()), Path(os.devnull)
-    try:
-        process = BuildProcess.spawn(directory, log, (str(origin.memory_limit),))
+    try:  # not in a directory that others can write: Python looks for modules in its working directory first
+        process = BuildProcess.spawn(state_directory(), Path(os.devnull), (str(origin.memory_limit),))
     except OSError as error:
         raise DeviceError(f"no process can be started to build kernels: {error.strerror or error}") from error
     process.origin = origin

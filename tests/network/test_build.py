@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -82,6 +83,16 @@ def test_processes_build_for_several_networks(monkeypatch: pytest.MonkeyPatch) -
     assert build._SPARES.take(build._origin(recipes(chain([4, 5])))) is None
     build._SPARES.end()
     assert not any(process.alive for process in waiting)
+
+
+def test_processes_import_nothing_from_a_directory_that_others_can_write(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "re.py").write_text("raise SystemExit(1)")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert tempfile.gettempdir() == str(tmp_path)
+    check(chain([2, 3, 4, 5]))
 
 
 def test_other_code_is_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
