@@ -143,7 +143,11 @@ class Judge:
             may_be = (runs == a).any(axis=0) | (np.isnan(a.astype("float64")) & has_both)
             is_stable |= np.isinf(runs).all(axis=0) & ~may_be
             extra = SPREAD * np.where(np.isfinite(spread), spread, 0.0)
-            masks.append(out_of_tolerance(a, b, None, extra) & is_stable)
+            mask = out_of_tolerance(a, b, None, extra) & is_stable
+            # Where noise flips many integers, as indices of minima among equals, a few runs do not flip each of them.
+            if b.dtype.kind in "biu" and mask.sum() <= (runs != wide).reshape(len(runs), -1).sum(axis=1).max():
+                mask = np.zeros_like(mask)
+            masks.append(mask)
         return masks
 
     def _noisy_results(self, feed: Mapping[str, Array], seed: int) -> list[list[Array]]:

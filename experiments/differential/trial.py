@@ -7,6 +7,7 @@ write to `out=` arrays that have guard bytes before and behind them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from experiments.differential.peer import Array, Peer
 
 GUARD_BYTES = 4096
 GUARD = 0xA5
+JUDGE_S = 20.0  # for the differences of a model; those of its later calls are taken for the same
 Draw = Callable[[np.random.Generator], Mapping[str, Array]]
 
 
@@ -55,7 +57,7 @@ def try_model(
         return {"verdict": "no peer", "reason": f"{type(error).__name__}: {error}"[:300]}
     report("load")
     network = load()
-    judge, kinds, first, largest = Judge(model), set[str](), "", 0.0
+    judge, kinds, first, largest, judged_s = Judge(model), set[str](), "", 0.0, 0.0
     for n, (feed, want) in enumerate(zip(feeds, wanted, strict=True)):
         report(f"call {n}")
         got, damage = called(network, feed, with_out=n % 2 == 1)
@@ -65,7 +67,11 @@ def try_model(
         found = differences(peer.outputs, got, want, tolerance)
         if not found:
             continue
+        if judged_s > JUDGE_S:
+            continue
+        start = time.monotonic()
         kind = "wrong" if tolerance is not None else judge.kind(feed, got, want, seed)
+        judged_s += time.monotonic() - start
         reason = f"call {n}: {found[0].output}: {found[0].said}"
         if kind == "wrong":
             return {"verdict": kind, "reason": reason, "peer": peer.name, "largest": largest}

@@ -103,9 +103,9 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def without_names(reason: str) -> str:
     """A reason without what is of its model alone."""
-    for words in ("there is no operator ", "not supported: "):
+    for words in ("there is no operator ", "not supported: ", " is of type ", ": nothing is computed from "):
         if words in reason:
-            return words + reason.partition(words)[2].partition(" (")[0]
+            return (words + reason.partition(words)[2].partition(" (")[0]).lstrip(" :")[:110]
     return reason[:110]
 
 
@@ -121,7 +121,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--budget", type=options.duration, metavar="TIME", help="no model starts after so long, as 60s or 30m")
     add("--jobs", type=options.integer(1), default=1, metavar="N", help="models at a time (default 1)")
     add("--limit", type=options.duration, default=LIMIT_S, metavar="TIME", help=f"for each model, default {LIMIT_S} s")
-    add("--keep", type=Path, metavar="DIR", help="keep the models that are wrong, crash, hang or are refused")
+    add("--keep", type=Path, metavar="DIR", help="keep the models that are not right")
     add("--out", type=Path, default=RESULTS, metavar="JSON", help="default experiments/results/nnsmith.json")
     return parser
 
@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows.append(row)
             if row["verdict"] in (*BAD, "refused"):
                 print(f"seed {model.seed}: {row['verdict']}: {row['reason']}", file=sys.stderr, flush=True)
-            else:
+            if row["verdict"] == "right":
                 model.file.unlink(missing_ok=True)
     rows.sort(key=lambda row: int(row["seed"]))
     print("\n".join(summary(rows)))

@@ -87,6 +87,18 @@ def test_rounding_before_a_step_is_no_fault_and_a_step_is_one():
     assert kind_of(model, {"x": near + np.float32(0.1)}, want + 1) == "wrong"
 
 
+def test_indices_may_differ_as_often_as_noise_changes_them():
+    nodes = (helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("ArgMin", ["s"], ["y"], axis=0, keepdims=0))
+    info = helper.make_tensor_value_info("y", TensorProto.INT64, (64,))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (9, 64))
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [info]), opset_imports=opsets, ir_version=8)
+    equal, apart = np.zeros((9, 64), "float32"), np.zeros((9, 64), "float32") + np.arange(9, dtype="float32")[:, None]
+    assert kind_of(model, {"x": equal}, np.full(64, 8)) == "rounding"
+    assert kind_of(model, {"x": apart}, np.full(64, 8)) == "wrong"
+    assert kind_of(model, {"x": apart}, np.arange(64) // 63) == "wrong"
+
+
 def test_the_sign_of_a_zero_may_decide():
     one = helper.make_node("Constant", [], ["one"], value_float=1.0)
     zero = helper.make_node("Constant", [], ["zero"], value_float=0.0)
