@@ -139,13 +139,14 @@ def run_in_children(
 def _start(run: Callable[[T, Report], Facts]) -> Child[T]:
     here, there = CONTEXT.Pipe()
     log = tempfile.TemporaryFile()  # noqa: SIM115  closed with the child
-    process = CONTEXT.Process(target=_serve, args=(run, there, log.fileno()))
+    process = CONTEXT.Process(target=_serve, args=(run, here, there, log.fileno()))
     process.start()
     there.close()
     return Child(process, here, log)
 
 
-def _serve(run: Callable[[T, Report], Facts], pipe: Connection, log: int) -> None:
+def _serve(run: Callable[[T, Report], Facts], parent: Connection, pipe: Connection, log: int) -> None:
+    parent.close()  # else the end of the parent would not be the end of the pipe
     os.setsid()
     sys.stdout.flush()
     os.dup2(log, 1)

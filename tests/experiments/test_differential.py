@@ -171,6 +171,32 @@ def test_children_end_as_their_tasks_do():
     assert processes[0] == processes[1] != processes[2]
 
 
+def test_children_end_with_their_parent():
+    """A process that has served its task waits for the next one when its parent is killed."""
+    reader, writer = os.pipe()
+    if (parent := os.fork()) == 0:
+        for _, facts in run_in_children(["passes"] * 2, act, limit_s=20.0):
+            os.write(writer, f"{facts['process']}\n".encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(parent, 0)
+    child = int(os.read(reader, 100))
+    for end in (reader, writer):
+        os.close(end)
+    deadline = time.monotonic() + 10
+    while is_alive(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_alive(child)
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process runs; one that nobody has waited for does not."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def test_mutations_are_models_with_more_outputs():
     base = model_of(
         helper.make_node("Sigmoid", ["x"], ["s"]),
