@@ -173,7 +173,7 @@ def evaluate_stage(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Bound
     sums = find_prefix_scan(op)
     if sums is not None and op.reducer is not None and (kind := kind_of(op.reducer)) in _ACCUMULATED:
         (term,) = evaluate_stage(elements(op, sums, op.name), tensors)
-        return (running_reduction(op, sums, term, kind),)
+        return (prefix_scan(op, sums, term, kind),)
     out = _Output(op)
 
     def compute(box: Mapping[str, tuple[int, int]]) -> None:
@@ -200,7 +200,7 @@ def product_of(op: ComputeOp, tensors: Mapping[str, Bounded]) -> blas.Contractio
 _ACCUMULATED = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
-def running_reduction(op: ComputeOp, found: ScanPattern, term: Bounded, kind: str) -> Bounded:
+def prefix_scan(op: ComputeOp, found: ScanPattern, term: Bounded, kind: str) -> Bounded:
     """All results of a running reduction, each from the one before. `term`: over the axes of `op`, k instead of i."""
     dtype, n, places = op.body[0].dtype, term.value.shape[found.i], np.arange(op.axes[found.i].extent)
     taken = np.clip(n - places - found.strict if found.backwards else places + (not found.strict), 0, n)

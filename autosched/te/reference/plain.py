@@ -23,7 +23,7 @@ from autosched.te.reference.evaluate import (
     evaluate_through,
     kind_of,
     product_of,
-    running_reduction,
+    prefix_scan,
     term_parts,
 )  # fmt: skip
 from autosched.te.rewrites.prefix_scan import ScanPattern, elements, find_prefix_scan
@@ -81,7 +81,7 @@ def _plain_scan(op: ComputeOp, scan: ScanPattern, tensors: Mapping[str, Bounded]
     """The running sums of a stage, each made from the one before."""
     (term,) = evaluate_stage(elements(op, scan, op.name), tensors)
     dtype = DTYPES[DTYPES[op.body[0].dtype].computes_in].numpy_dtype
-    return running_reduction(op, scan, Bounded(term.value.astype(dtype)), "sum").value
+    return prefix_scan(op, scan, Bounded(term.value.astype(dtype)), "sum").value
 
 
 def _plain_sums(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Array, Array | None]:
