@@ -22,8 +22,8 @@ from autosched.te.reference.evaluate import (
     evaluate_stage,
     evaluate_through,
     kind_of,
-    product_of,
     prefix_scan,
+    product_of,
     term_parts,
 )  # fmt: skip
 from autosched.te.rewrites.prefix_scan import ScanPattern, elements, find_prefix_scan
