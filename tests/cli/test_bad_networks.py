@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from autosched import api
-from autosched.errors import UsageError
+from autosched.errors import GraphError, UsageError
 from autosched.network import room
 from tests.graph import networks
 from tests.graph.networks import Builder
@@ -46,10 +47,21 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_broken_saved_networks(cli: Any, tmp_path, name):
-    damage, reason = DAMAGE[name]
+    damage, _ = DAMAGE[name]
     api.load(networks.perceptron((3, 5)), threads=1).save(tmp_path / "net.asc")
     (tmp_path / "net.asc").write_bytes(damage((tmp_path / "net.asc").read_bytes()))
-    refused(cli, tmp_path / "net.asc", tmp_path, reason)
+    refused(cli, tmp_path / "net.asc", tmp_path, "truncated" if name in ("empty", "no header") else "is damaged")
+
+
+@pytest.mark.filterwarnings("ignore:.* has no digest")
+@pytest.mark.parametrize("name", DAMAGE)
+def test_broken_saved_networks_without_a_digest(tmp_path, name):
+    damage, reason = DAMAGE[name]
+    api.load(networks.perceptron((3, 5)), threads=1).save(tmp_path / "net.asc")
+    old = (tmp_path / "net.asc").read_bytes().replace(b'"digest"', b'"digesT"')
+    (tmp_path / "net.asc").write_bytes(damage(old))
+    with pytest.raises(GraphError, match=re.escape(reason)):
+        api.load(tmp_path / "net.asc", threads=1)
 
 
 def _onnx_cases() -> dict[str, tuple[Callable[[Path], None], str]]:
