@@ -6,7 +6,7 @@ import pytest
 from autosched import te
 from autosched.errors import ExpressionError
 from autosched.ir.expr import Load
-from autosched.te.reference.evaluate import evaluate_plainly
+from autosched.te.reference.plain import evaluate_plainly
 from autosched.te.tensor import TensorLoad, postorder
 
 
