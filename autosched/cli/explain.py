@@ -86,7 +86,7 @@ def _network_text(found: Explanation) -> str:
     header = ("kernel", "count", "time", "share", "operations", "traffic", "least", "of it", "origin")
     sums = (
         f"kernels {time_text(found.kernels_s)} together, a call {time_text(found.call_s)}; "
-        f"least {time_text(found.least_s)}, {share_text(found.least_s / found.kernels_s)} of the kernels' time"
+        f"least {time_text(found.least_s)}, {share_text(found.least_s / max(found.kernels_s, 1e-12))} of the kernels' time"
     )
     return "\n".join([table(header, rows), sums, *map(str, (*found.split, *found.alternatives))])
 

@@ -21,7 +21,7 @@ _DECLARATION = re.compile(r"^declare .*@llvm\.x86\.avx512.*\n", re.MULTILINE)
 _ATTRIBUTES = re.compile(r"^attributes #0 = .*$", re.MULTILINE)
 # What LLVM calls to round a float where no instruction does: to nearest, to even in the middle.
 _TO_BFLOAT = """
-define hidden bfloat @__truncsfbf2(float %x) #0 {
+define weak hidden bfloat @__truncsfbf2(float %x) #0 {
   %bits = bitcast float %x to i32
   %shifted = lshr i32 %bits, 16
   %odd = and i32 %shifted, 1
@@ -241,7 +241,44 @@ def _cvtne2ps2bf16(lanes: int, element: str) -> Body:
     ]
 
 
+def _cvtps2dq(lanes: int, element: str) -> Body:
+    """x rounded half to even; the least number for what no integer is."""
+    v, i = f"<{lanes} x float>", f"<{lanes} x {element}>"
+    return f"{v} %x, {i}, i{lanes}, i32", [
+        f"%even = call {v} @llvm.roundeven.v{lanes}f32({v} %x)",
+        f"%whole = call {i} @llvm.fptosi.sat.v{lanes}i32.v{lanes}f32({v} %even)",
+        f"%fits = fcmp olt {v} %even, splat (float 0x41E0000000000000)",  # 2**31
+        f"%r = select <{lanes} x i1> %fits, {i} %whole, {i} splat ({element} {-(2**31)})",
+    ]
+
+
+def _packed(low: int, high: int) -> Callable[[int, str], Body]:
+    """The numbers of x and y in half as many bits, within `low` and `high`: in each 128 bits those of x first."""
+
+    def body(lanes: int, element: str) -> Body:
+        bits, half = int(element[1:]), lanes // 2
+        wide, narrow = f"<{half} x i{2 * bits}>", f"<{half} x {element}>"
+        lines = []
+        for x in "xy":
+            lines += [
+                f"%{x}.1 = call {wide} @llvm.smin.v{half}i{2 * bits}({wide} %{x}, {wide} splat (i{2 * bits} {high}))",
+                f"%{x}.2 = call {wide} @llvm.smax.v{half}i{2 * bits}({wide} %{x}.1, {wide} splat (i{2 * bits} {low}))",
+                f"%{x}.3 = trunc {wide} %{x}.2 to {narrow}",
+            ]
+        part = 64 // bits  # of one operand in 128 bits
+        order = [k + n + of for k in range(0, half, part) for of in (0, half) for n in range(part)]
+        mask = ", ".join(f"i32 {k}" for k in order)
+        lines.append(f"%r = shufflevector {narrow} %x.3, {narrow} %y.3, <{lanes} x i32> <{mask}>")
+        return f"{wide} %x, {wide} %y", lines
+
+    return body
+
+
 BODIES: dict[str, Callable[[int, str], Body]] = {
+    "avx512.mask.cvtps2dq": _cvtps2dq,
+    "avx512.packssdw": _packed(-(2**15), 2**15 - 1),
+    "avx512.packuswb": _packed(0, 255),
+    "avx512.packsswb": _packed(-128, 127),
     "avx512.mask.scalef": _scalef,
     "avx512.mask.range": _range,
     "avx512.mask.fixupimm": _fixupimm,

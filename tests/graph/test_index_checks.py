@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from autosched.errors import GraphError
 from autosched.graph.index_checks import checks_of
-from autosched.graph.torch.load import load_torch
 from autosched.graph.value_ranges import value_ranges
 from tests.graph.drafts import Draft
 from tests.graph.onnx.models import graph_of, node
@@ -46,35 +44,6 @@ def test_a_constant_index_that_is_out_of_range_is_refused_at_import(operator):
 def test_both_ends_of_the_range_are_accepted(index):
     graph = graph_of([node("Gather", ["x", "i"], ["y"])], {"x": [4, 3]}, constants={"i": index})
     assert checks_of(graph) == ()
-
-
-ARANGE = torch.arange(5.0)
-PLAIN: dict[str, Any] = {
-    "embedding": lambda x, i: torch.nn.functional.embedding(i, x[:, None]),
-    "index_select": lambda x, i: x.index_select(0, i),
-    "gather": lambda x, i: x.gather(0, i),
-    "scatter": lambda x, i: x.scatter(0, i, 1.0),
-}
-
-
-class Applied(torch.nn.Module):
-    def __init__(self, function: Any, index: torch.Tensor | None = None) -> None:
-        super().__init__()
-        self.function, self.index = function, index
-
-    def forward(self, x: torch.Tensor, *index: torch.Tensor) -> Any:
-        return self.function(x, *(index or (self.index,)))
-
-
-@pytest.mark.parametrize(("name", "index"), [*((name, -1) for name in PLAIN), ("embedding", 5)])
-def test_torch_counts_from_the_end_in_subscripts_alone(name, index):
-    with pytest.raises(GraphError, match=rf"aten\.\w+.*: the index {index} is out of range, which is 0 to 4"):
-        load_torch(Applied(PLAIN[name], torch.tensor([index])), [ARANGE])
-
-
-def test_subscripts_count_from_the_end():
-    with pytest.raises(GraphError, match=r"the index -6 is out of range, which is -5 to 4"):
-        load_torch(Applied(lambda x, i: x[i], torch.tensor([-5, 4, -6])), [ARANGE])
 
 
 def checks_for(make: Any) -> tuple[Any, ...]:

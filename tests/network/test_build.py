@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autosched.errors import NoValidCandidate, SplitWarning, UsageError
+from autosched.errors import InternalError, NoValidCandidate, SplitWarning, UsageError
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
 from autosched.measure.process import memory_limit
@@ -240,7 +240,7 @@ def test_a_kernel_that_cannot_be_made_is_made_in_parts(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("answer", "raised"),
     [
-        ('{"kind": "Bug", "id": 1, "traceback": "what it is"}', RuntimeError),
+        ('{"kind": "Bug", "id": 1, "traceback": "what it is"}', InternalError),
         ('{"kind": "Refused", "id": 1, "reason": "what it is"}', UsageError),
     ],
 )

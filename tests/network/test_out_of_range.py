@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import autosched as at
 from autosched.errors import AutoschedError, OutOfRangeError
@@ -184,12 +183,15 @@ def test_a_cache_is_as_it_was_after_a_call_that_failed():
     np.testing.assert_array_equal(given["in0"], before)
 
 
-def test_saved_networks_and_those_of_varying_sizes_check(tmp_path: Path):
+def test_saved_networks_check(tmp_path: Path):
     model = compile_graph(coordinates(), threads=1)
     model.save(tmp_path / "net.asc")
     loaded = at.load(tmp_path / "net.asc", threads=1)
     refused(loaded, np.full((20, 2), -4), -4, -3, 2)
 
+
+def test_networks_of_varying_sizes_check() -> None:
+    torch = pytest.importorskip("torch")
     table = torch.nn.Embedding(SIZE, 3)
     varying = at.load_dynamic(table, [torch.zeros(2, dtype=torch.int64)], threads=1)
     for count in (3, 5):
@@ -199,6 +201,7 @@ def test_saved_networks_and_those_of_varying_sizes_check(tmp_path: Path):
 
 
 def test_torch_compile_raises_as_torch_does():
+    torch = pytest.importorskip("torch")
     compiled = torch.compile(lambda t, i: t[i] * 2, backend="autosched")
     x = torch.arange(5.0)
     assert compiled(x, torch.tensor([0, -5])).tolist() == [0.0, 0.0]

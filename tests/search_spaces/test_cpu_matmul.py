@@ -160,7 +160,8 @@ def test_panels_of_weights_that_few_rows_use_are_asked_for_whatever_their_size(r
     target = replace(WIDE, l1_bytes=32 << 10)
     names = {h.buffer for s in sketches(dag, target, 1) for stage in s.state.stages for h in stage.ahead}
     assert ("B.pack" in names) == asked
-    assert not any(stage.ahead for s in sketches(dag, replace(WIDE, l1_bytes=1 << 20), 1) for stage in s.state.stages)
+    near = replace(WIDE, l1_bytes=1 << 20, l2_bytes=2 << 20)  # which all operands fit into
+    assert not any(stage.ahead for s in sketches(dag, near, 1) for stage in s.state.stages)
 
 
 def test_of_panels_that_many_rows_use_the_next_rows_are_asked_for():
