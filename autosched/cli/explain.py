@@ -84,9 +84,10 @@ def _network_text(found: Explanation) -> str:
         origin = f"{layer.origins[0]}{more}" if layer.origins else ""
         rows.append((_fitted(layer.operators), str(layer.count), *times, *rates, *least, origin))
     header = ("kernel", "count", "time", "share", "operations", "traffic", "least", "of it", "origin")
+    share = share_text(found.least_s / max(found.kernels_s, 1e-12))
     sums = (
         f"kernels {time_text(found.kernels_s)} together, a call {time_text(found.call_s)}; "
-        f"least {time_text(found.least_s)}, {share_text(found.least_s / max(found.kernels_s, 1e-12))} of the kernels' time"
+        f"least {time_text(found.least_s)}, {share} of the kernels' time"
     )
     return "\n".join([table(header, rows), sums, *map(str, (*found.split, *found.alternatives))])
 
