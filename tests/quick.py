@@ -73,9 +73,13 @@ QUICK: Mapping[str, tuple[str, ...]] = {
     "cost_model.cpu": ("cost_model/test_model.py::test_draft_knows_what_hurts",),
     "cost_model.gpu": ("cost_model/test_gpu_model.py::test_what_is_known_of_a_good_product",),
     "experiments": ("experiments/test_cycles.py", "experiments/test_my_ops.py", "experiments/test_tuning_curves.py"),
+    "experiments.differential": ("experiments/test_differential.py::test_guard_bytes_show_a_write",),
     "experiments.gpu": ("experiments/test_gpu_script.py::test_rows_and_totals",),
     "experiments.gpu.forms": ("experiments/test_card_forms.py::test_a_wrong_result_is_told",),
     "experiments.networks": ("experiments/test_networks.py",),
+    "experiments.nnsmith": (
+        "experiments/test_differential.py::test_not_a_number_and_infinities_are_equal_to_themselves_only",
+    ),
     "experiments.report": ("experiments/test_report.py",),
     "experiments.scoreboard": ("experiments/test_scoreboard.py::test_the_command_refuses_what_it_does_not_know",),
     "tests.faults": ("faults/test_sample.py::test_a_lost_row_and_a_damaged_one_break_the_bounds",),

@@ -22,7 +22,8 @@ def rows(n: int = 40, width: int = WIDTH) -> te.Tensor:
 
 
 def checked(function: Any, **keywords: Any) -> IndexCheckedKernel:
-    kernel = at.compile(function, check_indices=True, threads=1, **keywords)
+    threads = None if "target" in keywords else 1
+    kernel = at.compile(function, check_indices=True, threads=threads, **keywords)
     assert isinstance(kernel, IndexCheckedKernel)
     return kernel
 
