@@ -278,8 +278,11 @@ class _Partition:
         return pays_to_take_in(self._work(node, facts), reads, self.rates, is_joined=id(node) in self.parted)
 
     def _join_of(self, node: Node) -> Join | None:
-        """What a concatenation becomes whose parts lie behind each other, if most of these are stored in any case, and
-        none of them in the array of an output or in another concatenation."""
+        """Return the Join that stores the operands of a concatenation in place, or None if it must be copied.
+
+        Operands are contiguous in the result, most of them have memory anyway, and none is an output or within another
+        Join.
+        """
         output = node.outputs[0]
         shape = self.graph.values[output].shape
         if node.operator != "concat" or self.homes[id(node)].nodes != [node] or self._is_alone(node):

@@ -65,7 +65,7 @@ def nbytes_of(graph: Graph, name: str) -> int:
 
 
 def regions_of(graph: Graph, steps: Iterable[NetworkStep]) -> dict[str, Region]:
-    """Of each value that is a part or a view of others, directly or by way of them, where it is in the outermost.
+    """Return, for each value that is a part or a view of another one, its region in the outermost value.
 
     Raises StorageError for a value that would be in two places, or in itself.
     """
@@ -98,8 +98,11 @@ def _declared(graph: Graph, step: NetworkStep) -> Iterator[Region]:
 def homes_of(
     graph: Graph, regions: Mapping[str, Region], arena: Mapping[str, int], weights: Mapping[str, int]
 ) -> dict[str, Home]:
-    """The home of each value that has one. `arena` and `weights`: at which byte of them values begin that are within no
-    other. Raises StorageError where two values that callers hold would share one array."""
+    """Return the home of each stored value.
+
+    `arena` and `weights` map values that are within no other one to their first byte in that buffer. Raises StorageError
+    where two arrays of the caller would share memory.
+    """
     roots: dict[str, tuple[Buffer, int]] = {name: ((ARENA, 0), at) for name, at in arena.items()}
     roots |= {name: ((WEIGHTS, 0), at) for name, at in weights.items()}
     for n, name in enumerate((*graph.inputs, *graph.outputs)):
