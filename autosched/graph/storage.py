@@ -100,7 +100,7 @@ def homes_of(
 ) -> dict[str, Home]:
     """Return the home of each stored value.
 
-    `arena` and `weights` map values that are within no other one to their first byte in that buffer. Raises StorageError
+    `arena` and `weights` map values that are within no other one to their first byte there. Raises StorageError
     where two arrays of the caller would share memory.
     """
     roots: dict[str, tuple[Buffer, int]] = {name: ((ARENA, 0), at) for name, at in arena.items()}
