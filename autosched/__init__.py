@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from autosched.api import tune as tune
     from autosched.api import verify as verify
     from autosched.api import workload as workload
-    from autosched.network.dynamic import load_dynamic as load_dynamic
-    from autosched.network.improve import tune_in_background as tune_in_background
-    from autosched.network.planned import plan as plan
+    from autosched.executor.load_dynamic import load_dynamic as load_dynamic
+    from autosched.network_tuning.background import tune_in_background as tune_in_background
+    from autosched.network_tuning.estimate import plan as plan
     from autosched.runtime.gpu.arrays import DeviceArray as DeviceArray
     from autosched.runtime.gpu.arrays import empty as empty
     from autosched.runtime.gpu.arrays import to_device as to_device
@@ -50,14 +50,14 @@ _HOMES: dict[str, str | None] = {
     "explain": "autosched.api",
     "export": "autosched.api",
     "load": "autosched.api",
-    "load_dynamic": "autosched.network.dynamic",
+    "load_dynamic": "autosched.executor.load_dynamic",
     "parse_target": "autosched.target",
-    "plan": "autosched.network.planned",
+    "plan": "autosched.network_tuning.estimate",
     "show": "autosched.api",
     "te": None,
     "to_device": "autosched.runtime.gpu.arrays",
     "tune": "autosched.api",
-    "tune_in_background": "autosched.network.improve",
+    "tune_in_background": "autosched.network_tuning.background",
     "verify": "autosched.api",
     "workload": "autosched.api",
 }

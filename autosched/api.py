@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from autosched.errors import UsageError
-from autosched.network.strategies import DEFAULT as STRATEGY
-from autosched.network.tuned import Effort, check_tuning
-from autosched.session import records as recorded
-from autosched.session.checked import IndexCheckedKernel, with_checks
-from autosched.session.device import find_device, peak_reader
-from autosched.session.estimate import estimate
-from autosched.session.records import export, stored_kernel
-from autosched.session.request import Request
-from autosched.session.sources import writable, write_fastest
-from autosched.session.task import Space, analytic_best, make_task, start_run, task_key
-from autosched.session.trust import tell_without_key
-from autosched.tuner.asked import Asked, AskedKeywords, asks
+from autosched.export.sources import writable, write_fastest
+from autosched.inspection import record as recorded
+from autosched.inspection.estimate import estimate
+from autosched.inspection.record import export, stored_kernel
+from autosched.kernel.device import find_device, peak_reader
+from autosched.kernel.index_checked import IndexCheckedKernel, with_checks
+from autosched.kernel.request import Request
+from autosched.kernel.task import Space, analytic_best, make_task, start_run, task_key
+from autosched.kernel.trust import tell_without_key
+from autosched.network_tuning.results import Effort, check_tuning
+from autosched.network_tuning.strategies import DEFAULT as STRATEGY
 from autosched.tuner.definition import Operator, Workload, arguments, define
+from autosched.tuner.options import Asked, AskedKeywords, asks
 from autosched.tuner.policy import SearchSetup, check_search
 from autosched.tuner.session import Settings
 
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from typing_extensions import Unpack
 
+    from autosched.executor.model import Model
     from autosched.graph.graph import Array, Graph
     from autosched.graph.load_progress import LoadCallback
+    from autosched.inspection.network import Explanation
+    from autosched.kernel.roofline import Fact
     from autosched.measure import Measurement
-    from autosched.network.check import Verification
-    from autosched.network.explain import Explanation
-    from autosched.network.model import Model
-    from autosched.network.tuned import NetworkCallback, NetworkResult, NetworksResult
+    from autosched.network_tuning.results import NetworkCallback, NetworkResult, NetworksResult
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
-    from autosched.session.roofline import Fact
     from autosched.store import Record
     from autosched.tuner.callbacks import Callback
     from autosched.tuner.result import Result
+    from autosched.verification.verify import Verification
     from search_spaces.partial_sketch import SketchRule
 
 
@@ -257,9 +257,9 @@ def load(
     `LoadEvent` of `autosched.graph.load_progress`; the logger "autosched" has them, too. Raises GraphError for a
     network that is not accepted, with all operators that are unknown.
     """
-    from autosched.network.compile import compile_graph
-    from autosched.network.load import load_network, loading
-    from autosched.network.records import compile_with_records
+    from autosched.executor.compile_graph import compile_graph
+    from autosched.executor.load import load_network, loading
+    from autosched.executor.lookup import compile_with_records
 
     with loading(model, progress):
         graph, choices = load_network(model, example_inputs, sizes, inputs, winograd)
@@ -303,7 +303,7 @@ def verify(what: Any, *arguments: Any, **options: Any) -> Any:
     """
     if not _is_network(what):
         return recorded.verify(what, *arguments, **options)
-    from autosched.network.verbs import verify_model
+    from autosched.network_api import verify_model
 
     return verify_model(_loaded(what), *arguments, **options)
 
@@ -326,11 +326,11 @@ def explain(what: Any, *arguments: Any, **options: Any) -> Any:
     for anything else.
     """
     if hasattr(what, "_torchdynamo_orig_callable"):
-        from autosched.network.torch_times import explain_compiled
+        from autosched.torch_backend.explain import explain_compiled
 
         return explain_compiled(what, *arguments, **options)
     if _is_network(what):
-        from autosched.network.explain import explain_model
+        from autosched.inspection.network import explain_model
 
         return explain_model(_loaded(what), *arguments, **options)
     if not isinstance(what, int):
@@ -374,7 +374,7 @@ def show(what: Any, *arguments: Any, **options: Any) -> str:
     """
     if not _is_network(what):
         return recorded.show(what, *arguments, **options)
-    from autosched.network.verbs import show_network
+    from autosched.network_api import show_network
 
     return show_network(what, *arguments, **options)
 
@@ -382,8 +382,8 @@ def show(what: Any, *arguments: Any, **options: Any) -> str:
 def made_inputs(model: str | Path | Graph, *arguments: Any, **options: Any) -> Mapping[str, Array]:
     """Normal inputs for a network as `load` takes it, with `example_inputs`, `sizes` and `inputs`, by name; integers
     are places of what they index, or 0 and 1."""
-    from autosched.network.inputs import input_sets
-    from autosched.network.load import load_network
+    from autosched.executor.load import load_network
+    from autosched.verification.sample_inputs import input_sets
 
     return input_sets(load_network(model, *arguments, **options)[0])[0].arrays
 
@@ -393,16 +393,16 @@ def made_inputs(model: str | Path | Graph, *arguments: Any, **options: Any) -> M
 
 def _is_network(what: object) -> bool:
     """Whether it is one, or the name of a file that may be."""
+    from autosched.executor.load import is_program
+    from autosched.executor.model import Model
     from autosched.graph.graph import Graph
-    from autosched.network.load import is_program
-    from autosched.network.model import Model
 
     return isinstance(what, (str, Path, Graph, Model)) or hasattr(what, "forward") or is_program(what)
 
 
 def _loaded(what: Any, **options: Any) -> Model:
     """A model as it is, anything else by `load` with what is given besides."""
-    from autosched.network.model import Model
+    from autosched.executor.model import Model
 
     return what if isinstance(what, Model) else load(what, **options)
 
@@ -415,7 +415,7 @@ def _request(workload: Workload, asked: Asked, *, runs: bool = True) -> Request:
 def _is_whole_network(workload: object) -> bool:
     """Of what `tune` takes, where a word may be a workload's name; also several."""
     if isinstance(workload, str | Path):
-        from autosched.network.load import is_network_file
+        from autosched.executor.load import is_network_file
 
         return is_network_file(workload)
     return _is_network(workload) or isinstance(workload, (list, Mapping))
@@ -424,7 +424,7 @@ def _is_whole_network(workload: object) -> bool:
 def _tune_networks(
     networks: Any, loading: Mapping[str, Any], effort: Effort, callbacks: Sequence[NetworkCallback]
 ) -> NetworkResult | NetworksResult:
-    from autosched.network.verbs import tune_models
+    from autosched.network_api import tune_models
 
     _check_interpreter()
     if isinstance(networks, (list, Mapping)) and not (
@@ -458,8 +458,8 @@ def _search(
     from autosched.measure import Measurer, Workshop, make_problem
     from autosched.measure.host import ScratchDirectory
     from autosched.store import Database
-    from autosched.tuner.garbage import rare_collections
-    from autosched.tuner.room import check_room
+    from autosched.tuner.gc_pause import rare_collections
+    from autosched.tuner.memory_check import check_room
     from autosched.tuner.session import run
 
     problem, device = request.problem, request.device

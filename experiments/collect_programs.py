@@ -29,19 +29,19 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.errors import DeviceError, UsageError
+from autosched.kernel.device import Device
+from autosched.kernel.request import Request
+from autosched.kernel.roofline import compulsory_bytes
+from autosched.kernel.task import make_task, start_run, task_key
 from autosched.measure import Failure, Job, Measurement, Measurer, Workshop, make_problem
 from autosched.measure.host import ScratchDirectory
-from autosched.session.device import Device
-from autosched.session.request import Request
-from autosched.session.roofline import compulsory_bytes
-from autosched.session.task import make_task, start_run, task_key
 from autosched.store import Database
 from autosched.target import parse_target
-from autosched.tuner.asked import Asked
 from autosched.tuner.definition import define
+from autosched.tuner.memory_check import check_room
+from autosched.tuner.options import Asked
 from autosched.tuner.protocols import Candidate, Trial
 from autosched.tuner.recorder import DatabaseRecorder
-from autosched.tuner.room import check_room
 from autosched.tuner.search import Search
 from autosched.tuner.task import Task, training_data
 from experiments.scoreboard.bouts import Bout

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 
 from autosched.cli import options
 from autosched.errors import UsageError
-from autosched.network.strategies import STRATEGIES, strategy_named
+from autosched.network_tuning.strategies import STRATEGIES, strategy_named
 from autosched.target import usable_cores
 from experiments.network_curves_figure import draw
 from experiments.report.network_curves import network_curves

@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.errors import AutoschedError, StoreError
+from autosched.export.linking import write_whole
 from autosched.lower import lower
 from autosched.schedule import replay, steps_to_json
-from autosched.session.linking import write_whole
 from autosched.store import Database, Record
 from autosched.target import Target
 from autosched.te import ComputeDAG

@@ -18,10 +18,10 @@ from autosched.cli.bench import geomean
 from autosched.cli.interrupts import interrupted_by_signals
 from autosched.cli.output import table
 from autosched.errors import UsageError
+from autosched.export.linking import write_whole
 from autosched.measure.results import FAULTS
-from autosched.session.linking import write_whole
 from autosched.te.operators.registry import find
-from autosched.tuner.asked import Asked
+from autosched.tuner.options import Asked
 from experiments.hostinfo import host_facts
 
 SCHEMA_VERSION = 1

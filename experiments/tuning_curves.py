@@ -29,7 +29,7 @@ from typing import Any
 
 from autosched.cli import options
 from autosched.errors import AutoschedError, UsageError
-from autosched.session.device import find_device
+from autosched.kernel.device import find_device
 from autosched.target import usable_cores
 from experiments.metaschedule import PEER, check_peer
 from experiments.tuning import BenchmarkCase, answer, load_now, parse_cases, result_file, write_results

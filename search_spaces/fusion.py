@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from autosched.ir.dots import Word
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
+from autosched.ir.instructions.dots import Word
 from autosched.ir.visit import depth, free_vars, is_data, is_gathered, loads, subexpressions
 from autosched.schedule import Stage, State
 from autosched.schedule.stage import StageAxis

@@ -23,6 +23,7 @@ from autosched.cli.main import main  # noqa: E402
 from autosched.ir.dtype import DTYPES  # noqa: E402
 from autosched.runtime.gpu.opencl import ENVIRONMENT  # noqa: E402
 from tests.float8 import NEW  # noqa: E402
+from tests.guards import guarded_results  # noqa: E402, F401
 from tests.quick import has_quick, is_quick  # noqa: E402
 
 for name, value in ENVIRONMENT.items():  # also for tests that call pyopencl themselves

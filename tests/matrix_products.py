@@ -6,8 +6,8 @@ from typing import Any
 
 from autosched import te
 from autosched.ir.dtype import DTYPES
-from autosched.ir.matrices import matrix_operands
-from autosched.ir.precision import PRECISIONS
+from autosched.ir.instructions.matrices import matrix_operands
+from autosched.ir.instructions.precision import PRECISIONS
 from autosched.schedule import (
     Bind,
     CacheRead,

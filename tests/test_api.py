@@ -28,8 +28,8 @@ from autosched.errors import (
     StoreError,
     UsageError,
 )
+from autosched.kernel.task import nearest_shapes
 from autosched.measure import Failure, Measurer
-from autosched.session.task import nearest_shapes
 from autosched.store import Database, Finding, TargetRow
 from autosched.store import WorkloadRow as WorkloadRow
 from autosched.te import Tensor

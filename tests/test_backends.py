@@ -15,13 +15,13 @@ from autosched.cli.main import main
 from autosched.codegen import EMITTERS
 from autosched.codegen.c.dialects import CUDA, DIALECTS
 from autosched.errors import TargetError
+from autosched.export.kernel import FILE_KINDS
+from autosched.kernel.device import HARDWARE
 from autosched.measure.backends import WORKERS, lock_name
 from autosched.runtime.backends import LOADERS
-from autosched.runtime.gpu.by_hand import canary_source
 from autosched.runtime.gpu.devices import GPUS
+from autosched.runtime.gpu.handwritten import canary_source
 from autosched.runtime.gpu.peak import CHAINS
-from autosched.session.device import HARDWARE
-from autosched.session.export import FILE_KINDS
 from autosched.target import GpuFacts
 from autosched.target.parse import TARGETS, gpu_target
 

@@ -9,7 +9,7 @@ import pytest
 
 import autosched as at
 from autosched import te
-from autosched.session.checked import IndexCheckedKernel
+from autosched.kernel.index_checked import IndexCheckedKernel
 from tests.measure.gpu_kernels import opencl_target
 
 ROWS, WIDTH = 7, 5

@@ -10,9 +10,9 @@ import pytest
 
 from autosched.codegen.source import KernelSource
 from autosched.errors import UsageError
+from autosched.export import kernel as deploy
+from autosched.export.c_interface import c_identifier
 from autosched.runtime.spec import ArraySpec
-from autosched.session import export as deploy
-from autosched.session.c_interface import c_identifier
 from autosched.target import parse_target
 
 IR = "define i32 @k(ptr %args, ptr %workspace, i64 %n) {\n  ret i32 0\n}\n"

@@ -15,7 +15,7 @@ import pytest
 import autosched as at
 from autosched.codegen.source import KernelSource
 from autosched.errors import DeviceError, RecordWarning, StoreError, UsageError, VerificationError
-from autosched.session.device import find_device
+from autosched.kernel.device import find_device
 from autosched.store import Database, Finding, TargetRow, WorkloadRow
 from autosched.store.signing import key_path
 from autosched.tuner.definition import define
@@ -154,7 +154,7 @@ def test_all_that_a_machine_cannot_verify_is_passed_over(
     def no_room(*_: object) -> None:
         raise StoreError("there is no room")
 
-    monkeypatch.setattr("autosched.tuner.room.check_room", no_room)
+    monkeypatch.setattr("autosched.tuner.memory_check.check_room", no_room)
     _, said = compiled(db)
     assert f"(record {row}: there is no room)" in said[-1]
 
@@ -234,7 +234,7 @@ def test_a_time_that_no_kernel_can_have_verifies_nothing(
 ) -> None:
     row = add(db, RIGHT, 1e-6)
     become_another_installation(monkeypatch, tmp_path)
-    monkeypatch.setattr("autosched.tuner.bound.CLOCK_HZ", 1e-9)
+    monkeypatch.setattr("autosched.tuner.time_bound.CLOCK_HZ", 1e-9)
     with pytest.raises(VerificationError, match="impossible_time"):
         at.verify(row, db, workload=added)
     assert not at.best(added, threads=1, db=db)[0].verified
@@ -271,7 +271,7 @@ def test_a_kind_that_is_not_the_records_is_refused_before_it_is_verified(
 def test_claims_that_no_time_was_left_for_are_told(db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = add(db, RIGHT, 1e-6)
     become_another_installation(monkeypatch, tmp_path)
-    monkeypatch.setattr("autosched.session.records.CLAIMS_S", 0.0)
+    monkeypatch.setattr("autosched.inspection.record.CLAIMS_S", 0.0)
     _, (said,) = compiled(db)
     assert f"record {row}: not verified within" in said
 

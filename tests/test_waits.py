@@ -22,9 +22,9 @@ ENDS = {
     ("autosched/measure/crew.py", "self._spawner.submit(self._start, role).result()"): "the system makes a process",
     ("autosched/measure/measurer.py", "self.problem.wait()"): "a thread that computes the reference",
     ("autosched/measure/problem.py", "part.result()"): "a thread that computes the reference",
-    ("autosched/network/improve.py", "jobs.get()"): "a thread that has no more work; nobody waits for it",
+    ("autosched/network_tuning/background.py", "jobs.get()"): "a thread that has no more work; nobody waits for it",
     ("autosched/runtime/jit.py", "answer.get()"): "a thread that compiles; Ctrl-C ends the wait",
-    ("autosched/session/simulation.py", "problem.wait()"): "a thread that computes the reference",
+    ("autosched/kernel/simulation.py", "problem.wait()"): "a thread that computes the reference",
     ("autosched/te/reference/parallel.py", "thread.join()"): "a thread that computes a part of an array",
 }
 

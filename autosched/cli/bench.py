@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autosched.cli import options
-from autosched.cli.networks import FORMS, add_sizes, is_network_name
+from autosched.cli.network.arguments import FORMS, add_sizes, is_network_name
 from autosched.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
     from autosched.cli.peers import Array, Peer, PeerCall
     from autosched.te.operators.registry import BuiltinWorkload
-    from autosched.tuner.asked import AskedKeywords
+    from autosched.tuner.options import AskedKeywords
 
 ROUNDS = 10  # an even number: every order as often as its reverse
 BLOCK_S = 0.05  # calls of one contestant in a row take at least this long
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _bench_networks(args: argparse.Namespace) -> int:
-    from autosched.cli.network_bench import bench_networks
+    from autosched.cli.network.bench import bench_networks
     from autosched.cli.output import SCHEMA_VERSION, print_json
 
     rows = []

@@ -28,7 +28,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 def run(args: argparse.Namespace) -> int:
     from autosched.cli.output import SCHEMA_VERSION, print_json, rate_text, table
-    from autosched.cli.stored import record_time_text, stored_tasks
+    from autosched.cli.stored_tasks import record_time_text, stored_tasks
     from autosched.store import Database, command
 
     with Database(args.db, create=False) as database:

@@ -106,7 +106,7 @@ def _gpu(kind: str) -> DoctorFinding:
 def _gpu_rates(kind: str) -> list[DoctorFinding]:
     """What the named GPU does at most. Raises DeviceError: it was asked for by name."""
     from autosched.measure.backends import lock_name
-    from autosched.measure.gpu_rates import measure_rates
+    from autosched.measure.gpu.rates import measure_rates
     from autosched.measure.host import device_lock
 
     with device_lock(lock_name(kind)):

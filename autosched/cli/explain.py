@@ -6,10 +6,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from autosched.cli import networks
+from autosched.cli.network import arguments
 
 if TYPE_CHECKING:
-    from autosched.network.explain import Explanation
+    from autosched.inspection.network import Explanation
     from autosched.store import Database, Record
 
 WIDEST = 40  # column of operators
@@ -24,13 +24,13 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
             "kernel of a network as it runs in it, and compares it with the device's limits."
         ),
     )
-    networks.add_record_or_network(parser)
+    arguments.add_record_or_network(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     if isinstance(args.id, int):
-        networks.check_record(args)
+        arguments.check_record(args)
         return _explain_record(args)
     return _explain_network(args)
 
@@ -39,7 +39,7 @@ def _explain_network(args: argparse.Namespace) -> int:
     from autosched import api
     from autosched.cli.output import SCHEMA_VERSION, print_json
 
-    model = networks.load_network(networks.the_network(args.id, args), args)
+    model = arguments.load_network(arguments.the_network(args.id, args), args)
     found = api.explain(model)
     if args.json:
         facts = {"schema_version": SCHEMA_VERSION, "model": args.id, "threads": model.threads}
@@ -100,7 +100,7 @@ def _fitted(text: str) -> str:
 def _explain_record(args: argparse.Namespace) -> int:
     from autosched import api
     from autosched.cli.output import SCHEMA_VERSION, print_json, printable
-    from autosched.cli.stored import record_time_text
+    from autosched.cli.stored_tasks import record_time_text
     from autosched.store import Database
 
     with Database(args.db, create=False) as database:

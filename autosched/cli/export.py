@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from autosched.backends import exports
-from autosched.cli import networks, options
+from autosched.cli import options
+from autosched.cli.network import arguments
 from autosched.errors import UsageError
 
 ARCHIVE = "archive"
@@ -29,7 +30,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument(
         "--out", type=options.path, metavar="PATH", help="file to write (default: named after what it is)"
     )
-    networks.add_record_or_network(parser)
+    arguments.add_record_or_network(parser)
     parser.set_defaults(run=run)
 
 
@@ -58,9 +59,9 @@ def _network(args: argparse.Namespace) -> list[Path]:
             "a network is exported as so, a shared library with header and weights, or as archive, a file that "
             f"autosched.load takes, not as {args.kind}"
         )
-    found = networks.the_network(args.id, args)
+    found = arguments.the_network(args.id, args)
     out = args.out or Path(f"{found.name}{_NETWORK_SUFFIXES[args.kind]}")
-    model = networks.load_network(found, args)
+    model = arguments.load_network(found, args)
     if args.kind == "so":
         return model.export(out)
     model.save(out)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.errors import UsageError
-from autosched.ir.precision import EXACT, PRECISIONS
+from autosched.ir.instructions.precision import EXACT, PRECISIONS
 
 if TYPE_CHECKING:
-    from autosched.tuner.asked import AskedKeywords
+    from autosched.tuner.options import AskedKeywords
 
 MAX_NUMBER = 2**31 - 1
 DURATION_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}

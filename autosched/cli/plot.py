@@ -9,11 +9,12 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from autosched.cli import networks, options
+from autosched.cli import options
+from autosched.cli.network import arguments
 from autosched.errors import UsageError
 
 if TYPE_CHECKING:
-    from autosched.cli.stored import StoredTask
+    from autosched.cli.stored_tasks import StoredTask
     from autosched.store import Record
 
 
@@ -36,7 +37,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         metavar="K=V",
         help="an argument of a function that returns a network",
     )
-    networks.add_sizes(parser)
+    arguments.add_sizes(parser)
     parser.add_argument(
         "--winograd",
         action="store_true",
@@ -63,18 +64,18 @@ class Curve:
 
 
 def run(args: argparse.Namespace) -> int:
-    from autosched.cli.network_plot import plot_network
+    from autosched.cli.network.plot import plot_network
     from autosched.cli.output import SCHEMA_VERSION, print_json
-    from autosched.cli.stored import stored_tasks
+    from autosched.cli.stored_tasks import stored_tasks
     from autosched.store import Database, command
 
-    if (network := networks.find_file(args.workload)) is not None:
+    if (network := arguments.find_file(args.workload)) is not None:
         return plot_network(network, args)
     with Database(args.db, create=False) as database:
         try:
             tasks = stored_tasks(database, args)
         except UsageError:  # a function of a workload that is recorded need not be there any more
-            if (network := networks.find_network(args.workload, options.settings(args))) is not None:
+            if (network := arguments.find_network(args.workload, options.settings(args))) is not None:
                 return plot_network(network, args)
             raise
         curves = [_verified_curve(t, database.records(t.workload_hash, t.target, t.threads)) for t in tasks]

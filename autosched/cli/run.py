@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autosched.cli import networks, options
+from autosched.cli import options
+from autosched.cli.network import arguments
 from autosched.errors import UsageError
 
 if TYPE_CHECKING:
-    from autosched.network.model import Model
+    from autosched.executor.model import Model
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -21,7 +22,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="run a network on arrays from a file",
         description="Compiles a network to one program, without measuring anything, and runs it once.",
     )
-    parser.add_argument("model", metavar="MODEL", help=networks.FORMS)
+    parser.add_argument("model", metavar="MODEL", help=arguments.FORMS)
     parser.add_argument(
         "--inputs",
         type=options.path,
@@ -31,9 +32,9 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument(
         "--outputs", type=options.path, metavar="FILE.npz", help="where the results go, by the outputs' names"
     )
-    networks.add_network(parser)
+    arguments.add_network(parser)
     parser.add_argument("--target", help="cpu, 'llvm -mcpu=haswell', cuda, 'cuda -arch=sm_80' or opencl")
-    networks.add_simulate(parser)
+    arguments.add_simulate(parser)
     options.add_db(parser)
     options.add_json(parser)
     parser.set_defaults(run=run)
@@ -43,13 +44,13 @@ def run(args: argparse.Namespace) -> int:
     from autosched.cli.output import SCHEMA_VERSION, print_json, time_text
 
     begun = time.monotonic()
-    network = networks.the_network(args.model, args)
+    network = arguments.the_network(args.model, args)
     if args.inputs is None and network.example_inputs is None:
-        text = networks.inputs_text(network, args)
+        text = arguments.inputs_text(network, args)
         raise UsageError(f"run needs --inputs FILE.npz with an array for each input of {args.model}: {text}")
-    model = networks.load_network(networks.sized_by(network, args.inputs, args), args)
+    model = arguments.load_network(arguments.sized_by(network, args.inputs, args), args)
     loaded = time.monotonic()
-    given = networks.arrays_for(model.inputs, network, args.inputs, networks.fixed_values(args.fix))
+    given = arguments.arrays_for(model.inputs, network, args.inputs, arguments.fixed_values(args.fix))
     assert given is not None
     results = model(*given)
     ended = time.monotonic()

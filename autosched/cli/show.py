@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from autosched.backends import forms
-from autosched.cli import networks
+from autosched.cli.network import arguments
 
 NETWORK_FORMS = ("graph", "groups", "memory", "dot")  # beside the code
 
@@ -21,7 +21,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "--as", dest="form", choices=(*forms(), *NETWORK_FORMS),
         help="default: ir, the loop nest of a record, or graph of a network",
     )  # fmt: skip
-    networks.add_record_or_network(parser)
+    arguments.add_record_or_network(parser)
     parser.set_defaults(run=run)
 
 
@@ -42,16 +42,16 @@ def run(args: argparse.Namespace) -> int:
 def _record(args: argparse.Namespace, form: str) -> str:
     from autosched import api
 
-    networks.check_record(args)
+    arguments.check_record(args)
     return api.show(args.id, args.db, form, workload=args.workload, target=args.target)
 
 
 def _network(args: argparse.Namespace, form: str) -> str:
     from autosched import api
 
-    found = networks.the_network(args.id, args)
-    sizes = networks.sizes(args.size)
+    found = arguments.the_network(args.id, args)
+    sizes = arguments.sizes(args.size)
     return api.show(
         found.model, form, example_inputs=found.example_inputs, sizes=sizes,
-        inputs=networks.fixed_values(args.fix), target=args.target or "cpu", threads=args.threads,
+        inputs=arguments.fixed_values(args.fix), target=args.target or "cpu", threads=args.threads,
     )  # fmt: skip

@@ -10,9 +10,10 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from autosched.cli import networks, options
+from autosched.cli import options
+from autosched.cli.network import arguments
 from autosched.errors import UsageError
-from autosched.ir.precision import EXACT
+from autosched.ir.instructions.precision import EXACT
 
 if TYPE_CHECKING:
     from autosched.tuner.result import Result
@@ -38,8 +39,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     options.add_winograd(parser, "3x3 convolutions may take fewer operations, with a larger error (processors only)")
     options.add_precision(parser, "how precisely float32 is multiplied (CUDA only)")
     options.add_target(parser)
-    networks.add_sizes(parser)
-    networks.add_several_sizes(parser)
+    arguments.add_sizes(parser)
+    arguments.add_several_sizes(parser)
     group = parser.add_argument_group("search")
     group.add_argument(
         "--trials",
@@ -55,7 +56,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         action="store_true",
         help="count the records of earlier runs as trials, but for candidates that could not be built",
     )
-    networks.add_shares(group)
+    arguments.add_shares(group)
     options.add_db(parser)
     parser.add_argument(
         "--no-run",
@@ -77,12 +78,12 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def run(args: argparse.Namespace) -> int:
     from autosched import api
     from autosched.cli.interrupts import INTERRUPTED
-    from autosched.cli.network_tuning import tune_named
+    from autosched.cli.network.tune import tune_named
     from autosched.cli.output import print_json
     from autosched.cli.progress import watcher
     from autosched.tuner.policy import SearchSetup
 
-    found = networks.find_networks((args.workload, *args.more), options.settings(args))
+    found = arguments.find_networks((args.workload, *args.more), options.settings(args))
     if found:
         return tune_named(found, args)
     for name in ("size", "sizes", "fix", "strategy", "objective"):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from autosched.cli import networks, options
+from autosched.cli import options
+from autosched.cli.network import arguments
 from autosched.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
-    from autosched.network.check import KernelCheck, Verification
-    from autosched.network.closeness import Comparison
+    from autosched.verification.tolerances import Comparison
+    from autosched.verification.verify import KernelCheck, Verification
 
 SHOWN = 5  # kernels that come nearest to their bounds
 
@@ -24,19 +25,19 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
             "its kernels with the imported graph in float64; exit code 4 if it differs."
         ),
     )
-    networks.add_record_or_network(parser)
+    arguments.add_record_or_network(parser)
     parser.add_argument(
         "--inputs", type=options.path, metavar="FILE.npz", help="arrays by the inputs' names, for a network"
     )
     parser.add_argument("--locate", action="store_true", help="stop at the first kernel beyond its bound")
     parser.add_argument("--onnxruntime", action="store_true", help="compare an ONNX file with onnxruntime, too")
-    networks.add_simulate(parser)
+    arguments.add_simulate(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     if isinstance(args.id, int):
-        networks.check_record(args, "inputs", "locate", "onnxruntime", "simulate")
+        arguments.check_record(args, "inputs", "locate", "onnxruntime", "simulate")
         return _verify_record(args)
     return _verify_network(args)
 
@@ -65,12 +66,12 @@ def _verify_network(args: argparse.Namespace) -> int:
     from autosched import api
     from autosched.cli.output import SCHEMA_VERSION, print_json
 
-    network = networks.the_network(args.id, args)
-    if args.onnxruntime and network.suffix != networks.ONNX:
+    network = arguments.the_network(args.id, args)
+    if args.onnxruntime and network.suffix != arguments.ONNX:
         raise UsageError(f"onnxruntime runs ONNX files, and {args.id} is none")
-    model = networks.load_network(network, args)
-    fixed = networks.fixed_values(args.fix)
-    given = networks.arrays_for(model.inputs, network, args.inputs, fixed)
+    model = arguments.load_network(network, args)
+    fixed = arguments.fixed_values(args.fix)
+    given = arguments.arrays_for(model.inputs, network, args.inputs, fixed)
     onnx = network.model if args.onnxruntime else None
     found = api.verify(model, given, locate=args.locate, onnxruntime=onnx, fixed=fixed)
     if args.json:

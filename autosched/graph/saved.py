@@ -24,9 +24,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from autosched.errors import GraphError
-from autosched.graph.description import attribute_data, attribute_of
 from autosched.graph.graph import Array, Graph, Node, Value
-from autosched.graph.mapped import check_mapped, map_bytes
+from autosched.graph.group_description import attribute_data, attribute_of
+from autosched.graph.mapped_arrays import check_mapped, map_bytes
 from autosched.graph.verify import verify
 from autosched.ir.dtype import DTYPES
 

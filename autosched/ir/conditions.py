@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, reduce
 from typing import TypeGuard
 
-from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Select, Var, const
+from autosched.ir.instructions.dots import Dot, Word
 from autosched.ir.linear import Linear, linear
 from autosched.ir.stmt import For, ForKind, Reducer, Seq, Store, walk
 from autosched.ir.visit import free_vars, loads, rebuild, subexpressions, substitute

@@ -26,8 +26,8 @@ from typing import Any, ClassVar, TypeAlias
 
 from autosched.errors import ExpressionError
 from autosched.ir.dtype import DTYPES, promote
+from autosched.ir.instructions.precision import PRECISIONS
 from autosched.ir.interning import KNOWN, N, interned
-from autosched.ir.precision import PRECISIONS
 from autosched.ir.symbolic import Scalar, Symbolic, no_comparison, scalar, type_name
 
 INDEX = "int64"
@@ -496,5 +496,5 @@ def product(values: Iterator[Expr] | tuple[Expr, ...] | list[Expr]) -> Expr:
 
 
 def precision_of(expr: Expr) -> str:
-    """That in which `expr` may be taken (`ir/precision.py`); empty where it has to be exact."""
+    """That in which `expr` may be taken (`ir/instructions/precision.py`); empty where it has to be exact."""
     return expr.fn if isinstance(expr, Call) and expr.fn in PRECISIONS else ""

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from autosched.ir.dots import Dot, Word
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import COMPARISON, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Param, Select, Var
+from autosched.ir.instructions.dots import Dot, Word
 from autosched.ir.stmt import (
     Allocate,
     Barrier,

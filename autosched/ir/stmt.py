@@ -226,9 +226,9 @@ class Store(Stmt):
 
     A `non_temporal` one may go around the caches: what it writes is not read soon.
 
-    With `atomic` that is one step, also where other threads update the element (see `ir/atomics.py`).
+    With `atomic` that is one step, also where other threads update the element (see `ir/instructions/atomics.py`).
 
-    With `matrix`, a row of `ir/matrices.py`, warps do it together with the loops directly around it. `by_engine`: it is
+    With `matrix`, a row of `matrices.py`, warps do it together with the loops directly around it. `by_engine`: it is
     one element of a tile that the copy engine moves.
     """
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autosched.ir.expr import Const, Expr
-from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS
+from autosched.ir.instructions.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS
+from autosched.ir.instructions.tiles import constant_shape, place_in_panels
 from autosched.ir.simplify import Affine, Simplifier
 from autosched.ir.stmt import Buffer, Scope
-from autosched.ir.tiles import constant_shape, place_in_panels
 
 REGISTER_PAD = 16  # lanes of a register buffer are padded to whole vectors of any width
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from autosched.ir import dots
-from autosched.ir.dots import Dot, Word
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import (
     ARITHMETIC,
@@ -29,6 +27,8 @@ from autosched.ir.expr import (
     Select,
     Var,
 )
+from autosched.ir.instructions import dots
+from autosched.ir.instructions.dots import Dot, Word
 from autosched.ir.symbolic import type_name
 
 NO_RANGES: Mapping[Expr, tuple[int, int]] = MappingProxyType({})

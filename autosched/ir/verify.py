@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from autosched.ir.atomics import atomic_operation
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Const, Expr, Load, Param, Var
-from autosched.ir.matrices import MATRICES
+from autosched.ir.instructions.atomics import atomic_operation
+from autosched.ir.instructions.matrices import MATRICES
 from autosched.ir.printer import expr_text, headline
 from autosched.ir.stmt import (
     BLOCKS,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
-from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import (
     Binary,
     Call,
@@ -22,6 +21,7 @@ from autosched.ir.expr import (
     precision_of,
     select,
 )
+from autosched.ir.instructions.dots import Dot, Word
 from autosched.ir.stmt import (
     Allocate,
     Barrier,
@@ -294,5 +294,5 @@ def exprs_of(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def exactly(value: Expr) -> Expr:
-    """`value` without leave to be less precise (`ir/precision.py`)."""
+    """`value` without leave to be less precise (`ir/instructions/precision.py`)."""
     return bottom_up(value, lambda e: e.args[0] if isinstance(e, Call) and precision_of(e) else e)

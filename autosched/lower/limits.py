@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from autosched.errors import ScheduleError
 from autosched.ir.expr import Const, Expr
-from autosched.ir.matrices import MATRICES
+from autosched.ir.instructions.matrices import MATRICES
 from autosched.ir.stmt import (
     BLOCKS,
     THREADS,

@@ -22,6 +22,7 @@ from functools import partial
 from autosched.ir.printer import func_text
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import BLOCKS, THREADS, Buffer, For, Func, Seq, Stmt, walk
+from autosched.lower.code_splitting import Piece
 from autosched.lower.limits import check_nest
 from autosched.lower.passes.compute_in_place import compute_in_place
 from autosched.lower.passes.divide_once import divide_once
@@ -29,14 +30,13 @@ from autosched.lower.passes.fuse_passes import fuse_passes
 from autosched.lower.passes.hoist_invariants import hoist_invariants
 from autosched.lower.passes.instantiate import instantiate, simplify_stmt
 from autosched.lower.passes.integral_floats import integral_floats
-from autosched.lower.passes.join_cases import join_cases
 from autosched.lower.passes.loop_over_lines import loop_over_lines
+from autosched.lower.passes.merge_equal_guards import join_cases
 from autosched.lower.passes.overlap_iterations import overlap_iterations
 from autosched.lower.passes.partition_interior import partition_interior
 from autosched.lower.passes.scatter import scatter_by_data
 from autosched.lower.passes.specialise_tails import specialise_tails
 from autosched.lower.passes.unroll_and_jam_rows import unroll_and_jam_rows
-from autosched.lower.pieces import Piece
 from autosched.lower.symbolic.lower import lower
 
 VERIFY, TIME, DUMP = 2, 3, 4  # levels of AUTOSCHED_DEBUG

@@ -51,13 +51,13 @@ def _runner(setup: Setup) -> Handler:
 
 
 def _gpu_builder(setup: Setup) -> Handler:
-    from autosched.measure.gpu_builder import GpuBuilder
+    from autosched.measure.gpu.builder import GpuBuilder
 
     return GpuBuilder(setup).handle
 
 
 def _gpu_runner(setup: Setup) -> Handler:
-    from autosched.measure.gpu_runner import GpuRunner
+    from autosched.measure.gpu.runner import GpuRunner
 
     return GpuRunner(setup).handle
 

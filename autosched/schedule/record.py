@@ -10,7 +10,7 @@ from typing import Any
 
 from autosched.backends import BACKENDS
 from autosched.errors import ScheduleError
-from autosched.ir.dots import INTRINSICS
+from autosched.ir.instructions.dots import INTRINSICS
 from autosched.ir.stmt import Scope
 from autosched.schedule.limits import MAX_FACTOR, MAX_STEPS
 from autosched.schedule.state import State, Step, initial_state

@@ -158,7 +158,7 @@ class Stage:
     staged: bool = False  # its values go through shared memory, from where the copy engine writes them
     part: AxisPart | None = None  # the points that it computes, where another stage has the others, see Partition
     staged_in: str = ""  # the loop in each of whose iterations some of them do; "" for all at once
-    matrix: str = ""  # the row of `ir/matrices.py` by which warps add up its products
+    matrix: str = ""  # the row of `ir/instructions/matrices.py` by which warps add up its products
     whole: tuple[tuple[str, int], ...] = ()  # axis -> its innermost loops that run in full even where it is shorter
     running: str = ""  # the stage beside which its reduction goes on, part by part: it has what came so far
 

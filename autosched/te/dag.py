@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from autosched.errors import ExpressionError
 from autosched.ir.conditions import chosen_by_data
 from autosched.ir.expr import ARITHMETIC, COMPARISON, Binary, Call, Cast, Const, Expr, Load, Select, Var
-from autosched.ir.precision import PRECISIONS
+from autosched.ir.instructions.precision import PRECISIONS
 from autosched.target.far_weights import NEAR
 from autosched.te.rewrites.prefix_scan import band, find_prefix_scan
 from autosched.te.tensor import ComputeOp, PlaceholderOp, Tensor, TensorLoad, postorder, rewrite

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from autosched.tuner.subject import Subject
+from autosched.tuner.task_info import Subject
 
 if TYPE_CHECKING:
     from autosched.tuner.progress import Progress, Stopwatch

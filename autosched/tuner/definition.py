@@ -15,10 +15,10 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autosched.errors import AutoschedError, GraphError, StoreError, UsageError
-from autosched.ir.precision import EXACT
+from autosched.ir.instructions.precision import EXACT
 from autosched.ir.types import recorded_type
 from autosched.target.far_weights import FAR, NEAR
-from autosched.tuner.asked import NOTHING, Asked
+from autosched.tuner.options import NOTHING, Asked
 
 if TYPE_CHECKING:
     from autosched.te import ComputeDAG, Tensor
@@ -110,7 +110,7 @@ def redefine(spec: str, workload: Workload | None) -> Definition:
 
 def _of_network(name: str, dtype: str, spec: Mapping[str, Any], asked: Asked) -> Definition:
     """A kernel of a network, which is described by the operators in it. Its shape is that of its first result."""
-    from autosched.graph.description import described_dag
+    from autosched.graph.group_description import described_dag
 
     try:
         dag = described_dag(spec["graph"])

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from autosched.errors import DeviceError, Interrupted, NoValidCandidate
-from autosched.tuner.subject import Subject
+from autosched.tuner.task_info import Subject
 
 if TYPE_CHECKING:
     from autosched.runtime.gpu.kernel import GpuKernel

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from autosched.tuner.bound import TimeBound
 from autosched.tuner.protocols import Candidate, CostModel, Population, SearchSpace, SketchLike, Trial
-from autosched.tuner.subject import Subject
+from autosched.tuner.task_info import Subject
+from autosched.tuner.time_bound import TimeBound
 
 if TYPE_CHECKING:
     from autosched.codegen import Source

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autosched.ir.dots import Dot, Word, is_whole_word
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import BITWISE, COMPARISON, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.ir.instructions.dots import Dot, Word, is_whole_word
 from autosched.ir.stmt import Prefetch, Store
 from autosched.ir.visit import free_vars, loads, subexpressions, substitute
 from cost_model.cpu.instructions import CALL_SLOTS, DOT_SLOTS, OP_SLOTS, WORD_PART_SLOTS

@@ -41,6 +41,7 @@ from autosched.ir.closed_forms.arithmetic import (
     sum_of,
 )
 from autosched.ir.expr import Const, Expr, Var, ceildiv, product
+from autosched.ir.instructions.tiles import as_loops
 from autosched.ir.stmt import (
     BLOCKS,
     THREADS,
@@ -61,7 +62,6 @@ from autosched.ir.stmt import (
     changed,
     walk,
 )
-from autosched.ir.tiles import as_loops
 from autosched.ir.visit import exprs_of, loads
 from autosched.target import Target
 from cost_model.analysis.access import (

@@ -14,7 +14,7 @@ CALL_SLOTS: dict[str, float] = {
     "rsqrt": 8, "pow": 40, "fmod": 14,
 }  # fmt: skip
 
-# Slots of an instruction that multiplies and adds up words (`ir/dots.py`), in full-width instructions of the FMA pipes.
+# Slots of an instruction that multiplies and adds up words (`dots.py`), in full-width instructions of the FMA pipes.
 DOT_SLOTS: dict[str, float] = {
     "vdpbf16ps": 1.0, "vpdpbusd": 1.0, "vpdpbusd.signed": 1.5, "vpdpbusd.unsigned": 1.5,
     "vpmaddwd": 1.0, "vpmaddwd.signed": 1.0, "vpmaddwd.unsigned": 1.0,  # the additions are on other pipes

@@ -1,4 +1,4 @@
-"""What a product in tile registers costs (`autosched/ir/tile_products.py`), in cycles of the unit that does them."""
+"""What a product in tile registers costs (`instructions/tile_products.py`), in cycles of the unit that does them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from autosched.ir.closed_forms.arithmetic import ONE, add, ceil, divide, maximum, multiply, product_of
 from autosched.ir.expr import Expr
-from autosched.ir.tile_products import SIDE, TileProduct, in_registers, tile_product
+from autosched.ir.instructions.tile_products import SIDE, TileProduct, in_registers, tile_product
 from cost_model.analysis.statements import Statement
 from cost_model.cpu.machine import Machine
 

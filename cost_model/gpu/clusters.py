@@ -1,12 +1,12 @@
-"""Clusters of blocks that load tiles for each other, in closed form (see `codegen/c/clusters.py`, whose rule it is)."""
+"""Clusters of blocks that load tiles for each other, in closed form (see `c/tiles/clusters.py`, whose rule it is)."""
 
 from __future__ import annotations
 
 from autosched.ir.closed_forms.arithmetic import ZERO, where
 from autosched.ir.expr import INDEX, Const, Expr, Var, binary
+from autosched.ir.instructions.tiles import MOST_CLUSTER, WARPGROUP, has_half_panels, has_half_rows
 from autosched.ir.linear import linear
 from autosched.ir.stmt import BLOCKS, Sharing
-from autosched.ir.tiles import MOST_CLUSTER, WARPGROUP, has_half_panels, has_half_rows
 from autosched.ir.visit import free_vars
 from cost_model.analysis.access import Access
 from cost_model.gpu.constants import CardConstants

@@ -40,10 +40,10 @@ from autosched.ir.closed_forms.arithmetic import (
     where,
 )
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary, ceildiv, imax, imin, product, select
+from autosched.ir.instructions.matrices import MATRICES
+from autosched.ir.instructions.tiles import ALIGNMENT, BARRIER_BYTES, WARPGROUP, by_engine, piece_bytes
 from autosched.ir.linear import linear
-from autosched.ir.matrices import MATRICES
 from autosched.ir.stmt import BLOCKS, THREADS, Buffer, ForKind, Scope, Sharing
-from autosched.ir.tiles import ALIGNMENT, BARRIER_BYTES, WARPGROUP, by_engine, piece_bytes
 from autosched.ir.visit import free_vars, is_copy
 from cost_model.analysis.access import KNOWN, Access, stored
 from cost_model.analysis.statements import KNOWN_NESTS, Analysis, Nest, Statement, Synchronisation

@@ -47,12 +47,12 @@ from autosched.ir.closed_forms.arithmetic import (
     sum_of,
     where,
 )
-from autosched.ir.dots import Dot
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Cast, Const, Expr, Load, binary, ceildiv, imax, imin, product, select
-from autosched.ir.matrices import MATRICES
+from autosched.ir.instructions.dots import Dot
+from autosched.ir.instructions.matrices import MATRICES
+from autosched.ir.instructions.tiles import PIECES, REGISTERS, REGISTERS_OF_COPIES, SPARE_REGISTERS, WARPGROUP, WARPS
 from autosched.ir.stmt import Scope
-from autosched.ir.tiles import PIECES, REGISTERS, REGISTERS_OF_COPIES, SPARE_REGISTERS, WARPGROUP, WARPS
 from autosched.ir.visit import free_vars, loads, subexpressions
 from cost_model.analysis.access import Access
 from cost_model.analysis.operations import kind_of

@@ -12,9 +12,9 @@ from functools import lru_cache
 
 from autosched.ir.closed_forms.arithmetic import is_one
 from autosched.ir.expr import INDEX, Binary, Const, Expr, binary, imax, imin
-from autosched.ir.matrices import ACROSS, MATRICES, MOST_COLUMNS
+from autosched.ir.instructions.matrices import ACROSS, MATRICES, MOST_COLUMNS
+from autosched.ir.instructions.tiles import MOST_BOX, SPANS
 from autosched.ir.stmt import Scope
-from autosched.ir.tiles import MOST_BOX, SPANS
 from autosched.lower.limits import MAX_WORKSPACE_BYTES
 from cost_model.analysis.statements import KNOWN_NESTS, Analysis
 from cost_model.cpu.legality import Rule, extents, summed

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from autosched.errors import TargetError
 from autosched.ir.closed_forms.arithmetic import divide, multiply
 from autosched.ir.expr import Expr
-from autosched.ir.matrices import MatrixIntrinsic
+from autosched.ir.instructions.matrices import MatrixIntrinsic
 from autosched.target import GpuFacts, Target
 from cost_model.gpu.constants import CardConstants, constants_of, matrix_rates_of
 
@@ -37,7 +37,7 @@ SLOTS: dict[str, float] = {
 }  # fmt: skip
 DOT_SHARE = 0.5  # of a multiply-add for each product that an instruction adds up with others
 # Slots of a multiply-add with an operand that comes in vectors along the reduction: in each of its steps all its
-# registers are in one bank, and wait for each other (`autosched.codegen.c.zigzag`).
+# registers are in one bank, and wait for each other (`autosched.codegen.c.tiles.zigzag`).
 ALONG_SLOTS = 1.13
 # Double-precision operations take this many slots, by compute capability; cards for graphics have few such units.
 DOUBLE_SLOTS: dict[str, float] = {"sm_80": 2.0, "sm_90": 2.0, "sm_100": 2.0}

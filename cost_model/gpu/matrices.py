@@ -1,4 +1,4 @@
-"""Products of matrices by warps: what their instructions ask for, as closed forms (see `codegen/c/matrices.py`).
+"""Products of matrices by warps: what their instructions ask for, as closed forms (see `c/tiles/warp_matrices.py`).
 
 The last three of a thread's loops are over its rows (two of each tile of 16), its columns (two of each tile of 8) and
 the k of an instruction. One ldmatrix loads A for 16 rows, another one B for 16 columns. It reads two or four matrices
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from autosched.ir.closed_forms.arithmetic import ONE, ZERO, add, divide, is_one, maximum, multiply, real, where
 from autosched.ir.expr import INDEX, Const, Expr, binary, product
-from autosched.ir.matrices import ACROSS, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic
+from autosched.ir.instructions.matrices import ACROSS, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic
 from autosched.ir.stmt import ForKind, Scope
 from cost_model.analysis.access import Access, stored
 from cost_model.analysis.statements import Statement

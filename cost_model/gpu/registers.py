@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from autosched.ir.closed_forms.arithmetic import ONE, is_one, real
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, ceildiv, imin, product, select
-from autosched.ir.matrices import MATRICES
+from autosched.ir.instructions.matrices import MATRICES
 from autosched.ir.stmt import THREADS, ForKind, Scope
 from cost_model.analysis.access import Access
 from cost_model.gpu import machine as g

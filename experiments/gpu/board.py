@@ -21,7 +21,7 @@ from autosched.cli.output import table
 from autosched.errors import AutoschedError, Interrupted
 from autosched.runtime.gpu.devices import device_facts
 from autosched.target import Target, parse_target, usable_cores
-from autosched.tuner.asked import Asked
+from autosched.tuner.options import Asked
 from experiments.arena import Lost, ProcessArena
 from experiments.gpu import cases as suite
 from experiments.gpu.facts import device_report

@@ -15,10 +15,10 @@ from functools import partial
 
 import numpy as np
 
-from autosched.runtime.gpu.by_hand import THREADS, canary_source
 from autosched.runtime.gpu.compile import compile_source, find_nvcc, nvrtc_version
 from autosched.runtime.gpu.device import GpuDevice
 from autosched.runtime.gpu.devices import compiler_for, driver_name, open_device
+from autosched.runtime.gpu.handwritten import THREADS, canary_source
 from autosched.runtime.gpu.peak import ThreadWork, copy_source, fma_source, measure_gpu_bandwidth, measure_gpu_peak
 from autosched.runtime.gpu.tensor_pipes import pipes_of
 from experiments.gpu.facts import PACKAGES

@@ -19,10 +19,10 @@ import numpy as np
 
 from autosched.codegen.c.source import GpuSource
 from autosched.errors import AutoschedError, NoValidCandidate
-from autosched.ir.matrices import MATRICES
+from autosched.ir.instructions.matrices import MATRICES
 from autosched.measure import make_problem, timing
 from autosched.measure.check import CandidateError, Expected, compare, open_array, open_expected
-from autosched.measure.gpu_data import GpuData, make_workspace
+from autosched.measure.gpu.data import GpuData, make_workspace
 from autosched.measure.host import ScratchDirectory
 from autosched.measure.problem import Problem
 from autosched.measure.results import median_interval

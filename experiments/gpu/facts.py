@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from autosched.errors import DeviceError
-from autosched.measure.gpu_rates import measure_rates
+from autosched.measure.gpu.rates import measure_rates
 from autosched.runtime.gpu.compile import nvrtc_version
 from autosched.runtime.gpu.devices import driver_name
 from autosched.target import Target

@@ -10,9 +10,9 @@ import numpy as np
 
 from autosched.codegen.c.source import GpuSource
 from autosched.errors import UsageError
+from autosched.kernel.simulation import simulated
 from autosched.measure.check import CandidateError
-from autosched.measure.simulated import EXAMINING
-from autosched.session.simulation import simulated
+from autosched.measure.gpu.simulated import EXAMINING
 from autosched.tuner.protocols import Candidate
 from experiments.gpu.drawn import CalibrationProblem, ProblemModel, job, named, problem_model
 

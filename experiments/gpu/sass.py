@@ -26,10 +26,10 @@ import numpy as np
 
 from autosched.codegen.c.source import GpuSource
 from autosched.errors import AutoschedError, UsageError
-from autosched.ir.matrices import MATRICES
+from autosched.ir.instructions.matrices import MATRICES
 from autosched.runtime.gpu.compile import CompileError, DeviceCode, NvccCompiler, find_nvcc
 from autosched.target import GpuFacts, Target, parse_target
-from autosched.tuner.garbage import rare_collections
+from autosched.tuner.gc_pause import rare_collections
 from autosched.tuner.protocols import Candidate
 from autosched.tuner.search import Search
 from experiments.gpu.drawn import ProblemModel, job, named, problem_model

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from autosched.cli.network_bench import ROUNDED_TO_BYTES, TOLERANCE
+from autosched.cli.network.bench import ROUNDED_TO_BYTES, TOLERANCE
 from experiments.arena import ProcessArena
 from experiments.networks.contestants import (
     EAGER,

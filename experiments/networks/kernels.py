@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from autosched.executor.model import Model
+from autosched.kernel.request import specs
+from autosched.kernel.roofline import LARGEST, SMALLEST, Roof, compulsory_bytes
 from autosched.measure import timing
-from autosched.network.model import Model
-from autosched.network.tasks import NetworkTask, objects_of
+from autosched.plan.extract_tasks import NetworkTask, objects_of
 from autosched.runtime.jit import load_objects
 from autosched.runtime.peak import measure_bandwidth, measure_fma_gflops
 from autosched.runtime.tensors import Array, address_of, aligned_empty
-from autosched.session.request import specs
-from autosched.session.roofline import LARGEST, SMALLEST, Roof, compulsory_bytes
 from autosched.target import Target
 from autosched.target.far_weights import passing_bytes
 from experiments.scoreboard.contestant import compiled_clock

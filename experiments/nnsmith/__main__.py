@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     import onnxruntime  # noqa: F401  each child would take its time
 
-    import autosched.network.compile  # noqa: F401
+    import autosched.executor.compile_graph  # noqa: F401
 
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="autosched-nnsmith-") as directory:

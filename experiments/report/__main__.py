@@ -9,7 +9,7 @@ from pathlib import Path
 
 import experiments.report
 from autosched.errors import UsageError
-from autosched.session.linking import write_whole
+from autosched.export.linking import write_whole
 from experiments.report.pages import Difference, blocks_of, rewritten
 from experiments.report.sections import lines_of
 

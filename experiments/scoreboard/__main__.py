@@ -15,7 +15,7 @@ from typing import Any
 import experiments.scoreboard
 from autosched.cli import options
 from autosched.errors import AutoschedError, UsageError
-from autosched.session.device import find_device
+from autosched.kernel.device import find_device
 from autosched.target import Target, usable_cores
 from experiments.metaschedule import MetaSchedule
 from experiments.scoreboard.bouts import OPT_INS, Bout, choose, integers

@@ -9,12 +9,12 @@ from typing import Any
 
 from autosched.cli import options
 from autosched.errors import UsageError
-from autosched.session.roofline import compulsory_bytes
+from autosched.kernel.roofline import compulsory_bytes
 from autosched.target import Target
 from autosched.te import ComputeDAG
 from autosched.te.operators.registry import WORKLOADS, build
 from autosched.te.rewrites.winograd import match_stage
-from autosched.tuner.asked import Asked
+from autosched.tuner.options import Asked
 from experiments.tuning import BenchmarkCase, parse_cases
 
 FAMILIES = tuple(w.name for w in WORKLOADS.values() if w.shapes)

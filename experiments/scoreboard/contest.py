@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from autosched.cli.bench import THREAD_VARIABLES, TOLERANCE, random_inputs
+from autosched.kernel.roofline import compulsory_bytes
 from autosched.measure.results import median_interval
-from autosched.session.roofline import compulsory_bytes
 from experiments.arena import Lost, ProcessArena
 from experiments.metaschedule import MetaSchedule, same_sizes
 from experiments.scoreboard.bouts import Bout, OptIn

@@ -18,6 +18,8 @@ import numpy as np
 from autosched import api
 from autosched.cli import peers
 from autosched.codegen import KernelSource, build_source
+from autosched.kernel.request import specs
+from autosched.kernel.roofline import LARGEST, SMALLEST, compulsory_bytes
 from autosched.lower import lower
 from autosched.measure import timing
 from autosched.measure.argument_sets import ArgumentSets
@@ -27,8 +29,6 @@ from autosched.runtime.kernel import Kernel
 from autosched.runtime.peak import measure_fma_gflops, multiplier, reader
 from autosched.runtime.tensors import Array, address_of, aligned_empty
 from autosched.schedule import replay
-from autosched.session.request import specs
-from autosched.session.roofline import LARGEST, SMALLEST, compulsory_bytes
 from autosched.store import Database
 from autosched.target import parse_target
 from autosched.te import ComputeDAG

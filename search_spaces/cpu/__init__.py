@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from autosched.target import Target
 from autosched.te.dag import ComputeDAG
-from search_spaces.cpu.chains import ChainedReductions
+from search_spaces.cpu.attention import WeightedRows
 from search_spaces.cpu.elementwise import Elementwise, FusedConsumer, Inline, Placement, PrepareWeights, own_nests
+from search_spaces.cpu.fused_reductions import ChainedReductions
 from search_spaces.cpu.prefetch import prefetch_operands
 from search_spaces.cpu.rows import LaneReduction, PlainReduction, SplitReduction, SplitTiledReduction
 from search_spaces.cpu.scans import PrefixScan
@@ -29,7 +30,6 @@ from search_spaces.cpu.scatter import Scatter
 from search_spaces.cpu.streaming import streaming_variants
 from search_spaces.cpu.tiling import MultiLevelTiling
 from search_spaces.cpu.transforms import WinogradTransform, initial_sketches
-from search_spaces.cpu.weighted import WeightedRows
 from search_spaces.partial_sketch import MAX_SKETCHES, PartialSketch, SketchContext, SketchRule, grow, numbered
 from search_spaces.space import Sketch
 

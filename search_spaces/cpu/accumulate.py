@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autosched.ir.dots import dots_of
 from autosched.ir.expr import Const, Expr, product
+from autosched.ir.instructions.dots import dots_of
 from autosched.ir.visit import free_vars
 from autosched.schedule import Pack, Reorder, Split, Stage, Step, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis

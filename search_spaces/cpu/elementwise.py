@@ -13,9 +13,9 @@ import math
 from dataclasses import replace
 
 from autosched.errors import ScheduleError
-from autosched.ir.dots import dots_of
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const, product
+from autosched.ir.instructions.dots import dots_of
 from autosched.lower.symbolic.domains import infer_domains
 from autosched.schedule import (
     ComputeAt,

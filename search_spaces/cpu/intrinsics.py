@@ -1,12 +1,12 @@
-"""Which instruction may add up a reduction's products by twos or fours, for a vectorised axis (`ir/dots.py`).
+"""Which instruction may add up a reduction's products by twos or fours, for a vectorised axis (`instructions/dots.py`).
 
 Such an instruction multiplies *words*: small integers that lie next to each other along the reduction.
 """
 
 from __future__ import annotations
 
-from autosched.ir.dots import INTRINSICS, Intrinsic, factors
 from autosched.ir.expr import Load
+from autosched.ir.instructions.dots import INTRINSICS, Intrinsic, factors
 from autosched.ir.stmt import Scope
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, State, Step, Tensorize, Vectorize
 from autosched.schedule.stage import StageAxis

@@ -51,9 +51,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from autosched.errors import ScheduleError
-from autosched.ir.dots import dots_of
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const
+from autosched.ir.instructions.dots import dots_of
 from autosched.ir.linear import linear
 from autosched.ir.stmt import ForKind, Scope
 from autosched.ir.visit import free_vars

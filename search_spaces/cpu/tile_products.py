@@ -1,4 +1,4 @@
-"""Products in the processor's tile registers (`autosched/ir/tile_products.py`).
+"""Products in the processor's tile registers (`autosched/ir/instructions/tile_products.py`).
 
     parallel a.0 for every axis
       a.1, rows or columns outside
@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autosched.ir.dots import INTRINSICS
 from autosched.ir.expr import Load
+from autosched.ir.instructions.dots import INTRINSICS
+from autosched.ir.instructions.tile_products import SIDE
 from autosched.ir.stmt import Scope
-from autosched.ir.tile_products import SIDE
 from autosched.schedule import ComputeAt, Pack, Parallel, Reorder, Split, Stage, Step, Tensorize, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
 from autosched.schedule.steps.tensorize import made_of, word_dim

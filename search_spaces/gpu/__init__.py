@@ -17,10 +17,10 @@ from autosched.target import Target
 from autosched.te.dag import ComputeDAG
 from search_spaces.gpu.atomic import AtomicSplit
 from search_spaces.gpu.elementwise import Elementwise, FusedConsumer, Inline, own_nests
+from search_spaces.gpu.fused_row_reduction import ReducedProducts
 from search_spaces.gpu.matrices import MatrixTiling
-from search_spaces.gpu.online import OnlineProducts
+from search_spaces.gpu.online_softmax import OnlineProducts
 from search_spaces.gpu.online_threads import OnlineThreads
-from search_spaces.gpu.reduced import ReducedProducts
 from search_spaces.gpu.rows import PointReduction, RowReduction, RowValue, SplitTiledReduction, TeamReduction
 from search_spaces.gpu.tiling import MultiLevelTiling
 from search_spaces.gpu.warpgroups import WarpgroupTiling

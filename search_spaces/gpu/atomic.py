@@ -6,11 +6,10 @@ users who ask for it, `rules=(AtomicSplit(),)`. The rules of `RULES` combine the
 
 from __future__ import annotations
 
-from autosched.ir.atomics import atomic_operation
+from autosched.ir.instructions.atomics import atomic_operation
 from autosched.schedule import Atomic, Bind, Rfactor, Split, Stage, State
 from autosched.schedule.stage import StageAxis
 from search_spaces.access import extent
-from search_spaces.gpu.binding import bind_blocks, size
 from search_spaces.gpu.domains import next_power_of_two
 from search_spaces.gpu.rows import (
     LONG_TEAM,
@@ -24,6 +23,7 @@ from search_spaces.gpu.rows import (
     team_alternatives,
     team_axis,
 )
+from search_spaces.gpu.thread_binding import bind_blocks, size
 from search_spaces.gpu.tiling import Plan, can_tile, plans, tile_reduction
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext
 

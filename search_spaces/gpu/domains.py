@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.tiles import MOST_CLUSTER, MOST_TURNS
+from autosched.ir.instructions.tiles import MOST_CLUSTER, MOST_TURNS
 from autosched.schedule import Stage
 from search_spaces.access import extent, last_digits
 from search_spaces.space import SketchParam

@@ -1,4 +1,4 @@
-"""Reductions of products of bytes by the instruction that adds up four of them (`ir/dots.py`).
+"""Reductions of products of bytes by the instruction that adds up four of them (`ir/instructions/dots.py`).
 
 Its operands are words of four bytes that are neighbours along the reduction. Where they lie so in memory they are read
 as they lie; otherwise a kernel before this one stores them so.
@@ -6,7 +6,7 @@ as they lie; otherwise a kernel before this one stores them so.
 
 from __future__ import annotations
 
-from autosched.ir.dots import INTRINSICS, factors
+from autosched.ir.instructions.dots import INTRINSICS, factors
 from autosched.schedule import Stage, State, Tensorize
 from autosched.schedule.steps.tensorize import is_whole, word_dim
 from search_spaces.access import extent

@@ -36,7 +36,7 @@ from search_spaces.fusion import (
     would_lose_switch,
 )
 from search_spaces.gpu import domains
-from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
+from search_spaces.gpu.thread_binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.partial_sketch import PartialSketch, SketchContext
 
 SHORT = 16  # elements of a last axis that leaves the threads of a block to the one before

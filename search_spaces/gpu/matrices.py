@@ -1,4 +1,4 @@
-"""Products of matrices by whole warps, on GPUs with tensor cores (`autosched/ir/matrices.py`).
+"""Products of matrices by whole warps, on GPUs with tensor cores (`autosched/ir/instructions/matrices.py`).
 
     blocks m.0, n.0:  warps m.1 by n.1 (z):  lanes of a warp, 8 along m (y) by 4 along n (x)
       accumulators in registers: m.2 by n.2 tiles of 16 by 8, of which a thread has 2 by 2 points each
@@ -22,17 +22,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from autosched.ir.expr import Load
-from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic, matrix_operands
+from autosched.ir.instructions.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic, matrix_operands
 from autosched.ir.stmt import Scope
 from autosched.schedule import ComputeAt, Fuse, Matricize, Mma, Reorder, Split, Stage, Step, Unroll, windows
 from autosched.schedule.steps.matrices import ProductAxes, ends_with, product_axes
 from search_spaces.access import reads_of
 from search_spaces.fusion import fused_consumer
 from search_spaces.gpu import domains
-from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
-from search_spaces.gpu.channels import with_channels_last
+from search_spaces.gpu.channel_packing import with_channels_last
 from search_spaces.gpu.rows import can_split_tiles, parts_of_tiles, split_reduction, split_tiled_alternatives
 from search_spaces.gpu.shared import copy_to_shared, pipeline, private_producer, private_producers
+from search_spaces.gpu.thread_binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.tiling import is_large, rastered, tiled_alternatives
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer, noted
 

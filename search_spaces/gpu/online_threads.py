@@ -26,10 +26,10 @@ from autosched.schedule.steps.matrices import ProductAxes, ends_with, product_ax
 from autosched.schedule.steps.online import WeightedSum, weighted_sum
 from autosched.schedule.steps.stages import places_in
 from search_spaces.gpu import domains
-from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
-from search_spaces.gpu.online import averaged, scores_of, shared_copy
+from search_spaces.gpu.online_softmax import averaged, scores_of, shared_copy
 from search_spaces.gpu.rows import can_split_tiles, split_tiled_alternatives
 from search_spaces.gpu.shared import pipeline
+from search_spaces.gpu.thread_binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.tiling import tiled_alternatives
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext
 

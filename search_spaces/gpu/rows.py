@@ -41,8 +41,8 @@ from autosched.schedule.stage import Num, StageAxis
 from search_spaces.access import extent, lane_reduction, reads_of
 from search_spaces.fusion import is_copy
 from search_spaces.gpu import domains
-from search_spaces.gpu.binding import WARP, bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.elementwise import narrowest, shares_leading_axes
+from search_spaces.gpu.thread_binding import WARP, bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.tiling import Plan, can_tile, plans, reduce_by_thread, tile_reduction, tiled_alternatives
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer, noted
 from search_spaces.space import SketchParam

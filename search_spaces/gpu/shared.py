@@ -16,7 +16,7 @@ from autosched.target import Target
 from search_spaces.access import Read, is_reused
 from search_spaces.fusion import is_expensive, switch_axes
 from search_spaces.gpu import domains
-from search_spaces.gpu.binding import size
+from search_spaces.gpu.thread_binding import size
 from search_spaces.partial_sketch import PartialSketch
 from search_spaces.space import SketchParam
 

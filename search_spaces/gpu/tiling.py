@@ -23,7 +23,6 @@ from autosched.schedule import ComputeAt, ComputeInline, Raster, Reorder, Split,
 from autosched.schedule.stage import StageAxis
 from search_spaces.access import Read, buffer_shape, has_reuse, reads_of
 from search_spaces.gpu import domains
-from search_spaces.gpu.binding import SMALL_AXIS, bind_levels, last_thread_loop, plain_levels, size, tiled_levels
 from search_spaces.gpu.dots import in_dots
 from search_spaces.gpu.shared import (
     copy_to_shared,
@@ -33,6 +32,7 @@ from search_spaces.gpu.shared import (
     reused_operands,
     transposed_dimension,
 )
+from search_spaces.gpu.thread_binding import SMALL_AXIS, bind_levels, last_thread_loop, plain_levels, size, tiled_levels
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer
 
 MOST_DOTS = 4  # alternatives with an instruction for several products

@@ -1,4 +1,4 @@
-"""Products of matrices by warpgroups, on GPUs with wgmma and a copy engine (`ir/matrices.py`, `ir/tiles.py`).
+"""Products of matrices by warpgroups, on GPUs with wgmma and a copy engine (`ir/instructions/`).
 
     blocks m.0, n.0:  warpgroups m.1 and their warps m.3 (z):  lanes, 8 along m (y) by 4 along n (x)
       accumulators in registers: m.2 tiles of 64 rows by n.1 units of 8 columns; a thread has 2 by 2 points each
@@ -27,9 +27,9 @@ from functools import partial
 
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Load
-from autosched.ir.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic, matrix_operands
+from autosched.ir.instructions.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic, matrix_operands
+from autosched.ir.instructions.tiles import SPANS, WARPS, has_maps
 from autosched.ir.stmt import Scope
-from autosched.ir.tiles import SPANS, WARPS, has_maps
 from autosched.schedule import (
     CacheRead,
     ComputeAt,
@@ -57,11 +57,11 @@ from autosched.schedule.steps.matrices import ProductAxes, ends_with, product_ax
 from search_spaces.access import buffer_shape
 from search_spaces.fusion import fused_consumer
 from search_spaces.gpu import domains
-from search_spaces.gpu.binding import bind_blocks, bind_threads, last_thread_loop, size
-from search_spaces.gpu.channels import with_channels_last, with_whole_channels
+from search_spaces.gpu.channel_packing import with_channels_last, with_whole_channels
 from search_spaces.gpu.matrices import in_matrices, matrix_alternatives
 from search_spaces.gpu.rows import can_split_tiles, parts_of_tiles, split_reduction
 from search_spaces.gpu.shared import private_producer, private_producers
+from search_spaces.gpu.thread_binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer, noted
 from search_spaces.space import SketchParam
 

@@ -167,12 +167,12 @@ def make_subjects(folder: Path, *, with_torch: bool = True) -> None:
 def short_measurements() -> Iterator[None]:
     """Nothing is timed for long."""
     places: Mapping[str, object] = {
-        "autosched.cli.network_bench.ROUNDS": 2,
-        "autosched.cli.network_bench.BLOCK_S": 0.001,
-        "autosched.cli.network_bench.REST_S": 0.0,
+        "autosched.cli.network.bench.ROUNDS": 2,
+        "autosched.cli.network.bench.BLOCK_S": 0.001,
+        "autosched.cli.network.bench.REST_S": 0.0,
         "autosched.cli.bench.ROUNDS": 2,
         "autosched.cli.bench.BLOCK_S": 0.001,
-        "autosched.network.profile.BUDGET_S": 0.01,
+        "autosched.executor.profile.BUDGET_S": 0.01,
         "autosched.runtime.peak.measure_fma_gflops": lambda target, threads: 100.0 * threads,
         "autosched.runtime.peak.measure_bandwidth": lambda target, threads, nbytes: 1e10,
         "autosched.runtime.peak.fork_join_seconds": lambda threads, target: 1e-6,

@@ -12,7 +12,7 @@ import pytest
 
 from autosched import api
 from autosched.errors import GraphError, UsageError
-from autosched.network import room
+from autosched.executor import memory_check
 from tests.graph import networks
 from tests.graph.networks import Builder
 
@@ -125,7 +125,7 @@ def test_memory_is_checked_with_weights_and_values_between(monkeypatch):
     b = Builder(x=(1 << 20, 1 << 20))
     with pytest.raises(UsageError, match=r"needs 8796.1 GB of memory \(inputs 4398.0 GB, outputs 4398.0 GB\)"):
         api.load(b.graph(b.add("relu", "x")), threads=1)
-    monkeypatch.setattr(room, "free_memory", lambda: 1000)
+    monkeypatch.setattr(memory_check, "free_memory", lambda: 1000)
     with pytest.raises(UsageError, match=r"needs \d.\d kB of memory \(inputs 24 bytes, outputs 40 bytes, weights"):
         api.load(networks.perceptron((3, 17, 17, 5)), threads=1)
 

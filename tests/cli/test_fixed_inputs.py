@@ -12,7 +12,8 @@ onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper  # noqa: E402
 
-from autosched.cli import network_bench, options  # noqa: E402
+from autosched.cli import options  # noqa: E402
+from autosched.cli.network import bench  # noqa: E402
 from tests.graph.onnx.models import model, node  # noqa: E402
 
 
@@ -43,9 +44,9 @@ def test_a_value_decides_a_branch(cli: Any, by_rate, tmp_path):
 
 
 def test_every_verb_of_networks_takes_fixed_inputs(cli: Any, by_rate, tmp_path, monkeypatch):
-    monkeypatch.setattr(network_bench, "ROUNDS", 2)
-    monkeypatch.setattr(network_bench, "BLOCK_S", 0.001)
-    monkeypatch.setattr("autosched.network.profile.BUDGET_S", 0.01)
+    monkeypatch.setattr(bench, "ROUNDS", 2)
+    monkeypatch.setattr(bench, "BLOCK_S", 0.001)
+    monkeypatch.setattr("autosched.executor.profile.BUDGET_S", 0.01)
     common = ("--fix", "sr=16000", "--size", "x[0]=2")
     out, db = tmp_path / "rate.asc", tmp_path / "records.db"
     for words in (
@@ -125,7 +126,7 @@ def test_a_module_and_a_program_with_a_fixed_input(cli: Any, tmp_path):
         "def network():\n"
         "    return Scaled().eval(), (torch.ones(2, 3), torch.full((1, 3), 5.0))\n"
     )
-    from autosched.cli.networks import find_network
+    from autosched.cli.network.arguments import find_network
 
     word = f"{tmp_path / 'nets.py'}:network"
     found = find_network(word, {})

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from autosched import api
-from autosched.cli import network_bench
-from autosched.cli.network_bench import PeerProcess, relative_error
-from autosched.cli.network_peers import why_missing
+from autosched.cli.network import bench
+from autosched.cli.network.bench import PeerProcess, relative_error
+from autosched.cli.network.peers import why_missing
 from tests.graph import networks
 
 MODULE = """
@@ -27,9 +27,9 @@ def network(width=5):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_bench, "ROUNDS", 2)
-    monkeypatch.setattr(network_bench, "BLOCK_S", 0.001)
-    monkeypatch.setattr(network_bench, "REST_S", 0.0)
+    monkeypatch.setattr(bench, "ROUNDS", 2)
+    monkeypatch.setattr(bench, "BLOCK_S", 0.001)
+    monkeypatch.setattr(bench, "REST_S", 0.0)
 
 
 @pytest.fixture
@@ -69,11 +69,11 @@ def test_other_results_and_lost_processes_take_no_part(tmp_path):
     assert relative_error(np.array([3.0, 4.5]), np.array([3.0, 4.0])) == pytest.approx(0.1)
     for name, wide in (("ours", (1.0, 2.0)), ("other", (1.0, 2.1)), ("same", (1.0, 2.0)), ("longer", (1.0, 2.0, 3.0))):
         np.savez(tmp_path / f"{name}.npz", np.array(wide))
-    assert network_bench._wrong({}, tmp_path, "same", 2e-3) == ""
-    assert "its results differ from ours by 0.0447" in network_bench._wrong({}, tmp_path, "other", 2e-3)
-    assert network_bench._wrong({}, tmp_path, "other", network_bench._accepted({"is_quantised": True})) == ""
-    assert network_bench._accepted({"is_quantised": False}) < 0.0447
-    assert network_bench._wrong({}, tmp_path, "longer", 1.0) == "its results have other shapes"
+    assert bench._wrong({}, tmp_path, "same", 2e-3) == ""
+    assert "its results differ from ours by 0.0447" in bench._wrong({}, tmp_path, "other", 2e-3)
+    assert bench._wrong({}, tmp_path, "other", bench._accepted({"is_quantised": True})) == ""
+    assert bench._accepted({"is_quantised": False}) < 0.0447
+    assert bench._wrong({}, tmp_path, "longer", 1.0) == "its results have other shapes"
     process = PeerProcess(1)
     try:
         assert "KeyError" in process.ask({"op": "enter"}, 60.0)["reason"]
@@ -87,10 +87,10 @@ def test_other_results_and_lost_processes_take_no_part(tmp_path):
 
 
 def test_files_are_not_for_torch(monkeypatch):
-    monkeypatch.setattr("autosched.cli.network_peers.find_spec", lambda _: object())
+    monkeypatch.setattr("autosched.cli.network.peers.find_spec", lambda _: object())
     assert why_missing("torch", is_module=False) == "it takes FILE.py:FUNCTION, a torch module, and no files"
     assert why_missing("openvino", is_module=False) is None
-    monkeypatch.setattr("autosched.cli.network_peers.find_spec", lambda _: None)
+    monkeypatch.setattr("autosched.cli.network.peers.find_spec", lambda _: None)
     assert "pip install 'autosched[peers]'" in (why_missing("onnxruntime", is_module=True) or "")
 
 

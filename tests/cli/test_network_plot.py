@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import autosched
-from autosched.cli.network_plot import TaskRecords, network_curve
+from autosched.cli.network.plot import TaskRecords, network_curve
 from autosched.store import Database, Finding, Record, TargetRow, WorkloadRow
 from tests.graph import networks
 

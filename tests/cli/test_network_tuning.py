@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import autosched
-from autosched.cli import network_tuning
-from autosched.cli.network_tuning import COLUMNS, LiveTable, TurnLines, state_text
+from autosched.cli.network import tune
+from autosched.cli.network.tune import COLUMNS, LiveTable, TurnLines, state_text
 from autosched.errors import UsageError
 from autosched.measure.measurer import Measurer
-from autosched.network.tuned import NetworkEvent, TaskResult
+from autosched.network_tuning.results import NetworkEvent, TaskResult
 from tests.graph import networks
 
 
@@ -176,7 +176,7 @@ def test_the_table_is_drawn_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> N
     table.close()
     table.close()
     text = io.StringIO()
-    Console(file=text, width=120).print(network_tuning._drawn(event(8, 1e-3)))
+    Console(file=text, width=120).print(tune._drawn(event(8, 1e-3)))
     assert state_text(event(8, 1e-3)) in text.getvalue()
     assert "linear [fast]" in text.getvalue()
 

@@ -11,7 +11,7 @@ import pytest
 
 from autosched import api
 from autosched.cli import options
-from autosched.cli.networks import find_network, record_or_network
+from autosched.cli.network.arguments import find_network, record_or_network
 from autosched.errors import UsageError
 from autosched.graph.interpret import interpret
 from tests.graph import networks
@@ -213,7 +213,7 @@ def test_records_and_networks_have_their_own_options(cli: Any, saved, words, rea
 
 
 def test_explain_tells_of_each_kernel(cli: Any, saved, monkeypatch):
-    monkeypatch.setattr("autosched.network.profile.BUDGET_S", 0.01)
+    monkeypatch.setattr("autosched.executor.profile.BUDGET_S", 0.01)
     answer = cli("explain", saved, "--threads", "1")
     assert (answer.code, answer.err) == (0, "")
     assert "linear-relu" in answer.out

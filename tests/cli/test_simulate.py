@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from autosched.codegen.c.source import GpuSource, Launch, PixelBox, TensorMap
-from autosched.measure import simulated
+from autosched.kernel.simulation import beside, description, read_source
 from autosched.measure.check import CandidateError
+from autosched.measure.gpu import simulated
 from autosched.runtime.simulator.build import find_compiler
-from autosched.session.simulation import beside, description, read_source
 from tests.codegen import cuda_on_cpu
 
 WORDS = ("tune", "matmul", "--shape", "7,12,8", "--target", "cuda -arch=sm_80", "--simulate")

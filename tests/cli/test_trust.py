@@ -9,7 +9,7 @@ import pytest
 
 from autosched import api
 from autosched.cli.plot import Curve, _verified_curve
-from autosched.cli.stored import StoredTask
+from autosched.cli.stored_tasks import StoredTask
 from autosched.errors import RecordWarning
 from autosched.store import Database, Finding, TargetRow, WorkloadRow, command, default_path
 from autosched.store.signing import installation_key, key_path

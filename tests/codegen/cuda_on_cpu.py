@@ -15,9 +15,9 @@ from pathlib import Path
 
 from autosched.codegen.c.source import GpuSource
 from autosched.errors import AutoschedError
+from autosched.kernel.simulation import read_source, simulated
 from autosched.measure.check import CandidateError
-from autosched.measure.simulated import EXAMINING, HASTY, SimulatedData
-from autosched.session.simulation import read_source, simulated
+from autosched.measure.gpu.simulated import EXAMINING, HASTY, SimulatedData
 from autosched.tuner.definition import redefine
 
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from autosched.codegen.llvm.kernel import emit
 from autosched.codegen.source import KernelSource
-from autosched.ir.dots import INTRINSICS
 from autosched.ir.dtype import DTYPES
+from autosched.ir.instructions.dots import INTRINSICS
 from autosched.ir.stmt import For, ForKind, walk
 from autosched.lower import concretise, lower
 from autosched.runtime.jit import CODEGEN_LEVEL, load_object

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autosched import te
-from autosched.codegen.llvm.packed_bytes import rounded_byte, together
+from autosched.codegen.llvm.tiles.packed_bytes import rounded_byte, together
 from autosched.ir.stmt import Store, walk
 from autosched.lower import concretise, lower
 from autosched.runtime.jit import emit_assembly

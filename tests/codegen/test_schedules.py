@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autosched import te
-from autosched.codegen.llvm.transpose import Tile
+from autosched.codegen.llvm.tiles.transpose import Tile
 from autosched.codegen.llvm.vocabulary import memory_type
 from autosched.lower import concretise, lower
 from autosched.runtime.jit import compile_object, emit_assembly

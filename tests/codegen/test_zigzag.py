@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autosched.codegen.c.kernel import emit
-from autosched.codegen.c.zigzag import let_go
+from autosched.codegen.c.tiles.zigzag import let_go
 from autosched.ir.expr import INDEX, Const, Load, const
 from autosched.lower import concretise, lower
 from autosched.target import parse_target

@@ -7,7 +7,7 @@ import pytest
 
 from autosched.ir.closed_forms.program import Program
 from autosched.ir.expr import Expr
-from autosched.ir.matrices import MATRICES
+from autosched.ir.instructions.matrices import MATRICES
 from autosched.ir.stmt import Scope
 from autosched.lower import lower
 from autosched.target import parse_target

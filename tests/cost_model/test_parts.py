@@ -14,7 +14,7 @@ from cost_model import CostModel
 from cost_model.cpu.legality import Rule
 from cost_model.independent_nests import IndependentGroup, best_rows, independent_parts, legal_rows
 from search_spaces.cpu import sketches
-from search_spaces.cpu.chains import MARK
+from search_spaces.cpu.fused_reductions import MARK
 from search_spaces.space import enumerate_grid
 
 NAMES = ("a", "b", "c", "d", "e")

@@ -16,10 +16,10 @@ import pytest
 
 from autosched.cli.main import VERBS, build_parser
 from autosched.codegen.source import KernelSource
+from autosched.executor.compile_graph import compile_graph
+from autosched.export.kernel import Deployable, header_text
 from autosched.graph.graph import Graph, Node, Value
-from autosched.network.compile import compile_graph
 from autosched.runtime.spec import ArraySpec
-from autosched.session.export import Deployable, header_text
 from autosched.target import parse_target
 from tests.documents.pages import PAGES, ROOT, Page
 from tests.helpers import python

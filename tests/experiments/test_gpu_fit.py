@@ -11,7 +11,7 @@ import pytest
 
 from autosched.errors import TargetError, UsageError
 from autosched.ir.closed_forms.program import Program
-from autosched.ir.matrices import MATRICES
+from autosched.ir.instructions.matrices import MATRICES
 from autosched.runtime.gpu.tensor_pipes import PIPES
 from autosched.target import parse_target
 from cost_model.gpu import constants

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autosched.errors import DeviceError, UsageError
-from autosched.measure.gpu_rates import Rates
+from autosched.measure.gpu.rates import Rates
 from autosched.target import parse_target
 from autosched.te.operators.registry import WORKLOADS, build
 from experiments.arena import Lost, ProcessArena

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from autosched.errors import UsageError
+from autosched.executor.compile_graph import compile_graph
 from autosched.graph.graph import Graph, Node, Value
 from autosched.measure.timing import python_clock
-from autosched.network.compile import compile_graph
 from experiments.metaschedule import MetaSchedule
 from experiments.networks import __main__ as script
 from experiments.networks.chart import draw, heights

@@ -18,7 +18,7 @@ from autosched.cli import options
 from autosched.cli.tune import add_parser
 from autosched.errors import UsageError
 from autosched.te.operators.registry import WORKLOADS
-from autosched.tuner.asked import Asked
+from autosched.tuner.options import Asked
 from experiments import cost_model_quality, search_throughput, tuning
 from experiments.tuning import BenchmarkCase, answer, parse_cases, write_results
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autosched.graph.partition import dag_of
+from autosched.graph.fusion.partition import dag_of
 from autosched.graph.steps import Group
 from autosched.te import ComputeDAG
 from tests.graph.random_bottlenecks import random_bottleneck

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from autosched.codegen import KernelSource, build_source
-from autosched.codegen.llvm.pieces import emit_entries, emit_piece
+from autosched.codegen.llvm.compilation_units import emit_entries, emit_piece
 from autosched.ir.stmt import Func
 from autosched.ir.verify import verify
 from autosched.lower import concretise, lower
-from autosched.lower.pieces import pieces_of
+from autosched.lower.code_splitting import pieces_of
 from autosched.measure.buffers import GuardedBuffer
 from autosched.measure.check import CandidateError, CheckedKernel, DataSet, Packing, check
-from autosched.measure.gpu_data import GpuData, make_workspace
+from autosched.measure.gpu.data import GpuData, make_workspace
+from autosched.measure.gpu.simulated import SimulatedData
 from autosched.measure.problem import write_data_set
-from autosched.measure.simulated import SimulatedData
 from autosched.runtime.gpu.opencl import OpenClDevice
 from autosched.runtime.jit import load_objects
 from autosched.runtime.spec import ArraySpec

@@ -15,8 +15,8 @@ from typing import Any
 from autosched import te
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Expr
-from autosched.ir.matrices import MATRICES
-from autosched.ir.precision import EXACT, PRECISIONS
+from autosched.ir.instructions.matrices import MATRICES
+from autosched.ir.instructions.precision import EXACT, PRECISIONS
 from autosched.te import ComputeDAG, Tensor
 from autosched.te.reducers import smallest
 from autosched.te.rewrites.precision import with_precision

@@ -14,7 +14,7 @@ from autosched.runtime.jit import load_object
 from autosched.runtime.simulator.build import runtime
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
-from search_spaces.cpu.chains import MARK
+from search_spaces.cpu.fused_reductions import MARK
 from search_spaces.space import Sketch
 from tests.codegen.elsewhere import compile_here
 from tests.fuzz.bottlenecks import bottleneck_dag

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autosched.graph.liveness import Tenant
-from autosched.graph.memory import ArenaPlan
+from autosched.graph.memory.arena import ArenaPlan
+from autosched.graph.memory.liveness import Tenant
 from autosched.runtime.tensors import ALIGNMENT, aligned_empty
 
 FORGOTTEN = 0xFF  # a NaN of each type of floats, -1 or the largest integer of others

@@ -17,22 +17,22 @@ from functools import cache
 import numpy as np
 
 from autosched.errors import AutoschedError, InternalError
+from autosched.executor.compile_graph import compile_graph
+from autosched.graph.fusion.partition import dag_of, partition
 from autosched.graph.graph import Array, Graph
 from autosched.graph.index_checks import needs_of
 from autosched.graph.interpret import each_value, exact, interpret
-from autosched.graph.partition import dag_of, partition
 from autosched.graph.passes import run_passes
 from autosched.graph.steps import Alias, Join
 from autosched.ir.dtype import DTYPES
-from autosched.network.compile import compile_graph
-from autosched.network.inputs import input_sets
-from autosched.network.program import with_own_outputs
+from autosched.kernel.device import Device, find_device
+from autosched.plan.execution_plan import with_own_outputs
 from autosched.runtime.tensors import are_equal
-from autosched.session.device import Device, find_device
+from autosched.verification.sample_inputs import input_sets
 from tests.graph.drafts import some_inputs
 from tests.graph.random_graphs import random_graph
 from tests.guards import guarded
-from tests.network.in_memory import planned, run_in_memory
+from tests.plan.in_memory import planned, run_in_memory
 
 EXACT, ROUNDED = 1e-6, 1e-3  # of the largest element; folded constants are of float32
 CALLS = 50  # one often passes where memory is damaged

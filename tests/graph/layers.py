@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from autosched.graph.liveness import KernelRun
+from autosched.graph.memory.liveness import KernelRun
 
 
 @dataclass

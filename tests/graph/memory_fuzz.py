@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autosched.graph.liveness import KernelRun, Tenant, live
-from autosched.graph.memory import plan
-from autosched.graph.order import order
+from autosched.graph.memory.arena import plan
+from autosched.graph.memory.liveness import KernelRun, Tenant, live
+from autosched.graph.memory.order import order
 from tests.graph.arena import FORGOTTEN, Arena, faults
 
 Array = npt.NDArray[Any]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from autosched.errors import GraphError
-from autosched.graph.description import describe, described_dag
+from autosched.graph.fusion.partition import dag_of, partition
 from autosched.graph.graph import Graph, Node, Value
-from autosched.graph.partition import dag_of, partition
+from autosched.graph.group_description import describe, described_dag
 from autosched.graph.steps import Group
 from autosched.tuner.definition import redefine
 from tests.graph import networks

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autosched.executor.compile_graph import compile_graph
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
 from autosched.graph.operators import results_of
 from autosched.graph.passes import run_passes
-from autosched.graph.passes.keep_few_bits import MOST_ROWS
-from autosched.network.compile import compile_graph
+from autosched.graph.passes.quantisation.packed_weights import MOST_ROWS
 
 RNG = np.random.default_rng(5)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autosched.graph.liveness import KernelRun, live
+from autosched.graph.memory.liveness import KernelRun, live
 
 SIZES = {"a": 256, "b": 256, "c": 256, "w": 64}
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autosched.graph.liveness import Tenant, live
-from autosched.graph.memory import plan
-from autosched.graph.placement import Arena as Problem
-from autosched.graph.placement import ArenaPlacement, freed_last, narrowest, place
-from autosched.graph.placement_search import PlacementSearch
+from autosched.graph.memory.arena import plan
+from autosched.graph.memory.liveness import Tenant, live
+from autosched.graph.memory.placement import Arena as Problem
+from autosched.graph.memory.placement import ArenaPlacement, freed_last, narrowest, place
+from autosched.graph.memory.placement_search import PlacementSearch
 from tests.graph.arena import Arena, faults
 from tests.graph.layers import NETWORKS
 from tests.graph.memory_fuzz import faults_of

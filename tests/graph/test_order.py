@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from autosched.graph.liveness import KernelRun, live
-from autosched.graph.order import order
-from autosched.graph.placement import Arena
+from autosched.graph.memory.liveness import KernelRun, live
+from autosched.graph.memory.order import order
+from autosched.graph.memory.placement import Arena
 from tests.graph.layers import NETWORKS
 
 

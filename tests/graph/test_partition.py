@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autosched.graph.fusion_cost import FusionRates, NodeWork, pays_to_take_in
+from autosched.graph.fusion.cost import FusionRates, NodeWork, pays_to_take_in
+from autosched.graph.fusion.partition import partition
 from autosched.graph.graph import Graph
 from autosched.graph.interpret import exact, interpret
-from autosched.graph.partition import partition
 from autosched.graph.steps import Alias, Group, Join, views_of
 from tests.graph.drafts import Draft, some_inputs
 from tests.graph.fuzz import faults_of, run_steps

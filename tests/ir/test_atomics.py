@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autosched.ir.atomics import atomic_operation
 from autosched.ir.expr import Const
+from autosched.ir.instructions.atomics import atomic_operation
 from autosched.ir.stmt import Reducer, Seq, Store
 from tests.ir.nests import F32, I64, argmax, buffer, func, load, num, reducer
 from tests.ir.test_blocks import A, C, a, b, fails, kernel, rejected, run, shared, store, t

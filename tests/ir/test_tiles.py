@@ -11,10 +11,10 @@ import pytest
 
 from autosched.errors import ScheduleError
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var
+from autosched.ir.instructions.tiles import Panels, has_maps, place_in_panels, span_of
 from autosched.ir.interpreter.interpret import interpret
 from autosched.ir.printer import func_text
 from autosched.ir.stmt import Allocate, Barrier, ForKind, Func, If, Scope, Seq, TileCopy
-from autosched.ir.tiles import Panels, has_maps, place_in_panels, span_of
 from autosched.ir.verify import IRError, verify
 from tests.ir.nests import buffer, func, i, j, loop, num
 

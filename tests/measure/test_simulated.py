@@ -12,8 +12,8 @@ from autosched.codegen.c.kernel import emit
 from autosched.codegen.c.source import GpuSource
 from autosched.lower import concretise, lower
 from autosched.measure.check import CandidateError
+from autosched.measure.gpu.simulated import SimulatedData
 from autosched.measure.problem import DATA_SETS, write_data_set
-from autosched.measure.simulated import SimulatedData
 from autosched.runtime.simulator.build import find_compiler
 from autosched.runtime.spec import ArraySpec
 from autosched.te.reference.evaluate import evaluate

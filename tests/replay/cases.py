@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from autosched.kernel.device import Device
+from autosched.kernel.request import Request
 from autosched.lower import lower
 from autosched.schedule import replay
-from autosched.session.device import Device
-from autosched.session.request import Request
 from autosched.target import Target, parse_target
-from autosched.tuner.asked import Asked
 from autosched.tuner.definition import Definition, define
+from autosched.tuner.options import Asked
 
 TABLE = Path(__file__).with_name("cases.jsonl")
 CORES, L1, L2, L3 = 4, 32 << 10, 1 << 20, 16 << 20

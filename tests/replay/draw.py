@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from autosched.kernel.task import make_task
 from autosched.schedule import steps_to_json
-from autosched.session.task import make_task
 from autosched.tuner.search import Search
 from tests.replay.cases import Case, Problem, hash_of
 

@@ -14,18 +14,18 @@ import numpy as np
 
 import autosched as at
 from autosched.codegen.c.source import GpuSource, Launch
+from autosched.executor.gpu_model import GpuModel, LoadedSource
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.steps import Group
-from autosched.network.on_gpu import GpuModel, LoadedSource
-from autosched.network.program import with_storage
-from autosched.network.recipe import KernelObject
+from autosched.kernel.device import find_device
+from autosched.kernel.spec import KernelObject
+from autosched.plan.execution_plan import with_storage
 from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.compile import DeviceCode
 from autosched.runtime.gpu.devices import shared_device
 from autosched.runtime.gpu.kernel import GpuKernel
 from autosched.runtime.spec import ArraySpec
 from autosched.runtime.tensors import Array, aligned_empty
-from autosched.session.device import find_device
 
 SHAPE = (8, 8)
 X = np.arange(64, dtype=np.float32).reshape(SHAPE)

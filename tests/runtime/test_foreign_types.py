@@ -10,7 +10,7 @@ import pytest
 
 from autosched.ir.dtype import DTYPES
 from autosched.runtime.gpu.device import DeviceMemory
-from autosched.runtime.gpu.foreign import borrow
+from autosched.runtime.gpu.foreign_arrays import borrow
 
 
 class Tensor:

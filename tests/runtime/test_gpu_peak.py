@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autosched.errors import DeviceError
-from autosched.measure.gpu_rates import measure_rates
+from autosched.measure.gpu.rates import measure_rates
 from autosched.runtime.gpu import peak
 from autosched.runtime.gpu.device import DeviceFault
 from autosched.runtime.gpu.devices import open_device

@@ -12,10 +12,10 @@ import pytest
 
 from autosched.codegen import GpuSource
 from autosched.errors import UsageError
+from autosched.export.linking import linked
 from autosched.runtime import processes
 from autosched.runtime.gpu.compile import CompileError, NvccCompiler
 from autosched.runtime.processes import ProcessLost, ask_within, end_group, run_within
-from autosched.session.linking import linked
 
 STOP = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
 CHILD = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); import time; time.sleep(60)"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from autosched.errors import DeviceError
-from autosched.ir.matrices import MATRICES
+from autosched.ir.instructions.matrices import MATRICES
 from autosched.runtime.gpu.fake import FakeDevice
 from autosched.runtime.gpu.peak import measure_gpu_peak
 from autosched.runtime.gpu.tensor_pipes import (

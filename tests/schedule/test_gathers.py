@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var, select
+from autosched.ir.instructions.tiles import as_loops
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Buffer, Pixels, Scope, Store, TileCopy, walk
-from autosched.ir.tiles import as_loops
 from autosched.ir.visit import loads, substitute
 from autosched.schedule import ComputeInline, Matricize, initial_state
 from autosched.schedule.gathers import Gather, gather_of

@@ -8,8 +8,8 @@ import pytest
 from autosched import te
 from autosched.codegen.llvm.kernel import emit
 from autosched.errors import ScheduleError
-from autosched.ir.dots import INTRINSICS, Dot, packed, unpacked
 from autosched.ir.expr import Load
+from autosched.ir.instructions.dots import INTRINSICS, Dot, packed, unpacked
 from autosched.lower import concretise, lower
 from autosched.schedule import Tensorize, Widen, initial_state, replay, steps_to_json
 from autosched.target import Target, parse_target

@@ -7,7 +7,7 @@ import pytest
 
 from autosched import te
 from autosched.codegen.llvm.kernel import emit
-from autosched.ir.dots import INTRINSICS
+from autosched.ir.instructions.dots import INTRINSICS
 from autosched.lower import concretise, lower
 from autosched.schedule import Split, Tensorize
 from autosched.target import parse_target

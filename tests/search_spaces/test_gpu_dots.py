@@ -12,8 +12,8 @@ import pytest
 from autosched import te
 from autosched.codegen.c.kernel import emit
 from autosched.codegen.c.source import GpuSource
-from autosched.ir.dots import Dot, Word
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var
+from autosched.ir.instructions.dots import Dot, Word
 from autosched.ir.stmt import ForKind
 from autosched.ir.visit import subexpressions
 from autosched.lower import concretise, lower

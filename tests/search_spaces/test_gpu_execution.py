@@ -14,7 +14,7 @@ from autosched.te.operators.registry import WORKLOADS, build, small_numbers
 from autosched.te.rewrites.collapse import collapse
 from search_spaces.gpu import sketches
 from tests.codegen.gpu import TARGETS, dialects
-from tests.codegen.test_lookup import CASES
+from tests.codegen.test_gather import CASES
 from tests.search_spaces.gpu_candidates import check_candidates, drawn_of
 from tests.te.test_scans import running
 from tests.te.test_windows import window

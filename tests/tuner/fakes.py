@@ -12,8 +12,8 @@ import numpy.typing as npt
 from autosched.codegen.source import KernelSource
 from autosched.measure.results import Failure, FinalMeasurement, Job, Measurement, impossible_time
 from autosched.tuner.protocols import Candidate, Population, Trial
-from autosched.tuner.subject import Subject
 from autosched.tuner.task import Task
+from autosched.tuner.task_info import Subject
 from search_spaces import space
 from search_spaces.space import Sketch, SketchParam
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from autosched.errors import NoValidCandidate
-from autosched.tuner.bound import TimeBound
 from autosched.tuner.result import Result
+from autosched.tuner.time_bound import TimeBound
 from tests.tuner.test_session import Setup
 
 LEAST_S = 1e-4  # by the peak of 2 GFLOP/s; the fastest candidate takes ten times as long

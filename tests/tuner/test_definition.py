@@ -13,8 +13,8 @@ from autosched import te
 from autosched.errors import AutoschedError, UsageError
 from autosched.te import Tensor
 from autosched.te.operators.registry import WORKLOADS
-from autosched.tuner.asked import Asked
 from autosched.tuner.definition import define, redefine
+from autosched.tuner.options import Asked
 
 
 @at.workload

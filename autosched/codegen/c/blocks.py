@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autosched.codegen.c.clusters import BlockCluster, cluster_of
+from autosched.codegen.c.tiles.clusters import BlockCluster, cluster_of
 from autosched.errors import ScheduleError
 from autosched.ir.expr import INDEX, Const, Expr, Var
 from autosched.ir.raster import block_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from autosched.codegen.c.float8 import CUDA_BYTES, OPENCL_BYTES
 from autosched.codegen.c.small_floats import CUDA_CONVERSIONS, OPENCL_CONVERSIONS
-from autosched.ir.atomics import NUMBERS
+from autosched.ir.instructions.atomics import NUMBERS
 
 
 @dataclass(frozen=True)

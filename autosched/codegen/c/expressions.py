@@ -10,9 +10,9 @@ from autosched.codegen.c.dialects import Dialect
 from autosched.codegen.c.ranges import Range, in_ranges
 from autosched.codegen.c.small_floats import conversion, pair_conversion
 from autosched.codegen.c.vectors import is_multiple
-from autosched.ir.dots import WORD_BITS, Dot, Word
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.ir.instructions.dots import WORD_BITS, Dot, Word
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Buffer, Scope
 from autosched.ir.storage import element_count, flat_index, held_index, versions_of

@@ -10,24 +10,25 @@ from autosched.codegen.c.bounds import Registers, is_unrolled
 from autosched.codegen.c.dialects import DIALECTS, Dialect
 from autosched.codegen.c.expressions import COMPARED, INT_LIMIT, Expressions
 from autosched.codegen.c.lanes import Lanes, lanes_together
-from autosched.codegen.c.matrices import emit_product, product_loops, warp_product
-from autosched.codegen.c.meetings import KernelOrder, is_early, meet, orders
+from autosched.codegen.c.launch_overlap import KernelOrder, is_early, meet, orders
 from autosched.codegen.c.names import Text
-from autosched.codegen.c.places import carried_places
-from autosched.codegen.c.rings import RingCode, of_all, ring_code
 from autosched.codegen.c.shared import VECTOR_BYTES, SharedMemory
 from autosched.codegen.c.shuffle import emit_shuffle
 from autosched.codegen.c.source import GpuSource, Launch, TensorMap
 from autosched.codegen.c.threads import Threads, triple
+from autosched.codegen.c.tiles.pipelines import RingCode, of_all, ring_code
+from autosched.codegen.c.tiles.stage_index import carried_places
+from autosched.codegen.c.tiles.warp_matrices import emit_product, product_loops, warp_product
+from autosched.codegen.c.tiles.zigzag import emit_tile, let_go
 from autosched.codegen.c.updates import assign, combine, compound
 from autosched.codegen.c.vectors import VectorLoad, Vectors, VectorStep
-from autosched.codegen.c.zigzag import emit_tile, let_go
 from autosched.errors import ScheduleError
-from autosched.ir.atomics import atomic_operation
-from autosched.ir.dots import Dot, Word
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Const, Expr, Load
-from autosched.ir.matrices import MATRICES
+from autosched.ir.instructions.atomics import atomic_operation
+from autosched.ir.instructions.dots import Dot, Word
+from autosched.ir.instructions.matrices import MATRICES
+from autosched.ir.instructions.tiles import ALIGNMENT, REGISTERS, WARPGROUP, WARPS, by_engine
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import (
     BLOCKS,
@@ -51,7 +52,6 @@ from autosched.ir.stmt import (
     walk,
 )
 from autosched.ir.storage import element_count, versions_of
-from autosched.ir.tiles import ALIGNMENT, REGISTERS, WARPGROUP, WARPS, by_engine
 from autosched.ir.visit import exprs_of, loads, moved, subexpressions
 from autosched.lower.passes.overlap_iterations import WORD_BYTES
 

@@ -95,7 +95,7 @@ class GpuSource:
     """`workspace` are (name, bytes) of buffers between launches; `text` is C in a `dialect`, one of DIALECTS.
 
     `is_arch_specific`: it has instructions of one architecture that later ones lack, as wgmma of sm_90a, and is
-    compiled for that one alone. `matrices`: rows of `ir/matrices.py` that it multiplies by.
+    compiled for that one alone. `matrices`: rows of `ir/instructions/matrices.py` that it multiplies by.
     """
 
     name: str

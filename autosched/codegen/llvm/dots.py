@@ -1,4 +1,4 @@
-"""Words and their dot products (`ir/dots.py`) in LLVM: the processor's instruction, or the products one by one."""
+"""Words and their dot products (`instructions/dots.py`) in LLVM: one instruction, or the products one by one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from autosched.codegen.llvm.vocabulary import value_type
-from autosched.ir.dots import FIRST_BITS, INTRINSICS, WORD_BITS, Intrinsic, WidthForm
 from autosched.ir.dtype import DTYPES
+from autosched.ir.instructions.dots import FIRST_BITS, INTRINSICS, WORD_BITS, Intrinsic, WidthForm
 
 if TYPE_CHECKING:
     from autosched.codegen.llvm.arithmetic import Arithmetic, Val

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autosched.codegen.llvm import tile_products
 from autosched.codegen.llvm.address import Addresses, Placed
 from autosched.codegen.llvm.bindings import Bindings, Runtime
 from autosched.codegen.llvm.dots import declarations
@@ -27,6 +26,7 @@ from autosched.codegen.llvm.math import rare_cases
 from autosched.codegen.llvm.small_floats import deinterleaved_loops
 from autosched.codegen.llvm.statements import ALIGN, LocalMemory, Statements
 from autosched.codegen.llvm.stores import non_temporal, plain
+from autosched.codegen.llvm.tiles import tile_products
 from autosched.codegen.llvm.vocabulary import fill_constants
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.source import KernelSource, function_attributes

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autosched.codegen.llvm.vocabulary import literal, splat, value_type
-from autosched.ir.dots import Dot, Word
 from autosched.ir.dtype import DTYPES, Dtype
 from autosched.ir.expr import Cast, Const, Expr, Load, Var
+from autosched.ir.instructions.dots import Dot, Word
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Stmt, Store, walk
 from autosched.ir.storage import flat_index

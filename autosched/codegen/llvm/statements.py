@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from autosched.codegen.llvm import masks, packed_bytes
+from autosched.codegen.llvm import masks
 from autosched.codegen.llvm.address import Addresses, Placed
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.bindings import LaneRange, Runtime
 from autosched.codegen.llvm.emitters import RegisterTile
-from autosched.codegen.llvm.register_tiles import emit_tile
 from autosched.codegen.llvm.stores import Stores
-from autosched.codegen.llvm.tile_products import clears, emit_product, find_nest
+from autosched.codegen.llvm.tiles import packed_bytes
+from autosched.codegen.llvm.tiles.forms import emit_tile
+from autosched.codegen.llvm.tiles.tile_products import clears, emit_product, find_nest
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.dtype import DTYPES

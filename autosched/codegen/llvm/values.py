@@ -17,15 +17,15 @@ from autosched.codegen.llvm import dots, masks, strided
 from autosched.codegen.llvm.address import Addresses, LaneAccess, is_adjacent
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.bindings import LaneRange, fits_32, is_index
-from autosched.codegen.llvm.few_bits import from_table
 from autosched.codegen.llvm.gather import gathered, known_indices
 from autosched.codegen.llvm.indices import Indices
+from autosched.codegen.llvm.table_floats import from_table
 from autosched.codegen.llvm.vocabulary import fill_name, literal, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.conditions import ORDERINGS, conjuncts, every, is_ordering
-from autosched.ir.dots import WORD_BITS, Dot, Word
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import COMPARISON, INDEX, STEPS, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.ir.instructions.dots import WORD_BITS, Dot, Word
 from autosched.ir.stmt import Scope, Store
 from autosched.ir.visit import free_vars, is_gathered, loads, subexpressions
 

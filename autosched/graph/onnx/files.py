@@ -17,7 +17,7 @@ from onnx import FunctionProto, ModelProto, TensorProto
 from autosched.errors import GraphError
 from autosched.graph.file_formats import ACCEPTED, describe_format
 from autosched.graph.graph import Array
-from autosched.graph.mapped import map_bytes
+from autosched.graph.mapped_arrays import map_bytes
 from autosched.ir.dtype import DTYPES
 
 OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)  # of the standard's own operators

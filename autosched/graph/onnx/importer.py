@@ -17,7 +17,7 @@ import numpy.typing as npt
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from autosched.errors import GraphError, locating_bugs
-from autosched.graph.fixed import fixed_how
+from autosched.graph.fixed_inputs import fixed_how
 from autosched.graph.graph import Array, Graph
 from autosched.graph.onnx.builder import GraphBuilder
 from autosched.graph.onnx.definitions import OperatorDefinition, definition_of, has_definition, local_definitions

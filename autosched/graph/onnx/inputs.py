@@ -10,7 +10,7 @@ import numpy.typing as npt
 from onnx import GraphProto, ValueInfoProto, helper
 
 from autosched.errors import GraphError
-from autosched.graph.fixed import fixed_array, unknown_input
+from autosched.graph.fixed_inputs import fixed_array, unknown_input
 from autosched.graph.graph import Array, Value
 from autosched.graph.onnx.files import type_label, type_named
 from autosched.ir.dtype import DTYPES

@@ -13,25 +13,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autosched.graph.graph import Graph, Node
-from autosched.graph.passes.assign_layouts import assign_layouts
+from autosched.graph.passes.common_subexpressions import share_common
 from autosched.graph.passes.complete_norms import complete_norms
-from autosched.graph.passes.compose_parts import compose_parts
-from autosched.graph.passes.dequantize_late import dequantize_late
 from autosched.graph.passes.fold_batch_norm import fold_batch_norm
 from autosched.graph.passes.fold_constants import fold_constants
-from autosched.graph.passes.fold_scales import fold_scales
-from autosched.graph.passes.keep_few_bits import keep_few_bits
-from autosched.graph.passes.known_powers import know_powers
-from autosched.graph.passes.merge_layouts import merge_layouts
+from autosched.graph.passes.layout.assign_layouts import assign_layouts
+from autosched.graph.passes.layout.canonicalise_slices import compose_parts
+from autosched.graph.passes.layout.merge_reshapes import merge_layouts
+from autosched.graph.passes.layout.view_slices import view_parts
 from autosched.graph.passes.merge_siblings import merge_siblings
-from autosched.graph.passes.multiply_integers import multiply_integers
+from autosched.graph.passes.quantisation.dequantise_late import dequantize_late
+from autosched.graph.passes.quantisation.fold_scales import fold_scales
+from autosched.graph.passes.quantisation.integer_products import multiply_integers
+from autosched.graph.passes.quantisation.packed_weights import keep_few_bits
 from autosched.graph.passes.recognise_attention import recognise_attention
 from autosched.graph.passes.recognise_composites import recognise_composites
 from autosched.graph.passes.recognise_row_writes import recognise_row_writes
 from autosched.graph.passes.remove_dead_code import remove_dead_code
 from autosched.graph.passes.remove_identities import remove_identities
-from autosched.graph.passes.share_common import share_common
-from autosched.graph.passes.view_parts import view_parts
+from autosched.graph.passes.strength_reduction import know_powers
 from autosched.graph.verify import verify
 from autosched.lower.pipeline import DUMP, TIME, VERIFY, debug_level
 

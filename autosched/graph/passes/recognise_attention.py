@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from autosched.graph.graph import Array, Attribute, Graph, Node, Shape
-from autosched.graph.passes.merge_layouts import composed, permutation
+from autosched.graph.passes.layout.merge_reshapes import composed, permutation
 from autosched.graph.passes.rewrite import Change, made_by, new_name, number, read_once, rewrite
 from autosched.ir.dtype import DTYPES
 

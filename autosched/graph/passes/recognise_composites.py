@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from autosched.graph.graph import Attribute, Graph, Node
-from autosched.graph.passes.forms import ANY, CallForm, Form, Found, Leaf, Sum, match
+from autosched.graph.passes.canonical_expressions import ANY, CallForm, Form, Found, Leaf, Sum, match
 from autosched.graph.passes.rewrite import Change, number, rewrite
 from autosched.ir.dtype import DTYPES
 

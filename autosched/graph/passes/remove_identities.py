@@ -11,7 +11,7 @@ import numpy as np
 
 from autosched.graph.graph import Array, Attribute, Graph, Node
 from autosched.graph.operators.elementwise import broadcast_shape
-from autosched.graph.passes.kinds import BROADCASTING
+from autosched.graph.passes.operator_properties import BROADCASTING
 from autosched.graph.passes.rewrite import Change, made_by, new_name, rewrite
 from autosched.ir.dtype import DTYPES
 

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from autosched.graph.fusion_cost import FusionRates
+from autosched.graph.fusion.cost import FusionRates
+from autosched.graph.fusion.node_properties import is_batch, works_by_entries
+from autosched.graph.fusion.partition import partition
 from autosched.graph.graph import Graph, Node, fresh_name
-from autosched.graph.node_facts import is_batch, works_by_entries
 from autosched.graph.operators import results_of
-from autosched.graph.partition import partition
 from autosched.graph.steps import Group
 from autosched.ir.dtype import DTYPES
 

@@ -12,9 +12,10 @@ from typing import NoReturn, TypeAlias
 
 import numpy as np
 
-from autosched.ir.dots import Dot, Word, packed, unpacked
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.ir.instructions.dots import Dot, Word, packed, unpacked
+from autosched.ir.instructions.tiles import as_loops
 from autosched.ir.interpreter.memory import BufferMemory, Clock, ElementUse, index_text, shape_of
 from autosched.ir.interpreter.scalars import (
     Function,
@@ -28,7 +29,6 @@ from autosched.ir.interpreter.scalars import (
 )
 from autosched.ir.printer import headline
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Prefetch, Reducer, Seq, Stmt, Store, TileCopy
-from autosched.ir.tiles import as_loops
 from autosched.ir.verify import PRIVATE, IRError
 
 Thunk: TypeAlias = Callable[[], Value]

@@ -27,7 +27,7 @@ from autosched.ir.expr import INDEX, Binary, Const, Expr, Param, Var, binary, im
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Seq, Stmt, Store, changed, walk
 from autosched.ir.visit import free_vars, map_exprs, substitute
-from autosched.lower.passes.edges import find_edge
+from autosched.lower.passes.edge_tiles import find_edge
 from autosched.lower.passes.instantiate import simplify_stmt
 
 MAX_COPIES = 16  # of the body of a reduction, for the intervals of its unrolled loops

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from autosched.ir.dots import Dot, Word
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Const, Expr, Load, Select, Var
+from autosched.ir.instructions.dots import Dot, Word
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Scope, Seq, Stmt, Store, changed, walk
 from autosched.ir.visit import free_vars, loads, rebuild, subexpressions
 

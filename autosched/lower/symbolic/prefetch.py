@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
-from autosched.ir.dots import dots_of
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const, Expr, Var, ceildiv, imax, imin, product
+from autosched.ir.instructions.dots import dots_of
 from autosched.ir.linear import ONE, ZERO, Interval, interval
 from autosched.ir.stmt import For, ForKind, Layout, Prefetch, Scope, Seq, Stmt
 from autosched.ir.visit import free_vars, substitute

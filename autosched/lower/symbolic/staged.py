@@ -3,7 +3,7 @@
     barrier; each thread's points to its warpgroup's tile; barrier; the first thread of each: tile back
 
 The first barrier is for the tile before, if a block has several. What is outside of the result is not brought out. No
-warpgroup has to do with another one's tile, so that the barriers are each one's own in code (`codegen/c/rings.py`).
+warpgroup has to do with another one's tile, so that the barriers are each one's own in code (`c/tiles/pipelines.py`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autosched.ir.expr import INDEX, Const, Expr, Var, binary, product
+from autosched.ir.instructions.tiles import WARPGROUP
 from autosched.ir.linear import ZERO
 from autosched.ir.stmt import BLOCKS, Allocate, Barrier, Buffer, ForKind, If, Layout, Scope, Seq, Stmt, Store, TileCopy
-from autosched.ir.tiles import WARPGROUP
 from autosched.ir.visit import substitute
 from autosched.lower.symbolic.domains import Domain, part_bound
 from autosched.schedule.stage import Stage

@@ -21,7 +21,7 @@ from autosched.ir.dtype import numpy_dtype
 from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.device import STICKY, Array, DeviceFault, DeviceMemory, GpuDevice, Stream, shortage
 from autosched.runtime.gpu.devices import GPUS, shared_device
-from autosched.runtime.gpu.foreign import ArrayLocation, Foreign, borrow, describe, is_dense, place_of
+from autosched.runtime.gpu.foreign_arrays import ArrayLocation, Foreign, borrow, describe, is_dense, place_of
 from autosched.runtime.tensors import settled
 
 

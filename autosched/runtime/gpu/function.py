@@ -19,7 +19,8 @@ from autosched.runtime.gpu.arrays import (
 )
 from autosched.runtime.gpu.device import GpuDevice, Stream
 from autosched.runtime.gpu.devices import GPUS
-from autosched.runtime.gpu.foreign import (
+from autosched.runtime.gpu.fast_path import Glance
+from autosched.runtime.gpu.foreign_arrays import (
     ArrayLocation,
     Foreign,
     borrow,
@@ -29,7 +30,6 @@ from autosched.runtime.gpu.foreign import (
     place_of,
     stream_handle,
 )
-from autosched.runtime.gpu.glance import Glance
 from autosched.runtime.kernel import like_inputs, torch_of
 from autosched.runtime.spec import ArraySpec, in_order
 from autosched.runtime.tensors import address_of, as_input, as_output, check_apart, new_outputs, settled

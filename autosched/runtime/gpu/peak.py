@@ -21,10 +21,10 @@ import numpy as np
 from autosched.codegen.c.dialects import DIALECTS
 from autosched.codegen.c.source import GpuSource
 from autosched.errors import DeviceError
-from autosched.runtime.gpu.by_hand import THREADS, source_by_hand, thread_number
 from autosched.runtime.gpu.compile import CompileError, compile_source
 from autosched.runtime.gpu.device import Array, DeviceFault, GpuDevice
 from autosched.runtime.gpu.devices import compiler_for
+from autosched.runtime.gpu.handwritten import THREADS, source_by_hand, thread_number
 from autosched.runtime.gpu.tensor_pipes import PIPES, loads_of, pipes_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autosched.codegen.c.source import GpuSource
-from autosched.runtime.gpu.by_hand import THREADS, source_by_hand, thread_number
+from autosched.runtime.gpu.handwritten import THREADS, source_by_hand, thread_number
 
 if TYPE_CHECKING:
     from autosched.target import GpuFacts
@@ -40,7 +40,7 @@ PLAIN = "\n".join(f'{FUNCTION}{name}() {{ asm volatile("{ptx}" ::: "memory"); }}
 @dataclass(frozen=True)
 class TensorPipe:
     """`operand`: PTX's name of the type of both operands, of `nbytes`; `one` in 32 bits. Compute capability `since`, or
-    that alone. `name`: who multiplies, and A's type: the `pipe` of rows of `ir/matrices.py`, where there are any."""
+    that alone. `name`: who multiplies, and A's type: the `pipe` of rows of `matrices.py`, where there are any."""
 
     name: str
     operand: str

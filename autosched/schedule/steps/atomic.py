@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autosched.errors import ScheduleError
-from autosched.ir.atomics import ATOMICS, atomic_operation
 from autosched.ir.expr import Expr, Load
+from autosched.ir.instructions.atomics import ATOMICS, atomic_operation
 from autosched.ir.stmt import ForKind
 from autosched.schedule.stage import Stage
 

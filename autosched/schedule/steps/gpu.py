@@ -158,7 +158,7 @@ class Pipeline:
 
     `copies`: "asynchronous" ones are left to the memory system and waited for (cp.async of CUDA, for 4, 8 or 16 bytes
     and zeros); "registers" hold what an iteration needs while the one before it computes; "tiles" are copies of tensors
-    as they are, loaded by the copy engine (TMA of CUDA, see `ir/tiles.py`) for a product of matrices, or copied by
+    as they are, loaded by the copy engine (TMA of CUDA, see `tiles.py`) for a product of matrices, or copied by
     threads where rows are no multiples of 16 bytes. Only with these may the resident blocks of so many
     `multiprocessors` go through the work of all; 0 for a block for each.
     """

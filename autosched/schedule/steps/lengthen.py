@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autosched.ir.dots import factors
 from autosched.ir.expr import INDEX, Const, Expr, Load, Select, binary, const
+from autosched.ir.instructions.dots import factors
 from autosched.ir.visit import free_vars, substitute
 from autosched.schedule.limits import MAX_FACTOR
 from autosched.schedule.stage import StageOp, default_stage

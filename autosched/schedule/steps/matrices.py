@@ -3,7 +3,7 @@
     C: .. threads: lanes down (y), lanes across (x): unrolled rows, halves, columns, neighbours
       C.acc: k.0 { shared copies of A and B }  k.1  | rows, columns, k.2 |
 
-What is between the bars is one operation of a warp (`ir/matrices.py`).
+What is between the bars is one operation of a warp (`ir/instructions/matrices.py`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,16 @@ from dataclasses import dataclass, replace
 
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const, Expr, Load
+from autosched.ir.instructions.matrices import (
+    ACROSS,
+    DOWN,
+    HALVES,
+    MATRICES,
+    NEIGHBOURS,
+    MatrixIntrinsic,
+    matrix_operands,
+)
 from autosched.ir.linear import ONE, linear
-from autosched.ir.matrices import ACROSS, DOWN, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic, matrix_operands
 from autosched.ir.stmt import ForKind, Scope
 from autosched.ir.visit import free_vars, loads
 from autosched.schedule.stage import Stage, StageAxis

@@ -16,8 +16,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autosched.ir.dots import factors
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var
+from autosched.ir.instructions.dots import factors
 from autosched.ir.linear import ONE, linear
 from autosched.ir.simplify import Simplifier
 from autosched.ir.visit import bottom_up, free_vars, rebuild, substitute

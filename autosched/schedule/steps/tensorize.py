@@ -1,4 +1,4 @@
-"""Tensorize: a reduction of products by an instruction that adds up several of them (`ir/dots.py`).
+"""Tensorize: a reduction of products by an instruction that adds up several of them (`ir/instructions/dots.py`).
 
     C[i, j] = sum over k of A[i, k] * B[k, j]                                                  depth d
 
@@ -8,7 +8,7 @@
 The other operand's words are read where they lie when they are whole and adjacent and need not be extended; otherwise
 it gets a stage of words as well. What a word has beyond K is zero, so nothing is read outside of an operand.
 
-Some intrinsics take an operand with its first bits flipped (`ir/dots.py`). It is flipped ahead of time, and what that
+Some intrinsics take an operand with its first bits flipped (`dots.py`). It is flipped ahead of time, and what that
 adds is taken off once, by those who read the sums, instead of both in every step. Where operands are read as they lie,
 the larger one is flipped as it is read:
 
@@ -22,8 +22,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from autosched.ir.dots import FIRST_BITS, INTRINSICS, Dot, Intrinsic, Word, factors
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var, const, select
+from autosched.ir.instructions.dots import FIRST_BITS, INTRINSICS, Dot, Intrinsic, Word, factors
 from autosched.ir.visit import free_vars, substitute
 from autosched.schedule.stage import Stage, StageAxis, StageOp, default_stage
 from autosched.schedule.state import State

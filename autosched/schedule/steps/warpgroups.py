@@ -3,7 +3,7 @@
     C: .. threads: warpgroup and warp (z), lanes down (y), lanes across (x): unrolled tiles, halves, columns, neighbours
       C.acc: k.0 { tiles of A and B }  k.1  | rows, columns, k.2 |
 
-What is between the bars is one operation of a warpgroup for each of its tiles of 64 rows (`ir/matrices.py`).
+What is between the bars is one operation of a warpgroup for each of its tiles of 64 rows (`instructions/matrices.py`).
 
 StoreTiles: results go through shared memory, from where the copy engine writes them in tiles.
 ShareTiles: neighbouring blocks load tiles for each other.
@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const
-from autosched.ir.matrices import ACROSS, DOWN, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic
+from autosched.ir.instructions.matrices import ACROSS, DOWN, HALVES, MATRICES, NEIGHBOURS, MatrixIntrinsic
+from autosched.ir.instructions.tiles import MOST_CLUSTER, MOST_TURNS, ROW_BYTES, WARPS, has_maps
 from autosched.ir.stmt import BLOCKS, THREADS, ForKind, Scope
-from autosched.ir.tiles import MOST_CLUSTER, MOST_TURNS, ROW_BYTES, WARPS, has_maps
 from autosched.schedule.gathers import gather_of
 from autosched.schedule.stage import Num, Stage
 from autosched.schedule.state import State

@@ -33,10 +33,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from autosched.ir.dots import factors
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Expr
-from autosched.ir.precision import PRECISIONS, SHORT_BITS
+from autosched.ir.instructions.dots import factors
+from autosched.ir.instructions.precision import PRECISIONS, SHORT_BITS
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -376,7 +376,7 @@ def call(fn: str, x: Bounded, dtype: str) -> Bounded:
 
 
 def shortened(precision: str, x: Bounded) -> Bounded:
-    """x, of which a kernel may take the first bits only (`ir/precision.py`), and zero for a subnormal number."""
+    """x, of which a kernel may take the first bits only (`precision.py`), and zero for a subnormal number."""
     size = np.abs(x.value) + (0.0 if x.err is None else x.err)
     own = size * PRECISIONS[precision] + DTYPES["float32"].underflow
     if x.err is None:

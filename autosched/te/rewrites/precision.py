@@ -1,11 +1,11 @@
-"""Sums of products of float32 that may be less precise (`autosched/ir/precision.py`), as a user allows it."""
+"""Sums of products of float32 that may be less precise (`instructions/precision.py`), as a user allows it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from autosched.ir.expr import Binary, Call, Load, precision_of
-from autosched.ir.precision import EXACT
+from autosched.ir.instructions.precision import EXACT
 from autosched.te.dag import ComputeDAG
 from autosched.te.tensor import ComputeOp, Tensor, postorder
 

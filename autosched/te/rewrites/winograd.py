@@ -31,9 +31,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autosched.errors import ExpressionError
-from autosched.ir.atomics import atomic_operation
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Load, Var
+from autosched.ir.instructions.atomics import atomic_operation
 from autosched.ir.linear import ONE, linear
 from autosched.ir.stmt import Reducer
 from autosched.te.compute import compute, const, equal, reduce_axis, select

@@ -120,7 +120,7 @@ def listed() -> list[str]:
 
 def by_kernels(graph: Graph, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
     """The outputs as the compiled network computes them."""
-    from autosched.network.compile import compile_graph
+    from autosched.executor.compile_graph import compile_graph
 
     results = compile_graph(graph, threads=1)(*(inputs[name] for name in graph.inputs))
     return dict(zip(graph.outputs, results if isinstance(results, tuple) else (results,), strict=True))

@@ -10,7 +10,7 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from autosched.errors import GraphError  # noqa: E402
-from autosched.graph.fixed import fixed_array  # noqa: E402
+from autosched.graph.fixed_inputs import fixed_array  # noqa: E402
 from autosched.graph.interpret import interpret  # noqa: E402
 from autosched.graph.onnx import load_onnx  # noqa: E402
 from autosched.graph.onnx.importer import import_model  # noqa: E402

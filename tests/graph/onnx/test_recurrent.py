@@ -12,9 +12,9 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 from autosched.errors import GraphError  # noqa: E402
+from autosched.executor.compile_graph import compile_graph  # noqa: E402
 from autosched.graph.interpret import interpret  # noqa: E402
 from autosched.graph.onnx.importer import import_model  # noqa: E402
-from autosched.network.compile import compile_graph  # noqa: E402
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(0)

@@ -12,11 +12,11 @@ onnx = pytest.importorskip("onnx")
 
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
+from autosched.executor.compile_graph import compile_graph  # noqa: E402
 from autosched.graph.graph import Graph  # noqa: E402
 from autosched.graph.interpret import interpret  # noqa: E402
 from autosched.graph.onnx import load_onnx  # noqa: E402
 from autosched.graph.onnx.importer import import_model  # noqa: E402
-from autosched.network.compile import compile_graph  # noqa: E402
 from tests.graph.onnx.conformance import PASSED, SUBSET, cases_of, listed, outcome_of  # noqa: E402
 from tests.graph.onnx.models import model, node  # noqa: E402
 

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("onnx")
 
 from autosched.errors import GraphError
+from autosched.executor.compile_graph import compile_graph
 from autosched.graph.interpret import interpret
-from autosched.network.compile import compile_graph
 from tests.graph.onnx.models import graph_of, node
 
 RNG = np.random.default_rng(0)

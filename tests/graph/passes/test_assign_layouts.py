@@ -12,11 +12,11 @@ import pytest
 
 from autosched.graph.graph import Graph
 from autosched.graph.passes import run_passes
-from autosched.graph.passes.assign_layouts import assign_layouts
-from autosched.graph.passes.channels_last import with_channels_last
+from autosched.graph.passes.layout.assign_layouts import assign_layouts
+from autosched.graph.passes.layout.channels_last import with_channels_last
 from tests.graph.drafts import Draft, checked, operators_of
 
-MODULE = importlib.import_module("autosched.graph.passes.assign_layouts")
+MODULE = importlib.import_module("autosched.graph.passes.layout.assign_layouts")
 PADS = ((1, 1), (1, 1))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autosched.graph.passes.fold_scales import fold_scales
+from autosched.graph.passes.quantisation.fold_scales import fold_scales
 from tests.graph.drafts import Draft, checked, operators_of
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from autosched.graph.graph import Value
+from autosched.graph.passes.common_subexpressions import share_common
 from autosched.graph.passes.fold_constants import fold_constants
-from autosched.graph.passes.known_powers import know_powers
-from autosched.graph.passes.merge_layouts import merge_layouts
+from autosched.graph.passes.layout.merge_reshapes import merge_layouts
 from autosched.graph.passes.remove_dead_code import remove_dead_code
 from autosched.graph.passes.remove_identities import remove_identities
-from autosched.graph.passes.share_common import share_common
+from autosched.graph.passes.strength_reduction import know_powers
 from tests.graph.drafts import Draft, checked, operators_of
 
 # Constants

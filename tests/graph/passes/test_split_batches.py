@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import autosched as at
+from autosched.graph.fusion.node_properties import works_by_entries
+from autosched.graph.fusion.partition import GENERIC, partition
 from autosched.graph.graph import Graph
 from autosched.graph.interpret import interpret
-from autosched.graph.node_facts import works_by_entries
-from autosched.graph.partition import GENERIC, partition
 from autosched.graph.passes import split_batches as module
 from autosched.graph.passes.split_batches import split_batches
 from autosched.graph.steps import Alias, Group, Join
@@ -87,10 +87,12 @@ def test_what_reads_other_images_is_not_split() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_network_in_parts_is_right(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    from autosched.network import program
+    from autosched.plan import execution_plan
 
     monkeypatch.setattr(
-        program, "split_batches", lambda graph, rates, nbytes: split_batches(graph, LITTLE, 6 * IMAGE + 9 * 4 * 64)
+        execution_plan,
+        "split_batches",
+        lambda graph, rates, nbytes: split_batches(graph, LITTLE, 6 * IMAGE + 9 * 4 * 64),
     )
     graph = layers(8, 400)
     model = at.load(graph, threads=threads, records=False)

@@ -25,7 +25,7 @@ def test_some_listed_cases_pass(conformance):
 
 
 def test_some_listed_cases_pass_as_kernels(conformance):
-    from autosched.network.compile import compile_graph
+    from autosched.executor.compile_graph import compile_graph
 
     def by_kernels(graph, inputs):
         results = compile_graph(graph, threads=1)(*inputs.values())

@@ -1,0 +1,1 @@
+"""Verbs on networks: tune, bench, plot, plan."""

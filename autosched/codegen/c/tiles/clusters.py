@@ -1,0 +1,94 @@
+"""Clusters of blocks that load tiles for each other (`instructions/tiles.py`): the block of a cluster and its loads.
+
+A tile that blocks of both ranks read is loaded in halves, each by one of them for both: every other panel, or half of
+the rows of each panel. Other tiles each block loads by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.errors import ScheduleError
+from autosched.ir.expr import INDEX, Const, Expr, Var
+from autosched.ir.instructions.tiles import Panels, halved_dim, has_half_panels, has_half_rows
+from autosched.ir.stmt import BLOCKS, For, Stmt, TileCopy, walk
+from autosched.ir.visit import exprs_of, free_vars
+
+ZERO = Const(0, INDEX)
+
+
+@dataclass(frozen=True)
+class LoadedPart:
+    """Of a tile what one block loads: `count` panels, the first of them number `panel`; of each a share of 1 / `share`
+    along dimension `dim`, from `row` on, which is number `half` of them. `for_all`: for all blocks of the cluster."""
+
+    count: int
+    panel: Expr = ZERO
+    dim: int = 0
+    share: int = 1
+    row: Expr = ZERO
+    half: Expr = ZERO
+    for_all: bool = False
+
+
+@dataclass(frozen=True)
+class BlockCluster:
+    """`down` by `across` blocks; `rank`: the number of one of them, `along`: the loop whose iterations they are."""
+
+    down: int
+    across: int
+    rank: Var
+    along: Var
+
+    @property
+    def size(self) -> int:
+        return self.down * self.across
+
+    @property
+    def mask(self) -> int:
+        """Of all its blocks."""
+        return (1 << self.size) - 1
+
+    def part(self, copy: TileCopy, panels: Panels) -> LoadedPart:
+        """What a block loads of a tile."""
+        shape, is_own = [Const(n, INDEX) for n in panels.shape], self.along in _moved_by(copy)
+        if not is_own and _holds(has_half_panels(shape, panels.itemsize)):
+            count = panels.count // self.size
+            return LoadedPart(count, self.rank * count, for_all=True)
+        if is_own or copy.pixels is not None or not _holds(has_half_rows(shape, panels.itemsize)):
+            return LoadedPart(panels.count)
+        dim = halved_dim(shape)
+        row = self.rank * (panels.shape[dim] // self.size)
+        return LoadedPart(panels.count, ZERO, dim, self.size, row, self.rank, True)
+
+
+def cluster_of(nest: Stmt) -> BlockCluster | None:
+    """That of a kernel's blocks; None where each is by itself. Raises ScheduleError where there is no such cluster."""
+    sharing = nest.sharing if isinstance(nest, For) else None
+    if sharing is None:
+        return None
+    down, across = (int(n.value) for n in (sharing.down, sharing.across) if isinstance(n, Const))
+    if down * across == 1:
+        return None
+    loops = {s.kind: s for s in walk(nest) if isinstance(s, For) and s.kind in BLOCKS}
+    for kind, count in ((BLOCKS[1], down), (BLOCKS[0], across)):
+        loop = loops.get(kind)
+        blocks = int(loop.bound.value) if loop is not None and isinstance(loop.bound, Const) else 1
+        if blocks % count:
+            raise ScheduleError(f"clusters of {down} by {across} blocks do not divide the {blocks} along {kind.value}")
+    along = loops[BLOCKS[1] if down > 1 else BLOCKS[0]].var
+    return BlockCluster(down, across, Var(f"{along.name}.rank", INDEX), along)
+
+
+def turns_of(nest: Stmt) -> int:
+    """Blocks whose work one block of a kernel does."""
+    turns = nest.sharing.turns if isinstance(nest, For) and nest.sharing is not None else None
+    return int(turns.value) if isinstance(turns, Const) else 1
+
+
+def _moved_by(copy: TileCopy) -> frozenset[Var]:
+    return frozenset[Var]().union(*(free_vars(e) for e in exprs_of(copy)))
+
+
+def _holds(condition: Expr) -> bool:
+    return isinstance(condition, Const) and bool(condition.value)

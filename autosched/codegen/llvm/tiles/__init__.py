@@ -1,0 +1,1 @@
+"""Register tiles as LLVM IR: windows, rolling accumulators, tile registers, transposition, prefix scans."""

@@ -1,0 +1,107 @@
+"""From a graph to a network that runs: on the processor, on a GPU, or on one that is simulated."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+
+from autosched.errors import SplitWarning, UsageError, locating_bugs
+from autosched.executor.memory_check import check_memory
+from autosched.executor.model import Model
+from autosched.graph.graph import Graph
+from autosched.graph.load_progress import report_stage
+from autosched.graph.mapped_arrays import check_mapped
+from autosched.graph.verify import verify
+from autosched.kernel.device import Device, find_device
+from autosched.kernel.request import check_winograd
+from autosched.kernel.trust import tell
+from autosched.lower.pipeline import DUMP, debug_level
+from autosched.plan.execution_plan import NetworkProgram, build_program, prepared
+from autosched.plan.extract_tasks import DRAFTED, Choices
+from autosched.plan.kernel_table import kernel_table
+
+SIMULATED = "cuda"  # the kind of target whose kernels the simulator executes
+
+
+def compile_graph(
+    graph: Graph,
+    target: str | None = "cpu",
+    threads: int | None = None,
+    choices: Choices = DRAFTED,
+    simulate: bool = False,
+) -> Model:
+    """The network as one program of the kernels that the analytic model likes best, or of those that `choices` has
+    schedules for: nothing is measured. `simulate`: for a GPU that is not there, its kernels executed on the processor.
+
+    Raises GraphError for a graph that is none or whose constants cannot be read any more, UsageError for one that this
+    machine has no memory for, DeviceError for a device that is not there, and what kernels raise. A SplitWarning tells
+    of operators that should be one kernel, but no code could be made for it.
+    """
+    device = find_device(target, threads, runs=not simulate)
+    if simulate and device.target.kind != SIMULATED:
+        raise UsageError("the simulator executes CUDA C: give --target cuda with --simulate")
+    program = _program(graph, target, device, choices)
+    if debug_level() >= DUMP:
+        print(kernel_table(program.tasks, device), file=sys.stderr)
+    report_stage("packing weights")
+    return _simulated(graph, program, device) if simulate else LINKERS[device.target.kind](graph, program, device)
+
+
+def plan_graph(
+    graph: Graph, target: str | None = "cpu", threads: int | None = None, choices: Choices = DRAFTED
+) -> tuple[NetworkProgram, Device]:
+    """The program that `compile_graph` links, for a device that need not be there, and that device. Raises the same,
+    but for its absence."""
+    device = find_device(target, threads, runs=False)
+    return _program(graph, target, device, choices), device
+
+
+def _program(graph: Graph, target: str | None, device: Device, choices: Choices) -> NetworkProgram:
+    verify(graph)
+    check_mapped(graph.constants)
+    check_memory(graph)
+    if graph.winograd:
+        check_winograd(device.target)
+    report_stage("planning kernels")
+    with locating_bugs(lambda error: _bug_in(graph, error)):
+        program = build_program(prepared(graph, device), target or "cpu", device, choices)
+    for group in program.split:
+        tell(str(group), SplitWarning)
+    return program
+
+
+def _bug_in(graph: Graph, error: Exception) -> str:
+    """The network that cannot be compiled, and the node whose value an error names."""
+    named = (graph.producers.get(x) for x in error.args if isinstance(x, str))
+    node = next((f" at {node.origin or node}" for node in named if node is not None), "")
+    return f"a bug of autosched: the network {graph.name} cannot be compiled{node}"
+
+
+def _on_processor(graph: Graph, program: NetworkProgram, device: Device) -> Model:
+    from autosched.executor.cpu_model import link
+
+    check_memory(graph, program.weights_bytes, program.memory.nbytes)
+    return link(graph, program, device)
+
+
+def _on_gpu(graph: Graph, program: NetworkProgram, device: Device) -> Model:
+    from autosched.executor.gpu_model import load_on
+    from autosched.runtime.gpu.devices import shared_device
+
+    return load_on(shared_device(device.target.kind), graph, program, device)
+
+
+def _simulated(graph: Graph, program: NetworkProgram, device: Device) -> Model:
+    from autosched.executor.gpu_model import load_on
+    from autosched.runtime.simulator.device import SimulatedDevice
+
+    assert device.target.gpu is not None
+    return load_on(SimulatedDevice(device.target.gpu), graph, program, device)
+
+
+# The kind of a target -> what makes a program one that runs.
+LINKERS: Mapping[str, Callable[[Graph, NetworkProgram, Device], Model]] = {
+    "cpu": _on_processor,
+    "cuda": _on_gpu,
+    "opencl": _on_gpu,
+}

@@ -1,0 +1,176 @@
+"""A network on the processor: its program linked, its weights packed."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from autosched.codegen.calls import ARENA, ARGUMENT, OUT_OF_RANGE, WEIGHTS, Pointer
+from autosched.codegen.llvm.program import emit_program
+from autosched.errors import AutoschedError, DeviceError, OutOfRangeError
+from autosched.executor.model import Clocks, Model, ends_of
+from autosched.graph.graph import Array, Graph
+from autosched.graph.mapped_arrays import check_mapped
+from autosched.graph.steps import Group
+from autosched.ir.dtype import DTYPES
+from autosched.kernel.compilation_units import compile_once
+from autosched.kernel.device import Device
+from autosched.measure.timing import python_clock
+from autosched.plan.execution_plan import NetworkProgram
+from autosched.plan.extract_tasks import objects_of
+from autosched.runtime.jit import LoadedKernel, load_objects
+from autosched.runtime.kernel import Kernel
+from autosched.runtime.tensors import address_of, aligned_empty, aligned_zeros, are_equal, as_input, new_outputs
+
+ENTRY = "network"
+EMPTY_CALLS = 2000
+
+
+class NativeModel(Kernel, Model):
+    """`block` holds the weights as the kernels read them, `linked` their functions."""
+
+    def __init__(
+        self, original: Graph, program: NetworkProgram, loaded: Mapping[str, LoadedKernel], block: Array, device: Device
+    ) -> None:
+        inputs, outputs = ends_of(original, program.graph)
+        fixed = (*(None for _ in (*inputs, *outputs)), address_of(block))
+        super().__init__(loaded[ENTRY], inputs, outputs, program.workspace_bytes, fixed, program.in_place)
+        self.original, self.program, self.device = original, program, device
+        self.block, self.linked = block, loaded
+
+    def with_program(self, original: Graph, program: NetworkProgram) -> NativeModel:
+        return NativeModel(original, program, self.linked, _weights(program, self.linked), self.device)
+
+    def sharing(self, original: Graph, program: NetworkProgram, other: Model) -> NativeModel:
+        block = self.block
+        if isinstance(other, NativeModel) and are_equal(block, other.block):
+            block = other.block
+        return NativeModel(original, program, self.linked, block, self.device)
+
+    def relinked(self, original: Graph, program: NetworkProgram) -> NativeModel:
+        return link(original, program, self.device)
+
+    def export(self, path: str | Path) -> list[Path]:
+        from autosched.export.network import export_model
+
+        return export_model(self, Path(path))
+
+    def _failure(self, code: int, workspace: int) -> AutoschedError:
+        if code != OUT_OF_RANGE:
+            return super()._failure(code, workspace)
+        number, index = (ctypes.c_int64 * 2).from_address(workspace)
+        return OutOfRangeError(self.program.checks[number].message(index))
+
+    def run_step(self, number: int, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        program = self.program
+        step, kernel = program.steps[number], program.kernels[number]
+        assert isinstance(step, Group)
+        given = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        made = {}
+        for name in step.outputs:
+            value = program.graph.values[name]
+            made[name] = aligned_empty(value.shape, DTYPES[value.dtype].numpy_dtype)
+            made[name].reshape(-1).view("uint8")[:] = 0xFF  # what the kernel leaves out shows
+        weights = address_of(self.block)
+        pointers = []
+        for name in step.inputs:
+            if program.graph.is_constant(program.bases.get(name, name)):
+                pointer = program.pointer(name)
+                pointers.append(0 if pointer is None else weights + pointer.at)
+            else:
+                pointers.append(address_of(given[name]))
+        pointers += [address_of(array) for array in made.values()]
+        if number in program.packed:
+            pointers.append(weights + program.packed[number])
+        block = (ctypes.c_size_t * len(pointers))(*pointers)
+        workspace = aligned_empty((max(kernel.workspace_bytes, 1),), "uint8")
+        code = self.linked[kernel.name](ctypes.addressof(block), address_of(workspace))
+        if code:
+            raise DeviceError(f"the kernel of {step} stopped with code {code}")
+        return made
+
+    def clocks(self, arrays: Mapping[str, Array]) -> Clocks:
+        """Kernels are called from Python, so that each can be timed; what such a call itself takes is taken away."""
+        given = [as_input(spec, arrays[spec.name]) for spec in self.inputs]
+        results = new_outputs(self.outputs)
+        arena = aligned_empty((max(self.arena_bytes, 1),), "uint8")
+        arguments = [address_of(array) for array in (*given, *results)]
+        bases = {ARENA: address_of(arena), WEIGHTS: address_of(self.block)}
+        spare, found = _empty_call_s(), {}
+        steps = [n for n, step in enumerate(self.program.steps) if isinstance(step, Group)]
+        for step, call in zip(steps, self.program.launches(), strict=True):
+            addresses = [0 if p is None else _address(p, arguments, bases) for p in call.pointers]
+            block = (ctypes.c_size_t * len(addresses))(*addresses)
+            workspace = bases[call.workspace.place] + call.workspace.at
+            function = self.linked[call.entry].function
+            run = partial(_run, function, ctypes.addressof(block), workspace, self.threads)
+            found[step] = partial(_seconds, run, spare, (block, arena, given, results))
+        out = results[0] if len(results) == 1 else tuple(results)
+        return Clocks(found, python_clock(partial(self, *given, out=out)))
+
+
+def link(original: Graph, program: NetworkProgram, device: Device) -> NativeModel:
+    """The program as machine code of this process, with its weights packed."""
+    n_arguments = len(program.graph.inputs) + len(program.graph.outputs)
+    entry = emit_program(ENTRY, tuple(program.calls()), n_arguments, device.target, tuple(program.copies()))
+    objects = [compile_once(entry, device.target), *objects_of(program.tasks)]
+    names = [name for t in program.tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None]
+    loaded = load_objects(objects, (ENTRY, *names), device.threads)
+    return NativeModel(original, program, loaded, _weights(program, loaded), device)
+
+
+def _weights(program: NetworkProgram, loaded: Mapping[str, LoadedKernel]) -> Array:
+    """The block of weights, filled: constants as they are, and what each kernel prepares of its own."""
+    graph = program.graph
+    check_mapped(graph.constants)
+    block = aligned_zeros(max(program.weights_bytes, 1))  # what lies between them is the same each time
+    for name, at in program.raw.items():
+        array = np.ascontiguousarray(graph.constants[name])
+        block[at : at + array.nbytes] = array.reshape(-1).view("uint8")
+    for at, n in {at: n for n, at in program.packed.items()}.items():
+        step = program.steps[n]
+        assert isinstance(step, Group)
+        kernel = program.kernels[n]
+        arrays = [np.ascontiguousarray(graph.constants[x]) if graph.is_constant(x) else None for x in step.inputs]
+        addresses = [0 if a is None else address_of(a) for a in arrays]
+        pointers = [*addresses, *(0 for _ in step.outputs), address_of(block) + at]
+        given = (ctypes.c_size_t * len(pointers))(*pointers)
+        workspace = aligned_empty((max(kernel.workspace_bytes, 1),), "uint8")
+        assert kernel.prepare is not None
+        code = loaded[kernel.prepare](ctypes.addressof(given), address_of(workspace))
+        assert code == 0, f"{kernel.prepare} ended with {code}"
+    return block
+
+
+def _address(pointer: Pointer, arguments: Sequence[int], bases: Mapping[str, int]) -> int:
+    if pointer.place == ARGUMENT:
+        return arguments[pointer.at] + pointer.offset
+    return bases[pointer.place] + pointer.at
+
+
+def _run(function: Callable[[int, int, int], int], pointers: int, workspace: int, threads: int) -> None:
+    code = function(pointers, workspace, threads)
+    if code:
+        raise DeviceError(f"a kernel of the network stopped with code {code}")
+
+
+def _seconds(run: Callable[[], None], spare_s: float, held: object, times: int) -> float:
+    """Of so many runs; `held` owns the memory that they are in."""
+    start = time.perf_counter()
+    for _ in range(times):
+        run()
+    return max(0.0, time.perf_counter() - start - times * spare_s)
+
+
+def _empty_call_s() -> float:
+    """What the call of a function that does nothing takes from here."""
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    address = ctypes.cast(ctypes.CDLL(None).labs, ctypes.c_void_p).value
+    run = partial(_run, prototype(address or 0), 0, 0, 1)
+    return median(_seconds(run, 0.0, None, 1) for _ in range(EMPTY_CALLS))

@@ -1,0 +1,67 @@
+"""The code of a search's best candidates as files, for those who want to read it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autosched.errors import UsageError
+from autosched.kernel.simulation import beside, description
+
+if TYPE_CHECKING:
+    from autosched.codegen import Source
+    from autosched.tuner.result import Result
+    from autosched.tuner.task import Task
+
+WRITTEN = 4  # candidates
+
+
+def writable(out_dir: Path | str) -> Path:
+    """Makes the directory where it is missing, and sees that files can be written there: before the search."""
+    from autosched.store import named_path
+
+    directory = named_path(out_dir)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"the sources cannot be written to {directory}: {error.strerror}") from error
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise UsageError(f"the sources cannot be written to {directory}: check its permissions")
+    return directory
+
+
+def write_fastest(directory: Path, task: Task, result: Result, spec: str, db: Path | str | None) -> None:
+    """The sources of the WRITTEN fastest candidates of a search, the best of the final comparison first."""
+    from autosched.store import command
+
+    timed = sorted((t for t in result.records if t.seconds is not None), key=lambda t: t.seconds or 0.0)
+    timed.sort(key=lambda t: t.record_id != result.record_id)
+    try:
+        write_sources(directory, task, [task.source(trial.candidate) for trial in timed[:WRITTEN]], spec)
+    except UsageError as error:
+        found = f"the best of the search, {1e6 * result.best_s:.4g} us, is record {result.record_id} all the same"
+        raise UsageError(f"{error}; {found} ({command(f'show {result.record_id}', db)})") from error
+
+
+def write_sources(directory: Path, task: Task, sources: Sequence[Source], spec: str) -> None:
+    """The code of the best candidates, as `<workload>-<rank>.ll`, `.cu` or `.cl`.
+
+    Beside a GPU's, `.json` says how it is launched and what it computes: `spec`.
+    """
+    name = task.subject.workload.rpartition(":")[2]
+    for rank, source in enumerate(sources, start=1):
+        write_source(directory, f"{name}-{rank}", source, spec)
+
+
+def write_source(directory: Path, name: str, source: Source, spec: str) -> Path:
+    """The code of one kernel, with a GPU's description; where it is."""
+    from autosched.codegen.c.source import GpuSource
+    from autosched.export.linking import write_whole
+
+    path = directory / f"{name}{source.suffix}"
+    write_whole(path, source.text.encode())
+    if isinstance(source, GpuSource):
+        write_whole(beside(path), description(source, spec).encode())
+    return path

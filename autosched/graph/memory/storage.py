@@ -1,0 +1,292 @@
+"""Storage of a network: one home for each value, and the check of what each home holds whenever a step reads it.
+
+    Region   where a value lies within another one, as the steps Alias and Join declare it
+    Home     the bytes of a buffer that hold a value: dense, in row-major order, so that strides follow from the shape
+
+The buffers are the caller's arrays, one for each input and each output, the arena and the block of weights. The check
+runs the steps on labels instead of numbers: each byte is labelled with the value that was written there, and a step
+must find the labels of what it reads. So two values that are needed at once cannot share bytes unless one is declared
+a view of the other, whichever pass or plan would have it so.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from autosched.codegen.calls import ARENA, ARGUMENT, WEIGHTS, Pointer
+from autosched.errors import InternalError
+from autosched.graph.graph import Graph
+from autosched.graph.memory.liveness import KernelRun
+from autosched.graph.steps import Alias, Join, NetworkStep, Write
+from autosched.ir.dtype import DTYPES
+
+Region = Alias  # `output` is within `base`, which is within no other value, from the element `offset` on
+Buffer = tuple[str, int]  # of the arrays of a caller the number
+Label = tuple[str, int, int]  # bytes of a value that a kernel writes or a caller gives: its name, the first, how many
+
+
+class StorageError(InternalError):
+    """A plan of a network's memory by which values that are needed at once would overwrite each other."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """`nbytes` bytes of a buffer, from its byte `start` on."""
+
+    buffer: Buffer
+    start: int
+    nbytes: int
+
+    @property
+    def pointer(self) -> Pointer:
+        place, number = self.buffer
+        return Pointer(ARGUMENT, number, self.start) if place == ARGUMENT else Pointer(place, self.start)
+
+    def overlaps(self, other: Home) -> bool:
+        return (
+            self.start < other.start + other.nbytes
+            and other.start < self.start + self.nbytes
+            and self.buffer == other.buffer
+        )
+
+    def __str__(self) -> str:
+        place, number = self.buffer
+        buffer = f"argument {number}" if place == ARGUMENT else f"the {place}"
+        return f"bytes {self.start} to {self.start + self.nbytes} of {buffer}"
+
+
+def nbytes_of(graph: Graph, name: str) -> int:
+    value = graph.values[name]
+    return math.prod(value.shape) * DTYPES[value.dtype].nbytes
+
+
+def regions_of(graph: Graph, steps: Iterable[NetworkStep]) -> dict[str, Region]:
+    """Return, for each value that is a part or a view of another one, its region in the outermost value.
+
+    Raises StorageError for a value that would be in two places, or in itself.
+    """
+    declared: dict[str, Region] = {}
+    for part in (part for step in steps for part in _declared(graph, step)):
+        if part.output in declared:
+            raise StorageError(f"{part.output} is stored within both {declared[part.output].base} and {part.base}")
+        declared[part.output] = part
+    found: dict[str, Region] = {}
+    for name in declared:
+        base, offset = name, 0
+        for _ in declared:
+            if base not in declared:
+                break
+            base, offset = declared[base].base, offset + declared[base].offset
+        if base in declared:
+            raise StorageError(f"{name} is stored within itself")
+        found[name] = Region(name, base, offset)
+    return found
+
+
+def _declared(graph: Graph, step: NetworkStep) -> Iterator[Region]:
+    if isinstance(step, Alias):
+        yield step
+    elif isinstance(step, Join):
+        starts = accumulate((math.prod(graph.values[name].shape) for name in step.parts), initial=0)
+        yield from (Region(part, step.output, start) for part, start in zip(step.parts, starts, strict=False))
+
+
+def homes_of(
+    graph: Graph, regions: Mapping[str, Region], arena: Mapping[str, int], weights: Mapping[str, int]
+) -> dict[str, Home]:
+    """Return the home of each stored value.
+
+    `arena` and `weights` map values that are within no other one to their first byte there. Raises StorageError
+    where two arrays of the caller would share memory.
+    """
+    roots: dict[str, tuple[Buffer, int]] = {name: ((ARENA, 0), at) for name, at in arena.items()}
+    roots |= {name: ((WEIGHTS, 0), at) for name, at in weights.items()}
+    for n, name in enumerate((*graph.inputs, *graph.outputs)):
+        base = regions[name].base if name in regions else name
+        if base in roots or nbytes_of(graph, base) != nbytes_of(graph, name):
+            raise StorageError(f"the array of {name}, which callers hold, would be that of {base} as well")
+        roots[base] = (ARGUMENT, n), 0
+    homes = {name: Home(*root, nbytes_of(graph, name)) for name, root in roots.items() if name in graph.values}
+    for name, region in regions.items():
+        if region.base in roots:
+            buffer, start = roots[region.base]
+            start += region.offset * DTYPES[graph.values[name].dtype].nbytes
+            homes[name] = Home(buffer, start, nbytes_of(graph, name))
+    return homes
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What is to be checked: the `runs` in order of all that reads or writes memory, each with what it is called in
+    messages; the `homes` of what these read and write, workspaces and packed weights too; the `sizes` of the buffers in
+    bytes; and `alignment`, the bytes that homes in the arena and the weights begin at multiples of, unless they are
+    `regions`."""
+
+    graph: Graph
+    steps: Sequence[NetworkStep]
+    runs: Sequence[tuple[str, KernelRun]]
+    regions: Mapping[str, Region]
+    homes: Mapping[str, Home]
+    sizes: Mapping[Buffer, int]
+    alignment: int
+
+
+def verify_storage(storage: Storage) -> None:
+    """Raises StorageError unless each step finds the values that it reads where they are stored, writes nothing that it
+    reads, and the outputs are in the caller's arrays at the end."""
+    graph = storage.graph
+    for name, home in storage.homes.items():
+        _check_home(storage, name, home)
+    contents, labels = _Contents(), _Labels(graph, storage.steps)
+    for name in (*graph.inputs, *_initial(storage)):
+        home = storage.homes[name]
+        if contents.read(home):
+            raise StorageError(f"{name} would lie at {home}, where {contents.names(home)} lies from the start")
+        contents.write(home, labels.of(name, home.nbytes))
+    for step in storage.steps:
+        if isinstance(step, Write):
+            contents.write(storage.homes[step.output], labels.of(step.base, storage.homes[step.output].nbytes))
+    for step_text, run in storage.runs:
+        _run(storage, step_text, run, contents, labels)
+    for name in graph.outputs:
+        _check_read(storage, f"the network {graph.name} ends, and a caller", name, contents, labels)
+
+
+def _check_home(storage: Storage, name: str, home: Home) -> None:
+    size = storage.sizes.get(home.buffer)
+    if size is None or home.start < 0 or home.start + home.nbytes > size:
+        raise StorageError(f"{name} would lie at {home}, which has {size} bytes")
+    is_root = name not in storage.regions and home.buffer[0] != ARGUMENT
+    item = DTYPES[storage.graph.values[name].dtype].nbytes if name in storage.graph.values else 1
+    alignment = storage.alignment if is_root else item
+    if home.start % alignment:
+        raise StorageError(f"{name} would lie at {home}, but must begin at a multiple of {alignment} bytes")
+
+
+def _initial(storage: Storage) -> Iterator[str]:
+    """What the block of weights holds from the start: constants, and the packed weights of kernels."""
+    held = (name for name, home in storage.homes.items() if home.buffer[0] == WEIGHTS)
+    yield from (name for name in held if name not in storage.regions)
+
+
+def _run(storage: Storage, step: str, run: KernelRun, contents: _Contents, labels: _Labels) -> None:
+    for name in run.reads:
+        _check_read(storage, step, name, contents, labels)
+    read = [(name, storage.homes[name]) for name in run.reads]
+    written: list[tuple[str, Home]] = []
+    for name in run.writes:
+        home = storage.homes.get(name)
+        if home is None:
+            raise StorageError(f"{step} writes {name}, which is stored nowhere")
+        for other, its in (*read, *written):
+            if home.overlaps(its):
+                raise StorageError(f"{step} would write {name} to {home}, over {other} at {its}")
+        written.append((name, home))
+    for name, home in written:
+        if home.buffer[0] == WEIGHTS:
+            raise StorageError(f"{step} would write {name} over weights, to {home}")
+        contents.write(home, labels.of(name, home.nbytes))
+
+
+def _check_read(storage: Storage, step: str, name: str, contents: _Contents, labels: _Labels) -> None:
+    home = storage.homes.get(name)
+    if home is None:
+        raise StorageError(f"{step} reads {name}, which is stored nowhere")
+    if contents.read(home) != labels.of(name, home.nbytes):
+        found = contents.names(home) or "nothing"
+        raise StorageError(f"{step} reads {name} at {home}, where {found} lies by then")
+
+
+class _Labels:
+    """The labels of the bytes of each value: its own, unless steps declare it a part or a view of others."""
+
+    def __init__(self, graph: Graph, steps: Sequence[NetworkStep]) -> None:
+        self._graph = graph
+        self._steps = {step.output: step for step in steps if isinstance(step, Alias | Join)}
+        self._known: dict[str, tuple[Label, ...]] = {}
+
+    def of(self, name: str, nbytes: int) -> tuple[Label, ...]:
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = self._found(name, nbytes)
+        return known
+
+    def _found(self, name: str, nbytes: int) -> tuple[Label, ...]:
+        step = self._steps.get(name)
+        if isinstance(step, Alias):
+            start = step.offset * DTYPES[self._graph.values[name].dtype].nbytes
+            whole = self.of(step.base, nbytes_of(self._graph, step.base))
+            return _merged(_cut(whole, start, start + nbytes))
+        if isinstance(step, Join):
+            parts = [self.of(part, nbytes_of(self._graph, part)) for part in step.parts]
+            return _merged(label for part in parts for label in part)
+        return ((name, 0, nbytes),) if nbytes else ()
+
+
+def _cut(labels: Iterable[Label], start: int, stop: int) -> Iterator[Label]:
+    """The labels of the bytes from `start` to `stop` of those that are labelled."""
+    at = 0
+    for name, first, count in labels:
+        low, high = max(start, at), min(stop, at + count)
+        if low < high:
+            yield name, first + low - at, high - low
+        at += count
+
+
+def _merged(labels: Iterable[Label]) -> tuple[Label, ...]:
+    """The labels, neighbouring bytes of one value as one."""
+    found: list[Label] = []
+    for name, first, count in labels:
+        if found and found[-1][0] == name and found[-1][1] + found[-1][2] == first:
+            found[-1] = (name, found[-1][1], found[-1][2] + count)
+        else:
+            found.append((name, first, count))
+    return tuple(found)
+
+
+@dataclass
+class _Contents:
+    """What the bytes of all buffers hold: of each the labelled spans in order, with the byte at which each begins."""
+
+    starts: dict[Buffer, list[int]] = field(default_factory=dict)
+    spans: dict[Buffer, list[Label]] = field(default_factory=dict)
+
+    def read(self, home: Home) -> tuple[Label, ...]:
+        """The labels of a home in order, without those of bytes that nothing was written to."""
+        low, high = self._touched(home)
+        starts, spans = self.starts.get(home.buffer, []), self.spans.get(home.buffer, [])
+        found = []
+        for at, (name, first, count) in zip(starts[low:high], spans[low:high], strict=True):
+            begin, end = max(at, home.start), min(at + count, home.start + home.nbytes)
+            found.append((name, first + begin - at, end - begin))
+        return tuple(found) if len(found) == 1 else _merged(found)
+
+    def names(self, home: Home) -> str:
+        return ", ".join(dict.fromkeys(name for name, _, _ in self.read(home)))
+
+    def write(self, home: Home, labels: Sequence[Label]) -> None:
+        starts, spans = self.starts.setdefault(home.buffer, []), self.spans.setdefault(home.buffer, [])
+        low, high = self._touched(home)
+        stop = home.start + home.nbytes
+        kept: list[tuple[int, Label]] = []
+        for at, (name, first, count) in zip(starts[low:high], spans[low:high], strict=True):
+            if at < home.start:
+                kept.append((at, (name, first, home.start - at)))
+            if at + count > stop:
+                kept.append((stop, (name, first + stop - at, at + count - stop)))
+        kept += zip(accumulate((count for _, _, count in labels), initial=home.start), labels, strict=False)
+        kept.sort()  # by where they begin
+        starts[low:high] = [at for at, _ in kept]
+        spans[low:high] = [label for _, label in kept]
+
+    def _touched(self, home: Home) -> tuple[int, int]:
+        """The numbers of the spans that a home has bytes of, from and to."""
+        starts, spans = self.starts.get(home.buffer, []), self.spans.get(home.buffer, [])
+        low = bisect_right(starts, home.start)
+        if low and starts[low - 1] + spans[low - 1][2] > home.start:
+            low -= 1
+        return low, max(low, bisect_left(starts, home.start + home.nbytes))

@@ -1,0 +1,75 @@
+"""Reshapes and transposes of each other become one, or none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from autosched.graph.graph import Graph, Node
+from autosched.graph.passes.layout.reshape_chains import one_chain
+from autosched.graph.passes.operator_properties import UNARY
+from autosched.graph.passes.remove_identities import drop_identity
+from autosched.graph.passes.rewrite import Change, made_by, new_name, read_once, rewrite
+
+
+def merge_layouts(graph: Graph) -> Graph:
+    """Composes reshapes and transposes, cancels those around elementwise nodes, and takes transposed weights as the
+    products with them do."""
+    return rewrite(graph, drop_identity, one_chain, _cancel_around, _linear_instead)
+
+
+def permutation(node: Node) -> tuple[int, ...]:
+    """Where each dimension of a transpose's result comes from."""
+    return cast("tuple[int, ...]", node.attributes["perm"])
+
+
+def composed(first: tuple[int, ...], then: tuple[int, ...]) -> tuple[int, ...]:
+    """The permutation of transposing by `first`, then by `then`."""
+    return tuple(first[axis] for axis in then)
+
+
+def _cancel_around(graph: Graph, node: Node) -> Change | None:
+    """f(x), where x is reshaped or transposed, goes through elementwise f, and is put back."""
+    if node.operator not in ("reshape", "transpose"):
+        return None
+    between: list[Node] = []
+    name = node.inputs[0]
+    while name is not None and read_once(graph, name) and (step := made_by(graph, name, *UNARY)) is not None:
+        between.append(step)
+        name = step.inputs[0]
+    before = made_by(graph, name, node.operator)
+    if before is None or not between or not _undoes(graph, before, node):
+        return None
+    nodes: list[Node] = []
+    source = before.inputs[0]
+    for step in reversed(between):
+        made = node.outputs[0] if step is between[0] else new_name(graph, step, "in_order")
+        nodes.append(replace(step, inputs=(source,), outputs=(made,)))
+        source = made
+    return Change(tuple(nodes))
+
+
+def _undoes(graph: Graph, before: Node, after: Node) -> bool:
+    if before.operator == "transpose":
+        perm = composed(permutation(before), permutation(after))
+        return perm == tuple(range(len(perm)))
+    return graph.values[before.used[0]].shape == graph.values[after.outputs[0]].shape
+
+
+def _linear_instead(graph: Graph, node: Node) -> Change | None:
+    """linear(x, w, b) for x @ w.T + b that is written as matmul of a transpose, or as gemm."""
+    if node.operator == "matmul":
+        turned = made_by(graph, node.inputs[1], "transpose")
+        is_flat = all(len(graph.values[name].shape) >= 2 for name in node.used)
+        if turned is None or permutation(turned) != (1, 0) or not is_flat:
+            return None
+        return Change((replace(node, operator="linear", inputs=(node.inputs[0], turned.inputs[0])),))
+    if node.operator != "gemm":
+        return None
+    told = {"alpha": 1.0, "beta": 1.0, "trans_a": False, "trans_b": False, **node.attributes}
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    features = graph.values[node.outputs[0]].shape[-1:]
+    plain = told["alpha"] == told["beta"] == 1 and told["trans_b"] and not told["trans_a"]
+    if not plain or (bias is not None and graph.values[bias].shape != features):
+        return None
+    return Change((replace(node, operator="linear", attributes={}),))

@@ -1,0 +1,1 @@
+"""Instructions beyond arithmetic of one element: dot products, products of matrices, tile copies, atomics."""

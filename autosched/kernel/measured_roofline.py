@@ -1,0 +1,54 @@
+"""What the machine can do at most: the yardstick of a network's kernels."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from autosched.ir.dtype import DTYPES
+from autosched.kernel.device import PEAK_SHARE, Device
+from autosched.kernel.request import Request
+from autosched.kernel.roofline import LARGEST, SMALLEST, Roof, compulsory_bytes, measure_gpu_roof, measure_roof
+from autosched.measure.host import device_lock
+from autosched.runtime.gpu.tensor_pipes import pipes_of
+from autosched.runtime.peak import measure_fma_gflops
+from autosched.target import GpuFacts
+
+
+class Roofs:
+    """What the machine can do, measured when first asked."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._bandwidths: dict[int, float] = {}
+        self._of_gpu: dict[str, Roof] = {}
+
+    @cached_property
+    def _peak_gflops(self) -> float:
+        with device_lock("cpu"):
+            return measure_fma_gflops(self._device.target, self._device.threads)
+
+    def roof(self, n_bytes: int, dtype: str) -> Roof:
+        """For that many bytes, rounded down to a power of 4: fewer lie nearer."""
+        gpu = self._device.target.gpu
+        if gpu is not None:
+            return self._gpu_roof(gpu, dtype)
+        exponent = min(max(n_bytes, SMALLEST), LARGEST).bit_length() - 1
+        size = 1 << (exponent - exponent % 2)
+        if size not in self._bandwidths:
+            self._bandwidths[size] = measure_roof(self._device.target, self._device.threads, size, None).bandwidth
+        return Roof(1e9 * PEAK_SHARE.get(dtype, 0.0) * self._peak_gflops, self._bandwidths[size])
+
+    def _gpu_roof(self, gpu: GpuFacts, dtype: str) -> Roof:
+        """Of the quickest pipe that multiplies the type, and of the memory past the caches, as candidates are timed. In
+        a network, where a kernel's operands may be in the last cache, less time is possible."""
+        pipes = [name for name in pipes_of(gpu) if name.partition(".")[2] == dtype]
+        pipe = pipes[-1] if pipes and self._device.target.backend.has_matrices else DTYPES[dtype].computes_in
+        if pipe not in self._of_gpu:
+            self._of_gpu[pipe] = measure_gpu_roof(self._device.target, LARGEST, pipe)
+        return self._of_gpu[pipe]
+
+    def least_s(self, request: Request) -> float:
+        """The least seconds of a kernel, by its operations and by the bytes that it must read and write."""
+        problem = request.problem
+        n_bytes = compulsory_bytes(problem.dag)
+        return self.roof(n_bytes, problem.dtype).seconds(problem.dag.flops, n_bytes)

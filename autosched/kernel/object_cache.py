@@ -1,0 +1,56 @@
+"""Kernels that were built before, by the key of their recipe: the fields of a `KernelObject`, the keys of its parts,
+and its code. A kernel of which a part is gone is as good as absent."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from autosched.kernel.compilation_units import find_part
+from autosched.kernel.disk_cache import keep, read_kept
+from autosched.kernel.spec import KernelObject, Recipe
+from autosched.measure.protocol import ProtocolError, checked
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """The fields of a `KernelObject` beside its code; `parts`: the keys of its parts."""
+
+    name: str
+    array_bytes: tuple[int, ...]
+    workspace_bytes: int
+    packed_bytes: int
+    winograd: int
+    steps: str
+    sketch: str
+    estimate_s: float
+    parts: tuple[str, ...]
+
+
+def find_object(recipe: Recipe) -> KernelObject | None:
+    """The kernel of a recipe if it was built before."""
+    found = read_kept(recipe.key)
+    if found is None:
+        return None
+    try:
+        facts: _Facts = checked(found[0], _Facts, "a kernel")
+    except ProtocolError:
+        return None
+    if facts.name != recipe.name or min(facts.workspace_bytes, facts.packed_bytes, facts.winograd) < 0:
+        return None
+    parts = [find_part(key) for key in facts.parts]
+    kept = tuple(part for part in parts if part is not None)
+    if len(kept) < len(parts):
+        return None
+    return KernelObject(
+        facts.name, facts.array_bytes, facts.workspace_bytes, facts.packed_bytes, facts.winograd, facts.steps,
+        found[1], facts.sketch, facts.estimate_s, kept,
+    )  # fmt: skip
+
+
+def keep_object(recipe: Recipe, made: KernelObject) -> None:
+    """Writes a kernel for later; its parts are there. Raises UsageError where the directory cannot be used."""
+    facts = _Facts(
+        made.name, made.array_bytes, made.workspace_bytes, made.packed_bytes, made.winograd, made.steps, made.sketch,
+        made.estimate_s, tuple(part.key for part in made.parts),
+    )  # fmt: skip
+    keep(recipe.key, asdict(facts), made.code)

@@ -1,0 +1,91 @@
+"""A process that builds kernels of networks: `python -m autosched.kernel.pool_worker PARENT_PID MEMORY_LIMIT`.
+
+Requests and answers are frames of `measure.protocol` with the messages below. LLVM may end the process: then another
+one builds the kernel from another candidate. MEMORY_LIMIT is in bytes, 0 for none.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import traceback
+from dataclasses import dataclass
+
+from autosched.errors import AutoschedError
+from autosched.kernel.object_cache import keep_object
+from autosched.kernel.spec import NOT_BUILT, Recipe, make_kernel
+from autosched.measure.protocol import Numbered
+from autosched.measure.worker import harden, lower_limit, requests, send, take_pipes
+
+
+@dataclass(frozen=True)
+class MakeKernel:
+    """Build the kernel of a recipe, without its first `passed_over` candidates, and write it into the cache."""
+
+    id: int
+    recipe: Recipe
+    passed_over: int
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The kernel is in the cache."""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class Unbuilt:
+    """No kernel can be made of the recipe."""
+
+    id: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What is wrong is not the kernel: the cache cannot be used, say."""
+
+    id: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Bug:
+    """An exception that no input should cause."""
+
+    id: int
+    traceback: str
+
+
+REQUESTS: dict[str, type] = {MakeKernel.__name__: MakeKernel}
+REPLIES: dict[str, type] = {c.__name__: c for c in (Kept, Unbuilt, Refused, Bug)}
+
+
+def main() -> int:
+    harden(int(sys.argv[1]))
+    if memory_limit := int(sys.argv[2]):
+        lower_limit(resource.RLIMIT_DATA, memory_limit)
+    stream, out = take_pipes()
+    for message in requests(stream, REQUESTS):
+        send(out, _answer(message))
+    return 0
+
+
+def _answer(message: MakeKernel) -> Numbered:
+    recipe = message.recipe
+    try:
+        keep_object(recipe, make_kernel(recipe, message.passed_over))
+    except NOT_BUILT as error:
+        return Unbuilt(message.id, str(error))
+    except AutoschedError as error:
+        return Refused(message.id, str(error))
+    except MemoryError:
+        return Unbuilt(message.id, "its build process ran out of memory")
+    except Exception:  # a bug, to be raised where somebody sees it
+        return Bug(message.id, traceback.format_exc())
+    return Kept(message.id)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,97 @@
+"""What is asked for, a kernel of a workload for a device; from a lowered schedule to its code, and on to a callable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from autosched.errors import UsageError
+from autosched.ir.instructions.precision import EXACT
+from autosched.kernel.device import Device
+
+if TYPE_CHECKING:
+    from autosched.codegen import Source
+    from autosched.ir.stmt import Func
+    from autosched.runtime.gpu.kernel import GpuKernel
+    from autosched.runtime.kernel import Kernel
+    from autosched.runtime.spec import ArraySpec
+    from autosched.schedule import Step
+    from autosched.target import Target
+    from autosched.te import ComputeDAG, Tensor
+    from autosched.tuner.definition import Definition
+
+
+@dataclass(frozen=True)
+class Request:
+    """`problem` is what a kernel computes, `device` what it runs on, which the user calls `target_text`.
+    `in_network`: it is one of a network's, which run one behind the other."""
+
+    problem: Definition
+    device: Device
+    target_text: str = "cpu"
+    in_network: bool = False
+
+    @cached_property
+    def collapsed(self) -> ComputeDAG:
+        """The graph that schedules are for; the user's own is the problem's."""
+        from autosched.te.rewrites.collapse import collapse
+
+        return collapse(self.problem.dag)
+
+    def check(self) -> None:
+        """Raises UsageError where weights are declared, or a larger error is accepted, for a device that has nothing
+        of it."""
+        from autosched.te.rewrites.precision import allowed_precision
+
+        dag, target = self.problem.dag, self.device.target
+        if dag.winograd:
+            check_winograd(target)
+        precision = allowed_precision(dag)
+        if precision != EXACT and not target.backend.has_matrices:
+            raise UsageError(
+                f"products of float32 by {precision} are for CUDA only, and the target is {target.kind}: "
+                "leave out precision"
+            )
+        if dag.weights and not target.backend.has_weights:
+            raise UsageError(
+                f"weights are prepared ahead of time for processors only so far, and the target is {target.kind}: "
+                f"leave out the weights ({', '.join(dag.weights)})"
+            )
+
+    def source(
+        self, nest: Func, steps: tuple[Step, ...], values: Mapping[str, int], target: Target | None = None
+    ) -> Source:
+        """The code of a schedule with `values` for the parameters of its `steps`; `nest` is what it was lowered to.
+
+        For another `target` than the device's where one is given.
+        """
+        from autosched.codegen import Origin, build_source
+
+        problem = self.problem
+        title = f"autosched: {problem.name.rpartition(':')[2]} {problem.shape} {problem.dtype}"
+        origin = Origin(title, steps, values)
+        return build_source(nest, values, target or self.device.target, self.device.threads, origin)
+
+    def load(self, source: Source) -> Kernel | GpuKernel:
+        """A callable kernel over arrays of the user's shapes."""
+        from autosched.runtime.backends import load
+
+        dag = self.problem.dag
+        return load(source, self.device.target, specs(dag.inputs), specs(dag.outputs), dag.weights)
+
+
+def specs(tensors: Sequence[Tensor]) -> tuple[ArraySpec, ...]:
+    """What callers pass for `tensors`: the user's shapes, not those of the collapsed graph."""
+    from autosched.runtime.spec import ArraySpec
+
+    return tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in tensors)
+
+
+def check_winograd(target: Target) -> None:
+    """Raises UsageError for a kind of target that has no such kernels."""
+    if not target.backend.has_winograd:
+        raise UsageError(
+            f"Winograd convolutions are for processors only so far, and the target is {target.kind}: leave out winograd"
+        )

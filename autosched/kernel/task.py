@@ -1,0 +1,198 @@
+"""From a request to what is searched and recorded: its sketches and the cost model over them, and a run of its own."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from autosched.errors import NoValidCandidate, StoreError
+from autosched.kernel.request import Request
+from autosched.tuner.task_info import Subject
+
+if TYPE_CHECKING:
+    from autosched.codegen import Source
+    from autosched.store import Database, WorkloadRow
+    from autosched.tuner.policy import Narrow
+    from autosched.tuner.protocols import Candidate
+    from autosched.tuner.recorder import DatabaseRecorder
+    from autosched.tuner.task import Task
+    from cost_model.experience import Experience
+    from search_spaces.partial_sketch import SketchRule
+    from search_spaces.space import Sketch
+
+Made = TypeVar("Made")
+
+RELATIVES = 8  # of an operator's other shapes, the nearest, whose records a search starts from
+BEST_OF_RELATIVE = 8  # records of such a shape, until one is of a sketch that the new one has as well
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is the user's in a search space: rules before the built-in ones, and what becomes of the sketches.
+
+    Without `analytic` the cost model does not know its own analytic latency: it learns from nothing.
+    """
+
+    rules: tuple[SketchRule, ...] = ()
+    narrow: Narrow | None = None
+    analytic: bool = True
+
+
+def make_task(
+    request: Request, chosen: Space | None = None, name: str = "kernel", experience: Experience | None = None
+) -> tuple[Task, tuple[Sketch, ...]]:
+    """The task: sketches, lowered once each, and the cost model over them, which learns from other tasks where these
+    have the `experience` too. `name`: what its kernels are called."""
+    from autosched.lower import lower
+    from autosched.tuner.task import Task
+    from autosched.tuner.time_bound import bound_of
+    from cost_model import CostModel
+    from search_spaces import space
+    from search_spaces.cpu.fused_reductions import MARK
+
+    problem, device, chosen = request.problem, request.device, chosen or Space()
+    found = device.hardware.sketches(request.collapsed, device, chosen.rules)
+    if request.in_network:  # in a network kernels are joined to be one nest
+        found = tuple(s for s in found if MARK in s.name) or found
+    found = chosen.narrow(found) if chosen.narrow and found else found
+    if not found:
+        raise NoValidCandidate(
+            f"no sketch rule of the target {request.target_text} applies to {problem.name}: report this workload"
+        )
+    names = [tuple(p.name for p in sketch.params) for sketch in found]
+    nests = [lower(sketch.state, name) for sketch in found]
+    model = CostModel(
+        nests, names, device.target, device.threads, analytic=chosen.analytic, experience=experience,
+        weights_in=problem.dag.weights_in,
+    )  # fmt: skip
+
+    def emit(i: int, values: Mapping[str, int]) -> Source:
+        return request.source(nests[i], found[i].state.steps, values)
+
+    bound = bound_of(problem.dag, problem.dtype, device.target, device.threads)
+    return Task(_subject(request), found, space, model, emit, request.load, bound), found
+
+
+def analytic_best(task: Task, n: int, make: Callable[[Candidate], Made]) -> list[tuple[Candidate, Made]]:
+    """The first `n` candidates of the analytic draft that can be expressed, with what `make` makes of them, their code
+    say; at least one."""
+    from autosched.tuner.search import Search
+
+    search = Search(task.space, task.sketches, task.model, seed=0)
+    found: list[tuple[Candidate, Made]] = []
+    error: Exception | None = None
+    for candidate in search.propose(0, 2 * n, "draft"):
+        try:
+            found.append((candidate, make(candidate)))
+        except Exception as failure:  # a bug of code generation costs its candidate only
+            error = failure
+        if len(found) == n:
+            break
+    if not found:
+        raise NoValidCandidate(f"no candidate of {task.subject.workload} can be generated: {error}") from error
+    return found
+
+
+def _subject(request: Request) -> Subject:
+    from autosched.te.rewrites.precision import allowed_precision
+
+    problem, dag = request.problem, request.problem.dag
+    return Subject(
+        workload=problem.name,
+        shape=problem.shape,
+        dtype=problem.dtype,
+        target=request.target_text,
+        threads=request.device.threads,
+        flops=dag.flops,
+        weights=dag.weights,
+        winograd=dag.winograd,
+        precision=allowed_precision(dag),
+    )
+
+
+def task_key(request: Request) -> tuple[str, str, int]:
+    """What the records of a task have in common: its workload's hash, its target's fingerprint, its threads."""
+    device = request.device
+    return request.problem.dag.content_hash, device.target.fingerprint, device.threads
+
+
+def start_run(
+    database: Database, request: Request, task: Task, sketches: tuple[Sketch, ...], seed: int, resume: bool
+) -> DatabaseRecorder:
+    """A new run in the database, starting from all records of its task if it resumes.
+
+    What was not verified here is no record to beat: it only says where to look first.
+    """
+    from autosched.schedule import steps_to_json
+    from autosched.store import TargetRow, WorkloadRow
+    from autosched.tuner.recorder import DatabaseRecorder
+
+    def steps(candidate: Candidate) -> str:
+        return steps_to_json(sketches[candidate.sketch].state, task.values(candidate))
+
+    problem, device, key = request.problem, request.device, task_key(request)
+    resumed = tuple(database.records(*key)) if resume else ()
+    known = database.best(*key, n=None)
+    ours, claims = [r for r in known if r.verified], tuple(r for r in known if not r.verified)
+    workload_hash, fingerprint, threads = key
+    near = nearest_shapes(problem.spec, database.workloads())[:RELATIVES]
+    relatives = [tuple(database.best(w.hash, fingerprint, threads, BEST_OF_RELATIVE)) for w in near]
+    others = (claims[:BEST_OF_RELATIVE], *relatives)
+    workload = WorkloadRow(workload_hash, problem.name, problem.spec)
+    target = TargetRow(fingerprint, json.dumps(asdict(device.target), sort_keys=True))
+    run_id = database.start_run(workload, target, threads, seed)
+    return DatabaseRecorder(database, run_id, task, steps, resumed, ours[0].seconds if ours else None, others)
+
+
+def nearest_shapes(spec: str, workloads: Iterable[WorkloadRow]) -> list[WorkloadRow]:
+    """The workloads that differ from `spec` in whole numbers only, or in where their weights lie, the nearest first."""
+    from autosched.store.records import parse_data
+
+    data = json.loads(spec)
+    mine, my_numbers = without_numbers(data)
+    found = []
+    for workload in workloads:
+        with suppress(StoreError, TypeError, AttributeError, KeyError):  # of another version, or from elsewhere
+            their_data: Any = parse_data(workload.spec)
+            theirs, numbers = without_numbers(their_data)
+            if theirs == mine and (numbers, their_data.get("weights_in")) != (my_numbers, data.get("weights_in")):
+                found.append((apart(my_numbers.values(), (numbers[name] for name in my_numbers)), workload))
+    return [workload for _, workload in sorted(found, key=lambda pair: pair[0])]
+
+
+def apart(numbers: Iterable[int], others: Iterable[int]) -> float:
+    """How far numbers are from as many others: the sum of the binary logarithms of what they differ by, as a factor."""
+    return sum(abs(math.log2((abs(a) + 1) / (abs(b) + 1))) for a, b in zip(numbers, others, strict=True))
+
+
+def without_numbers(spec: Any) -> tuple[dict[str, Any], dict[str, int]]:
+    """A spec with a None for each number among its arguments, or, of a kernel of a network, for each size and each
+    number among the attributes of its operators, wherever its weights lie; and these by where they stand."""
+    numbers: dict[str, int] = {}
+    parts = {"args": _none_for_numbers(spec["args"], "args", numbers)}
+    if "graph" in spec:
+        graph = spec["graph"]
+        inputs = [
+            [_none_for_numbers(shape, f"input {n}", numbers), dtype] for n, (shape, dtype) in enumerate(graph["inputs"])
+        ]
+        nodes = [
+            [operator, used, made, _none_for_numbers(attributes, f"node {n}", numbers)]
+            for n, (operator, used, made, attributes) in enumerate(graph["nodes"])
+        ]
+        parts["graph"] = {**graph, "inputs": inputs, "nodes": nodes}
+    return {name: part for name, part in {**spec, **parts}.items() if name != "weights_in"}, numbers
+
+
+def _none_for_numbers(data: Any, place: str, numbers: dict[str, int]) -> Any:
+    if isinstance(data, dict):
+        return {name: _none_for_numbers(value, f"{place} {name}", numbers) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_none_for_numbers(value, f"{place} {n}", numbers) for n, value in enumerate(data)]
+    if isinstance(data, int) and not isinstance(data, bool):
+        numbers[place] = data
+        return None
+    return data

@@ -1,0 +1,71 @@
+"""Arrays on a device at a glance: the way that most calls take.
+
+The rules for arrays stand in `runtime.gpu.foreign`. Here it is only seen whether all of them hold: each array is one of
+ours or exactly a torch tensor, dense, aligned, and of the shape and type that the kernel asks for. Neither is asked by
+its protocols, in which torch alone takes 10 us for an array. Of anything else nothing is said, and the caller goes by
+the protocols, which convert what they may and say what is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from autosched.runtime.gpu.arrays import DeviceArray, DeviceBlock
+from autosched.runtime.gpu.device import GpuDevice, Stream
+from autosched.runtime.gpu.devices import GPUS
+from autosched.runtime.gpu.foreign_arrays import VECTOR_BYTES, stream_handle
+from autosched.runtime.spec import ArraySpec
+from autosched.runtime.tensors import is_lazy
+
+
+class Glance:
+    """Of the arrays of a function: `specs`, of which the first `n_inputs` are read alone."""
+
+    def __init__(self, device: GpuDevice, specs: Sequence[ArraySpec], n_inputs: int) -> None:
+        self._device, self._n_inputs = device, n_inputs
+        self._wanted = [(spec.shape, spec.numpy_dtype, spec.dtype, spec.nbytes) for spec in specs]
+        self._has_addresses = GPUS[device.kind].has_addresses
+
+    def blocks(self, values: Sequence[Any], first: int = 0) -> list[DeviceBlock] | None:
+        """The memory of arrays, which are those from number `first` on; None where one is not seen to fit. Torch's are
+        in order on the stream that torch works on now."""
+        torch = sys.modules.get("torch") if self._has_addresses else None
+        tensor = getattr(torch, "Tensor", None)  # None too while another thread imports it
+        found = []
+        for n, value in enumerate(values, first):
+            if type(value) is DeviceArray:
+                block = self._of_ours(n, value)
+            else:
+                block = self._of_torch(n, value, torch) if type(value) is tensor else None
+            if block is None:
+                return None
+            found.append(block)
+        return found
+
+    def torch_stream(self) -> Stream:
+        """The one that torch works on now."""
+        return stream_handle(self._device, sys.modules["torch"].cuda.current_stream(0).cuda_stream)
+
+    def _of_ours(self, n: int, array: DeviceArray) -> DeviceBlock | None:
+        shape, dtype, _, _ = self._wanted[n]
+        block = array.block
+        fits = array.shape == shape and array.dtype == dtype and block.device is self._device
+        is_allowed = n < self._n_inputs or not block.read_only
+        is_aligned = not self._has_addresses or self._device.address(block.memory) % VECTOR_BYTES == 0
+        return block if fits and is_allowed and is_aligned else None
+
+    def _of_torch(self, n: int, x: Any, torch: Any) -> DeviceBlock | None:
+        shape, _, name, nbytes = self._wanted[n]
+        if not (x.is_cuda and x.get_device() == 0 and x.shape == shape and x.dtype is getattr(torch, name, None)):
+            return None
+        if not x.is_contiguous() or x.layout is not torch.strided or x.requires_grad or is_lazy(x):
+            return None
+        try:
+            address = x.data_ptr()
+        except RuntimeError:  # a tensor of torch's own transforms, without memory
+            return None
+        if address % VECTOR_BYTES:
+            return None
+        return DeviceBlock(self._device, self._device.adopt(address, nbytes), x)

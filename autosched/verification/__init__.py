@@ -1,0 +1,1 @@
+"""Networks against the reference: outputs and each kernel, on sample inputs, within tolerances, in a forked process."""

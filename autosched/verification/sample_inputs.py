@@ -1,0 +1,126 @@
+"""Inputs for a network that nobody has given any: normal ones, and structured ones, in which neighbours differ.
+
+Integers that index something are drawn over its places, other ones of more than 8 bits are 0 or 1, as masks are. What
+stands below a logarithm, a root or a divisor is positive. All follow from how the first nodes use an input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from autosched.graph.fusion.node_properties import Kind, facts_of
+from autosched.graph.graph import Array, Graph, Node
+from autosched.graph.index_checks import needs_of
+from autosched.graph.operators import build
+from autosched.ir.dtype import DTYPES
+from autosched.ir.visit import loads
+from autosched.te import ComputeDAG, placeholder
+from autosched.te.reference.inputs import positive_inputs
+from autosched.te.tensor import PlaceholderOp
+
+NORMAL = "normal"  # the kind of inputs that are drawn
+PERIOD = 31  # of structured numbers: a prime, so that rows of most lengths differ
+
+
+@dataclass(frozen=True)
+class InputSet:
+    """Arrays by the names of the network's inputs; `kind` says what they are."""
+
+    kind: str
+    arrays: Mapping[str, Array]
+
+
+@dataclass
+class _Use:
+    """What the nodes that read a value need of it. `places`: how many there are to index; 0: it is no index."""
+
+    places: int = 0
+    positive: bool = False
+
+    def add(self, other: _Use) -> None:
+        self.places = min(self.places, other.places) if self.places and other.places else self.places or other.places
+        self.positive = self.positive or other.positive
+
+
+def input_sets(graph: Graph, given: Mapping[str, Array] | None = None, seed: int = 0) -> tuple[InputSet, ...]:
+    """Normal inputs, or those that are `given`, and structured ones; these have the integers that are given."""
+    uses = {} if given else _uses(graph)
+    rng = np.random.default_rng(seed)
+    first, structured = dict[str, Array](), dict[str, Array]()
+    for n, name in enumerate(graph.inputs):
+        value, use = graph.values[name], uses.get(name, _Use())
+        count = np.arange(math.prod(value.shape)).reshape(value.shape) + n
+        if DTYPES[value.dtype].is_float:
+            drawn, counted = _floats(rng.standard_normal(value.shape), count, use.positive)
+        else:
+            low, high = _integers(value.dtype, use)
+            drawn, counted = rng.integers(low, high + 1, value.shape), low + count % (high + 1 - low)
+        dtype = DTYPES[value.dtype].numpy_dtype
+        first[name] = drawn.astype(dtype) if given is None else given[name]
+        keeps = given is not None and not DTYPES[value.dtype].is_float
+        structured[name] = first[name] if keeps else counted.astype(dtype)
+    return InputSet(NORMAL if given is None else "given", first), InputSet("structured", structured)
+
+
+def _floats(drawn: Array, count: Array, positive: bool) -> tuple[Array, Array]:
+    """Normal and structured ones, none near 0 where they must be positive: errors would explode there."""
+    counted = (count % PERIOD - PERIOD // 2) / PERIOD
+    return (np.abs(drawn) + 0.5, np.abs(counted) + 0.5) if positive else (drawn, counted)
+
+
+def _integers(dtype: str, use: _Use) -> tuple[int, int]:
+    """The least and the greatest integer that an input is drawn from."""
+    if use.places:
+        return 0, use.places - 1
+    if DTYPES[dtype].kind == "b" or DTYPES[dtype].nbytes > 1:
+        return int(use.positive), 1
+    return DTYPES[dtype].integer_range
+
+
+def _uses(graph: Graph) -> dict[str, _Use]:
+    """How inputs are used, by name: by the nodes that read them, or what is made of them element by element."""
+    near = set(graph.inputs)
+    readers: list[tuple[Node, bool]] = []
+    for node in graph.nodes:
+        if near.isdisjoint(node.used):
+            continue
+        facts = facts_of(node, graph)
+        passes_on = facts.kind is not Kind.GENERAL and not facts.is_indirect
+        readers.append((node, passes_on))
+        near.update(node.outputs if passes_on else ())
+    uses: dict[str, _Use] = {}
+    for node, passes_on in reversed(readers):
+        for name, use in _own_uses(node, graph):
+            uses.setdefault(name, _Use()).add(use)
+        if passes_on:
+            below = _Use()
+            for name in node.outputs:
+                below.add(uses.get(name, _Use()))
+            for name in node.used:
+                uses.setdefault(name, _Use()).add(below)
+    return uses
+
+
+def _own_uses(node: Node, graph: Graph) -> Iterator[tuple[str, _Use]]:
+    """What a node needs of its operands: of indices as such, and what its expression says."""
+    for need in needs_of(node, graph.values):
+        yield need.ids, _Use(places=need.high + 1)
+    labels = {name: f"x{n}" for n, name in enumerate(node.used)}
+    names = {label: name for name, label in labels.items()}
+    tensors = {n: placeholder(graph.values[n].shape, graph.values[n].dtype, labels[n]) for n in node.used}
+    made = build(node, [None if name is None else tensors[name] for name in node.inputs])
+    if all(isinstance(t.op, PlaceholderOp) for t in made):
+        return
+    dag = ComputeDAG(made)
+    for label in positive_inputs(dag):
+        yield names[label], _Use(positive=True)
+    for op in dag.stages:
+        for load in dag.reads(op):
+            for index, extent in zip(load.indices, dag.tensors[load.buffer].shape, strict=True):
+                for inner in loads(index):
+                    if inner.buffer in names and DTYPES[inner.dtype].is_integer:
+                        yield names[inner.buffer], _Use(places=extent)

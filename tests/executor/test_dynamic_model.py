@@ -1,0 +1,177 @@
+"""Networks whose sizes vary: a program for each choice, from the schedules and with the weights of others."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+import autosched as at  # noqa: E402
+from autosched.errors import UsageError  # noqa: E402
+from autosched.executor import dynamic_model as module  # noqa: E402
+from autosched.graph.interpret import interpret  # noqa: E402
+from autosched.graph.onnx import load_onnx  # noqa: E402
+from autosched.kernel.task import apart  # noqa: E402
+from autosched.kernel.transfer import form_of  # noqa: E402
+from tests.graph.onnx.models import model, node  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """y = softmax(relu(x u) v) over rows of any number, in any number of images."""
+    rng = np.random.default_rng(0)
+    constants = {"u": rng.standard_normal((13, 24), "float32"), "v": rng.standard_normal((24, 7), "float32")}
+    nodes = [node("MatMul", ["x", "u"], ["h"]), node("Relu", ["h"], ["r"]), node("MatMul", ["r", "v"], ["s"])]
+    nodes.append(node("Softmax", ["s"], ["y"], axis=1))
+    made = tmp_path_factory.mktemp("varying") / "net.onnx"
+    onnx.save(model(nodes, {"x": ["batch", "rows", 13]}, constants=constants), made)
+    return made
+
+
+def right(path: Path, x: Any) -> Any:
+    graph = load_onnx(path, {"batch": x.shape[0], "rows": x.shape[1]})
+    return interpret(graph, {"x": x})["y"]
+
+
+def test_each_size_has_a_program_of_its_own(path: Path) -> None:
+    net = at.load_dynamic(path, threads=1)
+    rng = np.random.default_rng(1)
+    for batch, rows in ((2, 5), (1, 1), (3, 17), (2, 5), (1, 6), (7, 1)):
+        x = rng.standard_normal((batch, rows, 13), "float32")
+        np.testing.assert_allclose(net(x), right(path, x), rtol=1e-5, atol=1e-6)
+        out = np.zeros((batch, rows, 7), "float32")
+        assert net(x=x, out=out) is out
+        np.testing.assert_array_equal(out, net(x))
+    assert net.sizes[-1] == {"batch": 7, "rows": 1}
+    assert len(net.sizes) == 5
+    assert "5 programs" in repr(net)
+
+
+def test_a_program_takes_over_schedules_and_weights(path: Path) -> None:
+    net = at.load_dynamic(path, threads=1)
+    first, second = net.of(batch=2, rows=64), net.of(batch=2, rows=61)
+    assert not any(task.recipe.steps for task in first.tasks)
+    steps = {form_of(task.recipe.spec).structure: task.kernel.steps for task in first.tasks}
+    for task in second.tasks:
+        assert task.recipe.steps == steps[form_of(task.recipe.spec).structure]
+    assert second.block is first.block
+    for name, array in first.program.graph.constants.items():
+        assert second.program.graph.constants[name] is array
+    assert net.of(rows=64, batch=2) is not None
+    assert [size["rows"] for size in net.sizes] == [61, 64]
+
+
+def test_the_nearest_schedule_is_taken(path: Path) -> None:
+    net = at.load_dynamic(path, threads=1)
+    spec = net.of(batch=2, rows=64).tasks[0].recipe.spec
+    forms = [form_of(spec.replace("64", str(rows))) for rows in (64, 80, 8)]
+    assert forms[0].structure == forms[1].structure == forms[2].structure
+    distances = [apart(forms[0].sizes, form.sizes) for form in forms]
+    assert 0 == distances[0] < distances[1] < distances[2]
+    assert form_of(spec.replace("64", "1")).structure != forms[0].structure
+
+
+def test_programs_that_were_not_used_for_longest_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 2)
+    net = at.load_dynamic(path, sizes={"batch": 1}, threads=1)
+    for rows in (2, 3, 2, 4):
+        net(np.zeros((1, rows, 13), "float32"))
+    assert net.sizes == ({"rows": 2}, {"rows": 4})
+    with pytest.raises(UsageError, match="3 combinations of sizes are asked for, and 2 programs are kept"):
+        net.prepare({"rows": (5, 6, 7)})
+
+
+def test_programs_are_made_ahead(path: Path) -> None:
+    net = at.load_dynamic(path, sizes={"batch": (1, 2), "rows": [3]}, threads=1)
+    assert net.sizes == ({"batch": 1, "rows": 3}, {"batch": 2, "rows": 3})
+    with pytest.raises(UsageError, match="sizes of all of batch, rows: rows has none"):
+        at.load_dynamic(path, sizes={"batch": (1, 2)})
+
+
+def test_calls_from_several_threads(path: Path) -> None:
+    net = at.load_dynamic(path, sizes={"batch": 1}, threads=1)
+    rng = np.random.default_rng(3)
+    given = [rng.standard_normal((1, 1 + n % 3, 13), "float32") for n in range(24)]
+    with ThreadPoolExecutor(4) as pool:
+        for x, y in zip(given, pool.map(net, given), strict=True):
+            np.testing.assert_allclose(y, right(path, x), rtol=1e-5, atol=1e-6)
+    assert len(net.sizes) == 3
+
+
+def test_what_is_no_size(path: Path) -> None:
+    net = at.load_dynamic(path, limits={"batch": range(1, 5), "rows": range(4, 17, 4)}, threads=1)
+    for x, reason in (
+        (np.zeros((5, 8, 13), "float32"), "batch is 5, and may be 1 to 4"),
+        (np.zeros((1, 6, 13), "float32"), "rows is 6, and may be 4 to 16 in steps of 4"),
+        (np.zeros((0, 4, 13), "float32"), "batch is 0, and may be 1 to 4"),
+        (np.zeros(3, "float32"), "x has the shape [3], and dimension 1 of it is rows"),
+        ([[[1.0]]], "x must be an array, but got a builtins.list; convert it with np.asarray"),
+    ):
+        with pytest.raises(UsageError) as raised:
+            net(x)
+        assert reason in str(raised.value)
+    assert net.sizes == ()
+    with pytest.raises(UsageError, match=r"x must be float32\[1, 4, 13\], but got float32\[1, 4, 12\]"):
+        net(np.zeros((1, 4, 12), "float32"))
+    with pytest.raises(UsageError, match="varies in batch, rows, got sizes of batch"):
+        net.of(batch=1)
+    with pytest.raises(UsageError, match="takes 1 arrays"):
+        net()
+    with pytest.raises(UsageError, match="does not vary in width, but in batch, rows"):
+        at.load_dynamic(path, limits={"width": range(3)})
+    with pytest.raises(UsageError, match="has no symbolic dimension"):
+        at.load_dynamic(path, sizes={"batch": 1, "rows": 1})
+    with pytest.raises(UsageError, match="the sizes of a saved network are fixed"):
+        at.load_dynamic(path.with_suffix(".asc"))
+    with pytest.raises(UsageError, match="those of a Graph are fixed"):
+        at.load_dynamic(load_onnx(path, {"batch": 1, "rows": 1}))
+
+
+def test_torch_modules_vary_in_all_their_dimensions() -> None:
+    torch = pytest.importorskip("torch")
+    conv = torch.nn.Conv2d(3, 5, 3, padding=1).eval()
+    net = at.load_dynamic(conv, (torch.zeros(1, 3, 8, 8),), threads=1)
+    for shape in ((1, 3, 8, 8), (2, 3, 7, 5)):
+        x = torch.randn(shape)
+        with torch.no_grad():
+            torch.testing.assert_close(net(x), conv(x))
+    assert len(net.sizes) == 2
+
+
+def test_a_torch_module_is_exported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    exported = []
+    export = torch.export.export
+    monkeypatch.setattr(torch.export, "export", lambda *a, **more: exported.append(a) or export(*a, **more))
+
+    class Positions(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            batch, rows, columns = x.shape
+            places = torch.arange(rows, dtype=x.dtype).reshape(1, rows, 1)
+            return torch.cat([x + places, x.flip(1)], 1).reshape(batch, 2 * rows * columns) / rows
+
+    net = at.load_dynamic(Positions(), (torch.zeros(2, 3, 5),), threads=1)
+    for shape in ((2, 3, 5), (3, 7, 2), (4, 2, 13), (1, 3, 5), (1, 7, 4)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(net(x), Positions()(x))
+    assert len(exported) == 2  # images of one are another matter
+
+
+def test_a_torch_module_that_decides_by_its_sizes() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Deciding(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            if x.shape[0] > 4:
+                return x * 2
+            return x.reshape(-1, 3) if x.shape[1] % 3 == 0 else x + int(x.shape[1])
+
+    net = at.load_dynamic(Deciding(), (torch.zeros(3, 6),), threads=1)
+    for shape in ((3, 6), (5, 6), (4, 5), (4, 9), (6, 7), (1, 6), (2, 4)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(net(x), Deciding()(x))

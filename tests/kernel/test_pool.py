@@ -1,0 +1,253 @@
+"""Kernels of networks as object files: from the cache, or built by processes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autosched.errors import InternalError, NoValidCandidate, SplitWarning, UsageError
+from autosched.executor.compile_graph import compile_graph
+from autosched.graph.graph import Graph, Node, Value
+from autosched.graph.interpret import interpret
+from autosched.kernel import disk_cache, pool, versions
+from autosched.kernel.object_cache import find_object
+from autosched.kernel.pool import build_kernels
+from autosched.kernel.spec import KernelObject, Recipe
+from autosched.measure.process import memory_limit
+from autosched.plan.execution_plan import SplitGroup
+from autosched.runtime import processes
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def chain(sizes: list[int]) -> Graph:
+    """Products [3, a] x [a, b] one after the other: a kernel each, all different."""
+    values, nodes, constants = [Value("x0", (3, sizes[0]), "float32")], [], {}
+    for n, (a, b) in enumerate(itertools.pairwise(sizes)):
+        constants[f"w{n}"] = np.random.default_rng(n).normal(size=(a, b)).astype("float32")
+        values += [Value(f"w{n}", (a, b), "float32"), Value(f"x{n + 1}", (3, b), "float32")]
+        nodes.append(Node("matmul", (f"x{n}", f"w{n}"), (f"x{n + 1}",)))
+    return Graph(("x0",), (f"x{len(nodes)}",), tuple(nodes), {v.name: v for v in values}, constants)
+
+
+def check(graph: Graph) -> None:
+    x = np.random.default_rng(7).normal(size=graph.values["x0"].shape).astype("float32")
+    want = interpret(graph, {"x0": x})[graph.outputs[0]]
+    np.testing.assert_allclose(compile_graph(graph, threads=1)(x), want, rtol=1e-4, atol=1e-4)
+
+
+def recipes(graph: Graph) -> list[Recipe]:
+    return [task.recipe for task in compile_graph(graph, threads=1).tasks]
+
+
+def refuse(*_: object) -> KernelObject:
+    raise AssertionError("nothing is to be built")
+
+
+@pytest.mark.parametrize("sizes", [[4, 5], [2, 3, 4, 5, 6]], ids=["here", "in processes"])
+def test_kernels_are_built_once(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = chain(sizes)
+    check(graph)
+    monkeypatch.setattr(pool, "make_kernel", refuse)
+    monkeypatch.setattr(pool, "_started", refuse)
+    check(graph)
+
+
+def test_processes_build_for_several_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool._SPARES.end()
+    check(chain([2, 3, 4, 5, 6]))
+    waiting = [*pool._SPARES._waiting]
+    assert waiting
+    for process in waiting:
+        limits = Path(f"/proc/{process.pid}/limits").read_text()
+        assert next(line for line in limits.splitlines() if line.startswith("Max data size")).split()[3] == str(
+            memory_limit()
+        )
+    check(chain([12, 13, 14, 15]))
+    assert {*waiting} <= {*pool._SPARES._waiting}
+    assert len(pool._SPARES._waiting) <= len(os.sched_getaffinity(0))
+    monkeypatch.setenv("TMPDIR", "/elsewhere")  # another environment needs processes of its own
+    assert pool._SPARES.take(pool._origin(recipes(chain([4, 5])))) is None
+    pool._SPARES.end()
+    assert not any(process.alive for process in waiting)
+
+
+def test_processes_import_nothing_from_a_directory_that_others_can_write(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "re.py").write_text("raise SystemExit(1)")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert tempfile.gettempdir() == str(tmp_path)
+    check(chain([2, 3, 4, 5]))
+
+
+def test_other_code_is_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    (made,) = recipes(chain([4, 5]))
+    others = [
+        Recipe(made.spec, "llvm -mcpu=haswell", 1),
+        Recipe(made.spec, made.target_text, 2),
+        Recipe(made.spec, made.target_text, 1, "[]"),
+        Recipe(made.spec.replace("matmul", "other"), made.target_text, 1),
+    ]
+    assert len({made.key, *(other.key for other in others)}) == 5
+    monkeypatch.setattr(versions, "own_code", lambda: "another autosched")
+    assert Recipe(made.spec, made.target_text, 1).key != made.key
+
+
+def test_a_damaged_file_is_as_good_as_none() -> None:
+    graph = chain([4, 5])
+    (made,) = recipes(graph)
+    path = disk_cache.path_of(made.key)
+    for damaged in (
+        path.read_bytes()[:-1],
+        b"",
+        b"{}\n",
+        b"[]\nx",
+        path.read_bytes().replace(made.name.encode(), b"k"),
+    ):
+        path.write_bytes(damaged)
+        assert find_object(made) is None
+        check(graph)
+        assert find_object(made) is not None
+
+
+def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = (recipes(chain(sizes))[0] for sizes in ([4, 5], [4, 6]))
+    both = sum(path.stat().st_size for path in disk_cache.path_of(new.key).parent.iterdir())
+    monkeypatch.setattr(disk_cache, "LIMIT_BYTES", both + both // 4)
+    (newest,) = recipes(chain([4, 7]))
+    assert [find_object(r) is not None for r in (old, new, newest)] == [False, True, True]
+
+
+def starting(monkeypatch: pytest.MonkeyPatch, programs: list[str], deadline_s: float = 60.0) -> None:
+    """The next build processes run these programs in place of ours, with a deadline; those after them are ours."""
+    pool._SPARES.end()
+    started, usual_s, left = pool._started, pool.BUILD_DEADLINE_S, [*programs]
+
+    def start(origin: pool._Origin) -> pool.BuildProcess:
+        monkeypatch.setattr(pool, "BUILD_DEADLINE_S", deadline_s if left else usual_s)
+        if not left:
+            return started(origin)
+        text = f"import os, signal, sys, time\ndef say(b): os.write(1, len(b).to_bytes(4, 'little') + b)\n{left.pop(0)}"
+        command, pipe = [sys.executable, "-c", text], subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True, bufsize=0)
+        made = pool.BuildProcess(process, Path(os.devnull))
+        made.origin = origin
+        return made
+
+    monkeypatch.setattr(pool, "_started", start)
+
+
+ENDS = "os.kill(0, signal.SIGABRT)"  # as LLVM ends a process
+STOPS = "os.kill(os.getpid(), signal.SIGSTOP); time.sleep(60)"
+
+
+def test_a_process_that_ends_costs_its_candidate_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The first process here ends at its first job, before it has answered."""
+    asked = tmp_path / "asked"
+    starting(monkeypatch, [f"open({str(asked)!r}, 'wb').write(os.read(0, 1 << 16)); {ENDS}"])
+    check(chain([2, 3, 4, 5, 6]))
+    assert b'"passed_over": 0' in asked.read_bytes()
+
+
+def test_a_process_that_always_ends_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting(monkeypatch, [ENDS] * 50)
+    with pytest.raises(NoValidCandidate, match=r"could compile the kernel of matmul, .* killed by SIGABRT"):
+        compile_graph(chain([2, 3, 4, 5, 6]), threads=1)
+
+
+@pytest.mark.parametrize("fault", [STOPS, "time.sleep(60)", "os.kill(0, 9)"], ids=["stops", "hangs", "is killed"])
+def test_a_process_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    deadline_s = 0.3 if fault.startswith("time") else 60.0
+    if fault == STOPS:
+        monkeypatch.setattr(processes, "LOOK_S", 0.05)
+    with monkeypatch.context() as patch:
+        starting(patch, [fault], deadline_s)
+        check(chain([2, 3, 4, 5, 6]))
+    starting(monkeypatch, [fault] * 50, deadline_s)
+    with pytest.raises(NoValidCandidate, match="no process could compile the kernel of matmul, the last time because"):
+        compile_graph(chain([7, 8, 9, 10, 11]), threads=1)
+    assert not pool._SPARES._waiting
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_processes_that_are_struck_at_random_times(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    """It ends in the right result, or in one sentence for a kernel that was struck twice."""
+    monkeypatch.setattr(processes, "LOOK_S", 0.1)
+    pool._SPARES.end()
+    rng, left = random.Random(number), 3
+    poll = pool._Builds._advance
+
+    def advance(self: pool._Builds, process: pool.BuildProcess) -> None:
+        nonlocal left
+        if left and rng.random() < 0.5:
+            left -= 1
+            time.sleep(rng.uniform(0.0, 0.5))
+            os.kill(process.pid, number)
+        poll(self, process)
+
+    monkeypatch.setattr(pool._Builds, "_advance", advance)
+    refusal = ""
+    try:
+        check(chain([3, 4, 5, 6, 7, 8]))
+    except NoValidCandidate as error:
+        refusal = str(error)
+    assert refusal[:64] in ("", "no process could compile the kernel of matmul, the last time bec")
+    assert left < 3
+
+
+def test_what_a_process_cannot_make_it_says() -> None:
+    broken = [Recipe(f'{{"name": "x{n}", "args": {{}}, "dtype": "float32", "graph": 1}}', "cpu", 1) for n in range(4)]
+    with pytest.raises(UsageError, match="the description of a network's kernel cannot be understood"):
+        build_kernels(broken)
+
+
+def test_a_kernel_that_cannot_be_made_is_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no sketch were found for a product with what follows it."""
+    made = pool.make_kernel
+
+    def only_small(given: Recipe, passed_over: int = 0) -> KernelObject:
+        if len(given.request.problem.dag.stages) > 1:
+            raise NoValidCandidate("too much for one kernel")
+        return made(given, passed_over)
+
+    monkeypatch.setattr(pool, "make_kernel", only_small)
+    graph = chain([4, 5])
+    values = {**graph.values, "y": Value("y", (3, 5), "float32")}
+    graph = Graph(graph.inputs, ("y",), (*graph.nodes, Node("relu", ("x1",), ("y",))), values, graph.constants)
+    with pytest.warns(SplitWarning, match=r"matmul relu: each operator is its own kernel.*\(too much for one kernel\)"):
+        model = compile_graph(graph, threads=1)
+    assert [task.name for task in model.tasks] == ["matmul", "relu"]
+    assert model.program.split == (SplitGroup("matmul relu", "too much for one kernel"),)
+    with pytest.warns(SplitWarning):
+        check(graph)
+
+
+@pytest.mark.parametrize(
+    ("answer", "raised"),
+    [
+        ('{"kind": "Bug", "id": 1, "traceback": "what it is"}', InternalError),
+        ('{"kind": "Refused", "id": 1, "reason": "what it is"}', UsageError),
+    ],
+)
+def test_what_is_no_matter_of_the_kernel_is_raised(
+    monkeypatch: pytest.MonkeyPatch, answer: str, raised: type[Exception]
+) -> None:
+    """Bugs, and a cache that cannot be written to: no network is cut into parts for them."""
+    starting(monkeypatch, [f"os.read(0, 1 << 16); say({answer.encode()!r})"] * 50)
+    with pytest.raises(raised, match="what it is"):
+        compile_graph(chain([2, 3, 4, 5, 6, 8]), threads=1)

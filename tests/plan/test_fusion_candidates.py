@@ -1,0 +1,101 @@
+"""Kernels over several reductions in a network: what they compute, which are joined, and where none may be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import autosched as at
+from autosched.graph.graph import Graph, Node, Value
+from autosched.graph.interpret import interpret
+from autosched.graph.steps import Group
+from autosched.kernel.device import Device, find_device
+from autosched.kernel.spec import Recipe
+from autosched.plan import fusion_candidates
+from autosched.plan.execution_plan import prepared, steps_of
+from autosched.plan.fusion_candidates import chains_of, is_chain
+from autosched.plan.fusion_choice import PricedGroup, with_forms
+from search_spaces.cpu.fused_reductions import MARK
+
+
+def bottleneck(n: int = 1, size: int = 13, channels: int = 16, more: tuple[str, ...] = ()) -> Graph:
+    """An inverted bottleneck over images with channels last. `more`: other outputs."""
+    inside, rng = 6 * channels, np.random.default_rng(0)
+    weights = {"w1": (inside, channels, 1, 1), "w2": (inside, 1, 3, 3), "w3": (channels, inside, 1, 1)}
+    image, wide = (n, size, size, channels), (n, size, size, inside)
+    values = [Value(name, shape, "float32") for name, shape in weights.items()]
+    values += [Value(name, wide, "float32") for name in ("e", "ea", "d", "da")]
+    values += [Value(name, image, "float32") for name in ("x", "p", "y")]
+    pads = {"pads": ((1, 1), (1, 1)), "groups": inside}
+    nodes = (
+        Node("conv", ("x", "w1"), ("e",), {"channels_last": True}),
+        Node("clip", ("e",), ("ea",), {"low": 0.0, "high": 6.0}),
+        Node("conv", ("ea", "w2"), ("d",), {"channels_last": True, **pads}),
+        Node("clip", ("d",), ("da",), {"low": 0.0, "high": 6.0}),
+        Node("conv", ("da", "w3"), ("p",), {"channels_last": True}),
+        Node("add", ("p", "x"), ("y",)),
+    )
+    constants = {name: rng.standard_normal(shape, "float32") for name, shape in weights.items()}
+    return Graph(("x",), ("y", *more), nodes, {value.name: value for value in values}, constants)
+
+
+def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is between two kernels is worth a look however small it is."""
+    monkeypatch.setattr(fusion_candidates, "HELD_SHARE", 0.0)
+    monkeypatch.setattr(fusion_candidates, "LEAST_SHARE", 0.0)
+
+
+def names(groups: list[Group]) -> list[str]:
+    return [" ".join(node.operator for node in group.nodes) for group in groups]
+
+
+def joined(graph: Graph, seconds: dict[int, float], threads: int = 1) -> list[str]:
+    """The groups where kernels take so long, by the number of their convolutions."""
+    device = find_device("cpu", threads, runs=False)
+    found = prepared(graph, device)
+
+    def price(groups: list[Group]) -> list[PricedGroup]:
+        numbers = [sum(node.operator == "conv" for node in group.nodes) for group in groups]
+        return [PricedGroup(g, Recipe(str(g), "cpu", 1), seconds[n]) for g, n in zip(groups, numbers, strict=True)]
+
+    steps = steps_of(found, device)
+    steps = with_forms(steps, chains_of(found, steps, device, price, lambda group, _: is_chain(found, group, device)))
+    return names([step for step in steps if isinstance(step, Group)])
+
+
+def test_a_network_with_a_joined_kernel_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_caches(monkeypatch)
+    monkeypatch.setattr(fusion_candidates, "SLOWER", 100.0)
+    graph = bottleneck(2, 5, 8)
+    model = at.load(graph, threads=2, records=False)
+    (task,) = model.tasks
+    assert task.name == "conv-clip-conv-clip-conv-add"
+    assert MARK in task.kernel.sketch
+    assert "conv clip conv clip conv add" in at.show(model, "groups")
+    x = np.random.default_rng(1).standard_normal((2, 5, 5, 8), "float32")
+    want = interpret(graph, {"x": x})["y"]
+    np.testing.assert_allclose(model(x), want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
+    assert at.verify(model).passed
+
+
+def test_what_is_least_in_sum_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, apart = bottleneck(), ["conv clip", "conv clip", "conv add"]
+    assert joined(graph, {1: 9.0, 2: 1.0, 3: 1.0}) == apart  # all of it stays in the cache
+    small_caches(monkeypatch)
+    assert joined(graph, {1: 1.0, 2: 2.0, 3: 3.0}) == apart
+    assert joined(graph, {1: 1.0, 2: 2.0, 3: 2.0}) == ["conv clip conv clip conv add"]
+    assert joined(graph, {1: 2.0, 2: float("inf"), 3: float("inf")}) == apart
+
+
+def test_what_others_read_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_caches(monkeypatch)
+    assert joined(bottleneck(more=("ea",)), {1: 9.0, 2: 1.0, 3: 1.0}) == ["conv clip", "conv clip conv add"]
+    assert joined(bottleneck(more=("da",)), {1: 9.0, 2: 1.0, 3: 1.0}) == ["conv clip conv clip", "conv add"]
+
+
+def test_gpus_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_caches(monkeypatch)
+    graph = bottleneck()
+    cpu, gpu = find_device("cpu", 1, runs=False), find_device("cuda -arch=sm_80", None, runs=False)
+    steps = steps_of(prepared(graph, cpu), cpu)
+    assert chains_of(graph, steps, Device(gpu.target, 1), lambda groups: [], lambda *_: True) == ()
