@@ -19,7 +19,9 @@ from autosched.kernel.device import Device, find_device
 from autosched.network_tuning.estimate import code_text
 from autosched.network_tuning.results import Effort, NetworkCallback, NetworkResult, NetworksResult
 from autosched.network_tuning.tune import tune_networks
-from autosched.plan.execution_plan import NetworkProgram, prepared, steps_of
+from autosched.passes import report
+from autosched.plan.device_passes import prepared
+from autosched.plan.execution_plan import NetworkProgram, steps_of
 from autosched.plan.extract_tasks import DRAFTED
 from autosched.runtime.spec import in_order
 from autosched.runtime.tensors import as_input
@@ -80,16 +82,18 @@ def show_network(
 ) -> str:
     """A network, loaded or not, as text: one of TEXTS or PROGRAM_TEXTS. `target` may be a device that is elsewhere."""
     program_text = PROGRAM_TEXTS.get(as_)
-    if as_ not in TEXTS and program_text is None:
-        raise UsageError(f"a network is shown as {', '.join((*TEXTS, *PROGRAM_TEXTS))}, got {as_!r}")
+    if as_ not in (*TEXTS, PASSES) and program_text is None:
+        raise UsageError(f"a network is shown as {', '.join((*TEXTS, PASSES, *PROGRAM_TEXTS))}, got {as_!r}")
     if isinstance(what, Model):
-        if program_text is None:
+        if as_ in TEXTS:
             program = what.program
             return TEXTS[as_](Steps(program.graph, program.steps, program.alternatives))
         graph, device, choices = what.original, what.device, DRAFTED
     else:
         graph, choices = load_network(what, example_inputs, sizes, inputs)
         device = find_device(target, threads, runs=False)
+    if as_ == PASSES:
+        return _passes_text(graph, device)
     if program_text is None:
         return show_graph(graph, as_, device)
     if (kind := forms().get(as_)) not in (None, device.target.kind):
@@ -104,6 +108,14 @@ def show_graph(graph: Graph, form: str, device: Device) -> str:
     return TEXTS[form](Steps(found, steps_of(found, device)))
 
 
+def _passes_text(graph: Graph, device: Device) -> str:
+    """The graph as each pass leaves it, and the names of passes that change nothing."""
+    parts: list[str] = []
+    prepared(graph, device, report(parts, str))
+    return "\n".join(parts)
+
+
+PASSES = "passes"
 # What is shown of a program: the plan of its arena, and the code of its kernels.
 PROGRAM_TEXTS: Mapping[str, Callable[[NetworkProgram], str]] = {
     MEMORY: memory_text,

@@ -33,8 +33,8 @@ MANY_PARAMETERS = (
     "autosched.schedule.steps.tensorize",
 )
 
-# Lowest first; each may import itself and all before it. `errors`, `backends` and `target` are the bottom.
-BOTTOM = ("autosched.errors", "autosched.backends", "autosched.target")
+# Lowest first; each may import itself and all before it. BOTTOM imports nothing else.
+BOTTOM = ("autosched.errors", "autosched.backends", "autosched.target", "autosched.passes")
 CHAIN = (
     *BOTTOM,
     "autosched.ir",

@@ -15,7 +15,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "show",
         help="show a record's schedule or code, or a network",
         description="Shows a record, or a network after passes, for a --target that need not be there: its graph, "
-        "kernels (groups), arena (memory), code (llvm, cuda, opencl) or a drawing (dot).",
+        "kernels (groups), arena (memory), code (llvm, cuda, opencl), a drawing (dot), or what each pass makes of it.",
     )
     parser.add_argument(
         "--as", dest="form", choices=(*forms(), *NETWORK_FORMS),

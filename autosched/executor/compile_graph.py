@@ -15,8 +15,9 @@ from autosched.graph.verify import verify
 from autosched.kernel.device import Device, find_device
 from autosched.kernel.request import check_winograd
 from autosched.kernel.trust import tell
-from autosched.lower.pipeline import DUMP, debug_level
-from autosched.plan.execution_plan import NetworkProgram, build_program, prepared
+from autosched.passes import DUMP, debug_level
+from autosched.plan.device_passes import prepared
+from autosched.plan.execution_plan import NetworkProgram, build_program
 from autosched.plan.extract_tasks import DRAFTED, Choices
 from autosched.plan.kernel_table import kernel_table
 

@@ -13,7 +13,8 @@ from autosched.graph.index_checks import checks_of
 from autosched.kernel.device import Device
 from autosched.kernel.spec import Recipe
 from autosched.plan.archive import save_archive
-from autosched.plan.execution_plan import NetworkProgram, array_spec, build_program, prepared
+from autosched.plan.device_passes import prepared
+from autosched.plan.execution_plan import NetworkProgram, array_spec, build_program
 from autosched.plan.extract_tasks import Choices, NetworkTask
 from autosched.runtime.spec import ArraySpec
 

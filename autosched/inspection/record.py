@@ -189,16 +189,16 @@ def _nest_text(found: _Found) -> str:
 
 
 def _passes_text(found: _Found) -> str:
-    """The nest as each pass leaves it, and the names alone of those that change nothing."""
+    """The graph of stages and the loop nest as each pass leaves them, and the names of passes that change nothing."""
     from autosched.ir.printer import func_text
     from autosched.lower import concretise
+    from autosched.passes import report
+    from autosched.te.rewrites.collapse import collapse
+    from autosched.te.text import dag_text
 
     parts: list[str] = []
-
-    def watch(name: str, func: Func, changed: bool, seconds: float) -> None:
-        parts.append(f"== {name}, {1e3 * seconds:.1f} ms" + (f"\n{func_text(func)}" if changed else ": no change"))
-
-    concretise(found.nest(), {}, watch)
+    collapse(found.problem.dag, report(parts, dag_text))
+    concretise(found.nest(), {}, report(parts, func_text))
     return "\n".join(parts)
 
 

@@ -1,23 +1,16 @@
 """From a schedule to the loop nest that code is generated from.
 
 Once for each sketch, `lower` makes the symbolic nest (`symbolic/`). For each candidate that is built, `concretise` puts
-in its integers (`passes/instantiate.py`) and runs PASSES in their order. `watch` sees the nest after each of them:
-`autosched show ID --as passes` prints what changed, and the environment's AUTOSCHED_DEBUG has levels, each with what
-those before it do:
-
-    2   the nest is verified after each pass
-    3   the time of each pass goes to stderr
-    4   and the nest, where the pass changed it
+in its integers (`passes/instantiate.py`) and runs PASSES in their order (`autosched/passes.py`).
 """
 
 from __future__ import annotations
 
-import os
-import sys
+import operator
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from autosched.ir.printer import func_text
 from autosched.ir.simplify import Simplifier
@@ -38,9 +31,7 @@ from autosched.lower.passes.scatter import scatter_by_data
 from autosched.lower.passes.specialise_tails import specialise_tails
 from autosched.lower.passes.unroll_and_jam_rows import unroll_and_jam_rows
 from autosched.lower.symbolic.lower import lower
-
-VERIFY, TIME, DUMP = 2, 3, 4  # levels of AUTOSCHED_DEBUG
-Watch = Callable[[str, Func, bool, float], None]  # a pass by name, what is there after it, if it changed that, seconds
+from autosched.passes import Pass, Pipeline, Watch
 
 
 @dataclass(frozen=True)
@@ -49,6 +40,10 @@ class PassContext:
 
     func: Func
     simplify: Simplifier
+
+    @cached_property
+    def is_for_processors(self) -> bool:
+        return not any(isinstance(s, For) and (s.kind in BLOCKS or s.kind in THREADS) for s in walk(self.func.body))
 
     @property
     def inputs(self) -> frozenset[str]:
@@ -61,17 +56,12 @@ class PassContext:
         return {b.name: b for b in self.func.params[len(self.func.params) - self.func.n_outputs :]}
 
 
-@dataclass(frozen=True)
-class Pass:
-    """One step over the body of a concrete function; `when` says for which bodies, as they were at the beginning."""
-
-    name: str
-    run: Callable[[Stmt, PassContext], Stmt]
-    when: Callable[[Stmt], bool] = lambda body: True
+def is_for_processors(context: PassContext) -> bool:
+    return context.is_for_processors
 
 
-def is_for_processors(body: Stmt) -> bool:
-    return not any(isinstance(s, For) and (s.kind in BLOCKS or s.kind in THREADS) for s in walk(body))
+def is_for_gpus(context: PassContext) -> bool:
+    return not context.is_for_processors
 
 
 def _checked(body: Stmt, context: PassContext) -> Stmt:
@@ -79,41 +69,72 @@ def _checked(body: Stmt, context: PassContext) -> Stmt:
     return body
 
 
-PASSES: tuple[Pass, ...] = (
-    # What is too large is refused, before any pass copies code and once more at the end.
-    Pass("check_limits", _checked),
-    # Shared buffers are filled ahead of the iteration that reads them.
-    Pass("overlap_iterations", lambda body, c: overlap_iterations(body, c.simplify)),
-    # A row is used while it is being made, in vectors of the same width.
-    Pass("fuse_passes", lambda body, c: fuse_passes(body, c.simplify)),
-    # A row on its way to an output is kept in the output.
-    Pass("compute_in_place", lambda body, c: compute_in_place(body, c.outputs, c.simplify), is_for_processors),
-    # The passes over one row run beside those over the next ones.
-    Pass("unroll_and_jam_rows", lambda body, c: unroll_and_jam_rows(body, c.simplify), is_for_processors),
-    # What all vectors of a row read is read once.
-    Pass("hoist_invariants", lambda body, c: hoist_invariants(body, c.inputs), is_for_processors),
-    # Loops of which the data choose one iteration do that one.
-    Pass("scatter_by_data", lambda body, c: scatter_by_data(body, c.simplify), is_for_processors),
-    # Constant extents for unrolled and vectorised loops.
-    Pass("specialise_tails", lambda body, c: specialise_tails(body, c.simplify)),
-    Pass("simplify", lambda body, c: simplify_stmt(body, c.simplify) or Seq(())),
-    # A full tile and one that is not are each done as a whole.
-    Pass("join_cases", lambda body, c: join_cases(body), is_for_processors),
-    # A byte between floats need not become one, and is rounded where it does.
-    Pass("integral_floats", lambda body, c: integral_floats(body), is_for_processors),
-    # On GPUs a division by what a thread's loop does not change is a product.
-    Pass("divide_once", lambda body, c: divide_once(body), lambda body: not is_for_processors(body)),
-    # Register tiles away from borders lose their conditions; at a border what lies outside is left out of reductions.
-    Pass("partition_interior", lambda body, c: partition_interior(body, c.simplify)),
-    Pass("check_limits", _checked),
-)
+NestPass = Pass[Stmt, PassContext]
+PASSES: tuple[NestPass, ...] = (
+    NestPass("check_limits", _checked, "What is too large is refused before any pass copies code."),
+    NestPass(
+        "overlap_iterations", lambda body, c: overlap_iterations(body, c.simplify),
+        "Shared buffers are filled ahead of the iteration that reads them.",
+    ),
+    NestPass(
+        "fuse_passes", lambda body, c: fuse_passes(body, c.simplify),
+        "A row is used while it is being made, in vectors of the same width.",
+    ),
+    NestPass(
+        "compute_in_place", lambda body, c: compute_in_place(body, c.outputs, c.simplify),
+        "A row on its way to an output is kept in the output.", is_for_processors,
+    ),
+    NestPass(
+        "unroll_and_jam_rows", lambda body, c: unroll_and_jam_rows(body, c.simplify),
+        "The loops over one row run beside those over the next ones.", is_for_processors,
+    ),
+    NestPass(
+        "hoist_invariants", lambda body, c: hoist_invariants(body, c.inputs),
+        "What all vectors of a row read is read once.", is_for_processors,
+    ),
+    NestPass(
+        "scatter_by_data", lambda body, c: scatter_by_data(body, c.simplify),
+        "Loops of which the data choose one iteration do that one.", is_for_processors,
+    ),
+    NestPass(
+        "specialise_tails", lambda body, c: specialise_tails(body, c.simplify),
+        "Unrolled and vectorised loops have constant extents.",
+    ),
+    NestPass(
+        "simplify", lambda body, c: simplify_stmt(body, c.simplify) or Seq(()),
+        "Tails make conditions constant.",
+    ),
+    NestPass(
+        "join_cases", lambda body, c: join_cases(body),
+        "A full tile and a partial one are each computed as a whole.", is_for_processors,
+    ),
+    NestPass(
+        "integral_floats", lambda body, c: integral_floats(body),
+        "A byte between floats need not become one, and is rounded where it does.", is_for_processors,
+    ),
+    NestPass(
+        "divide_once", lambda body, c: divide_once(body),
+        "A division by a loop invariant is a product, which GPUs do faster.", is_for_gpus,
+    ),
+    NestPass(
+        "partition_interior", lambda body, c: partition_interior(body, c.simplify),
+        "Register tiles in the interior have no conditions; at a border, reductions leave out the padding.",
+    ),
+    NestPass("check_limits", _checked, "Passes that copy code may have made too much of it."),
+)  # fmt: skip
+# For the packing of weights, once and ahead of the kernel.
+PACKING_PASSES: tuple[NestPass, ...] = (
+    NestPass(
+        "loop_over_lines", lambda body, c: loop_over_lines(body, {b.name for b in c.func.prepared}, c.simplify),
+        "Wide panels are written by a loop.",
+    ),
+)  # fmt: skip
 
 
-# Of what is done with weights, once and ahead of the kernel.
-ON_WEIGHTS: tuple[Pass, ...] = (
-    # Wide panels are written by a loop.
-    Pass("loop_over_lines", lambda body, c: loop_over_lines(body, {b.name for b in c.func.prepared}, c.simplify)),
-)
+def pipeline(packing: bool = False) -> Pipeline[Stmt, PassContext]:
+    """The passes over the body of a kernel, or over the packing of its weights; watchers see the function."""
+    passes = (*PASSES, *PACKING_PASSES) if packing else PASSES
+    return Pipeline("lower", passes, lambda func: str(func.name), func_text, _verify, operator.eq)
 
 
 def concretise(func: Func, values: Mapping[str, int], watch: Watch | None = None) -> tuple[Func, Simplifier]:
@@ -121,75 +142,39 @@ def concretise(func: Func, values: Mapping[str, int], watch: Watch | None = None
 
     Raises ScheduleError where it is more than a kernel may be (`limits.py`).
     """
-    watchers = [w for w in (watch, _debug_watch()) if w is not None]
     started = time.perf_counter()
     concrete, simplify = instantiate(func, values)
-    for each in watchers:
+    for each in pipeline().watchers(watch):
         each("instantiate", concrete, True, time.perf_counter() - started)
     context = PassContext(concrete, simplify)
     if concrete.prepare is not None:
-        whole = partial(_preparing, concrete)
-        prepare = _run_passes(concrete.prepare, context, whole, watchers, (*PASSES, *ON_WEIGHTS))
-        concrete = replace(concrete, prepare=prepare)
-    whole = partial(_running, concrete)
-    return whole(_run_passes(concrete.body, context, whole, watchers, PASSES)), simplify
+        packed = pipeline(packing=True).run(concrete.prepare, context, watch, partial(_with_packing, concrete))
+        concrete = _with_packing(concrete, packed)
+    whole = partial(_with_body, concrete)
+    return whole(pipeline().run(concrete.body, context, watch, whole)), simplify
 
 
 def concretise_piece(piece: Piece) -> tuple[Func, Simplifier]:
     """As `concretise`, of a piece of a kernel, whose function has no `prepare`."""
-    watchers = [w for w in (_debug_watch(),) if w is not None]
     simplify = Simplifier()
     func = replace(piece.func, body=simplify_stmt(piece.func.body, simplify) or Seq(()))
-    passes = (*PASSES, *ON_WEIGHTS) if piece.ahead else PASSES
-    whole = partial(_running, func)
-    return whole(_run_passes(func.body, PassContext(func, simplify), whole, watchers, passes)), simplify
+    whole = partial(_with_body, func)
+    body = pipeline(piece.ahead).run(func.body, PassContext(func, simplify), None, whole)
+    return whole(body), simplify
 
 
-def _running(func: Func, body: Stmt) -> Func:
+def _with_body(func: Func, body: Stmt) -> Func:
     return replace(func, body=body)
 
 
-def _preparing(func: Func, body: Stmt) -> Func:
+def _with_packing(func: Func, body: Stmt) -> Func:
     return replace(func, prepare=body)
 
 
-def _run_passes(
-    body: Stmt, context: PassContext, whole: Callable[[Stmt], Func], watchers: list[Watch], passes: tuple[Pass, ...]
-) -> Stmt:
-    """`whole` makes of a body the function that watchers see."""
-    holds = {when: when(body) for when in {step.when for step in passes}}
-    for step in [step for step in passes if holds[step.when]]:
-        started, before = time.perf_counter(), body
-        body = step.run(body, context)
-        if watchers:
-            seconds = time.perf_counter() - started
-            for watch in watchers:
-                watch(step.name, whole(body), body != before, seconds)
-    return body
+def _verify(func: Func) -> None:
+    from autosched.ir.verify import verify
+
+    verify(func, concrete=True)
 
 
-def _debug_watch() -> Watch | None:
-    """What AUTOSCHED_DEBUG asks for."""
-    level = debug_level()
-    if level < VERIFY:
-        return None
-
-    def watch(name: str, func: Func, changed: bool, seconds: float) -> None:
-        from autosched.ir.verify import verify
-
-        if level >= TIME:
-            print(f"{func.name}: {name} {1e3 * seconds:.2f} ms", file=sys.stderr)
-        if level >= DUMP and changed:
-            print(func_text(func), file=sys.stderr)
-        verify(func, concrete=True)
-
-    return watch
-
-
-def debug_level() -> int:
-    """AUTOSCHED_DEBUG as a number: 0 where it is not set, 1 for what is no number."""
-    text = os.environ.get("AUTOSCHED_DEBUG", "")
-    return int(text) if text.isdecimal() else int(bool(text))
-
-
-__all__ = ["PASSES", "concretise", "debug_level", "lower"]
+__all__ = ["PASSES", "concretise", "lower"]

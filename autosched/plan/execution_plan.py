@@ -20,10 +20,10 @@ from autosched.codegen.calls import (
     RowWrite,
 )
 from autosched.graph.fusion.cost import rates_of
-from autosched.graph.fusion.node_properties import Kind, facts_of, weights_of
+from autosched.graph.fusion.node_properties import weights_of
 from autosched.graph.fusion.partition import partition
-from autosched.graph.graph import Graph, Node, Value, fresh_name
-from autosched.graph.index_checks import IndexCheck, checks_of, reports_of, with_check_nodes
+from autosched.graph.graph import Graph, Value
+from autosched.graph.index_checks import IndexCheck, checks_of, reports_of
 from autosched.graph.memory.arena import ArenaPlan, plan
 from autosched.graph.memory.liveness import KernelRun, Tenant, live
 from autosched.graph.memory.order import order
@@ -37,10 +37,6 @@ from autosched.graph.memory.storage import (
     regions_of,
     verify_storage,
 )
-from autosched.graph.passes import run_passes
-from autosched.graph.passes.layout.view_heads import view_heads
-from autosched.graph.passes.layout.weight_layout import turn_weights
-from autosched.graph.passes.split_batches import split_batches
 from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write, views_of
 from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import Device
@@ -234,36 +230,6 @@ class NetworkProgram:
         found = self.kernels[number].array_bytes
         if found != wanted:
             raise StorageError(f"the kernel of {step} has arrays of {found} bytes, but its values have {wanted}")
-
-
-def prepared(graph: Graph, device: Device) -> Graph:
-    """A graph as it was imported, as `build_program` takes it for a device. Of a processor, each core has a share of
-    the images that are a part of the batch."""
-    found, target = run_passes(graph)[0], device.target
-    if target.backend.is_gpu:
-        return with_check_nodes(with_own_outputs(turn_weights(view_heads(found))))
-    return split_batches(with_own_outputs(found), rates_of(target, device.threads), device.threads * target.l2_bytes)
-
-
-def with_own_outputs(graph: Graph) -> Graph:
-    """The graph with a copy for each output that is no result of its own: an input, a constant, another output in
-    another shape, a part of a value."""
-    taken = {*graph.inputs, *graph.constants}
-    nodes, outputs, values = list(graph.nodes), list[str](), list[Value]()
-    for name in graph.outputs:
-        base, maker = name, graph.producers.get(name)
-        while maker is not None and facts_of(maker, graph).kind is Kind.VIEW:
-            (base,) = maker.used
-            maker = graph.producers.get(base)
-        if base in taken or math.prod(graph.values[base].shape) > math.prod(graph.values[name].shape):
-            names = {*graph.values, *(copy.name for copy in values)}
-            value = replace(graph.values[name], name=fresh_name(names, f"{name}.copy"))
-            nodes.append(Node("identity", (name,), (value.name,)))
-            values.append(value)
-            base = name = value.name
-        taken.add(base)
-        outputs.append(name)
-    return graph.with_nodes(nodes, values, outputs=outputs) if values else graph
 
 
 def build_program(graph: Graph, target_text: str, device: Device, choices: Choices = DRAFTED) -> NetworkProgram:

@@ -26,7 +26,7 @@ from autosched.graph.passes import run_passes
 from autosched.graph.steps import Alias, Join
 from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import Device, find_device
-from autosched.plan.execution_plan import with_own_outputs
+from autosched.plan.device_passes import with_own_outputs
 from autosched.runtime.tensors import are_equal
 from autosched.verification.sample_inputs import input_sets
 from tests.graph.drafts import some_inputs

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Func, Store, walk
 from autosched.ir.verify import IRError
 from autosched.lower import concretise, lower, pipeline
-from autosched.lower.pipeline import PASSES, Pass
+from autosched.lower.pipeline import PASSES, PassContext
+from autosched.passes import Pass
 from autosched.schedule import Unroll, initial_state
 from tests.replay.cases import Case, read
 from tests.schedule.graphs import matmul
@@ -28,7 +30,7 @@ def test_a_pass_that_breaks_the_nest_is_found(monkeypatch: pytest.MonkeyPatch) -
         store = next(s for s in walk(body) if isinstance(s, Store))
         return replace(store, buffers=("nowhere",))
 
-    monkeypatch.setattr(pipeline, "PASSES", (*PASSES[:3], Pass("broken", broken)))
+    monkeypatch.setattr(pipeline, "PASSES", (*PASSES[:3], Pass("broken", broken, "")))
     concretise(NEST, {})  # nobody looks
     monkeypatch.setenv("AUTOSCHED_DEBUG", "2")
     with pytest.raises(IRError, match="nowhere"):
@@ -36,7 +38,8 @@ def test_a_pass_that_breaks_the_nest_is_found(monkeypatch: pytest.MonkeyPatch) -
 
 
 def for_processors() -> list[Pass]:
-    return [p for p in PASSES if p.when(NEST.body)]
+    context = PassContext(NEST, Simplifier())
+    return [p for p in PASSES if p.when is None or p.when(context)]
 
 
 def test_a_watcher_sees_the_passes_in_their_order() -> None:

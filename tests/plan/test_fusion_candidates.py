@@ -12,7 +12,8 @@ from autosched.graph.steps import Group
 from autosched.kernel.device import Device, find_device
 from autosched.kernel.spec import Recipe
 from autosched.plan import fusion_candidates
-from autosched.plan.execution_plan import prepared, steps_of
+from autosched.plan.device_passes import prepared
+from autosched.plan.execution_plan import steps_of
 from autosched.plan.fusion_candidates import chains_of, is_chain
 from autosched.plan.fusion_choice import PricedGroup, with_forms
 from search_spaces.cpu.fused_reductions import MARK

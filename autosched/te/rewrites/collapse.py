@@ -9,18 +9,20 @@ or by two plain axes (a, b) that merge, where b covers dimension d+1 fully: a * 
 a, b, neighbours among a stage's spatial or among its reduce axes, merge iff they occur nowhere but as
 such pairs. Both conditions depend on each other: the largest solution is found by striking out pairs to a fixpoint.
 
-Before that, all of `REWRITES` have their turn: a file each, a function of the DAG that returns it as it is where there
-is nothing to do.
+Before that, PASSES has the rewrites: a file each, a function of the DAG that returns it as it is where there is nothing
+to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from autosched.ir.expr import COMPARISON, INDEX, Binary, Const, Expr, Load, Var, binary, select
 from autosched.ir.simplify import Simplifier
 from autosched.ir.visit import free_vars, loads, substitute
+from autosched.passes import Pass, Pipeline, Watch, of_function
 from autosched.te.dag import ComputeDAG
 from autosched.te.rewrites.exponents import negative_exponents
 from autosched.te.rewrites.groups import split_groups
@@ -30,27 +32,10 @@ from autosched.te.rewrites.phases import in_phases
 from autosched.te.rewrites.scans import in_blocks
 from autosched.te.rewrites.windows import in_windows
 from autosched.te.tensor import Axis, ComputeOp, PlaceholderOp, Tensor, fresh_name, postorder, rewrite
+from autosched.te.text import dag_text
 
-REWRITES: tuple[Callable[[ComputeDAG], ComputeDAG], ...] = (
-    negative_exponents,  # `exp` of what is never above 0 is marked
-    narrow_sums,  # sums in int64 that fit in int32 are made there
-    in_phases,  # sums of every s-th term are those terms alone; what spread terms out, padding too, is read through
-    padded_reads,  # what reductions read under conditions on its place is a stage
-    in_windows,  # long windows are made of shorter ones
-    in_blocks,  # running reductions are in blocks
-    split_groups,  # axes that indices divide become two
-)
 ZERO: Const = Const(0, INDEX)
 Groups = tuple[tuple[int, ...], ...]  # each new dimension as the old ones it consists of; () is a new one of size 1
-
-
-def collapse(dag: ComputeDAG) -> ComputeDAG:
-    """An equal DAG with unit axes dropped and inseparable axes merged; names and the content hash stay."""
-    rewritten = dag
-    for one in REWRITES:
-        rewritten = one(rewritten)
-    slim = _drop_units(rewritten)
-    return _regroup(slim, _Fixpoint(slim).grouping())
 
 
 @dataclass(frozen=True)
@@ -61,7 +46,7 @@ class _Grouping:
     reduce: Mapping[str, Groups]
 
 
-def _drop_units(dag: ComputeDAG) -> ComputeDAG:
+def drop_unit_axes(dag: ComputeDAG) -> ComputeDAG:
     dims = {name: _units(tensor.shape, keep_one=True) for name, tensor in dag.tensors.items()}
     reduce = {
         op.name: _units([a.extent for a in op.reduce_axes], keep_one=len(op.body) > 1 and op.reducer is not None)
@@ -76,6 +61,10 @@ def _units(extents: Sequence[int], keep_one: bool) -> Groups:
     if kept or not keep_one:
         return kept
     return ((len(extents) - 1,),) if extents else ((),)
+
+
+def merge_axes(dag: ComputeDAG) -> ComputeDAG:
+    return _regroup(dag, _Fixpoint(dag).grouping())
 
 
 class _Fixpoint:
@@ -306,3 +295,22 @@ def _new_index(
     flat = _flat(run, [shape[d] for d in group])
     assert isinstance(flat, Const), f"{run} was merged but is neither a merged axis nor constant"
     return flat
+
+
+PASSES: tuple[Pass[ComputeDAG, Any], ...] = (
+    of_function(negative_exponents, "The exponential of a value that is never above 0 is cheaper."),
+    of_function(narrow_sums, "Sums in int64 that fit in int32 are made there."),
+    of_function(in_phases, "Sums of every s-th term are those terms alone; reads go through dilation and padding."),
+    of_function(padded_reads, "What reductions read under conditions on its index is a stage of its own."),
+    of_function(in_windows, "Long windows are made of shorter ones."),
+    of_function(in_blocks, "Prefix scans are computed block by block."),
+    of_function(split_groups, "Axes that indices divide become two."),
+    of_function(drop_unit_axes, "Axes of extent 1 take no loop."),
+    of_function(merge_axes, "Adjacent axes that are always used together take one loop."),
+)
+PIPELINE = Pipeline("te", PASSES, repr, dag_text, lambda dag: None, lambda one, other: dag_text(one) == dag_text(other))
+
+
+def collapse(dag: ComputeDAG, watch: Watch | None = None) -> ComputeDAG:
+    """An equal DAG after all PASSES, unit axes dropped and inseparable axes merged; names and the content hash stay."""
+    return PIPELINE.run(dag, None, watch)

@@ -1,0 +1,82 @@
+"""Passes over the graph of a network for the device that it is compiled for, after those for any device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from autosched.graph.fusion.cost import rates_of
+from autosched.graph.fusion.node_properties import Kind, facts_of
+from autosched.graph.graph import Graph, Node, Value, fresh_name
+from autosched.graph.index_checks import with_check_nodes
+from autosched.graph.passes import run_passes
+from autosched.graph.passes.layout.view_heads import view_heads
+from autosched.graph.passes.layout.weight_layout import turn_weights
+from autosched.graph.passes.split_batches import split_batches
+from autosched.graph.verify import verify
+from autosched.kernel.device import Device
+from autosched.passes import Pass, Pipeline, Watch
+
+
+def with_own_outputs(graph: Graph) -> Graph:
+    """The graph with a copy for each output that is no result of its own: an input, a constant, another output in
+    another shape, a part of a value."""
+    taken = {*graph.inputs, *graph.constants}
+    nodes, outputs, values = list(graph.nodes), list[str](), list[Value]()
+    for name in graph.outputs:
+        base, maker = name, graph.producers.get(name)
+        while maker is not None and facts_of(maker, graph).kind is Kind.VIEW:
+            (base,) = maker.used
+            maker = graph.producers.get(base)
+        if base in taken or math.prod(graph.values[base].shape) > math.prod(graph.values[name].shape):
+            names = {*graph.values, *(copy.name for copy in values)}
+            value = replace(graph.values[name], name=fresh_name(names, f"{name}.copy"))
+            nodes.append(Node("identity", (name,), (value.name,)))
+            values.append(value)
+            base = name = value.name
+        taken.add(base)
+        outputs.append(name)
+    return graph.with_nodes(nodes, values, outputs=outputs) if values else graph
+
+
+def _split_for_caches(graph: Graph, device: Device) -> Graph:
+    """Each core has a share of the images that are a part of the batch."""
+    return split_batches(graph, rates_of(device.target, device.threads), device.threads * device.target.l2_bytes)
+
+
+def _is_gpu(device: Device) -> bool:
+    return device.target.backend.is_gpu
+
+
+def _is_processor(device: Device) -> bool:
+    return not _is_gpu(device)
+
+
+DevicePass = Pass[Graph, Device]
+PASSES: tuple[DevicePass, ...] = (
+    DevicePass(
+        "view_heads", lambda graph, _: view_heads(graph),
+        "Products of a GPU read whole heads of a view, not parts of a value.", _is_gpu,
+    ),
+    DevicePass(
+        "turn_weights", lambda graph, _: turn_weights(graph),
+        "Products of a GPU read weights of convolutions with the channels last.", _is_gpu,
+    ),
+    DevicePass(
+        "with_own_outputs", lambda graph, _: with_own_outputs(graph), "Each output has memory that is the caller's.",
+    ),
+    DevicePass(
+        "split_batches", _split_for_caches,
+        "What lies between two layers stays in the caches if only some images are computed at a time.", _is_processor,
+    ),
+    DevicePass(
+        "with_check_nodes", lambda graph, _: with_check_nodes(graph),
+        "On a GPU the bounds check of indices is a kernel.", _is_gpu,
+    ),
+)  # fmt: skip
+PIPELINE = Pipeline("device", PASSES, lambda graph: str(graph.name), str, verify)
+
+
+def prepared(graph: Graph, device: Device, watch: Watch | None = None) -> Graph:
+    """A graph as it was imported, as `build_program` takes it for a device: after all passes."""
+    return PIPELINE.run(run_passes(graph, watch)[0], device, watch)
