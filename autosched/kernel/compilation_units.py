@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from autosched.codegen.llvm.compilation_units import PieceCode, emit_entries, emit_piece
 from autosched.codegen.source import KernelSource
 from autosched.ir.stmt import Func
-from autosched.kernel.disk_cache import keep, read_kept
 from autosched.kernel.versions import key_of
 from autosched.lower.code_splitting import Piece, pieces_of
 from autosched.measure.protocol import ProtocolError, checked
+from autosched.runtime.disk_cache import read, write
 from autosched.runtime.jit import compile_object
 from autosched.schedule import Step, largest_tile
 from autosched.target import Target
@@ -55,7 +55,7 @@ def compile_kernel(kernel: EmittedKernel, target: Target) -> tuple[bytes, tuple[
     for part, text in kernel.parts:
         if text:
             part = replace(part, code=compile_object(text, target))
-            keep(part.key, asdict(part.about), part.code)
+            write(part.key, asdict(part.about), part.code)
         parts.append(part)
     return compile_object(kernel.entries.ir, target), tuple(parts)
 
@@ -63,16 +63,16 @@ def compile_kernel(kernel: EmittedKernel, target: Target) -> tuple[bytes, tuple[
 def compile_once(ir: str, target: Target) -> bytes:
     """The object file of a module, which is kept by its text."""
     key = key_of(ir, target)
-    if (found := read_kept(key)) is not None:
+    if (found := read(key)) is not None:
         return found[1]
     code = compile_object(ir, target)
-    keep(key, {}, code)
+    write(key, {}, code)
     return code
 
 
 def find_part(key: str) -> ObjectPart | None:
     """A piece that was compiled before."""
-    found = read_kept(key)
+    found = read(key)
     if found is None:
         return None
     try:

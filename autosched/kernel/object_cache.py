@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from autosched.kernel.compilation_units import find_part
-from autosched.kernel.disk_cache import keep, read_kept
 from autosched.kernel.spec import KernelObject, Recipe
 from autosched.measure.protocol import ProtocolError, checked
+from autosched.runtime.disk_cache import read, write
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class _Facts:
 
 def find_object(recipe: Recipe) -> KernelObject | None:
     """The kernel of a recipe if it was built before."""
-    found = read_kept(recipe.key)
+    found = read(recipe.key)
     if found is None:
         return None
     try:
@@ -53,4 +53,4 @@ def keep_object(recipe: Recipe, made: KernelObject) -> None:
         made.name, made.array_bytes, made.workspace_bytes, made.packed_bytes, made.winograd, made.steps, made.sketch,
         made.estimate_s, tuple(part.key for part in made.parts),
     )  # fmt: skip
-    keep(recipe.key, asdict(facts), made.code)
+    write(recipe.key, asdict(facts), made.code)

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from autosched.errors import DeviceError, NoValidCandidate, UsageError
 from autosched.graph.load_progress import report_stage
-from autosched.kernel.disk_cache import shrink
 from autosched.kernel.object_cache import find_object, keep_object
 from autosched.kernel.pool_worker import REPLIES, Bug, MakeKernel, Refused, Unbuilt
 from autosched.kernel.spec import CANDIDATES, NOT_BUILT, KernelObject, Recipe, make_kernel
 from autosched.measure.backends import WORKERS
 from autosched.measure.process import Worker, WorkerError, memory_limit, wait, worker_environment
 from autosched.measure.protocol import ProtocolError
+from autosched.runtime.disk_cache import shrink
 from autosched.runtime.state import state_directory
 from autosched.target import usable_cores
 

@@ -3,8 +3,6 @@ GPU, as its driver loads code for the device that it finds."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from autosched.kernel.device import Device, find_device
 from autosched.kernel.request import Request
 from autosched.kernel.task import analytic_best, make_task
 from autosched.kernel.versions import code_version
+from autosched.runtime.disk_cache import key_of
 from autosched.runtime.gpu.compile import CompileError
 from autosched.schedule import steps_to_json
 from autosched.target import GpuFacts
@@ -94,8 +93,7 @@ class Recipe:
     @cached_property
     def key(self) -> str:
         """Differs between kernels that may have other code: by what they compute, where, or by which autosched."""
-        parts = [self.spec, self.device.target.fingerprint, self.threads, self.steps, *code_version()]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
+        return key_of(self.spec, self.device.target.fingerprint, str(self.threads), self.steps, *code_version())
 
     @property
     def name(self) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from functools import cache
 from pathlib import Path
 
+from autosched.runtime import disk_cache
 from autosched.runtime.jit import llvm_version
 from autosched.target import Target
 
@@ -18,8 +18,7 @@ def code_version() -> tuple[str, str]:
 
 def key_of(what: str, target: Target) -> str:
     """Differs between what may have other code, by what it is, where it runs, or by which autosched."""
-    parts = [what, target.fingerprint, *code_version()]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
+    return disk_cache.key_of(what, target.fingerprint, *code_version())
 
 
 @cache

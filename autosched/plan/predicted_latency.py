@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from autosched.graph.graph import Graph
 from autosched.graph.steps import Group
 from autosched.kernel.device import Device
-from autosched.kernel.disk_cache import keep, read_kept
 from autosched.kernel.pool import UnbuiltKernel, build_kernels
 from autosched.kernel.spec import Recipe
 from autosched.kernel.transfer import NearestSchedules
@@ -17,6 +16,7 @@ from autosched.kernel.versions import key_of
 from autosched.plan.extract_tasks import spec_of
 from autosched.plan.fusion_candidates import is_chain
 from autosched.plan.fusion_choice import PricedGroup
+from autosched.runtime.disk_cache import read, write
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Prices:
         if all(self.nearest.knows(self._recipe(part).spec) for part in parts):
             return False
         key = key_of(f"chain {spec}", self.device.target)
-        if (known := read_kept(key)) is None:
+        if (known := read(key)) is None:
             found = is_chain(self.graph, joined, self.device)
-            keep(key, {"is_chain": found}, b"")
+            write(key, {"is_chain": found}, b"")
         else:
             found = known[0].get("is_chain") is True
         if not found:

@@ -13,10 +13,11 @@ from autosched.executor.compile_graph import compile_graph
 from autosched.executor.model import Model
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
-from autosched.kernel import compilation_units, disk_cache, pool, versions
+from autosched.kernel import compilation_units, pool, versions
 from autosched.kernel.object_cache import find_object
 from autosched.kernel.transfer import NearestSchedules
 from autosched.plan.extract_tasks import Choices
+from autosched.runtime import disk_cache
 
 CHANNELS, IMAGE = 5, 7
 
@@ -102,4 +103,4 @@ def test_two_processes_at_once() -> None:
     both = [subprocess.Popen([sys.executable, "-c", text]) for _ in range(2)]
     assert [process.wait(120) for process in both] == [0, 0]
     for path in disk_cache.path_of("any").parent.iterdir():
-        assert disk_cache.read_kept(path.name) is not None, path.name
+        assert disk_cache.read(path.name) is not None, path.name

@@ -19,13 +19,13 @@ from autosched.errors import InternalError, NoValidCandidate, SplitWarning, Usag
 from autosched.executor.compile_graph import compile_graph
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
-from autosched.kernel import disk_cache, pool, versions
+from autosched.kernel import pool, versions
 from autosched.kernel.object_cache import find_object
 from autosched.kernel.pool import build_kernels
 from autosched.kernel.spec import KernelObject, Recipe
 from autosched.measure.process import memory_limit
 from autosched.plan.execution_plan import SplitGroup
-from autosched.runtime import processes
+from autosched.runtime import disk_cache, processes
 
 
 @pytest.fixture(autouse=True)

@@ -22,13 +22,12 @@ from autosched.graph.graph import Graph
 from autosched.graph.mapped_arrays import check_mapped
 from autosched.graph.onnx import load_onnx
 from autosched.graph.saved import header_of
-from autosched.kernel import disk_cache
-from autosched.kernel.disk_cache import keep, read_kept
 from autosched.kernel.gpu_kernel import decoded
 from autosched.kernel.object_cache import find_object
 from autosched.kernel.spec import KernelObject
 from autosched.plan.archive import load_archive
-from autosched.runtime.gpu import cache
+from autosched.runtime import disk_cache
+from autosched.runtime.disk_cache import read, write
 from autosched.runtime.gpu.compile import DeviceCode
 from autosched.runtime.state import kernels_directory, state_directory
 from autosched.verification.verify import references
@@ -120,7 +119,7 @@ def test_a_damaged_kernel_is_as_good_as_absent() -> None:
     assert find_object(task.recipe) is None
     paths[0].write_bytes(text)
     shutil.copy(disk_cache.path_of(task.recipe.key), disk_cache.path_of("another"))
-    assert read_kept("another") is None
+    assert read("another") is None
     assert find_object(task.recipe) == right
 
 
@@ -134,29 +133,29 @@ def test_a_damaged_kernel_is_as_good_as_absent() -> None:
 )  # fmt: skip
 def test_facts_of_kernels_have_types(facts: dict[str, object]) -> None:
     (task,) = compile_graph(networks.perceptron((3, 4)), threads=1).tasks
-    kept = read_kept(task.recipe.key)
+    kept = read(task.recipe.key)
     assert kept is not None
-    keep(task.recipe.key, {**kept[0], **facts}, kept[1])
+    write(task.recipe.key, {**kept[0], **facts}, kept[1])
     assert find_object(task.recipe) is None
 
 
 def test_damaged_code_for_a_gpu_is_compiled_again() -> None:
     code = DeviceCode(b"code" * 50)
-    cache.write("k", code.to_bytes())
+    disk_cache.write_code("k", code.to_bytes())
     path = kernels_directory() / "k"
     whole = path.read_bytes()
     for damaged in damages(whole, 60):
         path.write_bytes(damaged)
-        assert cache.read("k") is None
+        assert disk_cache.read_code("k") is None
         path.write_bytes(whole)
 
 
 def test_deeply_nested_json_is_damage(tmp_path: Path) -> None:
-    keep("deep", {}, b"")
+    write("deep", {}, b"")
     path = disk_cache.path_of("deep")
     content = DEEP.encode() + b"\nx"
     path.write_bytes(disk_cache._digest("deep", content) + b"\n" + content)
-    assert read_kept("deep") is None
+    assert read("deep") is None
     with pytest.raises(ValueError, match="not a compiled kernel"):
         DeviceCode.from_bytes(len(DEEP).to_bytes(8, "little") + DEEP.encode())
     with pytest.raises(UsageError, match="is not a source"):
@@ -259,21 +258,20 @@ def test_a_file_that_becomes_shorter_under_a_network(tmp_path: Path, suffix: str
 
 
 def test_a_directory_that_others_can_write_is_left_alone() -> None:
-    keep("k", {}, b"code")
+    write("k", {}, b"code")
     first = kernels_directory()
     first.chmod(0o777)
     with pytest.warns(AutoschedWarning, match=r"kernels is not used, because it is not yours or others can write it"):
         kernels_directory()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AutoschedWarning)
-        assert read_kept("k") is None
-        keep("k", {}, b"other")
-        assert read_kept("k") == ({}, b"other")
-        assert cache.read("k") is None
+        assert read("k") is None
+        write("k", {}, b"other")
+        assert read("k") == ({}, b"other")
     assert [*first.iterdir()] == [first / "k"]
     assert stat.S_IMODE((state_directory() / "kernels-1").stat().st_mode) == 0o700
     first.chmod(0o700)
-    assert read_kept("k") == ({}, b"code")
+    assert read("k") == ({}, b"code")
 
 
 def test_a_directory_that_is_removed_is_made_again() -> None:
@@ -281,26 +279,25 @@ def test_a_directory_that_is_removed_is_made_again() -> None:
     compile_graph(graph, threads=1)
     for path in (kernels_directory(), state_directory()):
         shutil.rmtree(path)
-        cache.prune()
         disk_cache.shrink()
-        keep("k", {}, b"code")
-        assert read_kept("k") == ({}, b"code")
+        write("k", {}, b"code")
+        assert read("k") == ({}, b"code")
         shutil.rmtree(path)
         compile_graph(graph, threads=1)
 
 
 def test_a_directory_that_is_removed_while_a_file_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    write, left = disk_cache._write, [1]
+    write_file, left = disk_cache._write, [1]
 
     def removed(path: Path, content: bytes) -> None:
         if left:
             left.pop()
             shutil.rmtree(path.parent)
-        write(path, content)
+        write_file(path, content)
 
     monkeypatch.setattr(disk_cache, "_write", removed)
-    keep("k", {}, b"code")
-    assert read_kept("k") == ({}, b"code")
+    write("k", {}, b"code")
+    assert read("k") == ({}, b"code")
 
 
 def test_a_complete_cache_that_cannot_be_written_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from autosched.codegen.c.source import GpuSource
 from autosched.errors import DeviceError
 from autosched.measure.protocol import Build, Built, Failed, Message, ProtocolError, Setup, source_as
-from autosched.runtime.gpu import cache
+from autosched.runtime import disk_cache
 from autosched.runtime.gpu.compile import CompileError, compile_source
 from autosched.runtime.gpu.device import DeviceFault
 from autosched.runtime.gpu.devices import compiler_for
@@ -19,7 +19,7 @@ class GpuBuilder:
     def __init__(self, setup: Setup) -> None:
         gpu = setup.target.gpu
         self._compiler = compiler_for(setup.target.kind, gpu.arch if gpu else "")
-        cache.prune()
+        disk_cache.shrink()
 
     def handle(self, message: Message) -> Message:
         """Compiles into a file beside the final one and renames it, so that a file that is there is whole.

@@ -1,7 +1,7 @@
 """From CUDA C or OpenCL C to what a device loads, with the registers and the memory that the compiler gave each kernel.
 
 CUDA C is compiled without a device: by NVRTC where its wheel is installed, else by nvcc. OpenCL C is compiled by the
-device's own platform. What was compiled is kept on disk (see `cache`).
+device's own platform. What was compiled is kept on disk (`runtime/disk_cache.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from autosched.errors import DeviceError
-from autosched.runtime.gpu import cache
+from autosched.runtime import disk_cache
 from autosched.runtime.processes import ProcessLost, run_within
 
 if TYPE_CHECKING:
@@ -100,15 +100,15 @@ class Compiler(Protocol):
 def compile_source(source: GpuSource, compiler: Compiler) -> DeviceCode:
     """The compiled `source`, from the cache if it was compiled before. Raises CompileError."""
     specific = "specific" if source.is_arch_specific else "general"
-    key = cache.key_of(_FORMAT, compiler.identity, specific, source.dialect, source.text)
-    kept = cache.read(key)
+    key = disk_cache.key_of(_FORMAT, compiler.identity, specific, source.dialect, source.text)
+    kept = disk_cache.read_code(key)
     if kept is not None:
         try:
             return DeviceCode.from_bytes(kept)
         except ValueError:
             pass
     binary = compiler.compile(source)
-    cache.write(key, binary.to_bytes())
+    disk_cache.write_code(key, binary.to_bytes())
     return binary
 
 

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from autosched.errors import DeviceError
-from autosched.runtime.gpu.cache import key_of, read, write
+from autosched.runtime.disk_cache import key_of, read_code, write_code
 from autosched.runtime.gpu.compile import CompileError
 from autosched.target import usable_cores
 
@@ -71,10 +71,10 @@ def runtime() -> tuple[ctypes.CDLL, Path]:
     directory = Path(tempfile.mkdtemp(prefix="autosched-simulator-"))
     atexit.register(shutil.rmtree, directory, True)
     path = directory / "runtime.so"
-    code = read(key)
+    code = read_code(key)
     if code is None:
         _build_runtime(compiler, path)
-        write(key, path.read_bytes())
+        write_code(key, path.read_bytes())
     else:
         path.write_bytes(code)
     return ctypes.CDLL(str(path)), path

@@ -1,0 +1,113 @@
+"""The disk cache of compiled code, for processors and GPUs: a file each in the user's own directory, by its key.
+
+A key is a hash of everything that the code depends on. A file is a digest of its key and of all that follows, a line of
+JSON with facts about the code, and the code. Files are written under another name and renamed, so that a file that is
+found is whole, whichever process writes it; a damaged file is a miss. The files that were not used for the longest time
+are removed when all together are too large. A complete cache may be on a file system that cannot be written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autosched.errors import UsageError
+from autosched.runtime.state import kernels_directory, usable
+
+LIMIT_BYTES = 1 << 30
+
+
+def key_of(*parts: str) -> str:
+    """A name for what `parts` determine; no two lists of parts share one."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
+
+
+def read(key: str) -> tuple[dict[str, Any], bytes] | None:
+    """The facts and the code of a key; None for a miss. Raises UsageError where the directory cannot be used."""
+    path = path_of(key)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            digest, _, content = file.read().partition(b"\n")
+        if digest != _digest(key, content):
+            return None
+        head, _, code = content.partition(b"\n")
+        facts = json.loads(head)
+    except (OSError, ValueError, RecursionError):
+        return None
+    with contextlib.suppress(OSError):  # what was used last is removed last
+        os.utime(path)
+    return (facts, code) if isinstance(facts, dict) else None
+
+
+def write(key: str, facts: Mapping[str, object], code: bytes) -> None:
+    """Keeps code with its facts. Raises UsageError where the directory cannot be used."""
+    content = json.dumps(facts).encode() + b"\n" + code
+    for attempt in range(2):
+        path = path_of(key)
+        try:
+            with usable(path):
+                _write(path, _digest(key, content) + b"\n" + content)
+            return
+        except UsageError as error:  # a directory that was removed since it was looked for is made once more
+            if attempt or not isinstance(error.__cause__, FileNotFoundError):
+                raise
+
+
+def read_code(key: str) -> bytes | None:
+    """The code alone of a key; None for a miss, and where the directory cannot be used."""
+    with contextlib.suppress(UsageError):
+        entry = read(key)
+        return None if entry is None else entry[1]
+    return None
+
+
+def write_code(key: str, code: bytes) -> None:
+    """Keeps code without facts; does nothing where the directory cannot be used or the disk is full."""
+    with contextlib.suppress(UsageError):
+        write(key, {}, code)
+
+
+def shrink() -> None:
+    """Removes the files that were not used for the longest time until the others are within LIMIT_BYTES."""
+    files = []
+    with contextlib.suppress(FileNotFoundError, UsageError), os.scandir(kernels_directory()) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # another process shrinks it too
+                info = entry.stat()
+                files.append((info.st_mtime, info.st_size, entry.path))
+    total = sum(size for _, size, _ in files)
+    for _, size, path in sorted(files):
+        if total <= LIMIT_BYTES:
+            break
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        total -= size
+
+
+def path_of(key: str) -> Path:
+    return kernels_directory() / key
+
+
+def _write(path: Path, content: bytes) -> None:
+    descriptor, part = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
+
+
+def _digest(key: str, content: bytes) -> bytes:
+    digest = hashlib.sha256(f"{key}\n".encode())
+    digest.update(content)
+    return digest.hexdigest().encode()
