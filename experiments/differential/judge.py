@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from experiments.differential.peer import UNOPTIMISED, Array, Peer, Run, evaluator, runtime
+from experiments.differential.peer import UNOPTIMISED, Array, Peer, Run, evaluator, node_by_node, runtime
 
 # Operators whose results are elements of their operands or are exact by the standard.
 EXACT = frozenset(
@@ -116,7 +116,7 @@ class Judge:
     def _other_peers(self) -> list[Run]:
         """The peers beside the first one that take the model."""
         found = []
-        for make in (partial(runtime, level=UNOPTIMISED), evaluator):
+        for make in (partial(runtime, level=UNOPTIMISED), evaluator, node_by_node):
             try:
                 found.append(make(self._model))
             except ValueError:

@@ -19,7 +19,7 @@ from autosched.errors import GraphError  # noqa: E402
 from autosched.runtime.spec import ArraySpec  # noqa: E402
 from experiments.differential.children import run_in_children  # noqa: E402
 from experiments.differential.judge import Judge, differences, value_types  # noqa: E402
-from experiments.differential.peer import Peer  # noqa: E402
+from experiments.differential.peer import Peer, node_by_node  # noqa: E402
 from experiments.differential.trial import GUARD_BYTES, guarded, inputs_of, is_intact, try_model  # noqa: E402
 from experiments.nnsmith.mutate import mutated  # noqa: E402
 
@@ -254,3 +254,18 @@ def test_what_dies_before_the_load_is_not_ours():
     assert verdict_of({"verdict": "crashed", "phase": "peer"}) == "no model"
     assert verdict_of({"verdict": "crashed", "phase": "call 7"}) == "crashed"
     assert verdict_of({"verdict": "refused"}) == "refused"
+
+
+def test_the_peer_of_single_nodes_rounds_each_value() -> None:
+    """1000 squared is no float16, so the result is infinite; in float32 it is 1000."""
+    nodes = [helper.make_node("Mul", ["x", "x"], ["s"]), helper.make_node("Div", ["s", "x"], ["y"])]
+    half = TensorProto.FLOAT16
+    infos = [helper.make_tensor_value_info(name, half, SHAPE) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (y,) = node_by_node(model)(None, {"x": np.full(SHAPE, 1000, "float16")})
+    assert y.dtype == np.float16
+    assert np.isinf(y).all()
+    assert (
+        Judge(model).kind({"x": np.full(SHAPE, 1000, "float16")}, [y], [np.full(SHAPE, 1000, "float16")], 0) != "wrong"
+    )
