@@ -196,6 +196,14 @@ def test_imports_run_one_way():
     assert not upward, "imports against the order:\n" + "\n".join(upward)
 
 
+def test_the_reference_shares_nothing_with_the_optimiser():
+    """But the stages of Winograd's algorithm: by them the error is defined that users accept, values are never theirs."""
+    optimiser = ("autosched.te.rewrites", "autosched.schedule", "autosched.lower", "autosched.graph.passes")
+    meant = [("autosched.te.reference.evaluate", "autosched.te.rewrites.winograd")]
+    shared = [(a, b) for a, b, _ in arrows() if a.startswith("autosched.te.reference") and b.startswith(optimiser)]
+    assert shared == meant
+
+
 def test_imports_have_no_cycle():
     graph: dict[str, set[str]] = {module: set() for module in MODULES}
     for module, target, _ in arrows():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, reduce
+from itertools import permutations
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from autosched.te.reference.error_bounds import Array, Bounded
 Values = tuple[Array, ...]
 _DRAWN = 96  # triples, of which those of different numbers are taken
 _TOLERANCE = 1e-6  # of floats, which are evaluated in float64, relative to the largest number in sight
+_SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -2.0)
 _RNG = np.random.Generator
 _FIRST_NUMBERS = np.repeat(np.arange(3)[:, None], _DRAWN, axis=1)
 # For each domain, how floats and how integers are drawn.
@@ -99,12 +101,36 @@ def _drawn(reducer: Reducer, domain: int) -> tuple[Values, Values, Values]:
             drawn = rng.integers(0, 2, (3, _DRAWN))
         else:
             drawn = of_floats(rng) if row.is_float else of_integers(rng, *row.integer_range)
-        parts.append(drawn.astype("float64" if row.is_float else operand.dtype))
+        parts.append(drawn.astype(_working(operand.dtype)))
     numbers = [p for p in parts if p.dtype != bool]
     differs = [(p[0] != p[1]) & (p[1] != p[2]) & (p[0] != p[2]) for p in numbers]
     kept = reduce(np.logical_and, differs, np.ones(_DRAWN, bool))
     a, b, c = (tuple(p[n, kept] for p in parts) for n in range(3))
     return a, b, c
+
+
+@lru_cache(maxsize=256)
+def takes_special_numbers(reducer: Reducer) -> bool:
+    """Whether NaN, infinities and zeros of both signs are combined in any order with the same result. Integers, as the
+    indices of argmax, are all different."""
+    of_floats = np.array([(x, y, z) for x in _SPECIAL for y in _SPECIAL for z in _SPECIAL])
+    orders = np.array([*permutations(range(3))])
+    floats, integers = np.repeat(of_floats, len(orders), axis=0), np.tile(orders, (len(of_floats), 1))
+    a, b, c = (
+        tuple((floats if DTYPES[v.dtype].is_float else integers)[:, n].astype(_working(v.dtype)) for v in reducer.lhs)
+        for n in range(3)
+    )
+    with np.errstate(all="ignore"):
+        ab = _combined(reducer, a, b)
+        pairs = [
+            *zip(ab, _combined(reducer, b, a), strict=True),
+            *zip(_combined(reducer, ab, c), _combined(reducer, a, _combined(reducer, b, c)), strict=True),
+        ]
+    return all(np.array_equal(x, y, equal_nan=x.dtype.kind == "f") for x, y in pairs)
+
+
+def _working(dtype: str) -> str:
+    return "float64" if DTYPES[dtype].is_float else dtype
 
 
 def _combined(reducer: Reducer, x: Values, y: Values) -> Values:

@@ -32,7 +32,7 @@ from autosched.te.reference import error_bounds as rules
 from autosched.te.reference.blocks import DomainBox
 from autosched.te.reference.error_bounds import Array, Bounded
 from autosched.te.reference.parallel import for_each
-from autosched.te.rewrites.prefix_scan import ScanPattern, elements, find_prefix_scan
+from autosched.te.reference.scans import Scan, find_scan
 from autosched.te.rewrites.winograd import TILES, match_stage, transformed
 from autosched.te.tensor import ComputeOp, Tensor, postorder
 
@@ -170,10 +170,10 @@ def evaluate_stage(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Bound
     if product is not None:
         cut = rules.cut_off(op.body[0], product.terms)
         return (blas.evaluate(product, op.shape, op.body[0].dtype, cut),)
-    sums = find_prefix_scan(op)
-    if sums is not None and op.reducer is not None and (kind := kind_of(op.reducer)) in _ACCUMULATED:
-        (term,) = evaluate_stage(elements(op, sums, op.name), tensors)
-        return (prefix_scan(op, sums, term, kind),)
+    scan = find_scan(op)
+    if scan is not None and op.reducer is not None and (kind := kind_of(op.reducer)) in _ACCUMULATED:
+        (term,) = evaluate_stage(scan.term_stage(op), tensors)
+        return (prefix_scan(op, scan, term, kind),)
     out = _Output(op)
 
     def compute(box: Mapping[str, tuple[int, int]]) -> None:
@@ -200,17 +200,17 @@ def product_of(op: ComputeOp, tensors: Mapping[str, Bounded]) -> blas.Contractio
 _ACCUMULATED = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
-def prefix_scan(op: ComputeOp, found: ScanPattern, term: Bounded, kind: str) -> Bounded:
-    """All results of a running reduction, each from the one before. `term`: over the axes of `op`, k instead of i."""
-    dtype, n, places = op.body[0].dtype, term.value.shape[found.i], np.arange(op.axes[found.i].extent)
-    taken = np.clip(n - places - found.strict if found.backwards else places + (not found.strict), 0, n)
+def prefix_scan(op: ComputeOp, scan: Scan, term: Bounded, kind: str) -> Bounded:
+    """All results of a prefix scan, each from the one before. `term`: over the axes of `op`, with k instead of i."""
+    dtype, n, places = op.body[0].dtype, term.value.shape[scan.i], np.arange(op.axes[scan.i].extent)
+    taken = np.clip(n - places - scan.strict if scan.backwards else places + (not scan.strict), 0, n)
 
     def up_to(array: Array, function: np.ufunc, start: bool | int | float) -> Array:
         """Of the elements that each place takes, in the order that they join."""
-        ordered = np.flip(array, found.i) if found.backwards else array
-        before = np.full_like(np.take(array, [0], found.i), start)
-        find_prefix_scan = function.accumulate(ordered, found.i, dtype=array.dtype)
-        return np.take(np.concatenate([before, find_prefix_scan], found.i), taken, found.i)
+        ordered = np.flip(array, scan.i) if scan.backwards else array
+        before = np.full_like(np.take(array, [0], scan.i), start)
+        results = function.accumulate(ordered, scan.i, dtype=array.dtype)
+        return np.take(np.concatenate([before, results], scan.i), taken, scan.i)
 
     assert op.reducer is not None
     value = up_to(term.value, _ACCUMULATED[kind], op.reducer.identity[0].value)
@@ -223,7 +223,7 @@ def prefix_scan(op: ComputeOp, found: ScanPattern, term: Bounded, kind: str) -> 
     size = up_to(np.abs(term.value), np.add, 0)
     if err is None and rules.integral(term.value) and float(size.max()) <= DTYPES[dtype].largest_exact_integer:
         return Bounded(value)
-    terms = np.expand_dims(taken, tuple(range(1, value.ndim - found.i)))
+    terms = np.expand_dims(taken, tuple(range(1, value.ndim - scan.i)))
     own = size * (2.0 * terms * rules.unit(dtype)) + terms * DTYPES[dtype].underflow
     return Bounded(value, rules.tamed(value, own if err is None else own + err, dtype, err))
 

@@ -36,8 +36,8 @@ from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load
 from autosched.ir.stmt import Reducer
 from autosched.ir.visit import loads
 from autosched.te.dag import ComputeDAG
+from autosched.te.reducer_laws import takes_special_numbers
 from autosched.te.reference.evaluate import kind_of
-from autosched.te.rewrites.first_best import first_best
 from autosched.te.tensor import ComputeOp, PlaceholderOp, Tensor, postorder
 
 KINDS = ("normal", "structured", "integers")
@@ -112,8 +112,8 @@ def _is_selecting(reducer: Reducer) -> bool:
     """Whether no float is added up and any order gives the same, with NaN as well."""
     if all(not DTYPES[result.dtype].is_float for result in reducer.results):
         return True
-    found = first_best(reducer)
-    return kind_of(reducer) in ("max", "min") or (found is not None and found.knows_nan)
+    kind = kind_of(reducer)
+    return kind in ("max", "min") or (kind == "choose" and takes_special_numbers(reducer))
 
 
 def _make_special(array: npt.NDArray[Any], denormal: float, share: int, rng: np.random.Generator) -> None:

@@ -26,7 +26,7 @@ from autosched.te.reference.evaluate import (
     product_of,
     term_parts,
 )  # fmt: skip
-from autosched.te.rewrites.prefix_scan import ScanPattern, elements, find_prefix_scan
+from autosched.te.reference.scans import Scan, find_scan
 from autosched.te.tensor import ComputeOp
 
 PLAIN_RUN = 1024  # numbers: programs that add up more have several sums
@@ -45,7 +45,7 @@ def _plain_values(op: ComputeOp, tensors: Mapping[str, Bounded]) -> list[Array]:
     if product is not None and DTYPES[op.body[0].dtype].is_float:
         found = [_added_in_order(op, *blas.sums(product, op.shape, op.body[0].dtype))]
     elif op.reducer is not None and kind_of(op.reducer) == "sum" and DTYPES[op.body[0].dtype].is_float:
-        scan = find_prefix_scan(op)
+        scan = find_scan(op)
         found = [_added_in_order(op, *_plain_sums(op, tensors)) if scan is None else _plain_scan(op, scan, tensors)]
     else:
         found = [x.value for x in evaluate_stage(op, tensors)]
@@ -77,9 +77,9 @@ def _rounded_in_order(op: ComputeOp, results: Array) -> Array:
     return _added_in_order(op, results, 5 * np.square(results))
 
 
-def _plain_scan(op: ComputeOp, scan: ScanPattern, tensors: Mapping[str, Bounded]) -> Array:
+def _plain_scan(op: ComputeOp, scan: Scan, tensors: Mapping[str, Bounded]) -> Array:
     """The running sums of a stage, each made from the one before."""
-    (term,) = evaluate_stage(elements(op, scan, op.name), tensors)
+    (term,) = evaluate_stage(scan.term_stage(op), tensors)
     dtype = DTYPES[DTYPES[op.body[0].dtype].computes_in].numpy_dtype
     return prefix_scan(op, scan, Bounded(term.value.astype(dtype)), "sum").value
 
