@@ -14,20 +14,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from autosched.artifacts.sources import writable, write_fastest
 from autosched.errors import UsageError
-from autosched.export.sources import writable, write_fastest
-from autosched.inspection import record as recorded
 from autosched.inspection.estimate import estimate
-from autosched.inspection.record import export, stored_kernel
+from autosched.inspection.record import stored_kernel
+from autosched.inspection_api import explain, export, show, verify
 from autosched.kernel.device import find_device, peak_reader
 from autosched.kernel.index_checked import IndexCheckedKernel, with_checks
 from autosched.kernel.request import Request
 from autosched.kernel.task import Space, analytic_best, make_task, start_run, task_key
 from autosched.kernel.trust import tell_without_key
+from autosched.keywords import spelled_out
+from autosched.network_api import is_network, load, loaded, tune_models
 from autosched.network_tuning.results import Effort, check_tuning
 from autosched.network_tuning.strategies import DEFAULT as STRATEGY
 from autosched.tuner.definition import Operator, Workload, arguments, define
-from autosched.tuner.options import Asked, AskedKeywords, asks
+from autosched.tuner.options import Asked, AskedKeywords
 from autosched.tuner.policy import SearchSetup, check_search
 from autosched.tuner.session import Settings
 
@@ -36,18 +38,13 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from autosched.executor.model import Model
-    from autosched.graph.graph import Array, Graph
-    from autosched.graph.load_progress import LoadCallback
-    from autosched.inspection.network import Explanation
-    from autosched.kernel.roofline import Fact
-    from autosched.measure import Measurement
+    from autosched.graph.graph import Graph
     from autosched.network_tuning.results import NetworkCallback, NetworkResult, NetworksResult
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
     from autosched.store import Record
     from autosched.tuner.callbacks import Callback
     from autosched.tuner.result import Result
-    from autosched.verification.verify import Verification
     from search_spaces.partial_sketch import SketchRule
 
 
@@ -122,7 +119,7 @@ def tune(
 ) -> NetworksResult: ...
 
 
-@asks
+@spelled_out(Asked)
 def tune(
     workload: Any,
     *,
@@ -197,7 +194,7 @@ def compile(
 ) -> Kernel | GpuKernel | IndexCheckedKernel: ...
 
 
-@asks
+@spelled_out(Asked)
 def compile(
     workload: Workload, *, db: Path | str | None = None, check_indices: bool = False, **asked: Unpack[AskedKeywords]
 ) -> Kernel | GpuKernel | IndexCheckedKernel:
@@ -219,7 +216,7 @@ def compile(
     return with_checks(kernel, request, workload, Asked(**asked)) if check_indices else kernel
 
 
-@asks
+@spelled_out(Asked)
 def best(
     workload: Workload, *, db: Path | str | None = None, n: int = 1, **asked: Unpack[AskedKeywords]
 ) -> list[Record]:
@@ -230,181 +227,7 @@ def best(
     return _stored(_request(workload, Asked(**asked)), db, n)
 
 
-def load(
-    model: str | Path | Graph,
-    example_inputs: Sequence[object] | None = None,
-    *,
-    sizes: Mapping[str, int] | None = None,
-    inputs: Mapping[str, ArrayLike] | None = None,
-    target: str | None = "cpu",
-    threads: int | None = None,
-    db: Path | str | None = None,
-    records: bool = True,
-    simulate: bool = False,
-    winograd: bool = False,
-    progress: bool | LoadCallback | None = None,
-) -> Model:
-    """A network as one program: an ONNX file, a saved model *.asc, a torch module with `example_inputs`, a program of
-    torch.export (an ExportedProgram, or a file *.pt2), or a graph.
-
-    Kernels have the schedules that were saved with the network, those of the best records in `db` (default:
-    `autosched db path`) that this installation has verified, or the ones that the analytic model likes best; nothing is
-    measured. `records` False leaves the database out. A RecordWarning tells of records that do not fit any more.
-    `sizes` says what symbolic dimensions of an ONNX file are, `inputs` has values of inputs that are always the same,
-    {"sr": 16000}: they are constants, and a call does not take them. `target` may be a GPU's; `simulate` executes the
-    kernels of one for CUDA ("cuda -arch=sm_80") on the processor. `winograd` accepts the larger error of Winograd's
-    convolutions, where they are faster. `progress` True shows a line on stderr while it loads, a function gets each
-    `LoadEvent` of `autosched.graph.load_progress`; the logger "autosched" has them, too. Raises GraphError for a
-    network that is not accepted, with all operators that are unknown.
-    """
-    from autosched.executor.compile_graph import compile_graph
-    from autosched.executor.load import load_network, loading
-    from autosched.executor.lookup import compile_with_records
-
-    with loading(model, progress):
-        graph, choices = load_network(model, example_inputs, sizes, inputs, winograd)
-        if not records:
-            return compile_graph(graph, target, threads, choices, simulate)
-        return compile_with_records(graph, target, threads, choices, db, simulate=simulate)
-
-
-@overload
-def verify(
-    what: int,
-    db: Path | str | None = None,
-    *,
-    workload: Workload | None = None,
-    target: str | None = None,
-    seed: int = 1,
-) -> Measurement: ...
-@overload
-def verify(
-    what: Model | Graph | Path | str,
-    inputs: Mapping[str, object] | Sequence[object] | None = None,
-    *,
-    locate: bool = False,
-    onnxruntime: Path | None = None,
-    fixed: Mapping[str, ArrayLike] | None = None,
-) -> Verification: ...
-def verify(what: Any, *arguments: Any, **options: Any) -> Any:
-    """A record's kernel or a whole network against the reference.
-
-    A record, by its number, is built again, checked on fresh data derived from `seed` and timed; what comes of it is
-    recorded. Raises VerificationError if it fails in any way.
-
-    A network, loaded or as `load` takes it, is compared with the graph as it was imported in float64, and each of its
-    kernels with its nodes: on `inputs` (in order or by name; default: normal numbers) and on structured numbers. Root
-    mean square and maximum of an error may be 4 times those of a plain evaluation in the network's types, whose sums
-    are in the least accurate order, or 1e-6 of the reference's; with Winograd's transforms 10 times that. Integers must
-    be equal, quantised ones but for ties.
-    `locate` stops at the first kernel beyond its bound; `onnxruntime` is the ONNX file that the network is, for
-    comparing with that package as well, which gets what inputs were `fixed` to. The answer says whether it `passed`,
-    and has a `summary()`.
-    """
-    if not _is_network(what):
-        return recorded.verify(what, *arguments, **options)
-    from autosched.network_api import verify_model
-
-    return verify_model(_loaded(what), *arguments, **options)
-
-
-@overload
-def explain(
-    what: int, db: Path | str | None = None, *, workload: Workload | None = None, target: str | None = None
-) -> Mapping[str, Fact]: ...
-@overload
-def explain(what: Model | Graph | Path | str) -> Explanation: ...
-@overload
-def explain(what: Any) -> Mapping[str, Fact]: ...
-def explain(what: Any, *arguments: Any, **options: Any) -> Any:
-    """Why something is as fast as it is: facts by name; a name that ends in `_s` is a time in seconds.
-
-    Of a record by its number: against the limits of its device, whose peak and bandwidth are measured now, in about a
-    second. Of what torch.compile(..., backend="autosched") returned, once it was called: the operators that torch runs
-    and their share of the time. Of a network, loaded or as `load` takes it: its kernels, those that compute the same
-    together, timed as they run in it, against the least time that their operations and bytes take. Raises UsageError
-    for anything else.
-    """
-    if hasattr(what, "_torchdynamo_orig_callable"):
-        from autosched.torch_backend.explain import explain_compiled
-
-        return explain_compiled(what, *arguments, **options)
-    if _is_network(what):
-        from autosched.inspection.network import explain_model
-
-        return explain_model(_loaded(what), *arguments, **options)
-    if not isinstance(what, int):
-        raise UsageError(
-            "explain takes the number of a record, a network, or what torch.compile with this backend returned, "
-            f"not {type(what).__name__}"
-        )
-    return recorded.explain(what, *arguments, **options)
-
-
-@overload
-def show(
-    what: int,
-    db: Path | str | None = None,
-    as_: str = "steps",
-    *,
-    workload: Workload | None = None,
-    target: str | None = None,
-) -> str: ...
-@overload
-def show(
-    what: object,
-    as_: str = "graph",
-    *,
-    example_inputs: Sequence[object] | None = None,
-    sizes: Mapping[str, int] | None = None,
-    inputs: Mapping[str, ArrayLike] | None = None,
-    target: str | None = "cpu",
-    threads: int | None = None,
-) -> str: ...
-def show(what: Any, *arguments: Any, **options: Any) -> str:
-    """A record or a network as text.
-
-    A record, by its number: schedule `steps` (one JSON array a line), loop nest (`ir`), what each of the `passes` makes
-    of it, or code: `llvm` and `asm` of one for a processor, `cuda` and `opencl` of one for a GPU. One of a user's own
-    function needs that function as `workload`, one of another machine its `target`.
-
-    A network, loaded or as `load` takes it, for a `target` that may be elsewhere: its `graph` after passes, its kernels
-    (`groups`), the plan of its arena as a picture (`memory`), kernels and values for Graphviz (`dot`), or their code
-    (`llvm`, `cuda`, `opencl`).
-    """
-    if not _is_network(what):
-        return recorded.show(what, *arguments, **options)
-    from autosched.network_api import show_network
-
-    return show_network(what, *arguments, **options)
-
-
-def made_inputs(model: str | Path | Graph, *arguments: Any, **options: Any) -> Mapping[str, Array]:
-    """Normal inputs for a network as `load` takes it, with `example_inputs`, `sizes` and `inputs`, by name; integers
-    are places of what they index, or 0 and 1."""
-    from autosched.executor.load import load_network
-    from autosched.verification.sample_inputs import input_sets
-
-    return input_sets(load_network(model, *arguments, **options)[0])[0].arrays
-
-
 # Putting together
-
-
-def _is_network(what: object) -> bool:
-    """Whether it is one, or the name of a file that may be."""
-    from autosched.executor.load import is_program
-    from autosched.executor.model import Model
-    from autosched.graph.graph import Graph
-
-    return isinstance(what, (str, Path, Graph, Model)) or hasattr(what, "forward") or is_program(what)
-
-
-def _loaded(what: Any, **options: Any) -> Model:
-    """A model as it is, anything else by `load` with what is given besides."""
-    from autosched.executor.model import Model
-
-    return what if isinstance(what, Model) else load(what, **options)
 
 
 def _request(workload: Workload, asked: Asked, *, runs: bool = True) -> Request:
@@ -418,14 +241,12 @@ def _is_whole_network(workload: object) -> bool:
         from autosched.executor.load import is_network_file
 
         return is_network_file(workload)
-    return _is_network(workload) or isinstance(workload, (list, Mapping))
+    return is_network(workload) or isinstance(workload, (list, Mapping))
 
 
 def _tune_networks(
     networks: Any, loading: Mapping[str, Any], effort: Effort, callbacks: Sequence[NetworkCallback]
 ) -> NetworkResult | NetworksResult:
-    from autosched.network_api import tune_models
-
     _check_interpreter()
     if isinstance(networks, (list, Mapping)) and not (
         loading["example_inputs"] is loading["sizes"] is loading["inputs"] is None
@@ -433,7 +254,7 @@ def _tune_networks(
         raise UsageError("example_inputs, sizes and inputs are of one network: load each of several with its own first")
     names = ("example_inputs", "sizes", "inputs", "target", "threads", "db", "winograd")
     of = {name: loading[name] for name in names if name in loading}
-    return tune_models(networks, partial(_loaded, **of), effort, loading["db"], callbacks)
+    return tune_models(networks, partial(loaded, **of), effort, loading["db"], callbacks)
 
 
 def _check_interpreter() -> None:

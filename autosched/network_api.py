@@ -3,31 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from autosched.backends import BACKENDS, forms
 from autosched.errors import UsageError
-from autosched.executor.load import load_network, named
-from autosched.executor.lookup import plan_with_records
-from autosched.executor.model import Model
-from autosched.graph.graph import Array, Graph
-from autosched.inspection.render import MEMORY, TEXTS, Steps, memory_text
-from autosched.kernel.device import Device, find_device
-from autosched.network_tuning.estimate import code_text
-from autosched.network_tuning.results import Effort, NetworkCallback, NetworkResult, NetworksResult
-from autosched.network_tuning.tune import tune_networks
-from autosched.passes import report
-from autosched.plan.device_passes import prepared
-from autosched.plan.execution_plan import NetworkProgram, steps_of
-from autosched.plan.extract_tasks import DRAFTED
-from autosched.runtime.spec import in_order
-from autosched.runtime.tensors import as_input
-from autosched.verification.onnx_runtime import run_onnxruntime
-from autosched.verification.sample_inputs import input_sets
-from autosched.verification.verify import Verification, verify_network
+from autosched.executor.compile_options import CompileKeywords, CompileOptions
+from autosched.keywords import spelled_out
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from autosched.executor.model import Model
+    from autosched.graph.graph import Array, Graph
+    from autosched.graph.load_progress import LoadCallback
+    from autosched.kernel.device import Device
+    from autosched.network_tuning.results import Effort, NetworkCallback, NetworkResult, NetworksResult
+    from autosched.planning.execution_plan import NetworkProgram
+    from autosched.verification.verify import Verification
+
+MEMORY, PASSES = "memory", "passes"  # forms of `show_network` beside those of `inspection.render.TEXTS` and code
+
+
+@spelled_out(CompileOptions)
+def load(
+    model: str | Path | Graph,
+    example_inputs: Sequence[object] | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    inputs: Mapping[str, npt.ArrayLike] | None = None,
+    progress: bool | LoadCallback | None = None,
+    options: CompileOptions | None = None,
+    **keywords: Unpack[CompileKeywords],
+) -> Model:
+    """A network as one program: an ONNX file, a saved model *.asc, a torch module with `example_inputs`, a program of
+    torch.export (an ExportedProgram, or a file *.pt2), or a graph.
+
+    Kernels have the schedules that were saved with the network, those of the best records in `db` (default:
+    `autosched db path`) that this installation has verified, or the ones that the analytic model likes best; nothing is
+    measured. `records` False leaves the database out. A RecordWarning tells of records that do not fit any more.
+    `sizes` says what symbolic dimensions of an ONNX file are, `inputs` has values of inputs that are always the same,
+    {"sr": 16000}: they are constants, and a call does not take them. `target` may be a GPU's; `simulate` executes the
+    kernels of one for CUDA ("cuda -arch=sm_80") on the processor. `winograd` accepts the larger error of Winograd's
+    convolutions, where they are faster. `options` has all of these, but for those that are given beside it. `progress`
+    True shows a line on stderr while it loads, a function gets each `LoadEvent` of `autosched.graph.load_progress`; the
+    logger "autosched" has them, too. Raises GraphError for a network that is not accepted, with all operators that are
+    unknown.
+    """
+    from autosched.executor.compile_graph import compile_graph
+    from autosched.executor.load import load_network, loading
+    from autosched.executor.lookup import compile_with_records
+
+    chosen = replace(options or CompileOptions(), **keywords)
+    with loading(model, progress):
+        graph, choices = load_network(model, example_inputs, sizes, inputs, chosen.winograd)
+        if not chosen.records:
+            return compile_graph(graph, chosen.target, chosen.threads, choices, chosen.simulate)
+        return compile_with_records(graph, chosen.target, chosen.threads, choices, chosen.db, simulate=chosen.simulate)
+
+
+def is_network(what: object) -> bool:
+    """Whether it is a network, or the name of a file that may be one."""
+    from autosched.executor.load import is_program
+    from autosched.executor.model import Model
+    from autosched.graph.graph import Graph
+
+    return isinstance(what, (str, Path, Graph, Model)) or hasattr(what, "forward") or is_program(what)
+
+
+def loaded(what: Any, **options: Any) -> Model:
+    """A model as it is, anything else by `load` with the other arguments."""
+    from autosched.executor.model import Model
+
+    return what if isinstance(what, Model) else load(what, **options)
 
 
 def verify_model(
@@ -40,6 +91,10 @@ def verify_model(
 ) -> Verification:
     """A network against the reference, see `network.check`. `onnxruntime`: the ONNX file that it is, whose results
     by that package are compared, too; it is given what the inputs were `fixed` to."""
+    from autosched.verification.onnx_runtime import run_onnxruntime
+    from autosched.verification.sample_inputs import input_sets
+    from autosched.verification.verify import verify_network
+
     sets = input_sets(model.original, None if inputs is None else _by_name(model, inputs))
     foreign = None
     if onnxruntime is not None:
@@ -49,6 +104,9 @@ def verify_model(
 
 def _by_name(model: Model, inputs: Mapping[str, object] | Sequence[object]) -> dict[str, Array]:
     """Raises UsageError for arrays that the network does not take."""
+    from autosched.runtime.spec import in_order
+    from autosched.runtime.tensors import as_input
+
     names = [spec.name for spec in model.inputs]
     if isinstance(inputs, Mapping):
         given = in_order(names, (), {str(name): array for name, array in inputs.items()})
@@ -64,6 +122,9 @@ def tune_models(
     callbacks: Sequence[NetworkCallback],
 ) -> NetworkResult | NetworksResult:  # fmt: skip
     """Tunes a network, or several in a list or by names, of which `load` makes models. Raises as `tune_networks`."""
+    from autosched.executor.load import named
+    from autosched.network_tuning.tune import tune_networks
+
     several = isinstance(networks, (list, Mapping))
     given = named(networks if several else [networks])
     found = tune_networks(lambda: {name: load(network) for name, network in given.items()}, effort, db, callbacks)
@@ -80,10 +141,18 @@ def show_network(
     target: str | None = "cpu",
     threads: int | None = None,
 ) -> str:
-    """A network, loaded or not, as text: one of TEXTS or PROGRAM_TEXTS. `target` may be a device that is elsewhere."""
-    program_text = PROGRAM_TEXTS.get(as_)
+    """A network, loaded or not, as text in one of the forms of `inspection.render.TEXTS`, its `passes`, its `memory`,
+    or the code of its kernels. `target` may be a device that is elsewhere."""
+    from autosched.executor.load import load_network
+    from autosched.executor.lookup import plan_with_records
+    from autosched.executor.model import Model
+    from autosched.inspection.render import TEXTS, Steps
+    from autosched.kernel.device import find_device
+    from autosched.planning.extract_tasks import DRAFTED
+
+    program_text = program_texts().get(as_)
     if as_ not in (*TEXTS, PASSES) and program_text is None:
-        raise UsageError(f"a network is shown as {', '.join((*TEXTS, PASSES, *PROGRAM_TEXTS))}, got {as_!r}")
+        raise UsageError(f"a network is shown as {', '.join((*TEXTS, PASSES, *program_texts()))}, got {as_!r}")
     if isinstance(what, Model):
         if as_ in TEXTS:
             program = what.program
@@ -104,20 +173,27 @@ def show_network(
 
 def show_graph(graph: Graph, form: str, device: Device) -> str:
     """A network as text, as it is cut into kernels for `device`, without one being built: one of TEXTS."""
+    from autosched.inspection.render import TEXTS, Steps
+    from autosched.planning.device_passes import prepared
+    from autosched.planning.execution_plan import steps_of
+
     found = prepared(graph, device)
     return TEXTS[form](Steps(found, steps_of(found, device)))
 
 
+def program_texts() -> Mapping[str, Callable[[NetworkProgram], str]]:
+    """What is shown of a program: the plan of its arena, and the code of its kernels."""
+    from autosched.inspection.render import memory_text
+    from autosched.network_tuning.estimate import code_text
+
+    return {MEMORY: memory_text, **{backend.forms[0]: code_text for backend in BACKENDS.values()}}
+
+
 def _passes_text(graph: Graph, device: Device) -> str:
     """The graph as each pass leaves it, and the names of passes that change nothing."""
+    from autosched.passes import report
+    from autosched.planning.device_passes import prepared
+
     parts: list[str] = []
     prepared(graph, device, report(parts, str))
     return "\n".join(parts)
-
-
-PASSES = "passes"
-# What is shown of a program: the plan of its arena, and the code of its kernels.
-PROGRAM_TEXTS: Mapping[str, Callable[[NetworkProgram], str]] = {
-    MEMORY: memory_text,
-    **{backend.forms[0]: code_text for backend in BACKENDS.values()},
-}

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from autosched.artifacts.linking import write_whole
 from autosched.errors import AutoschedError, StoreError
-from autosched.export.linking import write_whole
 from autosched.lower import lower
 from autosched.schedule import replay, steps_to_json
 from autosched.store import Database, Record

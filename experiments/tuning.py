@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from autosched.artifacts.linking import write_whole
 from autosched.cli.bench import geomean
 from autosched.cli.interrupts import interrupted_by_signals
 from autosched.cli.output import table
 from autosched.errors import UsageError
-from autosched.export.linking import write_whole
 from autosched.measure.results import FAULTS
 from autosched.te.operators.registry import find
 from autosched.tuner.options import Asked

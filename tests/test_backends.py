@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from autosched import parse_target
+from autosched.artifacts.kernel import FILE_KINDS
 from autosched.backends import BACKENDS, Backend, exports, forms, gpu_kinds
 from autosched.cli.main import main
 from autosched.codegen import EMITTERS
 from autosched.codegen.c.dialects import CUDA, DIALECTS
 from autosched.errors import TargetError
-from autosched.export.kernel import FILE_KINDS
 from autosched.kernel.device import HARDWARE
 from autosched.measure.backends import WORKERS, lock_name
 from autosched.runtime.backends import LOADERS

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from autosched.artifacts import kernel as deploy
+from autosched.artifacts.c_interface import c_identifier
 from autosched.codegen.source import KernelSource
 from autosched.errors import UsageError
-from autosched.export import kernel as deploy
-from autosched.export.c_interface import c_identifier
 from autosched.runtime.spec import ArraySpec
 from autosched.target import parse_target
 

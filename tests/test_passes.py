@@ -11,7 +11,7 @@ import autosched
 from autosched.graph import passes as graph_passes
 from autosched.lower import pipeline as lower_passes
 from autosched.passes import Pass, Pipeline, of_function, report
-from autosched.plan import device_passes
+from autosched.planning import device_passes
 from autosched.te.rewrites import collapse as te_passes
 from tests.graph.drafts import Draft
 

@@ -16,10 +16,10 @@ from autosched.kernel.device import Device, find_device
 from autosched.kernel.request import check_winograd
 from autosched.kernel.trust import tell
 from autosched.passes import DUMP, debug_level
-from autosched.plan.device_passes import prepared
-from autosched.plan.execution_plan import NetworkProgram, build_program
-from autosched.plan.extract_tasks import DRAFTED, Choices
-from autosched.plan.kernel_table import kernel_table
+from autosched.planning.device_passes import prepared
+from autosched.planning.execution_plan import NetworkProgram, build_program
+from autosched.planning.extract_tasks import DRAFTED, Choices
+from autosched.planning.kernel_table import kernel_table
 
 SIMULATED = "cuda"  # the kind of target whose kernels the simulator executes
 

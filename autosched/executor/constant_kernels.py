@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from autosched.codegen.c.source import GpuSource
 from autosched.graph.steps import Group
-from autosched.plan.execution_plan import NetworkProgram, aligned, array_spec
+from autosched.planning.execution_plan import NetworkProgram, aligned, array_spec
 
 Place: TypeAlias = tuple[int, str]  # a buffer of a step between its launches, or a value, of no step in particular
 _ANY = -1

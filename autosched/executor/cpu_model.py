@@ -22,8 +22,8 @@ from autosched.ir.dtype import DTYPES
 from autosched.kernel.compilation_units import compile_once
 from autosched.kernel.device import Device
 from autosched.measure.timing import python_clock
-from autosched.plan.execution_plan import NetworkProgram
-from autosched.plan.extract_tasks import objects_of
+from autosched.planning.execution_plan import NetworkProgram
+from autosched.planning.extract_tasks import objects_of
 from autosched.runtime.jit import LoadedKernel, load_objects
 from autosched.runtime.kernel import Kernel
 from autosched.runtime.tensors import address_of, aligned_empty, aligned_zeros, are_equal, as_input, new_outputs
@@ -57,7 +57,7 @@ class NativeModel(Kernel, Model):
         return link(original, program, self.device)
 
     def export(self, path: str | Path) -> list[Path]:
-        from autosched.export.network import export_model
+        from autosched.artifacts.network import export_model
 
         return export_model(self, Path(path))
 

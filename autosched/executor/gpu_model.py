@@ -32,7 +32,7 @@ from autosched.graph.mapped_arrays import check_mapped
 from autosched.graph.steps import Group
 from autosched.kernel.device import Device
 from autosched.kernel.gpu_kernel import decoded, workspace_of
-from autosched.plan.execution_plan import NetworkProgram, array_spec
+from autosched.planning.execution_plan import NetworkProgram, array_spec
 from autosched.runtime.gpu.arrays import DeviceBlock, allocate, device_errors, download, mark_used, queue_after, upload
 from autosched.runtime.gpu.device import DeviceMemory, GpuDevice, LaunchSequence, Stream
 from autosched.runtime.gpu.devices import GPUS

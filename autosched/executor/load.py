@@ -17,8 +17,8 @@ from autosched.graph.file_formats import ACCEPTED
 from autosched.graph.fixed_inputs import fix_inputs
 from autosched.graph.graph import Graph
 from autosched.graph.load_progress import LoadCallback, report_stage, reported_load
-from autosched.plan.archive import SUFFIX, load_archive
-from autosched.plan.extract_tasks import DRAFTED, Choices
+from autosched.planning.archive import SUFFIX, load_archive
+from autosched.planning.extract_tasks import DRAFTED, Choices
 from autosched.tuner.memory_check import free_memory, size_text
 
 PROGRAM = ".pt2"

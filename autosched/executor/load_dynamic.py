@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from autosched.errors import UsageError
+from autosched.executor.compile_options import CompileKeywords, CompileOptions
 from autosched.executor.dynamic_model import ANY, Dimension, VaryingModel
 from autosched.executor.lookup import compile_varying
 from autosched.graph.graph import Graph
-from autosched.plan.archive import SUFFIX
+from autosched.keywords import spelled_out
+from autosched.planning.archive import SUFFIX
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ class AnySize:
     graph_of: Callable[[Mapping[str, int]], Graph]
 
 
+@spelled_out(CompileOptions)
 def load_dynamic(
     model: str | Path | object,
     example_inputs: Sequence[object] | None = None,
@@ -34,9 +40,8 @@ def load_dynamic(
     sizes: Mapping[str, int | Sequence[int]] | None = None,
     limits: Mapping[str, range] | None = None,
     inputs: Mapping[str, npt.ArrayLike] | None = None,
-    target: str | None = "cpu",
-    threads: int | None = None,
-    db: Path | str | None = None,
+    options: CompileOptions | None = None,
+    **keywords: Unpack[CompileKeywords],
 ) -> VaryingModel:
     """A network as a function of arrays of any sizes: an ONNX file in its symbolic dimensions, or a torch module in all
     dimensions of its inputs, called by their places, as x[0].
@@ -46,7 +51,7 @@ def load_dynamic(
     says what some may be, {"batch": range(1, 65)}. Otherwise as `autosched.load`, with `inputs` of ONNX files only.
     Raises UsageError for a network that has no such dimensions, GraphError for one that is not accepted.
     """
-    given = sizes or {}
+    chosen, given = replace(options or CompileOptions(), **keywords), sizes or {}
     fixed = {name: size for name, size in given.items() if isinstance(size, int)}
     ready = {name: size for name, size in given.items() if not isinstance(size, int)}
     if inputs and not isinstance(model, (str, Path)):
@@ -63,8 +68,11 @@ def load_dynamic(
         Dimension(name, network.inputs.index(x), place, (limits or {}).get(name, ANY))
         for name, (x, place) in network.places.items()
     )
-    compiled = partial(compile_varying, target=target, threads=threads, db=db)
-    varying = VaryingModel(network.inputs, dimensions, network.graph_of, compiled)
+
+    def graph_of(varying: Mapping[str, int]) -> Graph:
+        return replace(network.graph_of(varying), winograd=chosen.winograd)
+
+    varying = VaryingModel(network.inputs, dimensions, graph_of, partial(compile_varying, options=chosen))
     varying.prepare(ready)
     return varying
 

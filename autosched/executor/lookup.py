@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,15 +16,16 @@ from typing import Any, TypeAlias
 
 from autosched.errors import AutoschedError, ScheduleError, StoreError
 from autosched.executor.compile_graph import compile_graph, plan_graph
+from autosched.executor.compile_options import CompileOptions
 from autosched.executor.model import Model
 from autosched.graph.graph import Graph
 from autosched.kernel.object_cache import find_object
 from autosched.kernel.spec import Recipe
 from autosched.kernel.transfer import NearestSchedules, form_of
 from autosched.kernel.trust import tell
-from autosched.plan.execution_plan import NetworkProgram
-from autosched.plan.extract_tasks import DRAFTED, Choices, without_place
-from autosched.plan.fusion_records import stored_form
+from autosched.planning.execution_plan import NetworkProgram
+from autosched.planning.extract_tasks import DRAFTED, Choices, without_place
+from autosched.planning.fusion_records import stored_form
 from autosched.store import Database, Record, default_path, named_path
 
 REPORTED = 3  # records that were passed over are named
@@ -82,21 +83,20 @@ def _choices(stored: StoredSchedules | None, choices: Choices) -> Choices:
     return Choices(lambda recipes: stored(choices.schedules(recipes)), is_joined)
 
 
-def compile_varying(
-    graph: Graph, nearest: NearestSchedules, target: str | None, threads: int | None, db: Path | str | None
-) -> Model:
+def compile_varying(graph: Graph, nearest: NearestSchedules, options: CompileOptions) -> Model:
     """The network as one program, with stored schedules of its kernels, else those of kernels of nearly the same sizes
     that `nearest` knows or that are stored, else with what the analytic model likes best."""
-    with stored_schedules(db) as stored:
+    target, threads, simulate = options.target, options.threads, options.simulate
+    with stored_schedules(options.db) if options.records else nullcontext() as stored:
         if stored is None:
-            return compile_graph(graph, target, threads, Choices(nearest, nearest=nearest))
+            return compile_graph(graph, target, threads, Choices(nearest, nearest=nearest), simulate)
 
         def choose(recipes: Sequence[Recipe]) -> Sequence[Recipe]:
             found = stored(recipes)
             nearest.add(stored.alike([recipe for recipe in found if not recipe.steps]))
             return nearest(found)
 
-        return compile_graph(graph, target, threads, Choices(choose, stored.is_joined, nearest))
+        return compile_graph(graph, target, threads, Choices(choose, stored.is_joined, nearest), simulate)
 
 
 @dataclass

@@ -6,17 +6,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autosched.graph.graph import Array, Graph
 from autosched.graph.index_checks import checks_of
 from autosched.kernel.device import Device
 from autosched.kernel.spec import Recipe
-from autosched.plan.archive import save_archive
-from autosched.plan.device_passes import prepared
-from autosched.plan.execution_plan import NetworkProgram, array_spec, build_program
-from autosched.plan.extract_tasks import Choices, NetworkTask
+from autosched.planning.archive import save_archive
+from autosched.planning.device_passes import prepared
+from autosched.planning.execution_plan import NetworkProgram, array_spec, build_program
+from autosched.planning.extract_tasks import Choices, NetworkTask
 from autosched.runtime.spec import ArraySpec
+
+if TYPE_CHECKING:
+    from autosched.inspection.network import Explanation
+    from autosched.verification.verify import Verification
 
 Clock: TypeAlias = Callable[[int], float]  # seconds of so many calls, one after the other
 
@@ -108,6 +112,26 @@ class Model(ABC):
     @abstractmethod
     def relinked(self, original: Graph, program: NetworkProgram) -> Model:
         """Another program on the device that this one is on."""
+
+    def verify(
+        self, inputs: Mapping[str, object] | Sequence[object] | None = None, *, locate: bool = False
+    ) -> Verification:
+        """Compare the outputs and each kernel with the reference, see `autosched.verify`."""
+        from autosched import inspection_api
+
+        return inspection_api.verify(self, inputs, locate=locate)
+
+    def explain(self) -> Explanation:
+        """Time each kernel against the least time that the machine allows, see `autosched.explain`."""
+        from autosched import inspection_api
+
+        return inspection_api.explain(self)
+
+    def show(self, as_: str = "graph") -> str:
+        """Return the network as text in one of the forms of `autosched.show`."""
+        from autosched import inspection_api
+
+        return inspection_api.show(self, as_)
 
     def save(self, path: str | Path) -> None:
         """Writes the network and the schedules of its kernels to a file *.asc, which `autosched.load` takes."""

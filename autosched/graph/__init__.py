@@ -11,5 +11,5 @@
     fusion/      which nodes one kernel computes
     memory/      in which order kernels run, from when to when values are needed, and where each is stored
 
-`autosched.plan` makes kernels of the groups, `autosched.executor` runs them.
+`autosched.planning` makes kernels of the groups, `autosched.executor` runs them.
 """

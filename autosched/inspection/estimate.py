@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autosched.export.sources import WRITTEN, write_sources
+from autosched.artifacts.sources import WRITTEN, write_sources
 from autosched.kernel.request import Request
 from autosched.kernel.simulation import right_ones
 from autosched.kernel.task import Space, analytic_best, make_task

@@ -14,9 +14,9 @@ from autosched.executor.model import Model
 from autosched.executor.profile import profile
 from autosched.kernel.measured_roofline import Roofs
 from autosched.kernel.roofline import compulsory_bytes
-from autosched.plan.execution_plan import SplitGroup
-from autosched.plan.extract_tasks import NetworkTask
-from autosched.plan.fusion_choice import Alternative
+from autosched.planning.execution_plan import SplitGroup
+from autosched.planning.extract_tasks import NetworkTask
+from autosched.planning.fusion_choice import Alternative
 from autosched.verification.sample_inputs import input_sets
 
 

@@ -151,15 +151,9 @@ def export(
     workload: Workload | None = None,
     target: str | None = None,
 ) -> list[Path]:
-    """Writes a stored candidate at `out`: of a processor as an `object`, a shared library (`so`) or a `c-header`, of a
-    GPU as `cuda` or `opencl` source or as a `cubin`; see `deploy`.
-
-    Code comes with its header beside it. Returns what was written. The default names are those of the function,
-    `autosched_<workload>_<record>`. A record that this installation has not verified is verified first. Raises
-    VerificationError for one that failed, DeviceError for one from elsewhere whose device is not here.
-    """
-    from autosched.export import kernel as deploy
-    from autosched.export.c_interface import c_identifier
+    """What `autosched.export` does with a record."""
+    from autosched.artifacts import kernel as deploy
+    from autosched.artifacts.c_interface import c_identifier
     from autosched.store import named_path
 
     deploy.check_kind(kind)

@@ -13,8 +13,8 @@ from autosched.graph.memory.arena import ArenaPlan
 from autosched.graph.memory.liveness import Tenant
 from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write
 from autosched.ir.dtype import DTYPES
-from autosched.plan.execution_plan import NetworkProgram
-from autosched.plan.fusion_choice import Alternative
+from autosched.planning.execution_plan import NetworkProgram
+from autosched.planning.fusion_choice import Alternative
 
 WIDTH, HEIGHT = 100, 32  # characters of the picture of an arena
 LARGEST = 3  # values that are named below it

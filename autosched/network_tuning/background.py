@@ -20,7 +20,8 @@ from autosched.errors import DeviceError, UsageError
 from autosched.executor.compile_graph import compile_graph
 from autosched.executor.model import Model
 from autosched.kernel.trust import tell
-from autosched.plan.archive import SUFFIX, load_archive
+from autosched.keywords import spelled_out
+from autosched.planning.archive import SUFFIX, load_archive
 from autosched.runtime.processes import ProcessLost, run_within
 
 SPARE_S = 1800.0  # beyond its budget, for a search that a busy machine lets run only now and then
@@ -79,6 +80,7 @@ class ImprovingModel:
         self.model = model
 
 
+@spelled_out()
 def tune_in_background(model: Model, *, budget_s: float = 600.0) -> ImprovingModel:
     """A network to be called in place of `model`. A process searches faster kernels for it, `budget_s` seconds long, in
     time that nobody else needs; records go to the user's database. Raises UsageError for a budget that is none."""

@@ -16,7 +16,7 @@ from autosched.errors import AutoschedError
 from autosched.executor.compile_graph import compile_graph
 from autosched.measure.worker import end_with
 from autosched.network_tuning.background import improved
-from autosched.plan.archive import load_archive
+from autosched.planning.archive import load_archive
 
 
 def main(parent: str, given: str, made: str, seconds: str, threads: str, target: str) -> int:

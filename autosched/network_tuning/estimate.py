@@ -11,14 +11,15 @@ from pathlib import Path
 
 import numpy.typing as npt
 
+from autosched.artifacts.sources import writable, write_source
 from autosched.codegen import Source
 from autosched.executor.compile_graph import plan_graph
 from autosched.executor.load import load_network
-from autosched.export.sources import writable, write_source
 from autosched.graph.graph import Graph
 from autosched.kernel.roofline import compulsory_bytes
-from autosched.plan.execution_plan import NetworkProgram
-from autosched.plan.extract_tasks import NetworkTask
+from autosched.keywords import spelled_out
+from autosched.planning.execution_plan import NetworkProgram
+from autosched.planning.extract_tasks import NetworkTask
 
 SCHEMA_VERSION = 1
 
@@ -76,6 +77,7 @@ class NetworkPlan:
         }
 
 
+@spelled_out()
 def plan(
     model: str | Path | Graph,
     example_inputs: Sequence[object] | None = None,

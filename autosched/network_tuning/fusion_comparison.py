@@ -16,7 +16,7 @@ from autosched.executor.profile import profile
 from autosched.graph.steps import Group
 from autosched.kernel.spec import Recipe
 from autosched.network_tuning.end_to_end import PROFILE_S, PROFILES, SLOWER, Arrays, contest_s, side_by_side
-from autosched.plan.fusion_records import PartTimes
+from autosched.planning.fusion_records import PartTimes
 
 LEAST_S = 1e-9  # of a part: less is not measured
 Flip = Callable[[AbstractSet[Recipe]], Model]  # the network with the other form of the parts of these recipes

@@ -20,8 +20,8 @@ from autosched.tuner.session import Settings
 if TYPE_CHECKING:
     from autosched.executor.model import Model
     from autosched.network_tuning.task_tuner import TaskSearch
-    from autosched.plan.extract_tasks import NetworkTask
-    from autosched.plan.fusion_records import PartTimes
+    from autosched.planning.extract_tasks import NetworkTask
+    from autosched.planning.fusion_records import PartTimes
     from autosched.runtime.spec import ArraySpec
 
 SCHEMA_VERSION = 1

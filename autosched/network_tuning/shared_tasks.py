@@ -10,7 +10,7 @@ from functools import cached_property
 from autosched.executor.model import Model
 from autosched.kernel.request import Request
 from autosched.kernel.task import without_numbers
-from autosched.plan.extract_tasks import NetworkTask
+from autosched.planning.extract_tasks import NetworkTask
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ from autosched.network_tuning.search import NetworkSearch
 from autosched.network_tuning.shared_tasks import SharedTask, shared_tasks
 from autosched.network_tuning.task_tuner import TaskSearch
 from autosched.network_tuning.undecided_fusion import open_parts
-from autosched.plan.extract_tasks import Choices, Choose, NetworkTask, as_they_are
-from autosched.plan.fusion_records import PartTimes, keep_forms
+from autosched.planning.extract_tasks import Choices, Choose, NetworkTask, as_they_are
+from autosched.planning.fusion_records import PartTimes, keep_forms
 from autosched.store import Database, Finding
 from autosched.tuner.gc_pause import rare_collections
 from autosched.tuner.progress import Stopwatch

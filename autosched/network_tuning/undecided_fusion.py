@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autosched.network_tuning.shared_tasks import SharedTask
-from autosched.plan.fusion_choice import Alternative
+from autosched.planning.fusion_choice import Alternative
 
 BEATEN = 1.25  # times as long as the other form: more than tuning gains of a kernel on average
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from autosched.errors import UsageError
 from autosched.kernel.device import find_device
+from autosched.keywords import refuse_unknown
 
 _MODES = (None, "default")
 NONE, BACKGROUND, NOW = TUNES = ("none", "background", "now")
@@ -34,9 +35,8 @@ def read_options(mode: str | None, options: Mapping[str, Any]) -> BackendOptions
     if mode not in _MODES:
         known = ", ".join(str(name) for name in _MODES if name is not None)
         raise UsageError(f"the backend autosched has no mode {mode!r}, only {known}")
+    refuse_unknown("the backend autosched", options, [*_EXPECTED], "option")
     for name, value in options.items():
-        if name not in _EXPECTED:
-            raise UsageError(f"the backend autosched has no option {name!r}, only {', '.join(_EXPECTED)}")
         if not _is_one(name, value):
             raise UsageError(f"the option {name} of the backend autosched is {_EXPECTED[name]}, not {value!r}")
     found = replace(BackendOptions(), **options)

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from autosched.errors import AutoschedError
+from autosched.executor.compile_options import CompileOptions
 from autosched.executor.lookup import compile_varying, compile_with_records
 from autosched.executor.model import Model
 from autosched.graph.graph import Array
@@ -147,7 +148,7 @@ class Part:
         if self.nearest is None:
             model = compile_with_records(turned, threads=threads)
         else:
-            model = compile_varying(turned, self.nearest, "cpu", threads, None)
+            model = compile_varying(turned, self.nearest, CompileOptions(threads=threads))
         return OnTensors(
             improved(model, self.options.budget_s) if self.options.tune == NOW else model,
             weights,

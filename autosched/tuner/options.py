@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, TypeAlias, TypedDict, TypeVar, cast
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypedDict
 
 from autosched.errors import UsageError
 from autosched.ir.instructions.precision import EXACT, PRECISIONS
 from autosched.ir.symbolic import type_name
 
 Setting: TypeAlias = "int | str"
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class AskedKeywords(TypedDict, total=False):
@@ -77,25 +73,3 @@ class Asked:
 
 
 NOTHING = Asked()  # but the workload as it is
-
-
-def asks(function: F) -> F:
-    """Of a function that takes a workload and `**asked`: its signature spells out the fields of `Asked`, and a keyword
-    that it does not take is refused in one sentence."""
-    first, *own, _ = inspect.signature(function).parameters.values()
-    kind = inspect.Parameter.KEYWORD_ONLY
-    asked = [inspect.Parameter(f.name, kind, default=f.default, annotation=f.type) for f in fields(Asked)]
-    names = [p.name for p in (first, *asked, *own)]
-
-    @functools.wraps(function)
-    def checked(*given: Any, **keywords: Any) -> Any:
-        unknown = next((name for name in keywords if name not in names), None)
-        if unknown is not None:
-            near = difflib.get_close_matches(unknown.lower(), names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(names)}"
-            raise UsageError(f"{function.__name__} has no keyword {unknown!r}; {hint}")
-        return function(*given, **keywords)
-
-    signature = inspect.signature(function).replace(parameters=[first, *asked, *own])
-    checked.__signature__ = signature  # type: ignore[attr-defined]
-    return cast("F", checked)

@@ -28,7 +28,7 @@ from autosched.executor.model import Model
 from autosched.graph.graph import Array
 from autosched.graph.steps import Group
 from autosched.measure.worker import end_with, lower_limit
-from autosched.plan.execution_plan import array_spec
+from autosched.planning.execution_plan import array_spec
 from autosched.runtime.processes import StopWatch
 from autosched.runtime.spec import ArraySpec
 from autosched.runtime.tensors import ALIGNMENT

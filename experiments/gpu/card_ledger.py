@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from autosched.export.linking import write_whole
+from autosched.artifacts.linking import write_whole
 from experiments.gpu.steps import Row
 from experiments.hostinfo import host_facts
 from experiments.tuning import SCHEMA_VERSION

@@ -12,7 +12,7 @@ from autosched.executor.model import Model
 from autosched.kernel.request import specs
 from autosched.kernel.roofline import LARGEST, SMALLEST, Roof, compulsory_bytes
 from autosched.measure import timing
-from autosched.plan.extract_tasks import NetworkTask, objects_of
+from autosched.planning.extract_tasks import NetworkTask, objects_of
 from autosched.runtime.jit import load_objects
 from autosched.runtime.peak import measure_bandwidth, measure_fma_gflops
 from autosched.runtime.tensors import Array, address_of, aligned_empty

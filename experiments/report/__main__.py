@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import experiments.report
+from autosched.artifacts.linking import write_whole
 from autosched.errors import UsageError
-from autosched.export.linking import write_whole
 from experiments.report.pages import Difference, blocks_of, rewritten
 from experiments.report.sections import lines_of
 

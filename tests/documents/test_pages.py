@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from autosched.artifacts.kernel import Deployable, header_text
 from autosched.cli.main import VERBS, build_parser
 from autosched.codegen.source import KernelSource
 from autosched.executor.compile_graph import compile_graph
-from autosched.export.kernel import Deployable, header_text
 from autosched.graph.graph import Graph, Node, Value
 from autosched.runtime.spec import ArraySpec
 from autosched.target import parse_target

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from autosched.executor.compile_options import CompileOptions
 from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import interpret
 from autosched.ir.dtype import DTYPES
@@ -63,9 +64,7 @@ class Compilations(list[Graph]):
         self.threads = threads
         return InterpretedModel(graph, self.packings)
 
-    def compile_varying(
-        self, graph: Graph, nearest: NearestSchedules, target: str, threads: int | None, db: None
-    ) -> InterpretedModel:
+    def compile_varying(self, graph: Graph, nearest: NearestSchedules, options: CompileOptions) -> InterpretedModel:
         self.append(graph)
         return InterpretedModel(graph, self.packings, ())
 

@@ -17,7 +17,7 @@ from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.steps import Group
 from autosched.kernel.spec import Recipe
 from autosched.kernel.task import make_task
-from autosched.plan.extract_tasks import Choices
+from autosched.planning.extract_tasks import Choices
 from autosched.schedule import steps_to_json
 from autosched.tuner.protocols import Candidate
 from search_spaces.space import enumerate_grid

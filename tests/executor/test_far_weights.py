@@ -14,7 +14,7 @@ from autosched.errors import UsageError
 from autosched.graph.graph import Graph
 from autosched.graph.interpret import interpret
 from autosched.kernel.task import analytic_best, make_task, nearest_shapes
-from autosched.plan.extract_tasks import without_place
+from autosched.planning.extract_tasks import without_place
 from autosched.schedule import steps_to_json
 from autosched.store import Database, Finding, TargetRow, WorkloadRow
 from autosched.target import parse_target

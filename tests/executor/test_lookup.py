@@ -15,7 +15,7 @@ from autosched.graph.graph import Graph
 from autosched.graph.interpret import interpret
 from autosched.kernel.spec import Recipe
 from autosched.kernel.task import analytic_best, make_task
-from autosched.plan.extract_tasks import NetworkTask
+from autosched.planning.extract_tasks import NetworkTask
 from autosched.schedule import steps_to_json
 from autosched.store import Database, Finding, TargetRow, WorkloadRow
 from autosched.store import database as store_database

@@ -13,8 +13,8 @@ from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
 from autosched.graph.operators import results_of
 from autosched.graph.steps import Alias, Group, Join
-from autosched.plan.device_passes import with_own_outputs
-from autosched.plan.kernel_table import HEAD
+from autosched.planning.device_passes import with_own_outputs
+from autosched.planning.kernel_table import HEAD
 from autosched.verification.sample_inputs import input_sets
 from autosched.verification.verify import verify_network
 from tests.graph import networks

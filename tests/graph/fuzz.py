@@ -26,13 +26,13 @@ from autosched.graph.passes import run_passes
 from autosched.graph.steps import Alias, Join
 from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import Device, find_device
-from autosched.plan.device_passes import with_own_outputs
+from autosched.planning.device_passes import with_own_outputs
 from autosched.runtime.tensors import are_equal
 from autosched.verification.sample_inputs import input_sets
 from tests.graph.drafts import some_inputs
 from tests.graph.random_graphs import random_graph
 from tests.guards import guarded
-from tests.plan.in_memory import planned, run_in_memory
+from tests.planning.in_memory import planned, run_in_memory
 
 EXACT, ROUNDED = 1e-6, 1e-3  # of the largest element; folded constants are of float32
 CALLS = 50  # one often passes where memory is damaged

@@ -11,7 +11,7 @@ from autosched.executor.compile_graph import compile_graph
 from autosched.executor.gpu_timer import MOST, GpuClock
 from autosched.executor.profile import profile
 from autosched.inspection.network import Explanation, Layer
-from autosched.plan.execution_plan import SplitGroup
+from autosched.planning.execution_plan import SplitGroup
 from autosched.runtime.gpu.device import LaunchSequence
 from autosched.verification.sample_inputs import input_sets
 from tests.graph import networks

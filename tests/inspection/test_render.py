@@ -80,6 +80,6 @@ def test_graphviz_has_each_kernel_and_value(residual):
 
 def test_other_forms_are_refused(residual):
     with pytest.raises(
-        UsageError, match="a network is shown as graph, groups, dot, memory, llvm, cuda, opencl, got 'ir'"
+        UsageError, match="a network is shown as graph, groups, dot, passes, memory, llvm, cuda, opencl, got 'ir'"
     ):
         api.show(residual, "ir")

@@ -16,7 +16,7 @@ from autosched.graph.interpret import interpret
 from autosched.kernel import compilation_units, pool, versions
 from autosched.kernel.object_cache import find_object
 from autosched.kernel.transfer import NearestSchedules
-from autosched.plan.extract_tasks import Choices
+from autosched.planning.extract_tasks import Choices
 from autosched.runtime import disk_cache
 
 CHANNELS, IMAGE = 5, 7

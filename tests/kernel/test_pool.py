@@ -24,7 +24,7 @@ from autosched.kernel.object_cache import find_object
 from autosched.kernel.pool import build_kernels
 from autosched.kernel.spec import KernelObject, Recipe
 from autosched.measure.process import memory_limit
-from autosched.plan.execution_plan import SplitGroup
+from autosched.planning.execution_plan import SplitGroup
 from autosched.runtime import disk_cache, processes
 
 

@@ -19,7 +19,7 @@ from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.steps import Group
 from autosched.kernel.device import find_device
 from autosched.kernel.spec import KernelObject
-from autosched.plan.execution_plan import with_storage
+from autosched.planning.execution_plan import with_storage
 from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.compile import DeviceCode
 from autosched.runtime.gpu.devices import shared_device

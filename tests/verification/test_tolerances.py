@@ -13,7 +13,7 @@ from autosched.executor.compile_graph import compile_graph
 from autosched.executor.model import Model
 from autosched.graph.graph import Array, Graph
 from autosched.kernel.spec import Recipe
-from autosched.plan.extract_tasks import Choices
+from autosched.planning.extract_tasks import Choices
 from autosched.schedule import steps_to_json
 from autosched.schedule.state import initial_state
 from autosched.verification.sample_inputs import InputSet, input_sets

@@ -130,13 +130,13 @@ def bench_networks(words: Sequence[str], args: argparse.Namespace) -> Iterator[N
 def _inputs(found: NamedNetwork, args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     """All inputs by name, those of the file or the function, else normal ones; and the values of those that are fixed,
     as JSON has them."""
-    from autosched import api
+    from autosched import inspection_api
     from autosched.graph.fixed_inputs import fixed_array
     from autosched.ir.dtype import DTYPES
     from autosched.runtime.spec import ArraySpec
 
     fixed = arguments.fixed_values(args.fix)
-    made = api.made_inputs(found.model, found.example_inputs, sizes=arguments.sizes(args.size), inputs=fixed)
+    made = inspection_api.made_inputs(found.model, found.example_inputs, sizes=arguments.sizes(args.size), inputs=fixed)
     specs = [ArraySpec(name, array.shape, array.dtype.name) for name, array in made.items()]
     given = arguments.arrays_for(specs, found, args.inputs, fixed) or list(made.values())
     arrays = dict(zip(made, given, strict=True))

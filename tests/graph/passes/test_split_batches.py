@@ -87,7 +87,7 @@ def test_what_reads_other_images_is_not_split() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_network_in_parts_is_right(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    from autosched.plan import execution_plan
+    from autosched.planning import execution_plan
 
     monkeypatch.setattr(
         execution_plan,

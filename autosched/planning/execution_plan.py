@@ -43,10 +43,10 @@ from autosched.kernel.device import Device
 from autosched.kernel.pool import UnbuiltKernel
 from autosched.kernel.spec import KernelObject
 from autosched.kernel.transfer import NearestSchedules
-from autosched.plan.extract_tasks import DRAFTED, Choices, NetworkTask, place_of_weights, spec_of, tasks_of
-from autosched.plan.fusion_candidates import chains_of
-from autosched.plan.fusion_choice import Alternative, with_forms
-from autosched.plan.predicted_latency import Prices
+from autosched.planning.extract_tasks import DRAFTED, Choices, NetworkTask, place_of_weights, spec_of, tasks_of
+from autosched.planning.fusion_candidates import chains_of
+from autosched.planning.fusion_choice import Alternative, with_forms
+from autosched.planning.predicted_latency import Prices
 from autosched.runtime.spec import ArraySpec
 
 

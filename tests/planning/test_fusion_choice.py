@@ -21,13 +21,13 @@ from autosched.network_tuning.results import Effort
 from autosched.network_tuning.shared_tasks import shared_tasks
 from autosched.network_tuning.tune import tune_network
 from autosched.network_tuning.undecided_fusion import OpenPart, open_parts
-from autosched.plan import fusion_choice
-from autosched.plan.extract_tasks import Choices
-from autosched.plan.fusion_choice import Alternative, PartForm, PricedGroup
-from autosched.plan.fusion_records import PartTimes, keep_forms, stored_form
+from autosched.planning import fusion_choice
+from autosched.planning.extract_tasks import Choices
+from autosched.planning.fusion_choice import Alternative, PartForm, PricedGroup
+from autosched.planning.fusion_records import PartTimes, keep_forms, stored_form
 from autosched.store import Database
-from tests.plan.fuzz_fusion import faults_of
-from tests.plan.test_fusion_candidates import bottleneck, small_caches
+from tests.planning.fuzz_fusion import faults_of
+from tests.planning.test_fusion_candidates import bottleneck, small_caches
 
 JOINED, APART = "conv-clip-conv-clip-conv-add", ["conv-clip", "conv-clip", "conv-add"]
 

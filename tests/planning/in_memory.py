@@ -21,8 +21,8 @@ from autosched.graph.steps import Group, NetworkStep, Write
 from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import Device
 from autosched.kernel.spec import KernelObject
-from autosched.plan.device_passes import prepared
-from autosched.plan.execution_plan import NetworkProgram, steps_of, with_storage, workspace_name
+from autosched.planning.device_passes import prepared
+from autosched.planning.execution_plan import NetworkProgram, steps_of, with_storage, workspace_name
 
 GARBAGE = 0xFF
 GUARD_BYTES = 256

@@ -17,10 +17,10 @@ from autosched.graph.interpret import exact, interpret
 from autosched.graph.memory.storage import StorageError, regions_of
 from autosched.graph.steps import Alias, Group, Join
 from autosched.kernel.device import find_device
-from autosched.plan.execution_plan import NetworkProgram
+from autosched.planning.execution_plan import NetworkProgram
 from tests.graph.drafts import Draft, some_inputs
 from tests.graph.fuzz import compiled_faults
-from tests.plan.in_memory import planned, run_in_memory
+from tests.planning.in_memory import planned, run_in_memory
 
 
 def view_of_a_joined_value() -> Graph:

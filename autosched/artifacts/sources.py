@@ -57,8 +57,8 @@ def write_sources(directory: Path, task: Task, sources: Sequence[Source], spec: 
 
 def write_source(directory: Path, name: str, source: Source, spec: str) -> Path:
     """The code of one kernel, with a GPU's description; where it is."""
+    from autosched.artifacts.linking import write_whole
     from autosched.codegen.c.source import GpuSource
-    from autosched.export.linking import write_whole
 
     path = directory / f"{name}{source.suffix}"
     write_whole(path, source.text.encode())

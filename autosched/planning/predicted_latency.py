@@ -13,9 +13,9 @@ from autosched.kernel.pool import UnbuiltKernel, build_kernels
 from autosched.kernel.spec import Recipe
 from autosched.kernel.transfer import NearestSchedules
 from autosched.kernel.versions import key_of
-from autosched.plan.extract_tasks import spec_of
-from autosched.plan.fusion_candidates import is_chain
-from autosched.plan.fusion_choice import PricedGroup
+from autosched.planning.extract_tasks import spec_of
+from autosched.planning.fusion_candidates import is_chain
+from autosched.planning.fusion_choice import PricedGroup
 from autosched.runtime.disk_cache import read, write
 
 

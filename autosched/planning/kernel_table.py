@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from autosched.graph.fusion.cost import rates_of
 from autosched.kernel.device import Device
 from autosched.kernel.roofline import Roof, compulsory_bytes
-from autosched.plan.extract_tasks import NetworkTask
+from autosched.planning.extract_tasks import NetworkTask
 from cost_model.cpu.machine import CLOCK_HZ
 
 HEAD = f"{'kernels':>7} {'operations':>13} {'bytes':>12} {'least us':>9}  operators"

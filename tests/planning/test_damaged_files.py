@@ -25,7 +25,7 @@ from autosched.graph.saved import header_of
 from autosched.kernel.gpu_kernel import decoded
 from autosched.kernel.object_cache import find_object
 from autosched.kernel.spec import KernelObject
-from autosched.plan.archive import load_archive
+from autosched.planning.archive import load_archive
 from autosched.runtime import disk_cache
 from autosched.runtime.disk_cache import read, write
 from autosched.runtime.gpu.compile import DeviceCode

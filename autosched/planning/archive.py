@@ -19,7 +19,7 @@ from autosched.graph.saved import DIGEST, load_saved, save_graph
 from autosched.kernel.device import Device
 from autosched.kernel.spec import Recipe
 from autosched.kernel.trust import tell
-from autosched.plan.extract_tasks import Choices, NetworkTask, without_place
+from autosched.planning.extract_tasks import Choices, NetworkTask, without_place
 from autosched.schedule import check_target, replay
 
 SUFFIX = ".asc"

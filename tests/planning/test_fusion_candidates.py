@@ -11,11 +11,11 @@ from autosched.graph.interpret import interpret
 from autosched.graph.steps import Group
 from autosched.kernel.device import Device, find_device
 from autosched.kernel.spec import Recipe
-from autosched.plan import fusion_candidates
-from autosched.plan.device_passes import prepared
-from autosched.plan.execution_plan import steps_of
-from autosched.plan.fusion_candidates import chains_of, is_chain
-from autosched.plan.fusion_choice import PricedGroup, with_forms
+from autosched.planning import fusion_candidates
+from autosched.planning.device_passes import prepared
+from autosched.planning.execution_plan import steps_of
+from autosched.planning.fusion_candidates import chains_of, is_chain
+from autosched.planning.fusion_choice import PricedGroup, with_forms
 from search_spaces.cpu.fused_reductions import MARK
 
 

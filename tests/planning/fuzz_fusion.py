@@ -1,4 +1,4 @@
-"""Random bottlenecks as networks, in both forms of every part: `python -m tests.plan.fuzz_fusion --count 200`.
+"""Random bottlenecks as networks, in both forms of every part: `python -m tests.planning.fuzz_fusion --count 200`.
 
 Each part that may be one kernel is one, and then several; both are compared with the network node by node.
 """
@@ -16,8 +16,8 @@ from autosched.executor.compile_graph import compile_graph
 from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import interpret
 from autosched.ir.dtype import DTYPES
-from autosched.plan import fusion_candidates
-from autosched.plan.extract_tasks import Choices
+from autosched.planning import fusion_candidates
+from autosched.planning.extract_tasks import Choices
 from tests.graph.random_bottlenecks import random_bottleneck
 
 # Of the largest number: what a kernel need not round in between. Bytes are exact but for a rounding of float32.
@@ -70,7 +70,7 @@ def difference(got: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.plan.fuzz_fusion", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.planning.fuzz_fusion", description=__doc__)
     parser.add_argument("--count", type=int, default=100, help="networks")
     parser.add_argument("--seed", type=int, default=0, help="of the first; each later one has the next number")
     parser.add_argument("--threads", type=int, default=1)

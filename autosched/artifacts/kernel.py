@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from autosched.artifacts.c_interface import Argument, Function, Header, arguments_of, terms, workspace_line, wrapper_ir
+from autosched.artifacts.linking import linked, write_whole
 from autosched.backends import BACKENDS, exports
 from autosched.errors import DeviceError, UsageError
-from autosched.export.c_interface import Argument, Function, Header, arguments_of, terms, workspace_line, wrapper_ir
-from autosched.export.linking import linked, write_whole
 from autosched.target import DEFAULT_ARCH, Target
 
 if TYPE_CHECKING:

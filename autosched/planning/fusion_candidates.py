@@ -19,7 +19,7 @@ from autosched.graph.graph import Graph
 from autosched.graph.steps import Alias, Group, NetworkStep, Write
 from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import Device
-from autosched.plan.fusion_choice import Alternative, PartForm, PricedGroup
+from autosched.planning.fusion_choice import Alternative, PartForm, PricedGroup
 from autosched.te.rewrites.collapse import collapse
 from search_spaces.cpu.fused_reductions import MARK, MOST_MEMBERS
 

@@ -20,7 +20,7 @@ from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.saved import load_saved, save_graph
 from autosched.kernel.spec import Recipe
 from autosched.kernel.task import analytic_best, make_task
-from autosched.plan.extract_tasks import Choices
+from autosched.planning.extract_tasks import Choices
 from autosched.schedule import steps_to_json
 from tests.graph import networks
 
