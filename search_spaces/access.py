@@ -1,7 +1,7 @@
-"""How the reads of a stage move with its axes: strides, reuse, and the axes along which lanes are adjacent.
+"""Access analysis of a stage's reads: strides along its axes, reuse, and the axes along which lanes are adjacent.
 
-A *read* is one load in the body of a stage. What it is asked for most is its stride along an axis: the elements by
-which it moves when the axis advances by one. A stride of 0 is reuse, one of 1 can be a vector load.
+A *read* is one load in the body of a stage. Its stride along an axis is the number of elements by which its address
+advances when the axis advances by one: stride 0 is reuse, stride 1 can be a vector load.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from autosched.schedule import Stage, State
 from autosched.schedule.stage import StageAxis
 from autosched.target import LONGEST_STEP
 
-SHORT_REDUCTION = 32  # steps
+SHORT_REDUCTION = 32  # iterations
 
 
 def extent(axis: StageAxis) -> int:
@@ -27,12 +27,12 @@ def extent(axis: StageAxis) -> int:
 
 
 def points(stage: Stage) -> int:
-    """How many output points the stage has."""
+    """Return the number of output points of the stage."""
     return math.prod(extent(a) for a in stage.op.axes)
 
 
 def buffer_shape(state: State, name: str) -> tuple[int, ...]:
-    """The shape of an input or of a stage's buffer, before any packing."""
+    """Return the shape of an input or of a stage's buffer, before any packing."""
     producer = state.producer(name)
     if producer is not None:
         return tuple(extent(a) for a in producer.op.axes)
@@ -53,14 +53,14 @@ class Read:
         return self.strides[axis] in (0, 1)
 
     def is_near(self, axis: str) -> bool:
-        """Whether lanes along the axis are equal, adjacent or a few elements apart."""
+        """Whether lanes along the axis are equal, adjacent or at most `LONGEST_STEP` elements apart."""
         step = self.strides[axis]
         return step is not None and 0 <= step <= LONGEST_STEP
 
     def repeats(self, axis: Var) -> bool:
         """Whether the axis occurs only in quotients, and in the last dimension in a remainder.
 
-        Neighbours along it are then equal or adjacent elements, except where the remainder starts again.
+        Neighbouring iterations then read equal or adjacent elements, except where the remainder wraps around.
         """
         last = self.load.indices[-1:]
         atoms = [(a, i) for i in self.load.indices for a, _ in linear(i).terms if axis in free_vars(a)]
@@ -74,13 +74,13 @@ class Read:
         )
 
     def fills_lanes(self, axis: StageAxis) -> bool:
-        """Whether neighbours along the axis are equal or adjacent elements, of one row."""
+        """Whether neighbouring iterations along the axis read equal or adjacent elements of one row."""
         elsewhere = (v for index in self.load.indices[:-1] for v in free_vars(index))
         return self.is_unit(axis.name) or (axis.var not in elsewhere and self.repeats(axis.var))
 
     @property
     def is_indirect(self) -> bool:
-        """Whether data say which element is read: a copy of what a tile reads would have the whole dimension."""
+        """Whether an index is data: a copy of the elements that a tile reads would need the whole dimension."""
         return is_gathered(self.load)
 
     @property
@@ -89,7 +89,7 @@ class Read:
         return frozenset(v for index in self.load.indices for v in free_vars(index))
 
     def dim_of(self, axis: Var) -> int | None:
-        """The dimension that the axis alone indexes; None if it occurs elsewhere as well, or the read is indirect."""
+        """Return the dimension that the axis alone indexes; None if others also do, or if the read is indirect."""
         if self.is_indirect:
             return None
         dims = [n for n, i in enumerate(self.load.indices) if axis in free_vars(i)]
@@ -124,48 +124,52 @@ def _strides(state: State, stage: Stage, load: Load) -> dict[str, int | None]:
 
 
 def last_digits(stage: Stage, axis: StageAxis) -> set[int]:
-    """The numbers by which indices divide the axis itself, not a quotient of it: so many neighbours along it are
-    neighbours where it is read."""
+    """Return the divisors of quotients and remainders whose dividend is linear in the axis with coefficient 1.
+
+    As many neighbouring iterations of the axis read neighbouring elements.
+    """
     nodes = (e for load in stage.op.loads for i in load.indices for e in subexpressions(i))
     divisions = (e for e in nodes if isinstance(e, Binary) and e.op in ("mod", "floordiv"))
     return {int(e.b.value) for e in divisions if isinstance(e.b, Const) and linear(e.a).coefficient(axis.var) is ONE}
 
 
 def has_reuse(stage: Stage, reads: tuple[Read, ...]) -> bool:
-    """Whether a read of a reduction stands still along an output axis, so that tiling pays (Ansor, section 4.1)."""
+    """Whether a reduction reads an operand with stride 0 along an output axis: tiling pays (Ansor, section 4.1)."""
     wide = [a for a in stage.op.axes if extent(a) > 1]
     return stage.op.reducer is not None and any(not r.moves(a.name) for r in reads for a in wide)
 
 
 def is_reused(read: Read, stage: Stage) -> bool:
-    """Whether each element is read for several output points, so that a copy in a better order can pay."""
+    """Whether each element is read for several output points: only then can packing pay."""
     return any(not read.moves(a.name) and extent(a) > 1 for a in stage.op.axes)
 
 
 def reuse_count(read: Read, stage: Stage) -> int:
-    """How many output points read the same element."""
+    """Return the number of output points that read the same element."""
     return math.prod(extent(a) for a in stage.op.axes if not read.moves(a.name))
 
 
 def panel_dim(read: Read, stage: Stage, axis: StageAxis) -> int | None:
-    """The dimension that can be stored in panels along `axis`: the axis alone indexes it, and the read is reused."""
+    """Return the dimension that can be packed in panels along `axis`, which alone indexes it; None without reuse."""
     return read.dim_of(axis.var) if is_reused(read, stage) else None
 
 
 @dataclass(frozen=True)
 class RowTiles:
-    """How an operand can be stored in tiles of the output axis `axis` and the last reduction axis: `dims` are the
-    dimensions that the two index."""
+    """Tiling of an operand along the output axis `axis` and the last reduction axis.
+
+    `dims`: the dimensions of the operand that these two axes index.
+    """
 
     axis: StageAxis
     dims: tuple[int, int]
 
 
 def row_tiles(read: Read, stage: Stage, v: StageAxis) -> RowTiles | None:
-    """How the operand of a register tile's rows can be stored in tiles; None if it cannot.
+    """Return how the operand that a register tile's rows read can be packed in tiles; None if it cannot.
 
-    It stands still along the vectorised axis `v`, and the last reduction axis steps from element to element. The last
-    of the axes that move it is tiled.
+    Its stride is 0 along the vectorised axis `v` and 1 along the last reduction axis. The last output axis with a
+    non-zero stride is tiled.
     """
     k = stage.op.reduce_axes[-1]
     k_dim = read.dim_of(k.var)
@@ -178,10 +182,10 @@ def row_tiles(read: Read, stage: Stage, v: StageAxis) -> RowTiles | None:
 
 
 def run_length(read: Read, stage: Stage, reads: tuple[Read, ...]) -> int | None:
-    """How many adjacent elements a tile of rows reads before it jumps; None if all of its rows are adjacent.
+    """Return the number of adjacent elements that a tile of rows reads before a gap; None if all rows are adjacent.
 
-    An axis that moves all reads (a batch, a head, a group) does not belong to the tile, for neighbours along it are
-    elsewhere. The vectorised axis always belongs to it.
+    An axis along which all reads have a non-zero stride (a batch, a head, a group) does not belong to the tile. The
+    vectorised axis always does.
     """
     vector = {axis for x in stage.loops if x.kind is ForKind.VECTORIZE for axis, _ in x.parts}
     inside = (a for a in stage.op.axes if a.name in vector or not all(r.moves(a.name) for r in reads))
@@ -196,12 +200,12 @@ def run_length(read: Read, stage: Stage, reads: tuple[Read, ...]) -> int | None:
 
 
 def has_indirect_lanes(read: Read, axis: StageAxis) -> bool:
-    """Whether data say where each lane along the axis lies: no order of what is read brings them together."""
+    """Whether the read's index along the axis is data, so that no packing makes lanes adjacent."""
     return read.is_indirect and read.strides[axis.name] is None
 
 
 def transposable_dim(read: Read, stage: Stage, axis: StageAxis) -> int | None:
-    """The dimension that makes lanes along `axis` adjacent when it is stored innermost; None if there is none."""
+    """Return the dimension that makes lanes along `axis` adjacent when it is packed innermost; None if none does."""
     if not is_reused(read, stage) or read.strides[axis.name] is None or read.is_indirect:
         return None
     dims = [n for n, i in enumerate(read.load.indices) if axis.var in free_vars(i)]
@@ -212,9 +216,9 @@ def transposable_dim(read: Read, stage: Stage, axis: StageAxis) -> int | None:
 
 
 def column_dim(read: Read, stage: Stage, axis: StageAxis) -> int | None:
-    """The dimension along which a tile's columns can be copied: one step of the axis is one step of it.
+    """Return the dimension along which columns of a tile can be copied with unit stride; None if there is none.
 
-    If more than the axis indexes it, that is other output axes: a group's g in W[g * 4 + c].
+    Only output axes may index this dimension beside `axis`, as the group g does in W[g * 4 + c].
     """
     dim = transposable_dim(read, stage, axis)
     atoms = set() if dim is None else {a for a, _ in linear(read.load.indices[dim]).terms}
@@ -222,29 +226,29 @@ def column_dim(read: Read, stage: Stage, axis: StageAxis) -> int | None:
 
 
 def vector_axes(stage: Stage, reads: tuple[Read, ...], lanes: int) -> tuple[StageAxis, ...]:
-    """The output axes whose lanes are adjacent or equal in every read, best first. A copy in panels counts.
+    """Return the output axes whose lanes are adjacent or equal in every read, possibly after packing; the best first.
 
-    Where the best is shorter than a vector, axes that fill one go first. Among them is the axis that a transposed copy
-    would serve: an image of few channels is vectorised along its rows.
+    Where the best is shorter than a vector, axes that fill a vector go first. Among these is the axis that a transposed
+    copy would make contiguous: an image of few channels is vectorised along its rows.
 
-    Where no axis is good, lanes of the last axis may be a few elements apart, as the channels of an image are when the
-    window moves in strides.
+    Where there is no such axis, the last axis is returned if its lanes are only a few elements apart, as the channels
+    of an image are under a strided window.
     """
     good = _vector_candidates(stage, reads, panel_dim)
     if good and extent(good[0]) >= lanes:
         return good
     extra = [a for a in _vector_candidates(stage, reads, transposable_dim) if a not in good and extent(a) >= lanes]
     filled = (*extra[:1], *(a for a in good if extent(a) >= lanes))
-    found = (*filled, *(a for a in good if extent(a) < lanes and (not filled or 2 * extent(a) > lanes)))
+    axes = (*filled, *(a for a in good if extent(a) < lanes and (not filled or 2 * extent(a) > lanes)))
     last = stage.op.axes[-1]
-    return found or ((last,) if extent(last) > 1 and all(r.is_near(last.name) for r in reads) else ())
+    return axes or ((last,) if extent(last) > 1 and all(r.is_near(last.name) for r in reads) else ())
 
 
 def short_last_axis(stage: Stage, reads: tuple[Read, ...], lanes: int) -> StageAxis | None:
-    """The last axis where it fills more than a quarter of a vector and no more than one; else None.
+    """Return the last axis if it fills more than a quarter of a vector and at most one vector; else None.
 
-    The reduction must be too short to pay for transposing operands and result: products of small matrices. Reads may
-    need panels.
+    Products of small matrices: the reduction must be too short to pay for transposing operands and result. Reads may
+    need packing in panels.
     """
     axis = stage.op.axes[-1]
     points = math.prod(extent(a) for a in stage.op.reduce_axes)
@@ -253,7 +257,7 @@ def short_last_axis(stage: Stage, reads: tuple[Read, ...], lanes: int) -> StageA
     return axis if axis in _vector_candidates(stage, reads, panel_dim) else None
 
 
-_Ranked = tuple[int, int, int, StageAxis]  # by copies, length and place
+_Ranked = tuple[int, int, int, StageAxis]  # number of copies, negated extent, negated position, axis
 
 
 def _vector_candidates(
@@ -265,16 +269,16 @@ def _vector_candidates(
         bad = [r for r in apart if copy_dim(r, stage, axis) is None and not has_indirect_lanes(r, axis)]
         if not bad and extent(axis) > 1:
             packs = len(apart)
-            scattered = n != len(stage.op.axes) - 1  # the output's lanes are apart
+            scattered = n != len(stage.op.axes) - 1  # the output's lanes are not adjacent
             ranked = indirect if any(has_indirect_lanes(r, axis) for r in apart) else direct
             ranked.append((packs + scattered, -min(extent(axis), 64), -n, axis))
     return tuple(f[3] for f in sorted(direct or indirect, key=lambda f: f[:3]))
 
 
 def lane_reduction(stage: Stage, reads: tuple[Read, ...]) -> StageAxis | None:
-    """The longest reduction axis along which the reads are adjacent; None if there is none.
+    """Return the longest reduction axis along which the reads are adjacent; None if there is none.
 
-    Some reads may repeat elements, as packed numbers and the scales of groups do, or read them indirectly.
+    Some reads may repeat elements, as packed numbers and the scales of groups do, or be indirect.
     """
     good = [
         a

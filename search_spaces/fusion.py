@@ -1,7 +1,7 @@
-"""What may happen to a stage as a whole: inlined into its readers, fused to a reduction, or stored.
+"""Inlining and fusion decisions for a stage: inlined into its readers, fused to a reduction, or stored.
 
-Inlining saves a pass over memory. It does not pay where a value would be computed again and again, where a transform
-would lose its switch, or where the expression would grow too large.
+Inlining saves a pass over memory. It does not pay where an expensive value would be recomputed many times, where
+the switch axis of a transform could no longer be unrolled, or where the expression would grow too large.
 """
 
 from __future__ import annotations
@@ -19,52 +19,54 @@ from autosched.te.rewrites.prefix_scan import find_prefix_scan
 from search_spaces.access import buffer_shape, extent, points
 
 EXPENSIVE = frozenset({"exp", "exp_negative", "log", "tanh", "erf", "sigmoid", "sin", "cos", "sqrt", "rsqrt"})
-MAX_SWITCH = 16  # iterations of an axis that selects what is computed
-MIN_REPEATS = 16  # how often arithmetic on parameters would be repeated, for it to be done once beforehand
-MOST_NODES = 4096  # of an expression: inlined stages that read one another at two places double it each time
+MAX_SWITCH = 16  # iterations of an axis whose value selects the expression that is computed
+MIN_REPEATS = 16  # reads of each value from which arithmetic on parameters alone gets a stage of its own
+MOST_NODES = 4096  # nodes of an expression: inlined stages that each read another one twice double it every time
 COSTLY = 8  # additions that take as long as a division or one of `EXPENSIVE`
-WORTH_STORING = 1.5  # times the work of storing values and reading them that computing them where they are read takes
-MAX_GROWTH = 4  # times the elements of the weights that it comes from: Winograd's transforms, but no broadcasting
+WORTH_STORING = 1.5  # ratio of the work of recomputing to that of storing and loading, from which a stage is stored
+MAX_GROWTH = 4  # elements of prepared weights per element of the weights: Winograd's transforms, but no broadcasts
 
 
 def fused_consumer(state: State, stage: Stage) -> Stage | None:
-    """The one elementwise stage that reads `stage` point by point, and is its only reader (Ansor's R4); else None."""
+    """Return the only reader of `stage` if it is elementwise and reads point by point (Ansor's R4); else None."""
     consumers = state.consumers(stage)
     if len(consumers) != 1 or state.is_output(stage) or consumers[0].op.reducer is not None:
         return None
     consumer = consumers[0]
-    found = consumer.op.loads_from(*stage.op.buffers)
+    reads = consumer.op.loads_from(*stage.op.buffers)
     axes = tuple(a.var for a in consumer.op.axes)
-    same = all(x.indices == axes for x in found)
+    same = all(x.indices == axes for x in reads)
     shapes = [extent(a) for a in stage.op.axes] == [extent(a) for a in consumer.op.axes]
     return consumer if same and shapes else None
 
 
 def turned_consumer(state: State, stage: Stage) -> Stage | None:
-    """The one elementwise stage that reads `stage`, as its only reader, with its axes in another order; else None."""
+    """Return the only reader of `stage` if it is elementwise and reads it with permuted axes; else None."""
     consumers = state.consumers(stage)
     if len(consumers) != 1 or state.is_output(stage) or consumers[0].op.reducer is not None:
         return None
-    places = places_in(consumers[0], stage)
-    is_turned = places != consumers[0].op.axes and list(map(extent, places)) == list(map(extent, stage.op.axes))
+    indices = places_in(consumers[0], stage)
+    is_turned = indices != consumers[0].op.axes and list(map(extent, indices)) == list(map(extent, stage.op.axes))
     return consumers[0] if is_turned else None
 
 
 def is_continued(state: State, stage: Stage) -> bool:
-    """Whether a reader goes on with the reduction `stage`; what is fused to the stage may stand in between."""
+    """Return whether a reader of `stage`, or of its fused consumer, reduces the results by the same reducer."""
     whole = fused_consumer(state, stage) or stage
     readers = (r.op for r in state.consumers(whole) if r.op.reducer is stage.op.reducer)
     return any(all(isinstance(v, Load) and v.buffer in whole.op.buffers for v in op.body) for op in readers)
 
 
 def feeds_continuation(state: State, stage: Stage) -> bool:
-    """Whether the stage is fused to a reduction that another stage goes on with (`is_continued`)."""
+    """Return whether the stage is the fused consumer of a reduction that another stage continues (`is_continued`)."""
     return any(fused_consumer(state, s) is stage and is_continued(state, s) for s in state.stages if s.op.reducer)
 
 
 def feeds_padding(state: State, stage: Stage) -> bool:
-    """Whether the stage is fused to a reduction, and all that its readers do is to move its values or put others in
-    their place, as padding does: where these are read, it would be computed for each window that has them."""
+    """Return whether the stage is the fused consumer of a reduction, and all of its readers only pad or move values.
+
+    Inlined into the reduction that reads the padded values, the stage would be recomputed for each window.
+    """
     readers = state.consumers(stage)
     if not readers or not all(map(has_condition, readers)) or not all(map(_only_moves, readers)):
         return False
@@ -78,39 +80,39 @@ def _only_moves(stage: Stage) -> bool:
 
 
 def feeds_readers_of_scan(state: State, stage: Stage) -> bool:
-    """Whether the stage is fused to a prefix scan in blocks, and its readers index the results in another way."""
+    """Return whether the stage is the fused consumer of a blocked prefix scan that its readers index differently."""
     inner = (s for s in state.stages if find_prefix_scan(s.op) is not None)
     return fused_consumer(state, stage) is None and any(fused_consumer(state, s) is stage for s in inner)
 
 
 def is_copy(stage: Stage) -> bool:
-    """Whether the stage moves data without arithmetic or conditions: a transpose, a slice, a broadcast."""
+    """Return whether the stage only moves data, without conditions: a transpose, a slice, a broadcast."""
     return stage.op.reducer is None and all(isinstance(v, Load) for v in stage.op.body)
 
 
 def is_words(stage: Stage) -> bool:
-    """Whether the stage moves data into words, and does nothing else."""
+    """Return whether the stage only packs data into words."""
     return stage.op.reducer is None and all(isinstance(v, Word) for v in stage.op.body)
 
 
 def has_condition(stage: Stage) -> bool:
-    """Whether the stage computes different things at different points, as padding does."""
+    """Return whether the stage computes different expressions at different points, as padding does."""
     return any(isinstance(e, Select) for v in stage.op.body for e in subexpressions(v))
 
 
 def has_indirect_read(stage: Stage) -> bool:
-    """Whether the stage reads something at indices that are data."""
+    """Return whether the stage has a read whose index is data."""
     return any(map(is_gathered, stage.op.loads))
 
 
 def is_read_indirectly(state: State, stage: Stage) -> bool:
-    """Whether data say which points of the stage are read: no task can compute just those that it needs."""
-    found = [x for r in state.consumers(stage) for x in r.op.loads_from(*stage.op.buffers)]
-    return any(is_data(i) for x in found for i in x.indices)
+    """Return whether a reader indexes the stage by data: no task can compute only the points that it reads."""
+    reads = [x for r in state.consumers(stage) for x in r.op.loads_from(*stage.op.buffers)]
+    return any(is_data(i) for x in reads for i in x.indices)
 
 
 def is_expensive(stage: Stage) -> bool:
-    """Whether the stage divides or calls a function of `EXPENSIVE`; index arithmetic does not count."""
+    """Return whether the stage divides or calls a function of `EXPENSIVE`; index arithmetic does not count."""
     return any(_is_costly(e) and not _is_index(e) for v in stage.op.body for e in subexpressions(v))
 
 
@@ -125,7 +127,7 @@ def _is_index(e: Expr) -> bool:
 
 
 def is_too_large_inlined(state: State, stage: Stage) -> bool:
-    """Whether a reader would become longer or deeper than the passes can handle if `stage` were inlined."""
+    """Return whether inlining `stage` would make a reader longer or deeper than the passes can handle."""
     deepest = max(map(depth, stage.op.body))
     nodes = sum(len(list(subexpressions(v))) for v in stage.op.body)
     for reader in state.consumers(stage):
@@ -137,21 +139,22 @@ def is_too_large_inlined(state: State, stage: Stage) -> bool:
 
 
 def would_be_recomputed(state: State, stage: Stage) -> bool:
-    """Whether a reader would compute expensive values of the stage again and again.
+    """Return whether inlining the stage would recompute expensive values many times.
 
-    It has many more points than the stage, and they are not the points of its rows, for which values are computed once.
+    This is so where a reader has many more points than the stage and does not read it by its leading axes, along which
+    values are computed once.
     """
     if not is_expensive(stage):
         return False
     many = [r for r in state.consumers(stage) if points(r) >= MIN_REPEATS * points(stage)]
-    found = [(r, x) for r in many for x in r.op.loads_from(*stage.op.buffers)]
-    return any(x.indices != tuple(a.var for a in r.op.axes[: len(x.indices)]) for r, x in found)
+    reads = [(r, x) for r in many for x in r.op.loads_from(*stage.op.buffers)]
+    return any(x.indices != tuple(a.var for a in r.op.axes[: len(x.indices)]) for r, x in reads)
 
 
 def is_cheaper_stored(state: State, stage: Stage) -> bool:
-    """Whether the stage's values are better stored than computed again for each reader.
+    """Return whether the stage's values are cheaper to store than to recompute for each reader.
 
-    A step in time of a stencil, for example, reads several elements of the step before for each of its own.
+    A time step of a stencil, for example, reads several elements of the previous step for each of its own.
     """
     readers = [(r, len(set(r.op.loads_from(*stage.op.buffers)))) for r in state.consumers(stage)]
     if all(places < 2 for _, places in readers):
@@ -163,9 +166,9 @@ def is_cheaper_stored(state: State, stage: Stage) -> bool:
 
 
 def is_worth_precomputing(state: State, stage: Stage) -> bool:
-    """Whether the stage is arithmetic on inputs with far fewer points than its readers.
+    """Return whether the stage is arithmetic on inputs with far fewer points than its readers.
 
-    The scale and the shift of a normalisation are: they are computed once, beforehand.
+    The scale and the shift of a normalisation are: they are computed once, before the kernel.
     """
     plain = stage.op.reducer is None and not is_copy(stage) and bool(stage.op.reads) and not has_condition(stage)
     readers = state.consumers(stage)
@@ -178,9 +181,9 @@ def is_worth_precomputing(state: State, stage: Stage) -> bool:
 
 
 def prepares_weights(state: State, stage: Stage) -> bool:
-    """Whether the stage is made of weights alone, and feeds a stage that is not.
+    """Return whether the stage depends on weights alone and feeds a stage that does not.
 
-    One that only repeats its weights, a broadcast, does not count.
+    A stage that only repeats its weights, a broadcast, does not count.
     """
     if not state.is_constant(stage) or all(state.is_constant(r) for r in state.consumers(stage)):
         return False
@@ -188,7 +191,7 @@ def prepares_weights(state: State, stage: Stage) -> bool:
 
 
 def index_divisors(stage: Stage, axis: StageAxis) -> set[int]:
-    """The numbers by which indices, and comparisons of indices, divide an expression of the axis."""
+    """Return the divisors of index expressions, and of comparisons of indices, that contain the axis."""
     nodes = (e for v in stage.op.body for e in subexpressions(v))
     divisions = (
         e for e in nodes if isinstance(e, Binary) and e.op in ("mod", "floordiv") and axis.var in free_vars(e.a)
@@ -197,7 +200,7 @@ def index_divisors(stage: Stage, axis: StageAxis) -> set[int]:
 
 
 def switch_axes(stage: Stage) -> tuple[str, ...]:
-    """The short axes that a select compares with constants. Unrolled, the selects fold: Winograd's transforms."""
+    """Return the short axes that a select compares with constants: unrolled, selects fold (Winograd's transforms)."""
     compared: set[Expr] = set()
     for value in stage.op.body:
         for e in subexpressions(value):
@@ -207,8 +210,8 @@ def switch_axes(stage: Stage) -> tuple[str, ...]:
 
 
 def would_lose_switch(stage: Stage, readers: tuple[Stage, ...]) -> bool:
-    """Whether a reader would use a switch axis as an index that no loop unrolls, if `stage` were inlined."""
+    """Return whether inlining `stage` would leave a switch axis as an index of a loop that is not unrolled."""
     short = set(switch_axes(stage))
     dims = [n for n, a in enumerate(stage.op.axes) if a.name in short]
-    found = [x for r in readers for x in r.op.loads_from(*stage.op.buffers)]
-    return any(not isinstance(x.indices[d], Var) for x in found for d in dims)
+    reads = [x for r in readers for x in r.op.loads_from(*stage.op.buffers)]
+    return any(not isinstance(x.indices[d], Var) for x in reads for d in dims)

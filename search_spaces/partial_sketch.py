@@ -1,7 +1,7 @@
-"""A partial sketch, the protocol of the rules that schedule its stages, and the walk that applies them.
+"""Partial sketches, the protocol of the rules that schedule their stages, and the traversal that applies the rules.
 
-The walk (`grow`) goes through the stages of a graph from the outputs to the inputs. For each stage it takes the first
-rule that applies. What that rule returns are alternatives, and each of them goes on to the next stage.
+`grow` visits the stages of a graph from the outputs to the inputs. For each stage it takes the first rule that
+applies. That rule returns alternatives, and each of them continues with the next stage.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from autosched.target import Target
 from search_spaces.fusion import fused_consumer
 from search_spaces.space import Sketch, SketchParam
 
-MAX_SKETCHES = 32  # where there are more combinations so many are kept, spread over all alternatives
+MAX_SKETCHES = 32  # of all combinations at most so many are kept, drawn evenly from all alternatives
 
 
 @dataclass(frozen=True)
 class SketchContext:
-    """What rules may ask about the machine."""
+    """What a rule knows of the machine: its target, and the threads of the kernel."""
 
     target: Target
     threads: int
@@ -32,22 +32,22 @@ class SketchContext:
         return max(1, self.target.vector_bytes // itemsize)
 
     def lanes_of(self, stage: Stage) -> int:
-        """The lanes of a vector of the widest values that the stage computes."""
+        """Return the lanes of a vector of the widest type that the stage computes."""
         return self.lanes(max(DTYPES[d].nbytes for d in stage.op.dtypes))
 
     @property
     def warp(self) -> int:
-        """Threads that can exchange values in registers; 0 where the target's language has no functions for it."""
+        """Threads that can exchange values in registers; 0 where the target's language has no shuffles."""
         return self.target.gpu.warp if self.target.backend.has_shuffles and self.target.gpu is not None else 0
 
 
 @dataclass(frozen=True)
 class PartialSketch:
-    """A schedule in which some stages are done, with the parameters that it has so far.
+    """A schedule that is complete for some stages, with its parameters so far.
 
-    `done`: the stages that need no rule any more. `notes`: what the rules have chosen; joined they name the sketch.
-    `row_loops`: pairs of a root stage and its loop in which one row (or task) is finished. Stages that it reads can be
-    computed there.
+    `done`: the stages that need no rule any more. `notes`: the alternatives chosen; joined they name the sketch.
+    `row_loops`: pairs of a root stage and its loop whose iterations each complete one row (or task). Stages that it
+    reads can be computed in that loop.
     """
 
     state: State
@@ -57,15 +57,15 @@ class PartialSketch:
     row_loops: tuple[tuple[str, str], ...] = ()
 
     def apply(self, *steps: Step) -> PartialSketch:
-        """The same with the steps applied. Raises ScheduleError where one of them is not legal."""
+        """Return the partial sketch with the steps applied. Raises ScheduleError if one of them is not legal."""
         return replace(self, state=self.state.apply(*steps))
 
     def with_params(self, params: Iterable[SketchParam]) -> PartialSketch:
-        """The same with more open numbers. Steps name them: `Split("C", "j", ("C.j.width",))`."""
+        """Return the partial sketch with more parameters. Steps name them: `Split("C", "j", ("C.j.width",))`."""
         return replace(self, params=(*self.params, *params))
 
     def finish(self, *stages: str, note: str = "") -> PartialSketch:
-        """The same with the stages done. The note becomes part of the sketch's name, which records keep."""
+        """Return the partial sketch with the stages done. Records keep the note as part of the sketch's name."""
         notes = (*self.notes, note) if note else self.notes
         return replace(self, done=self.done | set(stages), notes=notes)
 
@@ -77,7 +77,7 @@ class PartialSketch:
 
 
 def numbered(sketches: list[Sketch]) -> tuple[Sketch, ...]:
-    """The sketches with a number added to names that occur again: a record finds its sketch by name."""
+    """Return the sketches with a number added to repeated names: a record finds its sketch by name."""
     seen: dict[str, int] = {}
     result = []
     for sketch in sketches:
@@ -90,17 +90,17 @@ Alternative: TypeAlias = PartialSketch | Callable[[], PartialSketch]
 
 
 def noted(alternative: Alternative, note: str) -> Alternative:
-    """The alternative with a further note; it is not computed yet."""
+    """Return the alternative with a further note, without evaluating it."""
     return lambda: _evaluate(alternative).finish(note=note)
 
 
 class SketchRule(Protocol):
     """One way to schedule a stage.
 
-    `applies` only asks. `apply` is called if it said yes, and returns the alternatives, at least one. An alternative is
-    a partial sketch, or a function that returns one: where there are too many, those that are dropped are not computed.
+    `applies` has no effects. `apply` is called only where it returned True, and returns at least one alternative: a
+    partial sketch, or a function that returns one. Where there are too many, functions that are dropped are not called.
 
-    A rule marks the stages that it has scheduled with `PartialSketch.finish`, and adds its open numbers with
+    A rule marks the stages that it has scheduled with `PartialSketch.finish`, and adds its parameters with
     `PartialSketch.with_params`.
     """
 
@@ -112,7 +112,7 @@ class SketchRule(Protocol):
 def grow(
     sketch: PartialSketch, inline: SketchRule, rules: tuple[SketchRule, ...], context: SketchContext, most: int
 ) -> list[PartialSketch]:
-    """Combinations of what the rules offer, stage by stage, after `inline` has had every stage: all, or `most`."""
+    """Return combinations of the rules' alternatives after `inline` has visited every stage: all, or `most`."""
     for name in reversed([s.name for s in sketch.state.stages]):
         sketch = _evaluate(_alternatives(sketch, name, context, (inline,))[0])
     grown = [sketch]
@@ -124,7 +124,7 @@ def grow(
 def _alternatives(
     sketch: PartialSketch, name: str, context: SketchContext, rules: tuple[SketchRule, ...]
 ) -> Sequence[Alternative]:
-    """What the first rule that applies to the stage offers; the sketch as it is where no rule does."""
+    """Return the alternatives of the first rule that applies to the stage; the sketch unchanged where none does."""
     stage = next((s for s in sketch.state.stages if s.name == name), None)
     if stage is None or name in sketch.done:
         return [sketch]
@@ -133,10 +133,10 @@ def _alternatives(
 
 
 def _keep(offers: list[Sequence[Alternative]], most: int, seed: int) -> list[PartialSketch]:
-    """All alternatives of every sketch, or `most` of them: about as many of each sketch and of each alternative.
+    """Return all alternatives of every sketch, or `most` of them: about as many of each sketch and each alternative.
 
-    They are drawn in no regular order, or some alternatives of two stages would only be seen together. The first
-    alternative of the first sketch stays.
+    The order is pseudo-random: a regular one would combine some alternatives of two stages only with each other. The
+    first alternative of the first sketch is always kept.
     """
     if sum(map(len, offers)) <= most:
         return [_evaluate(new) for alternatives in offers for new in alternatives]
@@ -146,8 +146,8 @@ def _keep(offers: list[Sequence[Alternative]], most: int, seed: int) -> list[Par
     kept = []
     for n, (alternatives, turn) in enumerate(zip(offers, turns.tolist(), strict=True)):
         count = min(len(alternatives), share + (n < rest))
-        places = [(turn + j * len(alternatives) // count) % len(alternatives) for j in range(count)]
-        kept += [_evaluate(alternatives[place]) for place in places]
+        positions = [(turn + j * len(alternatives) // count) % len(alternatives) for j in range(count)]
+        kept += [_evaluate(alternatives[position]) for position in positions]
     return kept
 
 
@@ -156,10 +156,10 @@ def _evaluate(alternative: Alternative) -> PartialSketch:
 
 
 def fuse_consumer(sketch: PartialSketch, stage: Stage) -> tuple[PartialSketch, str, str]:
-    """The sketch, the stage that writes the results of the reduction `stage`, and the one that accumulates them.
+    """Return the sketch, the stage that writes the results of the reduction `stage`, and the one that accumulates them.
 
-    What writes is the elementwise stage that can be fused to the reduction. Where there is none it is a copy, which
-    takes the stage's name, and the accumulating stage is a new one before it.
+    The writing stage is the reduction's fused consumer. Where there is none, the writing stage is a copy that takes the
+    stage's name, and a new stage before it accumulates.
     """
     consumer = fused_consumer(sketch.state, stage)
     if consumer is not None and consumer.name not in sketch.done:

@@ -1,12 +1,12 @@
-"""The population as an array: parameters, sketches and the moves of the search.
+"""Populations as arrays: sketches, their parameters, and the operators of the evolutionary search.
 
-A *sketch* is a loop nest whose numbers are open; a *candidate* is (sketch, one row of integers), and the
-*population* of a sketch is one int64 matrix [n, n_params] of parameter VALUES, every column drawn from that
-parameter's sorted domain. Everything here maps matrices to matrices: loops run over parameters, never over
-candidates. Nothing here knows what a value means; legality is the cost model's array predicate.
+A *sketch* is a loop nest with open parameters; a *candidate* is (sketch, one row of integers), and the *population*
+of a sketch is one int64 matrix [n, n_params] of parameter VALUES, every column drawn from that parameter's sorted
+domain. All functions map matrices to matrices: loops run over parameters, never over candidates. The meaning of a
+value is not known here; legality is the cost model's array predicate.
 
 Parameters of one axis (the tile counts of its levels) share a `group`: crossover takes a group as a whole, and
-mutation may move a factor from one level to another, which keeps the axis' total tile about constant.
+mutation may move a factor from one level to another, which keeps the total tile of the axis about constant.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 Population: TypeAlias = npt.NDArray[np.int64]
 Keys: TypeAlias = npt.NDArray[np.uint64]
 
-STEP_SUCCESS = 0.5  # domain steps of a mutation are geometric: half of them 1, a quarter 2, ...
+STEP_SUCCESS = 0.5  # of the geometric distribution of a mutation's domain steps: half of them 1, a quarter 2, ...
 SECOND_EDIT = 0.3  # share of mutated rows that get a second edit
 FACTOR_MOVE = 0.4  # share of edits that move a factor between two levels of an axis
-SMALL_GRID = 16  # a grid up to so many times the wanted rows is drawn from without repetition
-SHUFFLED_LEVELS = 0.75  # share of samples whose tile counts are drawn under the axis extent
+SMALL_GRID = 16  # ratio of the grid's size to the requested rows up to which rows are drawn without repetition
+SHUFFLED_LEVELS = 0.75  # share of samples whose tile counts are bounded by the axis extent
 
 
-# Of SplitMix64, as arrays: NumPy takes longer to look at a number.
+# Constants of SplitMix64 as arrays: NumPy converts a Python number in every operation.
 _GOLDEN, _LAST_SHIFT = np.array(0x9E3779B97F4A7C15, np.uint64), np.array(31, np.uint64)
 _MIX = [
     (np.array(shift, np.uint64), np.array(factor, np.uint64))
@@ -41,12 +41,12 @@ _MIX = [
 
 @dataclass(frozen=True)
 class SketchParam:
-    """One open number of a sketch.
+    """An open parameter of a sketch.
 
-    `domain`: its values, ascending, distinct. `kind`: what it is (tile, unroll, vector, switch, ...), for
-    reports. `group`: the axis whose tile level it is, "" for none. `extent`: where known (> 0), the largest
-    sensible product of the group's values; samples respect it, other moves leave it to legality. `counts`: it is how
-    many of the tiles that the rest of the group makes are taken together: all counts that reach `extent` are the same.
+    `domain`: its values, ascending, distinct. `kind`: its meaning (tile, unroll, vector, switch, ...), for reports.
+    `group`: the axis whose tile level it is, "" for none. `extent`: where positive, the largest sensible product of the
+    group's values; `sample` respects it, the other operators leave it to legality. `counts`: whether it is the number
+    of tiles in a row, where the other parameters of the group make the tile: all counts that reach `extent` are equal.
     """
 
     name: str
@@ -63,7 +63,7 @@ class SketchParam:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A named schedule with open `params`; the name identifies it in records."""
+    """A named schedule with the open parameters `params`; records refer to it by name."""
 
     name: str
     state: State
@@ -72,16 +72,16 @@ class Sketch:
 
 @dataclass(frozen=True)
 class _Tables:
-    """What the moves need to know of a parameter list, as arrays."""
+    """The domains and groups of a parameter list as arrays."""
 
     domains: tuple[Population, ...]
-    filled: Population  # [n_params, longest] the domains, with larger numbers behind
+    filled: Population  # [n_params, longest] the domains, padded with the largest int64
     sizes: Population  # [n_params]
     groups: tuple[tuple[int, ...], ...]  # column numbers; a parameter without a group is alone in one
     group_of: npt.NDArray[np.intp]  # [n_params]
     movable: npt.NDArray[np.intp]  # columns with more than one value
     pairs: npt.NDArray[np.intp]  # [n_pairs, 2] (giver, taker) columns of the same group
-    counts: tuple[tuple[int, tuple[int, ...], int], ...]  # (column that counts tiles, those of a tile, axis extent)
+    counts: tuple[tuple[int, tuple[int, ...], int], ...]  # (column of a tile count, columns of its tile, axis extent)
 
 
 @lru_cache(maxsize=256)
@@ -114,7 +114,7 @@ def _tables(params: tuple[SketchParam, ...]) -> _Tables:
 
 
 def grid_size(sketch: Sketch) -> int:
-    """How many rows the sketch has, legal or not."""
+    """Return the number of rows of the sketch, legal or not."""
     size = 1
     for param in sketch.params:
         size *= len(param.domain)
@@ -122,7 +122,7 @@ def grid_size(sketch: Sketch) -> int:
 
 
 def contains(sketch: Sketch, rows: Population) -> npt.NDArray[np.bool_]:
-    """[n] True where every value of a row is in its parameter's domain (rows from outside, such as records)."""
+    """Return [n] True where every value of a row is in its parameter's domain (rows of records may not be)."""
     inside = np.ones(len(rows), dtype=bool)
     for j, domain in enumerate(_tables(sketch.params).domains):
         inside &= np.isin(rows[:, j], domain)
@@ -130,8 +130,10 @@ def contains(sketch: Sketch, rows: Population) -> npt.NDArray[np.bool_]:
 
 
 def nearest(sketch: Sketch, rows: Population) -> Population:
-    """[n, n_params] rows from outside, such as another shape's, in the sketch's domains: each value becomes the one
-    that is nearest in log scale, the smaller of two."""
+    """Return [n, n_params] rows of another shape moved into the sketch's domains.
+
+    Each value becomes the nearest one in log scale, the smaller of two that are as near.
+    """
     out = rows.copy()
     for j, domain in enumerate(_tables(sketch.params).domains):
         distance = np.abs(np.log2(domain + 1.0) - np.log2(np.maximum(rows[:, j], 0) + 1.0)[:, None])
@@ -140,10 +142,10 @@ def nearest(sketch: Sketch, rows: Population) -> Population:
 
 
 def canonical(sketch: Sketch, rows: Population) -> Population:
-    """[n, n_params] the rows, each count of tiles that covers its axis as the least one of its domain that does.
+    """Return [n, n_params] the rows with each tile count that covers its axis replaced by the least one that does.
 
-    Equal rows are then equal programs, and mostly the other way round: without this, most of what is one step away
-    from a good row is that same program again.
+    Equal rows are equal programs, and different rows are now mostly different programs: without this, most neighbours
+    of a good row are that program again.
     """
     tables = _tables(sketch.params)
     out = rows.copy()
@@ -156,10 +158,10 @@ def canonical(sketch: Sketch, rows: Population) -> Population:
 
 
 def sample(sketch: Sketch, n: int, rng: np.random.Generator) -> Population:
-    """[n, n_params] random rows.
+    """Return [n, n_params] random rows.
 
-    Values are uniform over the domains; for groups with a known extent, most rows draw the levels in random
-    order, each among the values that the extent leaves, since independent draws mostly overshoot it.
+    Values are uniform over the domains. For groups with a positive extent, most rows draw the levels in random order,
+    each bounded by the extent over the levels drawn before: independent draws mostly exceed the extent.
     """
     tables = _tables(sketch.params)
     index = (rng.random((n, len(sketch.params))) * tables.sizes).astype(np.int64)
@@ -174,24 +176,24 @@ def sample(sketch: Sketch, n: int, rng: np.random.Generator) -> Population:
 def _sample_levels(
     tables: _Tables, rows: Population, columns: tuple[int, ...], extent: int, rng: np.random.Generator
 ) -> None:
-    """Redraws, in place, most rows' values of one group so that their product stays within `extent` if it can."""
+    """Redraw in place most rows' values of one group so that their product stays within `extent` if possible."""
     n = len(rows)
     order = np.argsort(rng.random((n, len(columns))), axis=1)
     bounded = rng.random(n) < SHUFFLED_LEVELS
-    room = np.full(n, extent, dtype=np.int64)
+    remaining = np.full(n, extent, dtype=np.int64)
     for turn in range(len(columns)):
         draw = rng.random(n)
-        for place, j in enumerate(columns):
-            here = np.flatnonzero(bounded & (order[:, turn] == place))
+        for position, j in enumerate(columns):
+            selected = np.flatnonzero(bounded & (order[:, turn] == position))
             domain = tables.domains[j]
-            choices = np.maximum(np.searchsorted(domain, room[here], side="right"), 1)
-            value = domain[(draw[here] * choices).astype(np.int64)]
-            rows[here, j] = value
-            room[here] = np.maximum(room[here] // np.maximum(value, 1), 1)
+            choices = np.maximum(np.searchsorted(domain, remaining[selected], side="right"), 1)
+            value = domain[(draw[selected] * choices).astype(np.int64)]
+            rows[selected, j] = value
+            remaining[selected] = np.maximum(remaining[selected] // np.maximum(value, 1), 1)
 
 
 def enumerate_grid(sketch: Sketch, limit: int, rng: np.random.Generator) -> Population:
-    """All rows of the sketch if there are at most `limit`, else `limit` or fewer distinct random ones."""
+    """Return all rows of the sketch if there are at most `limit`, else at most `limit` distinct random ones."""
     tables = _tables(sketch.params)
     size = grid_size(sketch)
     if size > SMALL_GRID * limit:
@@ -204,7 +206,7 @@ def enumerate_grid(sketch: Sketch, limit: int, rng: np.random.Generator) -> Popu
 
 
 def mutate(sketch: Sketch, rows: Population, rng: np.random.Generator, prob: float = 0.85) -> Population:
-    """[n, n_params] the rows, each changed with probability `prob` in one or two places, else copied.
+    """Return [n, n_params] the rows, each edited once or twice with probability `prob`, else copied.
 
     An edit either moves one parameter a few steps along its domain, or moves a factor between two levels of an
     axis. Every edit changes its row, as long as some domain has two values.
@@ -223,7 +225,7 @@ def mutate(sketch: Sketch, rows: Population, rng: np.random.Generator, prob: flo
 
 
 def _step(tables: _Tables, rows: Population, where: npt.NDArray[np.intp], rng: np.random.Generator) -> None:
-    """Moves one random parameter of each row `where` a geometric number of domain steps, reflected at the ends."""
+    """Move one random parameter of each row `where` a geometric number of domain steps, reflected at the ends."""
     column = tables.movable[rng.integers(len(tables.movable), size=len(where))]
     step = rng.geometric(STEP_SUCCESS, size=len(where)) * np.where(rng.random(len(where)) < 0.5, -1, 1)
     domain, last = tables.filled[column], tables.sizes[column] - 1
@@ -236,16 +238,16 @@ def _step(tables: _Tables, rows: Population, where: npt.NDArray[np.intp], rng: n
 def _move_factor(
     tables: _Tables, rows: Population, where: npt.NDArray[np.intp], rng: np.random.Generator
 ) -> npt.NDArray[np.bool_]:
-    """Moves a factor between two levels of an axis in a share of the rows `where`; returns which were changed."""
+    """Move a factor between two levels of an axis in a share of the rows `where`; return which rows changed."""
     changed = np.zeros(len(where), dtype=bool)
     if not len(tables.pairs):
         return changed
-    wanted = rng.random(len(where)) < FACTOR_MOVE
+    is_chosen = rng.random(len(where)) < FACTOR_MOVE
     pair = rng.integers(len(tables.pairs), size=len(where))
     step = rng.geometric(STEP_SUCCESS, size=len(where))
-    for p in np.unique(pair[wanted]):
+    for p in np.unique(pair[is_chosen]):
         giver, taker = tables.pairs[p]
-        mine = np.flatnonzero(wanted & (pair == p))
+        mine = np.flatnonzero(is_chosen & (pair == p))
         target = where[mine]
         given, taken = _transfer(tables, rows[target, giver], rows[target, taker], (giver, taker), step[mine])
         changed[mine] = given != rows[target, giver]
@@ -256,40 +258,43 @@ def _move_factor(
 def _transfer(
     tables: _Tables, give: Population, take: Population, pair: tuple[int, int], step: npt.NDArray[np.int64]
 ) -> tuple[Population, Population]:
-    """New values of two levels: the giver goes `step` domain values down, the taker to the value nearest to
-    what keeps the product. Unchanged where the giver is at its smallest value, is zero or the taker cannot grow."""
+    """Return new values of two levels: the giver moves `step` domain values down, the taker to the value nearest to
+    the one that keeps the product. Unchanged where the giver is at its smallest value or zero, or the taker cannot
+    grow."""
     giver, taker = pair
     at = np.searchsorted(tables.domains[giver], give)
     given = tables.domains[giver][np.maximum(at - step, 0)]
-    wanted = take * give / np.maximum(given, 1)
+    target = take * give / np.maximum(given, 1)
     domain = tables.domains[taker]
-    above = np.minimum(np.searchsorted(domain, wanted), len(domain) - 1)
+    above = np.minimum(np.searchsorted(domain, target), len(domain) - 1)
     below = np.maximum(above - 1, 0)
-    taken = np.where(domain[above] * domain[below] < wanted * wanted, domain[above], domain[below])  # in log scale
+    taken = np.where(domain[above] * domain[below] < target * target, domain[above], domain[below])  # in log scale
     valid = (given < give) & (given > 0) & (taken > take)
     return np.where(valid, given, give), np.where(valid, taken, take)
 
 
 def crossover(sketch: Sketch, a: Population, b: Population, rng: np.random.Generator) -> Population:
-    """[n, n_params] children of the row pairs (a[i], b[i]): each group comes from one of the parents."""
+    """Return [n, n_params] children of the row pairs (a[i], b[i]): each group comes from one of the parents."""
     tables = _tables(sketch.params)
     from_a = rng.random((len(a), len(tables.groups))) < 0.5
     return np.where(from_a[:, tables.group_of], a, b)
 
 
 def neighbours(sketch: Sketch, rows: Population) -> Population:
-    """[m, n_params] all distinct rows one move away from one of `rows` [n, n_params], without these: each parameter
-    one or two domain values down or up, and a factor moved between two levels of an axis (one or two domain values of
-    the giver)."""
+    """Return [m, n_params] all distinct rows one move away from one of `rows` [n, n_params], without these.
+
+    A move changes one parameter by one or two domain values, or moves a factor of one or two domain values of the giver
+    between two levels of an axis.
+    """
     tables = _tables(sketch.params)
-    found = [rows[:0]]
+    moves = [rows[:0]]
     for j in tables.movable:
         at = np.searchsorted(tables.domains[j], rows[:, j])
         for step in (-1, 1, -2, 2):
             inside = (at + step >= 0) & (at + step < tables.sizes[j])
             moved = rows[inside]
             moved[:, j] = tables.domains[j][at[inside] + step]
-            found.append(moved)
+            moves.append(moved)
     for giver, taker in tables.pairs:
         for step in (1, 2):
             given, taken = _transfer(
@@ -298,9 +303,9 @@ def neighbours(sketch: Sketch, rows: Population) -> Population:
             changed = given != rows[:, giver]
             moved = rows[changed]
             moved[:, giver], moved[:, taker] = given[changed], taken[changed]
-            found.append(moved)
-    near = unique(np.concatenate(found))
-    return near[~np.isin(keys(near), keys(rows))]
+            moves.append(moved)
+    distinct = unique(np.concatenate(moves))
+    return distinct[~np.isin(keys(distinct), keys(rows))]
 
 
 def _values(tables: _Tables, index: Population) -> Population:
@@ -311,7 +316,7 @@ def _values(tables: _Tables, index: Population) -> Population:
 
 
 def keys(rows: Population) -> Keys:
-    """[n] 64-bit hashes of the rows: equal rows have equal keys, others differ except by an accident of 2**-64.
+    """Return [n] 64-bit hashes of the rows; distinct rows collide with probability 2**-64.
 
     Columns are mixed one after the other with the finaliser of SplitMix64 (Steele et al., OOPSLA 2014).
     """
@@ -327,6 +332,6 @@ def keys(rows: Population) -> Keys:
 
 
 def unique(rows: Population) -> Population:
-    """The distinct rows, in the order of their first appearance."""
+    """Return the distinct rows, in the order of their first appearance."""
     _, first = np.unique(keys(rows), return_index=True)
     return rows[np.sort(first)]

@@ -1,19 +1,19 @@
-"""The CPU search space on one page. `sketches` does the following, in this order.
+"""The CPU search space: the order in which `sketches` applies rewrites, rules and variants.
 
-1. `initial_sketches`: rewrites that go before all rules. Operands of small types that many points read are converted in
-   a stage of their own (`Widen`), arithmetic on an operand is done in one (`Factor`, `Once`), and so are indirect reads
-   of a reduction (`Reindex`). The result is one start. Windows whose rows serve several outputs give a second one, in
-   two stages (`Separate`); operands that tiles of the processor take as they are, one without their conversion; where
-   Winograd's error is accepted, each size of his tiles gives one more.
-2. `Inline`: cheap elementwise stages and data movement vanish into their readers.
+1. `initial_sketches`: rewrites before all rules. Operands of small types that many points read are converted in a stage
+   of their own (`Widen`); arithmetic on an operand gets one (`Factor`, `Once`), and so do indirect reads of a reduction
+   (`Reindex`). The result is one initial sketch. There is one more with windows whose rows serve several outputs in
+   two stages (`Separate`), one without conversions for operands that the processor's tiles take unconverted, and,
+   where Winograd's error is accepted, one for each size of his tiles.
+2. `Inline`: cheap elementwise stages and data movement are inlined into their readers.
 3. `RULES`: the stages are visited from the outputs to the inputs. For each stage the first rule that applies gives the
-   alternatives; no rule calls another one. Each alternative goes on to the next stage.
+   alternatives; no rule calls another one. Each alternative continues with the next stage.
 4. `_leftovers`: consumers that no reduction was fused to get a nest of their own.
-5. `prefetch_operands`: register tiles ask for large operands while they compute.
-6. `streaming_variants`: where the last cache cannot hold the data and there is little arithmetic, each sketch comes
-   once more, with outputs that are written around the caches.
+5. `prefetch_operands`: register tiles prefetch large operands while they compute.
+6. `streaming_variants`: where the last-level cache cannot hold the data and there is little arithmetic, each sketch is
+   added once more with non-temporal stores of its outputs.
 
-Rules of a user go before these: `sketches(dag, target, threads, rules=(MyRule(), *RULES))`.
+A user's rules go before these: `sketches(dag, target, threads, rules=(MyRule(), *RULES))`.
 """
 
 from __future__ import annotations
@@ -34,48 +34,48 @@ from search_spaces.partial_sketch import MAX_SKETCHES, PartialSketch, SketchCont
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (
-    # The stage is made of weights alone: computed ahead of time, at the root.
+    # The stage depends on weights alone: computed at load time, at the root.
     PrepareWeights(),
-    # It selects rows of a small matrix, as Winograd's transforms do: short axes written out, in vectors of channels.
+    # It selects rows of a small matrix, as Winograd's transforms do: short axes unrolled, vectors along channels.
     WinogradTransform(),
-    # Shares of a softmax of a product's results weigh a sum, as in attention: all of it in tasks of rows; and tiled.
+    # Attention: a sum weighted by the softmax of a product. All of it in tasks of rows; and MultiLevelTiling.
     WeightedRows(),
-    # It reads another reduction's results in windows or as they are: both, or all three, row block by row block; and as
-    # MultiLevelTiling.
+    # It reads another reduction's results, in windows or point by point: two or three reductions fused row block by row
+    # block; and MultiLevelTiling.
     ChainedReductions(),
-    # It is elementwise, and a reduction will be fused to it: left alone, the rule for that reduction schedules both.
+    # It is elementwise and will be a reduction's fused consumer: skipped, the rule for that reduction schedules both.
     FusedConsumer(),
-    # A prefix scan in blocks: all stages row by row, or each stage on its own, parallel over blocks.
+    # A blocked prefix scan: all stages row by row, or each stage by itself, parallel over blocks.
     PrefixScan(),
-    # A reduction whose data say where each element is added: one step for each element, in vectors.
+    # A scatter reduction: one step for each element, in vectors.
     Scatter(),
-    # Few outputs, much work, contiguous data: blocks of the reduction over threads; and as LaneReduction.
+    # Few outputs, much work, contiguous data: blocks of the reduction over threads; and LaneReduction.
     SplitReduction(),
-    # Few register tiles for many threads, long reduction: blocks of it over threads; and as MultiLevelTiling.
+    # Few register tiles for many threads, long reduction: blocks of it over threads; and MultiLevelTiling.
     SplitTiledReduction(),
     # A reduction with an output axis to vectorise, and reuse or no better lanes along the reduction: register, middle
     # and parallel tiles, fused consumer, packed operands; blocks of the reduction, skinny products, inner products.
     MultiLevelTiling(),
-    # A reduction along contiguous data: in vectors, in the rows of its consumer; inner products, short rows across.
+    # A reduction along contiguous data: in vectors, in the rows of its consumer; inner products, transposed short rows.
     LaneReduction(),
-    # Any other reduction: its loops as they are, in the rows of its consumer or parallel.
+    # Any other reduction: its loops unchanged, in the rows of its consumer or parallel.
     PlainReduction(),
     # Elementwise and read by scheduled stages (padding, an activation): in their tasks or rows, at the root, inlined.
     Placement(),
-    # Elementwise, an output: parallel rows or chunks, in vectors; a transposed read in tiles; short rows flattened.
+    # An elementwise output: parallel rows or chunks, in vectors; a transposed read in tiles; short rows flattened.
     Elementwise(),
 )
 
-# How many sketches a graph with several reductions has at most. Each nest needs its alternatives, not all combinations
-# of them. With more sketches the search draws fewer rows of each, and what the analytic latency picks is no better (12
-# to 32 sketches of an LSTM cell and a transformer block). With 32 instead of 16 it is 1 to 2 % better for two products.
+# The most sketches of a graph with several reductions. Each nest needs its alternatives, not all combinations of them.
+# With more sketches the search draws fewer rows of each, and its first choices by analytic latency are no better (12
+# to 32 sketches of an LSTM cell and a transformer block). With 32 instead of 16 two products are 1 to 2 % faster.
 MOST_OF_SEVERAL = 16
 
 
 def sketches(
     dag: ComputeDAG, target: Target, threads: int, rules: tuple[SketchRule, ...] = RULES
 ) -> tuple[Sketch, ...]:
-    """All sketches of a (collapsed) graph for a CPU target; at least one for every graph."""
+    """Return all sketches of a (collapsed) graph for a CPU target; at least one for every graph."""
     context = SketchContext(target, threads)
     several = sum(stage.reducer is not None for stage in dag.stages) > 1
     most = MOST_OF_SEVERAL if several else MAX_SKETCHES
@@ -85,7 +85,7 @@ def sketches(
 
 
 def _leftovers(sketch: PartialSketch, context: SketchContext) -> PartialSketch:
-    """Consumers that no reduction was fused to after all, in nests of their own."""
+    """Give consumers that no reduction was fused to nests of their own."""
     for stage in sketch.state.stages:
         if stage.name not in sketch.done and stage.op.reducer is None and stage.at is None:
             sketch = own_nests(sketch, stage, context)[0]

@@ -1,4 +1,4 @@
-"""The accumulating stage of a tiled reduction."""
+"""The accumulating stage of a tiled reduction: order and unrolling of its loops."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from autosched.schedule.stage import StageAxis
 from search_spaces.cpu.domains import MAX_WHOLE, unroll
 from search_spaces.partial_sketch import PartialSketch
 
-WINDOW = 128  # points of a reduction, at most, for it to be a window, each of whose loops may be unrolled
-SHORT = 16  # the same where outputs share nothing in it
+WINDOW = 128  # the most iterations of a reduction that counts as a window, each of whose loops may be unrolled
+SHORT = 16  # the same for a reduction in which neighbouring outputs share no elements
 
 
 def unroll_name(stage: str, axis: str) -> str:
-    """The parameter that says how many steps of the reduction axis are written out."""
+    """Return the name of the parameter for the unroll factor of the reduction axis."""
     return f"{stage}.{axis}.u"
 
 
 def unrolled_accumulator(sketch: PartialSketch, acc: Stage, v: str, whole: bool = False) -> PartialSketch:
-    """The accumulating stage: reduction loops outside, the last one partly unrolled; the register tile unrolled inside.
+    """Schedule the accumulating stage: reduction loops outside, the last one partly unrolled, the register tile inside.
 
-    `v`: the axis in vectors. `whole`: all reduction loops are unrolled. In a window each of them may be, in part: what
-    neighbouring outputs read in common is then loaded once for the register tile. In a longer reduction a row of the
-    window may be, see `_row_of_window`.
+    `v`: the vectorised axis. `whole`: all reduction loops are unrolled. Each loop of a window may be partly unrolled:
+    elements that neighbouring outputs share are then loaded once for the register tile. In a longer reduction a row of
+    the window may be, see `_row_of_window`.
     """
     row = None if whole or _is_window(acc) else _row_of_window(acc, v)
     others = [a.name for a in acc.op.axes if a.name != v]
@@ -56,20 +56,20 @@ def unrolled_accumulator(sketch: PartialSketch, acc: Stage, v: str, whole: bool 
 
 
 def _is_window(acc: Stage) -> bool:
-    """Whether the reduction is short, and neighbouring outputs have elements in common: a place that is read is one of
-    the output and one of the reduction added up. Of a sum in groups, as of weights of 4 bits, text grows alone: of 576
-    from far memory 16 words at a time take 1.3 times as long as 4."""
+    """Whether the reduction is short and neighbouring outputs share elements: an index adds an output axis and a
+    reduction axis. For a sum in groups, as of 4-bit weights, unrolling only lengthens the code: 576 weights from
+    memory take 1.3 times as long with 16 words at a time as with 4."""
     points = product([a.extent for a in acc.op.reduce_axes])
     most = WINDOW if any(_slides(index, acc) for load in acc.op.loads for index in load.indices) else SHORT
     return isinstance(points, Const) and points.value <= most
 
 
 def _row_of_window(acc: Stage, v: str) -> StageAxis | None:
-    """The axis along a window's rows where all lanes share what is read there, as those of output channels do.
+    """Return the axis along a window's rows where all lanes read the same elements, as lanes of output channels do.
 
-    Written out, inside of the channels, it leaves each element of an image to be loaded once for all outputs of a tile
-    that it belongs to: of 12 pixels by two vectors, with a row of three, 20 loads for 72 multiply-adds and not 42. Of
-    words that an instruction multiplies each is a load of its own.
+    Unrolled inside of the channels, each element of an image is loaded once for all outputs of a tile that use it: with
+    12 pixels by two vectors and a row of three, 72 multiply-adds need 20 loads instead of 42. An instruction's words
+    are loaded one by one.
     """
     if dots_of(acc.op.body):
         return None
@@ -81,5 +81,7 @@ def _row_of_window(acc: Stage, v: str) -> StageAxis | None:
 
 
 def _slides(index: Expr, acc: Stage) -> bool:
-    found = free_vars(index)
-    return not found.isdisjoint(a.var for a in acc.op.axes) and not found.isdisjoint(a.var for a in acc.op.reduce_axes)
+    variables = free_vars(index)
+    return not variables.isdisjoint(a.var for a in acc.op.axes) and not variables.isdisjoint(
+        a.var for a in acc.op.reduce_axes
+    )

@@ -1,20 +1,18 @@
-"""Weighted sums whose weights are shares of a softmax of a product's results, in tasks of rows: attention, as it is
-written or in any other way.
+"""Attention in tasks of rows: sums weighted by the softmax of a product, in any order of the axes.
 
     panels of the first product's columns
     parallel: batches, and tasks of blocks of rows
       blocks of rows
         the first product for the rows of the block and all columns, in register tiles over the panels
         maxima, exponentials and their sums, row by row
-        register tiles: the exponentials times the values, divided by the sums when all is added up
+        register tiles: the exponentials times the values, divided by the sums after the reduction
 
-Where a condition hides the columns after the diagonal, a block ends with the columns of its last row. Panels that each
-task makes, once for a batch, are no better: the same time, or 1.1 of it.
+Under a causal mask, a block ends with the columns of its last row. Panels that each task packs once for a batch are no
+better: 1 to 1.1 times the time.
 
-So many rows are a block that what is of their size and all columns stays in the second level cache. One thread of a
-Xeon with AMX, 12 heads of 1024 rows and 64 columns, float32: 152 GFLOP/s, the softmax a fifth of the time; with scores
-and shares of all rows in memory 95, and 107 to 120 PyTorch. With what comes after the diagonal hidden it is 0.6 of
-the time.
+The number of rows of a block is chosen so that its scores of all columns stay in the second level cache. One thread of
+a Xeon with AMX, 12 heads of 1024 rows and 64 columns, float32: 152 GFLOP/s, a fifth of the time for the softmax; 95
+with all scores and weights in memory; PyTorch 107 to 120. A causal mask makes it 1.67 times as fast.
 """
 
 from __future__ import annotations
@@ -49,15 +47,15 @@ from search_spaces.cpu.tiling import can_reindex, tiled_alternatives
 from search_spaces.fusion import fused_consumer
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer
 
-FEWEST_ROWS = 4  # with fewer, panels are made for nobody
-# Register tiles that are a block. One alone reads all panels from the second level cache: 8 heads of 4096 rows and 40
-# columns take 1.25 of the time of two, of 1024 rows and 64 columns 1.05.
+FEWEST_ROWS = 4  # with fewer, packing panels does not pay
+# The least register tiles of a block. A block of one tile reads all panels from the second level cache for it: 8 heads
+# of 4096 rows and 40 columns take 1.25 times as long as with two, of 1024 rows and 64 columns 1.05 times.
 FEWEST_TILES = 2
 
 
 @dataclass(frozen=True)
-class _Chain:
-    """A product that weights are made of, its operand with the columns, and the stages from there to the weights,
+class _Attention:
+    """The first product of an attention, its read that moves along columns, and the stages between it and the weights,
     producers first."""
 
     first: Stage
@@ -66,25 +64,25 @@ class _Chain:
 
 
 class WeightedRows:
-    """Both products and what is between them in one nest; then what other rules do with the second one.
+    """Both products and the softmax in one nest; then the other rules' alternatives for the second product.
 
-    Where an output has its results in another order, as heads beside each other, that stage is the nest's."""
+    If an output permutes the result, as heads that are concatenated do, that stage is the root of the nest."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        inner = _in_another_order(sketch.state, stage) or stage
-        return _chain(sketch.state, inner) is not None
+        inner = _permuted_sum(sketch.state, stage) or stage
+        return _match_attention(sketch.state, inner) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> Sequence[Alternative]:
-        inner = _in_another_order(sketch.state, stage) or stage
-        chain = _chain(sketch.state, inner)
+        inner = _permuted_sum(sketch.state, stage) or stage
+        chain = _match_attention(sketch.state, inner)
         assert chain is not None
-        whole = _in_one_nest(sketch, inner, chain, context)
+        whole = _fused_nest(sketch, inner, chain, context)
         apart = tiled_alternatives(sketch, stage, context) if inner is stage else own_nests(sketch, stage, context)
         return [*([] if whole is None else [whole]), *apart]
 
 
-def _in_another_order(state: State, stage: Stage) -> Stage | None:
-    """The sum whose results an output has as they are, or of which it computes its own, its last axis in place."""
+def _permuted_sum(state: State, stage: Stage) -> Stage | None:
+    """Return the sum that an output reads with permuted axes and the last one unchanged; None if there is none."""
     if stage.op.reducer is not None or not state.is_output(stage):
         return None
     for inner in (s for s in state.stages if state.consumers(s) == (stage,) and len(s.op.axes) > 2):
@@ -95,11 +93,11 @@ def _in_another_order(state: State, stage: Stage) -> Stage | None:
     return None
 
 
-def _chain(state: State, stage: Stage) -> _Chain | None:
+def _match_attention(state: State, stage: Stage) -> _Attention | None:
     weighted = weighted_sum(state, stage)
     if weighted is None or undivided(weighted) is None or extent(stage.op.axes[-2]) < FEWEST_ROWS:
         return None
-    behind = _behind(state, weighted.weights)
+    behind = _ancestors(state, weighted.weights)
     others = (weighted.peak.name, weighted.total.name)
     sums = [s for s in behind if s.op.reducer is not None and s.name not in others]
     shape = [extent(a) for a in weighted.weights.op.axes]
@@ -110,19 +108,19 @@ def _chain(state: State, stage: Stage) -> _Chain | None:
     wide = [r for r in reads_of(state, first) if r.moves(columns.name)]
     if len(wide) != 1 or wide[0].moves(rows.name) or panel_dim(wide[0], first, columns) is None:
         return None
-    after = [s for s in behind if s is not first and first in _behind(state, s)]
-    return _Chain(first, wide[0], tuple(s.name for s in after))
+    after = [s for s in behind if s is not first and first in _ancestors(state, s)]
+    return _Attention(first, wide[0], tuple(s.name for s in after))
 
 
-def _behind(state: State, stage: Stage) -> list[Stage]:
-    """The stages that `stage` is computed from, itself the last of them, producers first."""
-    found, waiting = {stage.name}, [stage]
+def _ancestors(state: State, stage: Stage) -> list[Stage]:
+    """Return the stages that `stage` depends on, itself included, producers first."""
+    names, waiting = {stage.name}, [stage]
     while waiting:
         makers = (state.producer(b) for b in waiting.pop().op.reads)
-        new = {m.name: m for m in makers if m is not None and m.name not in found}
-        found.update(new)
+        new = {m.name: m for m in makers if m is not None and m.name not in names}
+        names.update(new)
         waiting += new.values()
-    return [s for s in state.stages if s.name in found]
+    return [s for s in state.stages if s.name in names]
 
 
 def _is_sum(stage: Stage) -> bool:
@@ -130,44 +128,44 @@ def _is_sum(stage: Stage) -> bool:
     return op.reducer is not None and op.reducer.is_sum and len(op.reduce_axes) == 1 and stage.at is None
 
 
-def _in_one_nest(sketch: PartialSketch, stage: Stage, chain: _Chain, context: SketchContext) -> PartialSketch | None:
-    """None where others read what is computed in the nest."""
+def _fused_nest(sketch: PartialSketch, stage: Stage, chain: _Attention, context: SketchContext) -> PartialSketch | None:
+    """Return the fused nest; None where stages outside of the nest read what is computed in it."""
     acc = f"{stage.name}.acc"
     try:
-        sketch, root = _divided(sketch, stage)
+        sketch, root = _divide_last(sketch, stage)
         (read,) = sketch.state.stage(root).op.loads_from(acc)
         rows = next(a.name for a in sketch.state.stage(root).op.axes if a.var is read.indices[-2])
-        sketch, block = _in_blocks(sketch, root, rows, context), (root, f"{rows}.1")
+        sketch, block = _split_blocks(sketch, root, rows, context), (root, f"{rows}.1")
         if can_end_rows(sketch.state, sketch.state.stage(acc)):
             sketch = sketch.apply(WithinReach(acc, *block))
         sketch = sketch.apply(ComputeAt(acc, root, f"{rows}.2", Scope.REGISTER.value))
         accumulating = sketch.state.stage(acc)
         sketch = unrolled_accumulator(sketch, accumulating, accumulating.op.axes[-1].name)
-        there = {s.name for s in sketch.state.stages}
+        names = {s.name for s in sketch.state.stages}
         of_product = fused_consumer(sketch.state, chain.first)
-        for name in reversed([n for n in chain.between if n in there]):
+        for name in reversed([n for n in chain.between if n in names]):
             if of_product is None or name != of_product.name:
-                sketch = _by_rows(sketch.apply(ComputeAt(name, *block)), name, context)
-        sketch = _scores(sketch, chain, block, context)
+                sketch = _schedule_rows(sketch.apply(ComputeAt(name, *block)), name, context)
+        sketch = _schedule_scores(sketch, chain, block, context)
     except ScheduleError:
         return None
     return sketch.finish(root, acc, note=f"{stage.name}:rows").with_row_loop(root, f"{rows}.0")
 
 
-def _divided(sketch: PartialSketch, stage: Stage) -> tuple[PartialSketch, str]:
-    """The weights divided when they are added up, by what writes the results; that stage's name."""
+def _divide_last(sketch: PartialSketch, stage: Stage) -> tuple[PartialSketch, str]:
+    """Divide by the softmax's sums in the stage that writes the results; return the sketch and that stage's name."""
     sketch = sketch.apply(DivideLast(stage.name))
     state = sketch.state
     consumer = fused_consumer(state, state.stage(stage.name))
     if consumer is None:
-        consumer = next((s for s in state.stages if _in_another_order(state, s) is state.stage(stage.name)), None)
+        consumer = next((s for s in state.stages if _permuted_sum(state, s) is state.stage(stage.name)), None)
     if consumer is None or consumer.name in sketch.done:
         return sketch, stage.name
     return sketch.apply(ComputeInline(stage.name)), consumer.name
 
 
-def _in_blocks(sketch: PartialSketch, root: str, row: str, context: SketchContext) -> PartialSketch:
-    """The loops of what writes: tasks, blocks of a task, and their register tiles, column by column of these."""
+def _split_blocks(sketch: PartialSketch, root: str, row: str, context: SketchContext) -> PartialSketch:
+    """Split the loops of the writing stage: tasks, blocks of a task, and their register tiles, column by column."""
     stage = sketch.state.stage(root)
     rows, columns = stage.op.axis(row), stage.op.axes[-1]
     batch = [a for a in stage.op.axes if a not in (rows, columns)]
@@ -188,8 +186,8 @@ def _in_blocks(sketch: PartialSketch, root: str, row: str, context: SketchContex
     )
 
 
-def _by_rows(sketch: PartialSketch, name: str, context: SketchContext) -> PartialSketch:
-    """A stage of a block's rows in vectors along them: what reduces them, or has a value for each element."""
+def _schedule_rows(sketch: PartialSketch, name: str, context: SketchContext) -> PartialSketch:
+    """Schedule a stage of a block's rows, elementwise or a reduction along them, in vectors along the rows."""
     stage = sketch.state.stage(name)
     if stage.op.reducer is not None:
         (axis,) = stage.op.reduce_axes
@@ -200,9 +198,11 @@ def _by_rows(sketch: PartialSketch, name: str, context: SketchContext) -> Partia
     return sketch.with_params([width]).apply(*steps).finish(name)
 
 
-def _scores(sketch: PartialSketch, chain: _Chain, block: tuple[str, str], context: SketchContext) -> PartialSketch:
-    """The first product, and what is fused to it, for a block: all rows of it use a panel of columns before the next
-    one comes."""
+def _schedule_scores(
+    sketch: PartialSketch, chain: _Attention, block: tuple[str, str], context: SketchContext
+) -> PartialSketch:
+    """Schedule the first product and its fused consumer for a block, whose rows all use one panel of columns before the
+    next panel."""
     sketch, name, acc = fuse_consumer(sketch, sketch.state.stage(chain.first.name))
     consumer = sketch.state.stage(name)
     *batch, rows, columns = consumer.op.axes
@@ -223,7 +223,7 @@ def _scores(sketch: PartialSketch, chain: _Chain, block: tuple[str, str], contex
     first, read = chain.first, chain.columns
     if can_reindex(
         sketch.state, first, reads_of(sketch.state, first), read
-    ):  # and not what else is stored beside it, as values and queries
+    ):  # the copy leaves out whatever is stored beside the operand, as values and queries
         dim: int | None = [a for a in first.op.all_axes if a.var in read.axes].index(first.op.axes[-1])
         copied = pack_panels(sketch, read.load.buffer, acc, dim or 0, width.name, None, reindexed=True)
         return copied.finish(name, acc)

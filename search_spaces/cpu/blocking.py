@@ -7,27 +7,27 @@
           added to the task's tile
       the consumer writes the tile
 
-It is Rfactor over the outer part of K, the partial sums living in registers.
+Blocking is Rfactor over the outer part of K, with the partial sums in registers.
 
-Skinny products have few rows. For them K runs in short blocks. A long operand, which is read once or a few times, then
-streams in through a handful of streams, each along its memory, while the sums wait in the cache. In whole columns, each
-step of K would be on another page.
+Skinny products have few rows. For them K runs in short blocks. A long operand that is read once or a few times then
+streams in through a few streams, each along its memory, while the sums stay in the cache. In whole columns each step of
+K would be on another page.
 
-With some more rows, each register tile reads the block again. Rows whose distance is a power of two conflict in a few
-sets of the first cache, but a panel of the block, made for each tile of columns, stays there. On Zen 3 a product of
+With more rows, each register tile reads the block again. Rows whose distance is a power of two conflict in a few sets
+of the first level cache; a panel of the block, packed for each tile of columns, stays in it. On Zen 3 a product of
 32 x 1024 x 2048 takes 5.4 million cycles with panels and 8.3 without; one of 8 rows 2.1 and 1.6.
 
-With panels, the taps of a window are outside of the blocks, so that weights stream in once, in their order in memory.
-Of all taps together a strip of columns is some hundred lines of a few sets of the second level cache, in which
-prefetched lines evict each other. On Zen 3 the same tiles take 0.84 and 0.74 of the cycles like this, for convolutions
-of 5 x 5 and 7 x 7 pixels with 512 channels; the best that was found for each way, 0.92 and 0.93.
+With panels, the loops over a window's taps are outside of the blocks, so that weights stream in once in memory order.
+A strip of columns of all taps together is some hundred lines of a few sets of the second level cache, in which
+prefetched lines evict each other. On Zen 3 the same tiles are 1.19 and 1.35 times as fast with taps outside for
+convolutions of 5 x 5 and 7 x 7 pixels with 512 channels; the best tiles of each variant 1.09 and 1.08 times.
 
-Weights are in panels before, whose memory streams in order whatever the tiles are, so that several rows of them have no
-skinny product: on Sapphire Rapids one of 32 x 1024 x 1024 takes 0.73 of the time in panels, a 3x3 convolution of 7 x 7
-x 512 half of it.
+Weights are packed in panels at load time and stream in order whatever the tiles are, so several rows of them have no
+skinny alternative: on Sapphire Rapids one of 32 x 1024 x 1024 is 1.37 times as fast in panels, a 3x3 convolution of
+7 x 7 x 512 twice.
 
-A sum of columns reads each element once. If it is larger than the second level cache it always streams in by rows:
-24 MB of rows of 3 KB in a third of the time that strips of columns take.
+A sum of columns reads each element once. If the data exceed the second level cache, it always streams in by rows: 24 MB
+of rows of 3 KB take a third of the time of strips of columns.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ from search_spaces.cpu.prefetch import prefetch_sums
 from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
 from search_spaces.space import SketchParam
 
-MIN_REDUCTION = 256  # shorter reductions need no blocks
-MIN_CHANNELS = 64  # of a window's last axis, to be cut where all of the window is as long
-LONG_ROW = 8192  # bytes; parts of a row that are as long are read as fast as a whole row
-FEW_ROWS = 64  # that use an element of the vectorised operand, at most, for the product to be skinny
-ROWS_TO_COPY = 16  # that use an element, at least, for a copy in a panel of the block to pay
+MIN_REDUCTION = 256  # iterations; shorter reductions need no blocks
+MIN_CHANNELS = 64  # least extent of a window's last axis to be cut in blocks where the whole window is MIN_REDUCTION
+LONG_ROW = 8192  # bytes; contiguous parts of a row of this length are read as fast as a whole row
+FEW_ROWS = 64  # the most rows that use an element of the vectorised operand of a skinny product
+ROWS_TO_COPY = 16  # the least rows that use an element for packing a panel of the block to pay
 
 
 def blocked_reduction(
     sketch: PartialSketch, stage: Stage, v: StageAxis, context: SketchContext
 ) -> PartialSketch | None:
-    """The blocked alternative of a tiled reduction, or None where K is short or no operand can be packed."""
+    """Return the blocked alternative of a tiled reduction; None where K is short or no operand can be packed."""
     k = stage.op.reduce_axes[-1]
     reads = reads_of(sketch.state, stage)
-    panels = {r.load.buffer: found for r in reads if (found := _panel(r, stage, v)) is not None}
+    panels = {r.load.buffer: panel for r in reads if (panel := _panel(r, stage, v)) is not None}
     if extent(k) < MIN_REDUCTION or not panels or stage.op.guards:
         return None
     sketch, tiles, acc = _blocks(sketch, stage, v, context, reduction_block)
@@ -88,8 +88,8 @@ def blocked_reduction(
 
 
 def skinny_reductions(sketch: PartialSketch, stage: Stage, v: StageAxis, context: SketchContext) -> list[PartialSketch]:
-    """The alternatives for skinny products; none where rows are many or not contiguous, K is short, or several rows use
-    weights."""
+    """Return the alternatives for skinny products; none where rows are many or not contiguous, K is short, or several
+    rows use weights."""
     k = stage.op.reduce_axes[-1]
     wide = [r for r in reads_of(sketch.state, stage) if r.moves(v.name)]
     users = [math.prod(extent(a) for a in stage.op.axes if not r.moves(a.name)) for r in wide]
@@ -101,8 +101,8 @@ def skinny_reductions(sketch: PartialSketch, stage: Stage, v: StageAxis, context
     in_rows = is_streaming_reduction(sketch, stage, v, context)
     dims = {r.load.buffer: d for r in wide if (d := column_dim(r, stage, v)) is not None}
     pays = min(users, default=0) >= ROWS_TO_COPY and len(dims) == len(wide) and not dims.keys() & sketch.state.constants
-    found = [_skinny(sketch, stage, v, context, few_streams if in_rows else short_block, in_rows, {})]
-    return [*found, _skinny(sketch, stage, v, context, panel_block, in_rows, dims)] if pays else found
+    alternatives = [_skinny(sketch, stage, v, context, few_streams if in_rows else short_block, in_rows, {})]
+    return [*alternatives, _skinny(sketch, stage, v, context, panel_block, in_rows, dims)] if pays else alternatives
 
 
 def _skinny(
@@ -114,9 +114,9 @@ def _skinny(
     in_rows: bool,
     panels: dict[str, int],
 ) -> PartialSketch:
-    """K in short blocks. `panels`: the buffers to copy for each tile of columns, with the dimensions of these.
+    """Run K in short blocks. `panels`: the buffers to copy for each tile of columns, with the dimension of the panels.
 
-    With panels, the taps of a window come one after the other, outside of everything else.
+    With panels, the loops over a window's taps are the outermost ones.
     """
     taps = tuple(a.name for a in stage.op.reduce_axes[:-1]) if panels else ()
     sketch, tiles, acc = _blocks(sketch, stage, v, context, domain, in_rows, taps)
@@ -128,13 +128,13 @@ def _skinny(
 
 
 def _is_long(stage: Stage) -> bool:
-    """Whether the reduction is worth running in blocks, a window's taps counted."""
+    """Whether the reduction is long enough for blocks, a window's taps counted."""
     *taps, k = (extent(a) for a in stage.op.reduce_axes)
     return k >= MIN_REDUCTION or (k >= MIN_CHANNELS and k * math.prod(taps) >= MIN_REDUCTION)
 
 
 def is_streaming_reduction(sketch: PartialSketch, stage: Stage, v: StageAxis, context: SketchContext) -> bool:
-    """Whether the stage reads each element once, in rows along `v`, and more than the second level cache has room for.
+    """Whether the stage reads each element once, in rows along `v`, and exceeds the second level cache.
 
     Rows must be longer than a register tile.
     """
@@ -153,7 +153,7 @@ def _blocks(
     in_rows: bool = False,
     taps: tuple[str, ...] = (),
 ) -> tuple[PartialSketch, _Tiles, str]:
-    """The sketch with K in blocks of `domain` around the register tiles of a task, its tiles, the accumulating stage.
+    """Split K in blocks of `domain` around a task's register tiles; return the sketch, tiles and accumulating stage.
 
     Nothing is packed yet. `in_rows`: tasks are whole rows along `v`, or long parts of them.
     """
@@ -175,7 +175,7 @@ def _blocks(
 
 
 def _panel(read: Read, stage: Stage, v: StageAxis) -> tuple[StageAxis, int] | None:
-    """The axis and dimension along which panels of the operand lie: `v` if that moves it, else an axis of rows."""
+    """Return axis and dimension of the operand's panels: `v` if the operand moves along it, else an axis of rows."""
     moving = [a for a in stage.op.axes if read.moves(a.name)]
     if v in moving:
         dim = panel_dim(read, stage, v)
@@ -187,8 +187,8 @@ def _panel(read: Read, stage: Stage, v: StageAxis) -> tuple[StageAxis, int] | No
 class _Tiles:
     """The splits of the consumer: a.0 over tasks, a.1 and a.2 inside. The tile in memory has the same register tiles.
 
-    Along the axes `held` the vectorised operand stands still. Register tiles along them follow each other, and find it
-    in the first cache.
+    `held`: axes along which the vectorised operand has stride 0. Consecutive register tiles along them find it in the
+    first level cache.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class _Tiles:
         return sketch.apply(*steps)
 
     def _long(self, count: SketchParam, tile: SketchParam, itemsize: int) -> tuple[SketchParam, SketchParam]:
-        """The widest tiles, and enough of them for a thread's share of a row, or for a part of `LONG_ROW` bytes."""
+        """Return the widest tiles, and enough of them for a thread's share of a row or for `LONG_ROW` bytes."""
         widths = tile.domain[len(tile.domain) // 2 :]
         share = -(-tile.extent // self.context.threads)
         least = min(-(-share // widths[-1]), -(-LONG_ROW // (widths[-1] * itemsize)))
@@ -242,7 +242,7 @@ class _Tiles:
         return replace(count, domain=counts or count.domain[-1:]), replace(tile, domain=widths)
 
     def split_tile(self, sketch: PartialSketch, acc: str, block_loops: tuple[str, ...]) -> PartialSketch:
-        """The task's tile in memory: loops over blocks of K outside, then register tiles."""
+        """Split the task's tile in memory: loops over blocks of K outside, then register tiles."""
         names = [a.name for a in sketch.state.stage(acc).op.axes]
         v = names[self.v]
         others = [n for n in names if n != v]

@@ -1,4 +1,4 @@
-"""The values that a parameter of a CPU sketch may take."""
+"""Domains of the parameters of CPU sketches: tiles, unroll factors, vectors, rows of a block, blocks of K."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from autosched.target import PIECE_BYTES
 from search_spaces.space import SketchParam
 
 MAX_REGISTER_TILE = 16
-MAX_WHOLE = 16  # iterations of a reduction loop that is written out wholly
-MAX_DOTS = 8  # points of an axis that have a vector of partial sums each
-FEW_ROWS, MAX_ROWS, MOST_ROWS = 8, 32, 1024  # in a block: too few, as many as wanted, the most
-ROW_BLOCK = ".rows"  # how the names of parameters end that say how many rows a block has
+MAX_WHOLE = 16  # iterations of a reduction loop that may be unrolled completely
+MAX_DOTS = 8  # points of an axis that each have a vector of partial sums
+FEW_ROWS, MAX_ROWS, MOST_ROWS = 8, 32, 1024  # rows of a block: too few below, preferred up to, and the most
+ROW_BLOCK = ".rows"  # suffix of the parameters for the rows of a block
 _COUNTS = (
     *range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 192, 256, 384, 512, 1024,
 )  # fmt: skip
@@ -21,18 +21,18 @@ _VECTORS = (1, 2, 3, 4, 5, 6)
 
 
 def register_tile(name: str, extent: int, group: str) -> SketchParam:
-    """How many points of an axis are unrolled in the register tile: any number, it need not divide."""
+    """Points of an axis that are unrolled in the register tile: any number, it need not divide the extent."""
     return SketchParam(name, tuple(range(1, min(extent, MAX_REGISTER_TILE) + 1)), "tile", group, extent)
 
 
 def points_of_dots(name: str, extent: int, group: str = "") -> SketchParam:
-    """Points of an axis that have a vector of partial sums each: any number of a short axis, else a power of two."""
+    """Points of an axis that each have a vector of partial sums: any number on a short axis, else a power of two."""
     values = range(1, extent + 1) if extent <= MAX_DOTS else (1, 2, 4, MAX_DOTS)
     return SketchParam(name, tuple(values), "tile", group, extent)
 
 
 def across_tile(name: str, extent: int, more: bool = False, itemsize: int = 4) -> SketchParam:
-    """Points along the source's contiguous axis in a tile that is transposed: shuffles do as many as fill 128 bits.
+    """Points along the source's contiguous axis in a transposed tile: up to 128 bits, the width of the shuffles.
 
     `more`: each point is several adjacent elements.
     """
@@ -42,24 +42,24 @@ def across_tile(name: str, extent: int, more: bool = False, itemsize: int = 4) -
 
 
 def tile_count(name: str, extent: int, group: str) -> SketchParam:
-    """How many inner tiles make a middle tile."""
+    """Inner tiles in a middle tile."""
     values = {c for c in _COUNTS if c <= extent} | {extent} if extent <= 1024 else {c for c in _COUNTS if c <= extent}
     return SketchParam(name, tuple(sorted(values)), "tile", group, extent, counts=True)
 
 
 def run_of_tiles(name: str, extent: int, group: str) -> SketchParam:
-    """How many tiles follow each other along the axis that is not the innermost one: one, or a few to many."""
+    """Consecutive tiles along an axis that is not the innermost one: one, or a few to many."""
     return SketchParam(
         name, tuple(n for n in (1, 4, 16, 64, 256, 1024) if n <= extent), "tile", group, extent, counts=True
     )
 
 
 def rows_together(extent: int) -> tuple[int, ...]:
-    """How many rows a block may have: the powers of two up to 32 that divide `extent`.
+    """Return the candidate numbers of rows in a block: the powers of two up to 32 that divide `extent`.
 
-    If they end below 8: the divisors of the largest divisor of `extent` up to 32. If that is below 8 too, those of the
-    smallest divisor above 32. Passes over a row run beside those over the next one, so that even of many rows only a
-    few are in use at a time.
+    If these end below 8: the divisors of the largest divisor of `extent` up to 32. If that is below 8 too, those of the
+    smallest divisor above 32. Passes over a row are interleaved with those over the next one (unroll-and-jam), so only
+    a few of many rows are in use at a time.
     """
     powers = tuple(r for r in (1, 2, 4, 8, 16, MAX_ROWS) if extent % r == 0)
     if powers[-1] >= FEW_ROWS:
@@ -72,11 +72,11 @@ def rows_together(extent: int) -> tuple[int, ...]:
 
 
 def row_levels(name: str, extent: int) -> tuple[list[SketchParam], tuple[str | int, ...]]:
-    """The parameters of an axis of rows, and the factors of its split: blocks in a task, and rows in a block.
+    """Return the parameters of an axis of rows, and the factors of its split: blocks in a task, and rows in a block.
 
-    The rows of a block go through the stages together, so that the end of one row's reduction hides behind the next
-    one. All numbers are divisors: a stage that is computed for a row is never asked for one that is not there. With all
-    rows in one task, no thread is woken.
+    The rows of a block go through the stages together, which hides the latency at the end of one row's reduction behind
+    the next row. All numbers are divisors, so a stage that is computed for a row never exceeds the axis. With all
+    rows in one task, no other thread is woken.
     """
     together = rows_together(extent)
     blocks_of_all = extent // together[-1]
@@ -89,13 +89,13 @@ def row_levels(name: str, extent: int) -> tuple[list[SketchParam], tuple[str | i
 
 
 def of_one_row(extent: Expr) -> Expr:
-    """The extent of a region, or of a loop, where rows are taken one by one."""
+    """Return the extent of a region, or of a loop, for a block of one row."""
     sizes = (e for e in subexpressions(extent) if isinstance(e, Number) and e.name.endswith(ROW_BLOCK))
     return substitute(extent, dict.fromkeys(sizes, ONE))
 
 
 def is_row_block(extent: Expr) -> bool:
-    """Whether the extent is one row, or as many as a block of rows has."""
+    """Whether the extent is one row, or the number of rows of a block."""
     return of_one_row(extent) is ONE
 
 
@@ -107,8 +107,8 @@ def vector_width(name: str, extent: int, lanes: int, group: str, vectors: tuple[
 
 
 def unroll(name: str, extent: Expr) -> SketchParam:
-    """How many iterations of a reduction loop are written out; a short loop also wholly."""
-    length = int(extent.value) if isinstance(extent, Const) else 1 << 30  # a block of K: as long as wanted
+    """Unroll factor of a reduction loop; a short loop may be unrolled completely."""
+    length = int(extent.value) if isinstance(extent, Const) else 1 << 30  # the length of a block of K is a parameter
     values = {u for u in (1, 2, 4, 8) if u <= length}
     if length <= MAX_WHOLE:
         values.add(length)
@@ -116,7 +116,7 @@ def unroll(name: str, extent: Expr) -> SketchParam:
 
 
 def reduction_block(name: str, extent: int) -> SketchParam:
-    """Iterations of a reduction that a packed panel holds: panels from a few KiB to a good part of the L2."""
+    """Iterations of a reduction in a packed panel: panels of a few KiB up to a large share of the L2."""
     return SketchParam(name, tuple(b for b in (96, 128, 192, 256, 320, 384, 512, 768, 1024) if b <= extent), "tile")
 
 
@@ -126,19 +126,19 @@ def short_block(name: str, extent: int) -> SketchParam:
 
 
 def panel_block(name: str, extent: int) -> SketchParam:
-    """The same where they are copied into a panel, and prefetched: more of them cost no more pages."""
+    """As `short_block`, for rows that are copied into a panel and prefetched: more rows cost no more pages."""
     return SketchParam(name, tuple(b for b in (16, 24, 32, 48, 64, 96, 128, 192, 256) if b <= extent), "tile")
 
 
 def few_streams(name: str, extent: int) -> SketchParam:
-    """The same where rows come from memory: as many streams as the hardware prefetcher follows.
+    """As `short_block`, for rows from memory: as many streams as the hardware prefetcher follows.
 
-    With 64 rows at a time a sum of 48 MB took 1.9 times as long as with 4 to 16.
+    A sum of 48 MB took 1.9 times as long with 64 rows at a time as with 4 to 16.
     """
     return SketchParam(name, tuple(b for b in (4, 8, 16) if b <= extent), "tile")
 
 
 def blocks(name: str, extent: int, threads: int) -> SketchParam:
-    """Block lengths that cut an axis in a few pieces for each thread."""
+    """Block lengths that cut an axis in a few blocks for each thread."""
     pieces = [threads * n for n in (1, 2, 3, 4, 8, 16)]
     return SketchParam(name, tuple(sorted({-(-extent // p) for p in pieces if p <= extent} | {extent})), "tile")
