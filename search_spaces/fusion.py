@@ -40,7 +40,7 @@ def fused_consumer(state: State, stage: Stage) -> Stage | None:
     return consumer if same and shapes else None
 
 
-def turned_consumer(state: State, stage: Stage) -> Stage | None:
+def permuted_consumer(state: State, stage: Stage) -> Stage | None:
     """Return the only reader of `stage` if it is elementwise and reads it with permuted axes; else None."""
     consumers = state.consumers(stage)
     if len(consumers) != 1 or state.is_output(stage) or consumers[0].op.reducer is not None:

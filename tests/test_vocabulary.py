@@ -44,6 +44,11 @@ BANNED = (
     ("streamed", "non-temporal", "autosched/"),
     ("plus|minus|times|over|least|most|total|factor", "add, subtract, ...", "autosched/ir/closed_forms/"),
     ("words", "dialect", "autosched/codegen/c/"),
+    ("weighted rows?|chained|chain of", "attention, fused reductions", "search_spaces/"),
+    ("in another order|turned", "permuted", "search_spaces/"),
+    ("in one|in one nest", "fused nest, fused kernel", "search_spaces/"),
+    ("rings?", "pipeline", "search_spaces/"),
+    ("place of|places? taken|row places", "loop, row weights", "search_spaces/"),
 )
 # Classes of one name that are one idea for two kinds of machine, or a protocol and what fulfils it.
 DRIVERS = ("cuda_core", "pycuda", "opencl", "fake")

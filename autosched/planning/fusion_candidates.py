@@ -21,7 +21,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import Device
 from autosched.planning.fusion_choice import Alternative, PartForm, PricedGroup
 from autosched.te.rewrites.collapse import collapse
-from search_spaces.cpu.fused_reductions import MARK, MOST_MEMBERS
+from search_spaces.cpu.fused_reductions import FUSED_MARK, MOST_MEMBERS
 
 LEAST_SHARE = 0.1  # of the cycles of the arithmetic, that moving what lies between takes, for it to be drafted
 HELD_SHARE = 0.5  # of the second level cache, for what the next kernel finds there
@@ -157,7 +157,7 @@ class _Chains:
 def is_chain(graph: Graph, group: Group, device: Device) -> bool:
     """Whether a rule of the search space has a nest for all of a group."""
     dag = collapse(dag_of(graph, group))
-    return any(MARK in sketch.name for sketch in device.hardware.sketches(dag, device, ()))
+    return any(FUSED_MARK in sketch.name for sketch in device.hardware.sketches(dag, device, ()))
 
 
 def _parts(run: Segment) -> Iterator[Segment]:

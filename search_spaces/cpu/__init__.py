@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from autosched.target import Target
 from autosched.te.dag import ComputeDAG
-from search_spaces.cpu.attention import WeightedRows
+from search_spaces.cpu.attention import FusedAttention
 from search_spaces.cpu.elementwise import Elementwise, FusedConsumer, Inline, Placement, PrepareWeights, own_nests
-from search_spaces.cpu.fused_reductions import ChainedReductions
+from search_spaces.cpu.fused_reductions import FusedReductions
 from search_spaces.cpu.prefetch import prefetch_operands
 from search_spaces.cpu.rows import LaneReduction, PlainReduction, SplitReduction, SplitTiledReduction
 from search_spaces.cpu.scans import PrefixScan
@@ -39,10 +39,10 @@ RULES: tuple[SketchRule, ...] = (
     # It selects rows of a small matrix, as Winograd's transforms do: short axes unrolled, vectors along channels.
     WinogradTransform(),
     # Attention: a sum weighted by the softmax of a product. All of it in tasks of rows; and MultiLevelTiling.
-    WeightedRows(),
+    FusedAttention(),
     # It reads another reduction's results, in windows or point by point: two or three reductions fused row block by row
     # block; and MultiLevelTiling.
-    ChainedReductions(),
+    FusedReductions(),
     # It is elementwise and will be a reduction's fused consumer: skipped, the rule for that reduction schedules both.
     FusedConsumer(),
     # A blocked prefix scan: all stages row by row, or each stage by itself, parallel over blocks.

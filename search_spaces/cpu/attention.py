@@ -63,7 +63,7 @@ class _Attention:
     between: tuple[str, ...]
 
 
-class WeightedRows:
+class FusedAttention:
     """Both products and the softmax in one nest; then the other rules' alternatives for the second product.
 
     If an output permutes the result, as heads that are concatenated do, that stage is the root of the nest."""
@@ -74,9 +74,9 @@ class WeightedRows:
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> Sequence[Alternative]:
         inner = _permuted_sum(sketch.state, stage) or stage
-        chain = _match_attention(sketch.state, inner)
-        assert chain is not None
-        whole = _fused_nest(sketch, inner, chain, context)
+        attention = _match_attention(sketch.state, inner)
+        assert attention is not None
+        whole = _fused_nest(sketch, inner, attention, context)
         apart = tiled_alternatives(sketch, stage, context) if inner is stage else own_nests(sketch, stage, context)
         return [*([] if whole is None else [whole]), *apart]
 
@@ -128,7 +128,9 @@ def _is_sum(stage: Stage) -> bool:
     return op.reducer is not None and op.reducer.is_sum and len(op.reduce_axes) == 1 and stage.at is None
 
 
-def _fused_nest(sketch: PartialSketch, stage: Stage, chain: _Attention, context: SketchContext) -> PartialSketch | None:
+def _fused_nest(
+    sketch: PartialSketch, stage: Stage, attention: _Attention, context: SketchContext
+) -> PartialSketch | None:
     """Return the fused nest; None where stages outside of the nest read what is computed in it."""
     acc = f"{stage.name}.acc"
     try:
@@ -142,11 +144,11 @@ def _fused_nest(sketch: PartialSketch, stage: Stage, chain: _Attention, context:
         accumulating = sketch.state.stage(acc)
         sketch = unrolled_accumulator(sketch, accumulating, accumulating.op.axes[-1].name)
         names = {s.name for s in sketch.state.stages}
-        of_product = fused_consumer(sketch.state, chain.first)
-        for name in reversed([n for n in chain.between if n in names]):
+        of_product = fused_consumer(sketch.state, attention.first)
+        for name in reversed([n for n in attention.between if n in names]):
             if of_product is None or name != of_product.name:
                 sketch = _schedule_rows(sketch.apply(ComputeAt(name, *block)), name, context)
-        sketch = _schedule_scores(sketch, chain, block, context)
+        sketch = _schedule_scores(sketch, attention, block, context)
     except ScheduleError:
         return None
     return sketch.finish(root, acc, note=f"{stage.name}:rows").with_row_loop(root, f"{rows}.0")
@@ -199,11 +201,11 @@ def _schedule_rows(sketch: PartialSketch, name: str, context: SketchContext) -> 
 
 
 def _schedule_scores(
-    sketch: PartialSketch, chain: _Attention, block: tuple[str, str], context: SketchContext
+    sketch: PartialSketch, attention: _Attention, block: tuple[str, str], context: SketchContext
 ) -> PartialSketch:
     """Schedule the first product and its fused consumer for a block, whose rows all use one panel of columns before the
     next panel."""
-    sketch, name, acc = fuse_consumer(sketch, sketch.state.stage(chain.first.name))
+    sketch, name, acc = fuse_consumer(sketch, sketch.state.stage(attention.first.name))
     consumer = sketch.state.stage(name)
     *batch, rows, columns = consumer.op.axes
     tile = register_tile(f"{name}.{rows.name}.r", extent(rows), "")
@@ -220,7 +222,7 @@ def _schedule_scores(
     )
     accumulating = sketch.state.stage(acc)
     sketch = unrolled_accumulator(sketch, accumulating, accumulating.op.axes[-1].name)
-    first, read = chain.first, chain.columns
+    first, read = attention.first, attention.columns
     if can_reindex(
         sketch.state, first, reads_of(sketch.state, first), read
     ):  # the copy leaves out whatever is stored beside the operand, as values and queries

@@ -88,7 +88,7 @@ def row_levels(name: str, extent: int) -> tuple[list[SketchParam], tuple[str | i
     return [*([blocks] if n_blocks else []), *([rows] if n_rows else [])], factors
 
 
-def of_one_row(extent: Expr) -> Expr:
+def single_row_extent(extent: Expr) -> Expr:
     """Return the extent of a region, or of a loop, for a block of one row."""
     sizes = (e for e in subexpressions(extent) if isinstance(e, Number) and e.name.endswith(ROW_BLOCK))
     return substitute(extent, dict.fromkeys(sizes, ONE))
@@ -96,7 +96,7 @@ def of_one_row(extent: Expr) -> Expr:
 
 def is_row_block(extent: Expr) -> bool:
     """Whether the extent is one row, or the number of rows of a block."""
-    return of_one_row(extent) is ONE
+    return single_row_extent(extent) is ONE
 
 
 def vector_width(name: str, extent: int, lanes: int, group: str, vectors: tuple[int, ...] = _VECTORS) -> SketchParam:

@@ -1,10 +1,10 @@
-"""Stages without a reduction: inlined, computed where they are used, or in nests of their own.
+"""Rules for stages without a reduction: inlined, computed where they are used, or in nests of their own.
 
-Inline          cheap stages and pure data movement vanish into their readers (Ansor's R2)
-FusedConsumer   an elementwise stage that a reduction will be fused to waits for that reduction's rule
-Placement       what feeds a tiled reduction (padding, an activation) is computed for each task, or at the root
-Elementwise     the rest: parallel over rows or chunks, vectors innermost
-PrepareWeights  what depends on weights alone, of any kind: at the root, which is ahead of the kernel
+Inline          inlines cheap stages and pure data movement into their readers (Ansor's R2)
+FusedConsumer   leaves an elementwise stage that a reduction will be fused to for that reduction's rule
+Placement       computes the input of a tiled reduction (padding, an activation) for each task, or at the root
+Elementwise     all others: parallel over rows or chunks, vectors innermost
+PrepareWeights  stages of any type that depend on weights alone: at the root, computed at load time
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ from autosched.schedule import (
 )
 from autosched.schedule.stage import StageAxis
 from search_spaces.access import extent, has_reuse, points, reads_of
-from search_spaces.cpu.domains import across_tile, is_row_block, of_one_row, run_of_tiles, tile_count, vector_width
+from search_spaces.cpu.domains import (
+    across_tile,
+    is_row_block,
+    run_of_tiles,
+    single_row_extent,
+    tile_count,
+    vector_width,
+)
 from search_spaces.fusion import (
     feeds_continuation,
     feeds_padding,
@@ -55,8 +62,8 @@ from search_spaces.fusion import (
 from search_spaces.partial_sketch import PartialSketch, SketchContext
 from search_spaces.space import SketchParam
 
-MOST_VECTORS = 16  # of a chunk, for all of them to be written out
-FEW_POINTS = 4096  # at most, of a nest of its own that is not worth waking a thread
+MOST_VECTORS = 16  # vectors of a chunk up to which it is unrolled completely
+FEW_POINTS = 4096  # points of a nest up to which waking another thread does not pay
 
 
 class Inline:
@@ -93,9 +100,9 @@ class Inline:
 
 
 class FusedConsumer:
-    """An elementwise stage that a reduction will be fused to: that reduction's rule schedules both.
+    """An elementwise stage that is a reduction's fused consumer: that reduction's rule schedules both.
 
-    It reads the reduction point by point; or the reduction gives one value for each of its rows.
+    It reads the reduction point by point, or the reduction gives one value for each of its rows.
     """
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
@@ -121,10 +128,10 @@ def _shares_leading_axes(producer: Stage, consumer: Stage) -> bool:
 
 
 class Placement:
-    """An elementwise stage whose readers are scheduled: for each task or row of theirs, at the root, or inlined.
+    """An elementwise stage whose readers are scheduled: for each task or row of the readers, at the root, or inlined.
 
-    It is at the root in any case where that saves repeated work: if it is worth precomputing, if it is read indirectly,
-    or if a transform reads it, which uses each element several times.
+    It is always at the root if that saves repeated work: if it is worth precomputing, if it is read indirectly, or if a
+    transform, which uses each element several times, reads it.
     """
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
@@ -146,10 +153,10 @@ class Placement:
         return [attached, *at_root, *self._inline(sketch, stage)]
 
     def _inline(self, sketch: PartialSketch, stage: Stage) -> list[PartialSketch]:
-        """Inlined, where that is cheap: padding becomes a condition of the read, of which only border tiles keep any.
-        Not for those who read it by tiles, which lie in memory.
+        """Inline the stage where it is cheap: padding becomes a condition of the read, which only border tiles keep.
 
-        Of rows that are read indirectly, a tile then needs only where they are.
+        Tile products need their operands in memory, so they exclude it. Of rows that are read indirectly, a tile then
+        computes only those that it needs.
         """
         cheap = (has_condition(stage) or has_indirect_read(stage)) and not is_expensive(stage)
         by_tiles = any(dot.row.tile is not None for r in sketch.state.consumers(stage) for dot in dots_of(r.op.body))
@@ -158,15 +165,15 @@ class Placement:
         return [sketch.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}@inline")]
 
     def _attach(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch | None:
-        place = row_loop_of_readers(sketch, stage)
-        if place is None:
+        row_loop = row_loop_of_readers(sketch, stage)
+        if row_loop is None:
             return None
         try:
-            placed = sketch.apply(ComputeAt(stage.name, *place))
+            placed = sketch.apply(ComputeAt(stage.name, *row_loop))
         except ScheduleError:
             return None  # a reader is outside of that loop
         placed = _vector_steps(placed, stage, context)
-        return placed.finish(stage.name, note=f"{stage.name}@{place[0]}")
+        return placed.finish(stage.name, note=f"{stage.name}@{row_loop[0]}")
 
 
 class Elementwise:
@@ -180,7 +187,7 @@ class Elementwise:
 
 
 class PrepareWeights:
-    """A stage of weights alone, ahead of the kernel. No open numbers, for its time does not count."""
+    """A stage that depends on weights alone, computed at load time. No parameters: its time does not count."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return sketch.state.is_constant(stage)
@@ -197,7 +204,7 @@ class PrepareWeights:
 
 
 def row_loop_of_readers(sketch: PartialSketch, stage: Stage) -> tuple[str, str] | None:
-    """The root stage that all readers are computed in, and its loop over rows or tasks."""
+    """Return the root stage that all readers are computed in, and its loop over rows or tasks."""
     consumers = sketch.state.consumers(stage)
     roots = {sketch.state.root(r).name for r in consumers}
     loops = dict(sketch.row_loops)
@@ -206,12 +213,12 @@ def row_loop_of_readers(sketch: PartialSketch, stage: Stage) -> tuple[str, str] 
 
 
 def own_nests(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-    """The stage in a nest of its own, and the same with its axes flattened where its rows are shorter than a vector."""
-    found = [_nest(sketch, stage, context, "" if sketch.state.is_output(stage) else f"{stage.name}@root")]
+    """Return the stage in a nest of its own; also with its axes flattened where rows are shorter than a vector."""
+    nests = [_nest(sketch, stage, context, "" if sketch.state.is_output(stage) else f"{stage.name}@root")]
     if _has_short_rows(sketch, stage, context):
         flat = sketch.apply(Flatten(stage.name))
-        found.append(_nest(flat, flat.state.stage(stage.name), context, f"{stage.name}:flat"))
-    return found
+        nests.append(_nest(flat, flat.state.stage(stage.name), context, f"{stage.name}:flat"))
+    return nests
 
 
 def _nest(sketch: PartialSketch, stage: Stage, context: SketchContext, note: str) -> PartialSketch:
@@ -233,7 +240,7 @@ def _nest(sketch: PartialSketch, stage: Stage, context: SketchContext, note: str
         outer, middle = [*outer, f"{last.name}.0"], [f"{last.name}.1"]
     elif across is not None or not outer:
         outer, middle = [*outer, f"{last.name}.0"], []
-    else:  # several short rows are a task
+    else:  # a task is several short rows
         rows = tile_count(f"{name}.{outer[-1]}.m", extent(stage.op.axis(outer[-1])), "")
         params.append(rows)
         steps.append(Split(name, outer[-1], (rows.name,)))
@@ -256,7 +263,7 @@ def _nest(sketch: PartialSketch, stage: Stage, context: SketchContext, note: str
 
 
 def _computed_once(sketch: PartialSketch, stage: Stage) -> bool:
-    """Whether the attached stage computes each of its points once: the regions for different rows are disjoint."""
+    """Whether the attached stage computes each of its points once: its regions for different rows are disjoint."""
     at = sketch.state.stage(stage.name).at
     assert at is not None
     consumer = sketch.state.stage(at.stage)
@@ -264,17 +271,17 @@ def _computed_once(sketch: PartialSketch, stage: Stage) -> bool:
     around = consumer.loops[: consumer.position(at.loop) + 1]
     bounds = domains[consumer.name].bounds
     inside = {axis for x in consumer.loops[len(around) :] if not is_row_block(bounds[x.name]) for axis, _ in x.parts}
-    whole = {axis for x in around for axis, _ in x.parts} - inside  # all levels of these are outside, but for a block
+    whole = {axis for x in around for axis, _ in x.parts} - inside  # axes whose levels are all outside, but for a block
     rows = [a.extent for a in consumer.op.all_axes if a.name in whole]
     rows += [bounds[x.name] for x in around if not {axis for axis, _ in x.parts} <= whole]
-    regions = ((a, of_one_row(domains[stage.name].regions[a.name].extent)) for a in stage.op.axes)
-    region = [e if isinstance(e, Const) else a.extent for a, e in regions]  # at most
+    regions = ((a, single_row_extent(domains[stage.name].regions[a.name].extent)) for a in stage.op.axes)
+    region = [e if isinstance(e, Const) else a.extent for a, e in regions]  # an upper bound
     total = product([*rows, *region])
     return total is product([a.extent for a in stage.op.axes])
 
 
 def _vector_steps(sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch:
-    """The last axis of an attached stage in vectors."""
+    """Vectorise the last axis of an attached stage."""
     if not stage.op.axes:
         return sketch
     last = stage.op.axes[-1]
@@ -288,7 +295,7 @@ def _vector_steps(sketch: PartialSketch, stage: Stage, context: SketchContext) -
 
 
 def _has_short_rows(sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-    """Whether the last axis is shorter than a vector, as channels of an image are, and a few vectors are whole rows."""
+    """Whether the last axis, as channels of an image, is shorter than a vector and a few vectors are whole rows."""
     if not can_flatten(sketch.state, stage):
         return False
     n, lanes = extent(stage.op.axes[-1]), context.lanes_of(stage)
@@ -296,10 +303,10 @@ def _has_short_rows(sketch: PartialSketch, stage: Stage, context: SketchContext)
 
 
 def _whole_periods(stage: Stage, lanes: int) -> tuple[int, ...]:
-    """How many vectors a chunk of the last axis may have.
+    """Return the candidate numbers of vectors in a chunk of the last axis.
 
-    Where indices divide the axis, chunks begin at multiples of the divisor, or there is one chunk. So it is known what
-    each lane reads.
+    Where indices divide the axis, chunks begin at multiples of the divisor, or there is one chunk: the elements that
+    each lane reads are then known at compile time.
     """
     vectors, last = (1, 2, 4, 8), stage.op.axes[-1]
     divisor = math.lcm(*index_divisors(stage, last))
@@ -311,10 +318,10 @@ def _whole_periods(stage: Stage, lanes: int) -> tuple[int, ...]:
 
 
 def _across_tiles(stage: str, axis: StageAxis, itemsize: int) -> list[SketchParam]:
-    """The tile along the axis that a transposed read is contiguous along, and a count of tiles where one is not all.
+    """Return the tile along the axis that a transposed read is contiguous along, and a tile count where one is not all.
 
-    Tiles that follow each other along this axis read on in the same rows, which the hardware prefetcher follows. Tiles
-    that follow each other along the written axis begin a line in each of several new rows every time.
+    Consecutive tiles along this axis continue in the same rows, which the hardware prefetcher follows. Consecutive
+    tiles along the written axis would begin a line in each of several new rows every time.
     """
     size, group = extent(axis), f"{stage}.{axis.name}"
     tile = replace(across_tile(f"{group}.r", size, itemsize=itemsize), group=group)
@@ -322,7 +329,7 @@ def _across_tiles(stage: str, axis: StageAxis, itemsize: int) -> list[SketchPara
 
 
 def transposed_read(sketch: PartialSketch, stage: Stage) -> tuple[str, int] | None:
-    """An outer axis along which some read is contiguous while the written axis is not, and its element's bytes."""
+    """Return an outer axis along which a read is contiguous but the written axis is not, and its element's bytes."""
     last = stage.op.axes[-1].name
     for read in reads_of(sketch.state, stage):
         if read.is_unit(last):

@@ -1,14 +1,14 @@
-"""Reductions that read each other's results, in one nest: what is between them exists for a few rows at a time.
+"""Fused reductions that read each other's results, in one nest: intermediate results exist for a few rows at a time.
 
     parallel: batches, and tasks of rows
-      the first reduction for all rows that the task needs, with those that windows reach over
+      the first reduction for all rows that the task needs, including those under overlapping windows
       blocks of rows
         the next one, for the rows of a block
         register tiles of the last one, panel by panel of its weights
 
-An inverted bottleneck is one: 1x1 convolution, depthwise convolution, 1x1 convolution, of which the first has six times
-the channels. So are two products of a perceptron. Rows that two tasks need are computed twice; how many rows a task has
-is searched.
+An inverted bottleneck is an example: 1x1 convolution, depthwise convolution, 1x1 convolution, of which the first has
+six times the channels; so are the two products of a perceptron. Rows that two tasks need are computed twice; the number
+of rows in a task is searched.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ from search_spaces.cpu.tiling import constant_panels, tiled_alternatives
 from search_spaces.fusion import fused_consumer, has_condition, is_copy, is_expensive
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer
 
-MOST_MEMBERS = 3
-MARK = ":chain"  # in the names of sketches
+MOST_MEMBERS = 3  # reductions in one nest
+FUSED_MARK = ":chain"  # part of the names of these sketches
 
 
 @dataclass(frozen=True)
-class _Member:
-    """A reduction of a chain: `row` is the axis of its rows, `pixel` that of its register tiles, `outer` the others but
-    the last one. `between`: the stages between it and its reader, which are inlined there."""
+class _FusedReduction:
+    """One of the fused reductions.
+
+    `row`: the axis of its rows. `pixel`: the axis of its register tiles. `outer`: the other axes but the last one.
+    `between`: the stages between the reduction and its reader, which are inlined there.
+    """
 
     stage: Stage
     outer: tuple[StageAxis, ...]
@@ -49,20 +52,20 @@ class _Member:
         return self.stage.op.axes[-1]
 
 
-class ChainedReductions:
-    """The reductions of a chain in one nest; then what other rules do with the last of them."""
+class FusedReductions:
+    """All fused reductions in one nest; then the other rules' alternatives for the last of them."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        return len(chain_of(sketch.state, stage)) > 1
+        return len(fusable_reductions(sketch.state, stage)) > 1
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> Sequence[Alternative]:
-        chain = chain_of(sketch.state, stage)
-        nests = [_in_one_nest(sketch, chain, context, panels) for panels in (True, False)]
+        chain = fusable_reductions(sketch.state, stage)
+        nests = [_fused_nest(sketch, chain, context, panels) for panels in (True, False)]
         return [*(n for n in nests if n is not None), *tiled_alternatives(sketch, stage, context)]
 
 
-def chain_of(state: State, stage: Stage) -> tuple[_Member, ...]:
-    """The reductions that can be one nest, the last of them, `stage`, first; none if it is no output's."""
+def fusable_reductions(state: State, stage: Stage) -> tuple[_FusedReduction, ...]:
+    """Return the reductions that can be fused in one nest, from the last, `stage`, to the first; () if none can be."""
     whole = fused_consumer(state, stage) or stage
     if not state.is_output(whole) or not _is_tiled_sum(state, stage):
         return ()
@@ -71,39 +74,43 @@ def chain_of(state: State, stage: Stage) -> tuple[_Member, ...]:
         return ()
     pixel, row = wide[-2], wide[max(0, len(wide) - 3)]
     others = tuple(a for a in stage.op.axes[:-1] if a not in (pixel, row))
-    found = [_Member(stage, others, row, pixel)]
-    while len(found) < MOST_MEMBERS and (before := _before(state, found[-1])) is not None:
-        found.append(before)
-    return tuple(found)
+    members = [_FusedReduction(stage, others, row, pixel)]
+    while len(members) < MOST_MEMBERS and (before := _previous_reduction(state, members[-1])) is not None:
+        members.append(before)
+    return tuple(members)
 
 
-def _before(state: State, reader: _Member) -> _Member | None:
-    """The one reduction whose results a member reads, by way of stages that move them."""
+def _previous_reduction(state: State, reader: _FusedReduction) -> _FusedReduction | None:
+    """Return the only reduction whose results `reader` reads, possibly through stages that move data."""
     between: list[str] = []
-    at = reader.stage
+    consumer = reader.stage
     while True:
-        makers = {m.name: m for b in at.op.reads if b not in state.constants and (m := state.producer(b)) is not None}
+        makers = {
+            m.name: m for b in consumer.op.reads if b not in state.constants and (m := state.producer(b)) is not None
+        }
         if len(makers) != 1:
             return None
-        (made,) = makers.values()
-        if made.at is not None or state.is_output(made) or state.consumers(made) != (at,):
+        (producer,) = makers.values()
+        if producer.at is not None or state.is_output(producer) or state.consumers(producer) != (consumer,):
             return None
-        inner = made if made.op.reducer is not None else _reduction_before(state, made)
+        inner = producer if producer.op.reducer is not None else _reduction_fused_to(state, producer)
         if inner is not None:
             break
-        if is_expensive(made) or not (is_copy(made) or has_condition(made)):
+        if is_expensive(producer) or not (is_copy(producer) or has_condition(producer)):
             return None
-        between.append(made.name)
-        at = made
-    return _placed(state, reader, inner, made, tuple(between))
+        between.append(producer.name)
+        consumer = producer
+    return _as_member(state, reader, inner, producer, tuple(between))
 
 
-def _reduction_before(state: State, whole: Stage) -> Stage | None:
+def _reduction_fused_to(state: State, whole: Stage) -> Stage | None:
     return next((s for s in state.stages if s.op.reducer is not None and fused_consumer(state, s) is whole), None)
 
 
-def _placed(state: State, reader: _Member, inner: Stage, whole: Stage, between: tuple[str, ...]) -> _Member | None:
-    """`inner` as a member, if blocks of the reader's rows need blocks of its rows, and nothing for each column."""
+def _as_member(
+    state: State, reader: _FusedReduction, inner: Stage, whole: Stage, between: tuple[str, ...]
+) -> _FusedReduction | None:
+    """Return `inner` as a member if a block of the reader's rows reads a block of its rows and all of its columns."""
     if not _is_tiled_sum(state, inner):
         return None
     inlined = state.apply(*(ComputeInline(name) for name in between))
@@ -121,19 +128,19 @@ def _placed(state: State, reader: _Member, inner: Stage, whole: Stage, between: 
     axes = inner.op.axes
     assert row is not None
     assert pixel is not None
-    return _Member(
+    return _FusedReduction(
         inner, tuple(a for n, a in enumerate(axes[:-1]) if n not in (row, pixel)), axes[row], axes[pixel], between
     )
 
 
 def _dimension(read: Read, axis: StageAxis) -> int | None:
-    """The one dimension whose index the axis moves."""
+    """Return the dimension whose index contains the axis; None if several do."""
     dims = [n for n, i in enumerate(read.load.indices) if axis.var in free_vars(i)]
     return dims[0] if len(dims) == 1 else None
 
 
 def _is_tiled_sum(state: State, stage: Stage) -> bool:
-    """Whether the stage is a sum of products whose register tiles along the last axis need no copies but of weights."""
+    """Whether the stage is a sum of products whose register tiles along the last axis need copies of weights only."""
     op = stage.op
     if len({load.buffer for load in op.loads}) < 2:
         return False
@@ -144,27 +151,27 @@ def _is_tiled_sum(state: State, stage: Stage) -> bool:
     return all(r.fills_lanes(last) or r.load.buffer in prepared for r in reads)
 
 
-def _in_one_nest(
-    sketch: PartialSketch, chain: tuple[_Member, ...], context: SketchContext, panels: bool
+def _fused_nest(
+    sketch: PartialSketch, chain: tuple[_FusedReduction, ...], context: SketchContext, panels: bool
 ) -> PartialSketch | None:
-    """None where a stage cannot be computed for the rows of a task."""
+    """Return the fused nest; None where a stage cannot be computed for the rows of a task."""
     last, *before = chain
     try:
         sketch = sketch.apply(*(ComputeInline(name) for member in before for name in member.between))
         sketch, root, acc = fuse_consumer(sketch, last.stage)
-        sketch, places = _in_tasks(sketch, root, last, len(before), context)
-        sketch = _accumulated(sketch, root, acc, places.pop())
-        for member, place in zip(before, reversed(places), strict=True):
-            sketch = _inside(sketch, member, (root, place), context, panels)
+        sketch, loops = _split_tasks(sketch, root, last, len(before), context)
+        sketch = _accumulate(sketch, root, acc, loops.pop())
+        for member, loop in zip(before, reversed(loops), strict=True):
+            sketch = _compute_at(sketch, member, (root, loop), context, panels)
     except ScheduleError:
         return None
-    return sketch.finish(note=f"{last.stage.name}{MARK}{'' if panels else '-rows'}")
+    return sketch.finish(note=f"{last.stage.name}{FUSED_MARK}{'' if panels else '-rows'}")
 
 
-def _in_tasks(
-    sketch: PartialSketch, root: str, last: _Member, before: int, context: SketchContext
+def _split_tasks(
+    sketch: PartialSketch, root: str, last: _FusedReduction, before: int, context: SketchContext
 ) -> tuple[PartialSketch, list[str]]:
-    """The loops of what writes, and those that stages are computed in: one for each member, and that of the tiles."""
+    """Split the loops of the writing stage; return also the loop for each member, and that of the register tiles."""
     stage, row, pixel = sketch.state.stage(root), last.row.name, last.pixel.name
     v = stage.op.axes[-1]
     tile = register_tile(f"{root}.{pixel}.r", extent(last.pixel), f"{root}.{pixel}")
@@ -191,8 +198,8 @@ def _in_tasks(
     return sketch.finish(root), [*blocks, tiles[-2]]
 
 
-def _accumulated(sketch: PartialSketch, name: str, acc: str, loop: str) -> PartialSketch:
-    """The sums of a register tile, and the weights in panels of its columns."""
+def _accumulate(sketch: PartialSketch, name: str, acc: str, loop: str) -> PartialSketch:
+    """Schedule the accumulators of a register tile, and pack the weights in panels of its columns."""
     stage = sketch.state.stage(acc)
     last, reads = stage.op.axes[-1], reads_of(sketch.state, stage)
     prepared = constant_panels(sketch.state, stage, reads, last)
@@ -208,25 +215,25 @@ def _accumulated(sketch: PartialSketch, name: str, acc: str, loop: str) -> Parti
     return sketch.finish(acc)
 
 
-def _inside(
-    sketch: PartialSketch, member: _Member, place: tuple[str, str], context: SketchContext, panels: bool
+def _compute_at(
+    sketch: PartialSketch, member: _FusedReduction, at: tuple[str, str], context: SketchContext, panels: bool
 ) -> PartialSketch:
-    """A member for the rows that are needed at a place."""
+    """Compute a member at the loop `place`, for the rows that are needed there."""
     sketch, name, acc = fuse_consumer(sketch, sketch.state.stage(member.stage.name))
     stage = sketch.state.stage(name)
     numbers = {a.name: n for n, a in enumerate(member.stage.op.axes)}
-    names = [a.name for a in stage.op.axes]  # of what is fused, whose axes have names of their own
+    names = [a.name for a in stage.op.axes]  # the fused consumer names its axes itself
     pixel, last = names[numbers[member.pixel.name]], names[-1]
     tile = register_tile(f"{name}.{pixel}.r", extent(member.pixel), "")
     width = vector_width(f"{name}.{last}.r", extent(member.last), context.lanes_of(stage), "")
     rows = [n for n in names[:-1] if n != pixel]
     outer = [f"{last}.0", *rows, f"{pixel}.0"] if panels else [*rows, f"{pixel}.0", f"{last}.0"]
     sketch = sketch.with_params([tile, width]).apply(
-        ComputeAt(name, *place),
+        ComputeAt(name, *at),
         Split(name, pixel, (tile.name,)),
         Split(name, last, (width.name,)),
         Reorder(name, (*outer, f"{pixel}.1", f"{last}.1")),
         Unroll(name, f"{pixel}.1"),
         Vectorize(name, f"{last}.1"),
     )
-    return _accumulated(sketch, name, acc, outer[-1]).finish(name)
+    return _accumulate(sketch, name, acc, outer[-1]).finish(name)

@@ -1,4 +1,4 @@
-"""Tiles of inner products: the lanes run along the reduction, and a register tile holds a vector for each output.
+"""Inner products in tiles: lanes along the reduction, and a vector of partial sums for each output of a register tile.
 
     parallel a.0 for every axis                                  one task: m tiles of r points an axis
       a.0 of the tile
@@ -6,10 +6,10 @@
         the lanes of each are added up
       the consumer writes the task's points, in vectors
 
-This is for operands that are contiguous along the reduction and that few outputs use: y = x W^T of a few rows, a tall
-matrix by a skinny one. A copy of such an operand, in panels or transposed, would cost as much for each element as its
-multiply-adds. A small operand that is not contiguous along the reduction is transposed once. Small integers are
-multiplied in packed words, as they are stored.
+For operands that are contiguous along the reduction and that few outputs use: y = x W^T of a few rows, a tall matrix by
+a skinny one. A packed or transposed copy of such an operand would cost as much for each element as its multiply-adds. A
+small operand that is not contiguous along the reduction is transposed once. Small integers are multiplied in packed
+words, as they are stored.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from search_spaces.cpu.packing import pack_transposed
 from search_spaces.fusion import has_condition
 from search_spaces.partial_sketch import PartialSketch, SketchContext, fuse_consumer
 
-FEW_USERS = 32  # outputs, at most, that use an element of the largest operand
-MIN_VECTORS = 4  # of the reduction; adding up the lanes takes as long as some multiply-adds
-SMALLER = 4  # times fewer elements than the largest operand has one that is transposed
+FEW_USERS = 32  # the most outputs that use an element of the largest operand
+MIN_VECTORS = 4  # vectors of the reduction; adding up the lanes takes as long as some multiply-adds
+SMALLER = 4  # the least ratio of the largest operand's elements to those of an operand that is transposed
 
 
 def inner_products(sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch | None:
-    """The alternative with lanes along the reduction; None where no operand wants it."""
+    """Return the alternative with lanes along the reduction; None where no operand profits from it."""
     lanes = context.lanes_of(stage)
     reads = reads_of(sketch.state, stage)
     k = _lane_axis(sketch.state, stage, reads, lanes)
@@ -55,7 +55,7 @@ def inner_products(sketch: PartialSketch, stage: Stage, context: SketchContext) 
 
 
 def _lane_axis(state: State, stage: Stage, reads: tuple[Read, ...], lanes: int) -> StageAxis | None:
-    """The longest reduction axis that the largest operand is contiguous along, if few outputs share its elements."""
+    """Return the longest reduction axis along which the largest operand is contiguous, if few outputs use it."""
 
     def size(read: Read) -> int:
         return math.prod(buffer_shape(state, read.load.buffer))
@@ -78,7 +78,7 @@ def _tile(consumer: Stage, n: int) -> str:
 
 
 def _split_consumer(sketch: PartialSketch, consumer: Stage, context: SketchContext) -> PartialSketch:
-    """The consumer: parallel tasks, and inside a task vectors of the last axis."""
+    """Split the consumer in parallel tasks, and in vectors of the last axis inside a task."""
     lanes = context.lanes_of(consumer)
     steps: list[Step] = []
     *others, last = consumer.op.axes
@@ -98,7 +98,7 @@ def _split_consumer(sketch: PartialSketch, consumer: Stage, context: SketchConte
 
 
 def _split_tile(sketch: PartialSketch, consumer: Stage, acc: str, lane: str) -> PartialSketch:
-    """The task's points in register tiles, and the stage that accumulates these."""
+    """Split the task's points in register tiles, and schedule the stage that accumulates them."""
     names = [a.name for a in sketch.state.stage(acc).op.axes]
     steps: list[Step] = [Split(acc, name, (_tile(consumer, n),)) for n, name in enumerate(names)]
     steps.append(Reorder(acc, (*(f"{n}.0" for n in names), *(f"{n}.1" for n in names), lane)))

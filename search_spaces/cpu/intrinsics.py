@@ -1,6 +1,6 @@
-"""Which instruction may add up a reduction's products by twos or fours, for a vectorised axis (`instructions/dots.py`).
+"""Selection of dot-product instructions for reductions (`instructions/dots.py`), for a vectorised axis.
 
-Such an instruction multiplies *words*: small integers that lie next to each other along the reduction.
+Such an instruction multiplies *words*: small integers that are adjacent along the reduction, two or four at a time.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from autosched.schedule.steps.tensorize import is_whole, made_of, word_dim
 from search_spaces.access import Read, extent, panel_dim, reads_of, reuse_count
 from search_spaces.partial_sketch import PartialSketch, SketchContext
 
-# Points that use an element: up to so many, converting it takes longer than a slow instruction.
+# Outputs that use an element, up to which converting it takes longer than a slow dot-product instruction.
 CONVERTED_FOR = 2
 
 
 def tensorization(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, context: SketchContext) -> Tensorize | None:
-    """The step for `stage`, if one operand has its lanes along `axis` and the other one stands still along it.
+    """Return the step for `stage` if one operand has its lanes along `axis` and the other one has stride 0 along it.
 
-    Lanes may be apart: words of an operand that is contiguous along the reduction are transposed into panels.
+    Lanes need not be adjacent: words of an operand that is contiguous along the reduction are transposed into panels.
     """
     pair = factors_of(stage)
     if pair is None:
@@ -40,7 +40,7 @@ def tensorization(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, contex
 
 
 def words_along(state: State, stage: Stage, k: StageAxis, context: SketchContext) -> Tensorize | None:
-    """The step for `stage`, if both operands are in whole words along the reduction axis `k`, a vector of them."""
+    """Return the step for `stage` if both operands consist of whole words along the reduction axis `k`."""
     pair = factors_of(stage)
     if pair is None:
         return None
@@ -53,13 +53,13 @@ def words_along(state: State, stage: Stage, k: StageAxis, context: SketchContext
 
 
 def has_instruction(state: State, stage: Stage, context: SketchContext) -> bool:
-    """Whether the processor multiplies and adds up numbers of the operands' types."""
+    """Whether the processor has a dot-product instruction for the operands' types."""
     pair = factors_of(stage)
     return pair is not None and _instruction(stage, pair, reads_of(state, stage), context) is not None
 
 
 def factors_of(stage: Stage) -> tuple[Load, Load] | None:
-    """The two operands of a sum of products, of different buffers."""
+    """Return the two operands of a sum of products, of different buffers; None if it is not one."""
     reducer = stage.op.reducer
     if len(stage.op.body) != 1 or stage.op.guards or reducer is None or not reducer.is_sum:
         return None
@@ -70,7 +70,7 @@ def factors_of(stage: Stage) -> tuple[Load, Load] | None:
 def _instruction(
     stage: Stage, pair: tuple[Load, Load], reads: tuple[Read, ...], context: SketchContext
 ) -> Intrinsic | None:  # fmt: skip
-    """The target's instruction for elements of these types, in either order; None where it saves no time."""
+    """Return the target's instruction for elements of these types, in either order; None where it saves no time."""
     kinds = (pair[0].dtype, pair[1].dtype)
     rows = (row for row in INTRINSICS.values() if row.tile is None)
     fitting = (row for row in rows if kinds in ((row.a, row.b), (row.b, row.a)))
@@ -81,10 +81,12 @@ def _instruction(
 
 
 def store_words(sketch: PartialSketch, stage: str, step: Tensorize) -> PartialSketch:
-    """The sketch with the step for the accumulating `stage`; words of the other operand are made at the root."""
+    """Return the sketch with the step for the accumulating `stage`; the other operand's words are made at the root."""
     before = {s.name for s in sketch.state.stages}
     sketch = sketch.apply(Tensorize(stage, step.axis, step.intrinsic, step.packed))
-    placed = {made_of(sketch.state, step.packed, kind, stage) for kind in ("words", "sums")}  # with the panels
+    placed = {
+        made_of(sketch.state, step.packed, kind, stage) for kind in ("words", "sums")
+    }  # scheduled with the panels
     for name in [s.name for s in sketch.state.stages if s.name not in before | placed]:
         axes = sketch.state.stage(name).op.axes
         lanes = next((a for a in reversed(axes) if extent(a) > 1), axes[-1])  # a word may have all channels
@@ -96,9 +98,9 @@ def store_words(sketch: PartialSketch, stage: str, step: Tensorize) -> PartialSk
 
 
 def store_sums(sketch: PartialSketch, name: str, axis: str, width: str, at: tuple[str, str] | None) -> PartialSketch:
-    """The sums of an operand's words, stage `name`, computed where its panels are made, `width` of `axis` at a time.
+    """Compute the sums of an operand's words, stage `name`, with its panels: `width` elements of `axis` at a time.
 
-    Instructions without sums (`schedule/steps/tensorize.py`) have no such stage, and leave the sketch as it is.
+    Instructions without sums (`schedule/steps/tensorize.py`) have no such stage: the sketch is returned unchanged.
     """
     if not any(s.name == name for s in sketch.state.stages):
         return sketch
@@ -111,7 +113,7 @@ def store_sums(sketch: PartialSketch, name: str, axis: str, width: str, at: tupl
 
 
 def sums_along(sketch: PartialSketch, before: State, context: SketchContext) -> PartialSketch:
-    """The sums of an operand whose words are read in place: a nest of their own, with lanes along the reduction.
+    """Schedule the sums of an operand whose words are read unpacked: nests of their own, lanes along the reduction.
 
     These are the stages of sums that are new since `before`.
     """

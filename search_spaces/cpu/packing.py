@@ -1,11 +1,12 @@
-"""Operands copied into the order in which they are read.
+"""Packing: copies of operands in the order in which the register tiles read them.
 
     panel        B[k, j] -> [j / r][k][j % r]: register tiles are contiguous, and the reduction runs inside a panel
-    rows         A[i, k] -> [i / r][k / u][i % r][k % u]: what a register tile reads in u steps is contiguous, and the
-                 copy moves vectors of u; unpacked, rows whose distance is a power of two conflict in a few cache sets
+    rows         A[i, k] -> [i / r][k / u][i % r][k % u]: the elements that a register tile reads in u steps are
+                 contiguous, and the copy moves vectors of u; unpacked, rows whose distance is a power of two conflict
+                 in a few cache sets
     transposed   X[h, w, c] -> [h][c][w]: lanes that were apart become adjacent; any index along w stays possible
 
-`at` is the (stage, loop) that the copy is made in, None for a nest of its own.
+`at`: the (stage, loop) that the copy is computed in, None for a nest of its own.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from search_spaces.cpu.domains import across_tile, vector_width
 from search_spaces.partial_sketch import PartialSketch, SketchContext
 
 Place = tuple[str, str] | None
-MIN_ACROSS = 4  # adjacent elements, at least, that are transposed at a time
+MIN_ACROSS = 4  # the least adjacent elements that are transposed at a time
 ROWS_PER_THREAD = 4  # tasks that are enough to balance the threads
 PANEL_ROWS = 8  # rows that are copied into panels at a time
 
 
 def _copied(sketch: PartialSketch, tensor: str, reader: str, reindexed: bool = False) -> tuple[PartialSketch, str]:
-    """A copy of the tensor for `reader`, and its name; another reduction may have its own copy already."""
+    """Copy the tensor for `reader`; return the copy's name too. Another reduction may have a copy of its own."""
     copy = Reindex if reindexed else CacheRead
     tag = f"{reader}.pack" if sketch.state.taken(f"{tensor}.pack") else "pack"
     return sketch.apply(copy(tensor, reader, tag)), f"{tensor}.{tag}"
@@ -35,9 +36,9 @@ def _copied(sketch: PartialSketch, tensor: str, reader: str, reindexed: bool = F
 def pack_panels(
     sketch: PartialSketch, tensor: str, reader: str, dim: int, width: str, at: Place, reindexed: bool = False
 ) -> PartialSketch:
-    """Panels of `width` (a parameter) along dimension `dim`: a dimension of the copy if that is `reindexed`.
+    """Pack panels of `width` (a parameter) along dimension `dim`, which is one of the copy if `reindexed`.
 
-    Where `dim` is contiguous, the source is read a few rows at a time, each to its end, and every panel gets its part
+    Where `dim` is contiguous, the source is read a few rows at a time, each to its end, and every panel gets its share
     of them. Panel by panel, a line or two of every page would be read. Where `dim` is not contiguous, a few neighbours
     are read at a time and transposed.
     """
@@ -46,14 +47,16 @@ def pack_panels(
 
 
 def reading_order(sketch: PartialSketch, tensor: str, reader: str) -> tuple[int, ...]:
-    """The dimensions in the order in which the reader's reduction runs over them, those of no reduction first; none
-    where it reads the tensor in several ways, or axes of it share a dimension."""
+    """Return the dimensions in the order of the reader's reduction loops, after those of no reduction axis.
+
+    The result is () where the reader has several different reads of the tensor, or axes of it share a dimension.
+    """
     op = sketch.state.stage(reader).op
     loads = [load for load in op.loads if load.buffer == tensor]
     if len(loads) != 1:
         return ()
     indices = [free_vars(index) for index in loads[0].indices]
-    dims = [n for axis in op.reduce_axes for n, found in enumerate(indices) if axis.var in found]
+    dims = [n for axis in op.reduce_axes for n, variables in enumerate(indices) if axis.var in variables]
     if len(set(dims)) < len(dims):
         return ()
     return (*(n for n in range(len(indices)) if n not in dims), *dims)
@@ -62,8 +65,10 @@ def reading_order(sketch: PartialSketch, tensor: str, reader: str) -> tuple[int,
 def store_in_panels(
     sketch: PartialSketch, name: str, dim: int, width: str, at: Place, order: tuple[int, ...] = ()
 ) -> PartialSketch:
-    """As `pack_panels`, for a stage `name` that is a copy already. `order`: that of the dimensions within a panel, so
-    that whoever reads it goes from line to line; as they are if none is given."""
+    """As `pack_panels`, for a stage `name` that is a copy already.
+
+    `order`: the dimensions within a panel, so that its reader goes from line to line; unchanged if not given.
+    """
     axes = sketch.state.stage(name).op.axes
     if dim < len(axes) - 1 and math.prod(extent(a) for a in axes[dim + 1 :]) >= MIN_ACROSS:
         return _panels_across(sketch, name, dim, width, at, order)
@@ -86,7 +91,7 @@ def store_in_panels(
 def pack_rows(
     sketch: PartialSketch, tensor: str, reader: str, dims: tuple[int, int], widths: tuple[str, str], at: Place
 ) -> PartialSketch:
-    """Tiles along the dimensions `dims`, of the rows and of the reduction; `widths` (parameters) are their sizes."""
+    """Pack tiles along the dimensions `dims`, of rows and reduction; `widths` (parameters) are their sizes."""
     sketch, name = _copied(sketch, tensor, reader)
     row, k = (f"d{n}" for n in dims)
     others = tuple(n for n in range(len(sketch.state.stage(name).op.axes)) if n not in dims)
@@ -107,10 +112,10 @@ def pack_rows(
 def _panels_across(
     sketch: PartialSketch, name: str, dim: int, width: str, at: Place, order: tuple[int, ...]
 ) -> PartialSketch:
-    """Panels of a tensor that is contiguous along a later dimension than `dim`: adjacent elements are transposed."""
+    """Pack and transpose panels of a tensor that is contiguous along a later dimension than `dim`."""
     axes = sketch.state.stage(name).op.axes
     others = [n for n in range(len(axes)) if n != dim]
-    split = others[-1]  # the taps of a kernel are adjacent as a whole, the dimension before them in part
+    split = others[-1]  # the taps of a kernel are adjacent as a whole, the dimension before them is split
     while extent(axes[split]) < MIN_ACROSS and split - 1 > dim:
         split -= 1
     whole = [f"d{n}" for n in others if n > split]
@@ -134,7 +139,7 @@ def _panels_across(
 def pack_transposed(
     sketch: PartialSketch, tensor: str, reader: str, dim: int, at: Place, context: SketchContext
 ) -> PartialSketch:
-    """A copy with dimension `dim` innermost, which reads along the old innermost one and writes small tiles."""
+    """Return a copy with dimension `dim` innermost; reads follow the old innermost one, writes are small tiles."""
     sketch, name = _copied(sketch, tensor, reader)
     axes = sketch.state.stage(name).op.axes
     last = len(axes) - 1
@@ -156,5 +161,5 @@ def pack_transposed(
         enough = math.prod(extent(axes[n]) for n in others[:-1]) >= ROWS_PER_THREAD * context.threads
         rows = outer[:-1] if enough else outer
         steps.append(Parallel(name, tuple(rows)))
-        sketch = sketch.with_row_loop(name, rows[-1])  # where padding can be made, row by row
+        sketch = sketch.with_row_loop(name, rows[-1])  # padding can be computed in it, row by row
     return sketch.with_params([width, tile]).apply(*steps).finish(name)

@@ -1,46 +1,47 @@
-"""Operands that register tiles ask for ahead of time: software prefetch.
+"""Software prefetch of operands by register tiles.
 
-Two kinds of operands need it.
+Two classes of operands need it.
 
-Short rows (`prefetch_short_rows`). The hardware prefetcher follows a row of memory once it has seen a few of its lines.
-Where rows are short and far from each other, as the heads of an attention are, every row begins with lines that have to
-be waited for. So each register tile asks for the rows of the next tile but one, and for its share of the next panel.
+Short rows (`prefetch_short_rows`). The hardware prefetcher follows a row of memory after a few misses in it. Where rows
+are short and far from each other, as the heads of an attention are, every row begins with misses. So each register tile
+prefetches the rows of the tile after the next one, and its share of the next panel.
 
 Large operands (`prefetch_operands`). A product or a convolution reads its operands once for each panel. An operand that
-is larger than the second level cache comes from further away every time, and a register tile has nothing else to wait
-for. So it asks for some of the operand in each step of its reduction:
+is larger than the second level cache misses it every time, and a register tile has no other latency to wait for. So it
+prefetches some of the operand in each step of its reduction:
 
     A[i, k]        rows along the reduction: a share of the next tile's rows
     B[k, j]        the row of the panel that is read some steps later, one a step. A whole panel would not stay: rows
                    whose distance is a power of two conflict in a few sets of the caches
-    a packed one   a share of the next panel's source; of panels that were all made before, a share of the next panel,
-                   where the second level cache holds two; of weights for one row what is read some steps later
+    packed         a share of the next panel's source; of panels that are all packed before, a share of the next panel,
+                   where the second level cache holds two; of weights for one row the elements some steps later
 
-Weights of a network come from memory in each call; so asked for, they come while all tiles of rows compute and not only
-the first. On a Xeon with AMX, beside other work, the kernels of ResNet-50 take 0.90 of the processor time that they
-take with rows asked for some steps ahead, those of BERT 0.84; those of MobileNet-V2 0.88, whose panels of weights are
-small, but used by few rows. Winograd's transformed weights are four times as large and used by a few dozen tiles: of
-ResNet-50 his kernels for 14 x 14 x 256 take 0.7 to 0.85 of the time. A product of one row by 576 x 960 floats from
-memory takes 0.93 of the time with them, one with weights of 4 bits 0.95, where each step that is written out asks for
-its own lines and not one for all; 0.91 of that, where it does so 8 steps ahead and not 32, into the first level cache.
+Weights of a network come from memory in each call; prefetched as the next panel, they arrive while all tiles of rows
+compute and not only the first. On a Xeon with AMX, beside other work, the kernels of ResNet-50 are 1.11 times as fast
+as with rows prefetched some steps ahead, those of BERT 1.19 times; those of MobileNet-V2, whose panels of weights are
+small but used by few rows, 1.14 times. Winograd's transformed weights are four times as large and used by a few dozen
+tiles: his kernels of ResNet-50 for 14 x 14 x 256 are 1.18 to 1.43 times as fast. A product of one row by 576 x 960
+floats from memory is 1.08 times as fast; with 4-bit weights 1.05 times if each unrolled step prefetches its own lines
+and not one for all, and 1.1 times on top if it does so 8 steps ahead instead of 32, into the first level cache.
 
-So does an input that hardly any outputs use, whatever its size from the first level cache on, as the cache of a decoder
-for one token: rows some steps ahead, or where they are short the next tile's. Nine heads over 256 keys and values of
-three, from memory: 36 us for 51, where 25 are a plain read; 10.5 for 9.5 from the second level cache.
+Inputs that very few outputs use are prefetched whatever their size beyond the first level cache, as the KV cache of a
+decoder for one token: rows some steps ahead, or where rows are short the next tile's. Nine heads over 256 keys and
+values of three, from memory: 36 us instead of 51 (a plain read takes 25); 10.5 us instead of 9.5 from the second level
+cache.
 
-Both ask line by line, in the steps of a reduction. A core waits for ten or twenty lines at a time; a tile that asked
-for more of them before its first step would wait there. Rows that are needed some steps later go to the second level
-cache only, because many of them conflict in the first.
+Both classes prefetch line by line, in the steps of a reduction. A core has ten or twenty outstanding misses; a tile
+that prefetched more lines before its first step would stall there. Rows that are needed some steps later are prefetched
+into the second level cache only, because many of them conflict in the first.
 
-More places are asked for in the same way. In blocks of a reduction: the source of the panels that are made for each
-tile of columns. Where a reduction has few steps: the next tile's place in a large output, and in an input that is read
-there point by point, as a residual connection's. A store to a line that no cache has waits for it, and a short tile has
-as many such stores as a core keeps waiting. The layers of ResNet-50 that add 56 x 56 x 256 inputs, with 64 steps, take
-0.88 of the time on the Xeon above.
+Further prefetches: in blocks of a reduction, the source of the panels that are packed for each tile of columns. Where a
+reduction has few steps, the next tile's elements of a large output, and of an input that is read point by point, as a
+residual connection's. A store that misses all caches fetches its line, and a short tile has as many such stores as a
+core has outstanding misses. The layers of ResNet-50 that add 56 x 56 x 256 inputs, with 64 steps, are 1.14 times as
+fast on the Xeon above.
 
-Where blocks of a reduction are added to a large tile in memory (`prefetch_sums`): the next register tile's place in it,
-which is read and written once a block. On Emerald Rapids a product of 512 x 1024 x 1024 in blocks of 128 to 256 steps,
-its sums 2 MB, takes 0.91 to 0.96 of the time.
+Where blocks of a reduction are added to a large tile in memory (`prefetch_sums`): the next register tile's elements of
+it, which are read and written once a block. On Emerald Rapids a product of 512 x 1024 x 1024 in blocks of 128 to 256
+steps, with 2 MB of sums, is 1.04 to 1.1 times as fast.
 """
 
 from __future__ import annotations
@@ -62,20 +63,20 @@ from search_spaces.access import Read, extent, is_reused, points, reads_of, reus
 from search_spaces.fusion import is_copy, is_words
 from search_spaces.partial_sketch import PartialSketch, SketchContext
 
-SHORT_ROW_BYTES = 1024  # longer ones are left to the hardware prefetcher
-TILES_AHEAD = 2  # a tile takes about as long as the memory
-ROWS_AHEAD = 16  # steps of a reduction, of some ten nanoseconds: what memory takes at worst
-VECTORS_OF_PANEL = 3  # in a row of a panel, as most candidates have
-FEW_ROWS = 512  # that use a weight: 4 bytes at 15 GB/s are 5 % of as many products at 190 GFLOP/s, those of a core
-PANEL_AHEAD = 32  # steps: lines of a panel come in order, and a core has prefetched the next few by itself
-WORDS_AHEAD = 8  # steps, each of several numbers for one that is read
-FEW_USERS = 8  # outputs that use an element of an input, whose arithmetic takes no longer than its way from memory
-FEW_STEPS = 256  # of a reduction: with more, a tile takes longer than its lines of the output
-LARGE = 0.5  # of the second level cache; an operand that is larger does not stay there beside the others
+SHORT_ROW_BYTES = 1024  # longer rows are left to the hardware prefetcher
+TILES_AHEAD = 2  # a tile takes about as long as the memory's latency
+ROWS_AHEAD = 16  # steps of a reduction, of some ten nanoseconds each: the memory's latency at worst
+VECTORS_OF_PANEL = 3  # vectors in a row of a panel, as in most candidates
+FEW_ROWS = 512  # rows that use a weight: 4 bytes at 15 GB/s take 5 % of as many multiply-adds at a core's 190 GFLOP/s
+PANEL_AHEAD = 32  # steps: lines of a panel come in order, and the hardware prefetcher covers the next few
+WORDS_AHEAD = 8  # steps, each of several multiplications for each number that is read
+FEW_USERS = 8  # outputs that use an element of an input, up to which loading it from memory takes the most time
+FEW_STEPS = 256  # steps of a reduction up to which a tile computes no longer than its output's lines take to arrive
+LARGE = 0.5  # share of the second level cache from which an operand does not stay in it beside the others
 
 
 def prefetch_short_rows(state: State, context: SketchContext) -> State:
-    """The schedule, its register tiles prefetching operands whose rows are short; unchanged where none are."""
+    """Return the schedule with register tiles that prefetch operands of short rows; unchanged where there are none."""
     for stage in state.stages:
         if _is_tile(stage):
             state = _prefetch(state, stage, _for_short_rows, context)
@@ -83,7 +84,7 @@ def prefetch_short_rows(state: State, context: SketchContext) -> State:
 
 
 def prefetch_operands(sketch: PartialSketch, context: SketchContext) -> PartialSketch:
-    """The sketch, its register tiles prefetching large operands while they compute."""
+    """Return the sketch with register tiles that prefetch large operands while they compute."""
     state = sketch.state
     for stage in sketch.state.stages:
         if _is_tile(stage):
@@ -94,7 +95,7 @@ def prefetch_operands(sketch: PartialSketch, context: SketchContext) -> PartialS
 
 
 def prefetch_sums(sketch: PartialSketch, tile: Stage, context: SketchContext) -> PartialSketch:
-    """The sketch, a register tile over a block of the reduction prefetching the next one's sums.
+    """Return the sketch with a register tile over a block of the reduction that prefetches the next tile's sums.
 
     The sums are those of the stage around it. The sketch is unchanged where the second level cache holds them.
     """
@@ -108,13 +109,13 @@ def prefetch_sums(sketch: PartialSketch, tile: Stage, context: SketchContext) ->
 
 
 def _is_tile(stage: Stage) -> bool:
-    """A register tile over the whole reduction; or tiles that the processor multiplies as a whole."""
+    """Whether the stage is a register tile over the whole reduction, or tiles for a tile-product instruction."""
     by_tiles = stage.at is not None and any(dot.row.tile is not None for dot in dots_of(stage.op.body))
     return (by_tiles or _is_in_registers(stage)) and all(isinstance(a.extent, Const) for a in stage.op.all_axes)
 
 
 def _is_tile_of_block(stage: Stage) -> bool:
-    """A register tile over a block of the reduction, as long as a parameter says."""
+    """Whether the stage is a register tile over a block of the reduction, whose length is a parameter."""
     return _is_in_registers(stage) and not _is_tile(stage)
 
 
@@ -123,14 +124,14 @@ def _is_in_registers(stage: Stage) -> bool:
 
 
 def _large(context: SketchContext) -> float:
-    """The bytes of an operand that does not stay in the second level cache beside the others."""
+    """Return the bytes from which an operand does not stay in the second level cache beside the others."""
     return LARGE * context.target.l2_bytes
 
 
 def _prefetch_panels(state: State, tile: Stage, context: SketchContext) -> State:
-    """The schedule, the tile prefetching the next panel, or the source of one that is made inside the block.
+    """Return the schedule with a tile that prefetches the next panel, or the source of one that a block packs.
 
-    Panels of a whole block are made in long rows, and need none of it.
+    Panels of a whole block are packed in long rows, and need no prefetch.
     """
     *_, last = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
     for copy in [c for b in sorted(tile.op.reads) if (c := state.producer(b)) is not None and is_copy(c)]:
@@ -147,7 +148,7 @@ def _prefetch_panels(state: State, tile: Stage, context: SketchContext) -> State
 
 
 class TileRead(NamedTuple):
-    """What a tile reads in the steps of `loop`, among all its `reads`."""
+    """A read of a tile in the steps of `loop`, with all `reads` of the tile."""
 
     tile: Stage
     loop: str
@@ -159,9 +160,9 @@ Chooser = Callable[[State, TileRead, SketchContext], Prefetch | FetchAhead | Non
 
 
 def _prefetch(state: State, tile: Stage, choose: Chooser, context: SketchContext) -> State:
-    """The schedule with the prefetch that `choose` gives for each large operand of the tile.
+    """Return the schedule with the prefetch that `choose` returns for each large operand of the tile.
 
-    The innermost serial loop of the reduction is where it is asked for.
+    The prefetch is in the innermost serial loop of the reduction.
     """
     reads = reads_of(state, tile)
     steps = [x.name for x in tile.loops if x.reduce and x.kind is ForKind.SERIAL]
@@ -174,22 +175,22 @@ def _prefetch(state: State, tile: Stage, choose: Chooser, context: SketchContext
             continue
         try:
             state = state.apply(step)
-        except ScheduleError:  # the copy is made elsewhere
+        except ScheduleError:  # the copy is computed elsewhere
             continue
     return state
 
 
 def _is_used_by_few(state: State, operand: TileRead) -> bool:
-    """Whether hardly any outputs use an element of an input, as a cache of keys that one row of a few heads reads."""
+    """Whether very few outputs use an element of an input, as one row of a few heads uses the KV cache."""
     name = operand.read.load.buffer
     return state.producer(name) is None and reuse_count(operand.read, operand.tile) <= FEW_USERS
 
 
 def _least_bytes(state: State, step: Prefetch | FetchAhead, context: SketchContext, few: bool = False) -> float:
-    """The bytes from which an operand is worth asking for.
+    """Return the bytes from which prefetching an operand pays.
 
-    Those of a large one. Panels of weights that few rows use come from memory in each call of a network, whatever their
-    size, and so do inputs that few outputs use; that takes as long as a good part of the arithmetic.
+    Usually those of a large operand. Panels of weights that few rows use come from memory in each call of a network,
+    whatever their size, and so do inputs that few outputs use: loading takes as long as much of the arithmetic.
     """
     copy = state.producer(step.buffer)
     if copy is None:
@@ -200,8 +201,8 @@ def _least_bytes(state: State, step: Prefetch | FetchAhead, context: SketchConte
 
 
 def _prefetch_points(state: State, tile: Stage, context: SketchContext) -> State:
-    """The schedule, the tile prefetching the next one's place in what the stage around it writes and, point by point,
-    reads."""
+    """Return the schedule with a tile that prefetches the next tile's elements of its reader's output and of the inputs
+    that this reads point by point."""
     assert tile.at is not None
     consumer = state.stage(tile.at.stage)
     n_steps = math.prod(extent(a) for a in tile.op.reduce_axes)
@@ -236,12 +237,12 @@ def _has_short_runs(read: Read, tile: Stage, reads: tuple[Read, ...]) -> bool:
 
 
 def _for_operand(state: State, operand: TileRead, context: SketchContext) -> Prefetch | FetchAhead | None:
-    """None where it cannot be said which elements the next tile reads, or each is read once; but for panels."""
+    """Return the prefetch; None where the next tile's elements are unknown, or each is read once and not in panels."""
     tile, loop, read, reads = operand
     if _has_short_runs(read, tile, reads):
         is_asked_for = is_reused(read, tile) and _is_used_by_few(state, operand)
         return FetchAhead(tile.name, loop, tile.name, read.load.buffer, 1) if is_asked_for else None
-    if not is_reused(read, tile):  # a depthwise convolution's image: it comes once, in order
+    if not is_reused(read, tile):  # a depthwise convolution's image: each element is read once, in order
         return _for_one_row(state, tile, read)
     name = read.load.buffer
     copy = state.producer(name)
@@ -261,10 +262,10 @@ def _for_operand(state: State, operand: TileRead, context: SketchContext) -> Pre
 def _for_panel(
     state: State, tile: Stage, loop: str, copy: Stage, context: SketchContext
 ) -> Prefetch | FetchAhead | None:
-    """The prefetch of the next panel of those that were all made before, while tiles read this one.
+    """Return the prefetch of the next panel of those that are all packed before, while tiles read this one.
 
-    Of the row that is read some steps later, where the second level cache does not hold two panels, or where so many
-    rows use one that the time it takes is nothing beside theirs.
+    Where the second level cache does not hold two panels, or so many rows use one that its loading time is negligible,
+    it is the prefetch of the row of the same panel some steps later.
     """
     is_made_before = _is_of_input(state, copy) or state.is_constant(copy)
     if not is_made_before or copy.layout is None or not copy.layout.tiles:
@@ -280,17 +281,17 @@ def _for_panel(
 
 
 def _kept_dims(tile: Stage, name: str) -> set[int]:
-    """The dimensions of an operand that no step of the tile's reduction moves along."""
+    """Return the dimensions of an operand whose indices contain no reduction axis of the tile."""
     load = next(x for x in tile.op.loads if x.buffer == name)
     steps = {a.var for a in tile.op.reduce_axes}
     return {d for d, index in enumerate(load.indices) if not free_vars(index) & steps}
 
 
 def _for_one_row(state: State, tile: Stage, read: Read) -> Prefetch | None:
-    """The prefetch of panels of weights that one row reads, some steps ahead, in each step in which it reads on.
+    """Return the prefetch of panels of weights that one row reads, some steps ahead, in each step of the reads.
 
-    Steps that multiply several numbers for each that they read, as those of a word, are few until memory has answered;
-    so few that the first level cache holds what they read.
+    Steps that multiply several numbers for each that they read, as those of a word, take longer: few of them cover the
+    memory's latency, so few that the first level cache holds the lines.
     """
     name, copy = read.load.buffer, state.producer(read.load.buffer)
     panels = copy is not None and copy.at is None and copy.layout is not None and bool(copy.layout.tiles)
@@ -301,7 +302,7 @@ def _for_one_row(state: State, tile: Stage, read: Read) -> Prefetch | None:
     if last is None:
         return None
     loop = [x.name for x in tile.loops if any(axis == axes[last].name for axis, _ in x.parts)][-1]
-    still = math.prod(extent(axis) for axis in axes[last + 1 :])  # steps at a place
+    still = math.prod(extent(axis) for axis in axes[last + 1 :])  # steps at the same address
     unpacks = max(len({*tile.op.loads_from(other)}) for other in tile.op.reads) > len({*tile.op.loads_from(name)})
     ahead, level = (WORDS_AHEAD, 1) if unpacks else (PANEL_AHEAD, 2)
     return Prefetch(tile.name, name, loop, max(1, ahead // still), level)
@@ -314,7 +315,7 @@ def _is_of_input(state: State, copy: Stage) -> bool:
 
 
 def _for_source(state: State, tile: Stage, loop: str, copy: Stage) -> FetchAhead | None:
-    """The prefetch of the input from which the next copy, or the next part of a padded image, is made."""
+    """Return the prefetch of the source of the next copy, or of the next part of a padded image."""
     if not _is_of_input(state, copy):
         return None
     (source,) = copy.op.reads
@@ -322,14 +323,14 @@ def _for_source(state: State, tile: Stage, loop: str, copy: Stage) -> FetchAhead
 
 
 def _is_plain(read: Read, tile: Stage) -> bool:
-    """Whether each dimension is indexed by one axis alone, so that two tiles share all of their elements or none."""
+    """Whether one axis alone indexes each dimension, so that two tiles share all of their elements or none."""
     return all(len(linear(i).terms) <= 1 for i in read.load.indices) and all(
         read.dim_of(a.var) is not None for a in tile.op.all_axes if a.var in read.axes
     )
 
 
 def _n_bytes(state: State, name: str) -> int:
-    """The bytes of an input, or of the one that a copy is made of; of what weights become before, its own."""
+    """Return the bytes of an input, or of the source of a copy; for weights transformed at load time, the result's."""
     copy = state.producer(name)
     (source,) = (name,) if copy is None else copy.op.reads
     tensor = next((t for t in state.inputs if t.name == source), None)

@@ -1,12 +1,12 @@
-"""Reductions along contiguous data: sums, maxima, norms, softmax, layer normalisation.
+"""Rules for reductions along contiguous data: sums, maxima, norms, softmax, layer normalisation.
 
     LaneReduction        S = reduce_k ..  ->  S.rf[.., lane] over vectors, then a horizontal combine (Ansor's R6, inner)
     SplitReduction       few outputs, long reduction: blocks of k over threads, then their combine (Ansor's R6, outer)
     SplitTiledReduction  the same for reductions that are tiled
     PlainReduction       any other reduction
 
-A reduction that shares its leading axes with its consumer is computed there row by row, or for a few rows at a time.
-So several reductions over the same rows (maximum, sum, normalise) become one sweep of one loop.
+A reduction that shares its leading axes with its consumer is computed in it row by row, or for a few rows at a time.
+Several reductions over the same rows (maximum, sum, normalise) then share one loop over the rows.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from search_spaces.partial_sketch import Alternative, PartialSketch, SketchConte
 
 TASKS_PER_THREAD = 4
 POINTS_PER_THREAD = 1024  # output points; fewer are not enough register tiles to keep a thread busy
-MIN_SPLIT_LENGTH = 1024
+MIN_SPLIT_LENGTH = 1024  # iterations
 MAX_VECTORS = 16  # of accumulators
-MIN_BLOCK_WORK = 4096  # reduced elements; below, threads cost more than they save
+MIN_BLOCK_WORK = 4096  # reduced elements, below which waking a thread costs more than it saves
 
 
 class SplitReduction:
-    """Fewer output points than threads want tasks: the reduction axis is cut in blocks, which threads share."""
+    """Fewer output points than tasks for all threads: the reduction axis is cut in blocks, which threads share."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         if stage.op.reducer is None or context.threads == 1 or stage.name.endswith(".rf"):
@@ -58,7 +58,7 @@ class SplitReduction:
 
 
 class SplitTiledReduction:
-    """The same for tiled reductions: few register tiles for many threads, each with a long reduction."""
+    """A tiled reduction with few register tiles for many threads and a long reduction: blocks of it over threads."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         if stage.op.reducer is None or context.threads == 1 or not can_tile(sketch.state, stage, context):
@@ -76,7 +76,7 @@ class SplitTiledReduction:
         return [*alternatives, *tiled_alternatives(sketch, stage, context)]
 
     def _combine(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch:
-        """The sum of the blocks: vectors along the last axis, rows in parallel."""
+        """Schedule the sum of the blocks: vectors along the last axis, rows in parallel."""
         *rows, last = stage.op.axes
         lanes = context.lanes_of(stage)
         width = vector_width(f"{stage.name}.{last.name}.r", extent(last), lanes, "", vectors=(1, 2, 4))
@@ -91,7 +91,7 @@ class SplitTiledReduction:
 
 
 class LaneReduction:
-    """The reduction runs in vectors along contiguous data."""
+    """A reduction in vectors along contiguous data."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return stage.op.reducer is not None and lane_reduction(stage, reads_of(sketch.state, stage)) is not None
@@ -101,7 +101,7 @@ class LaneReduction:
 
 
 class PlainReduction:
-    """What no other rule takes: the loops as they are, in the rows of the consumer if it shares them."""
+    """A reduction that no other rule takes: its loops unchanged, in the rows of the consumer if it shares them."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return stage.op.reducer is not None
@@ -114,7 +114,7 @@ class PlainReduction:
 
 
 def lane_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-    """The reduction in lanes, in the rows of its consumer; inner products and short rows across, where they suit."""
+    """Return the reduction in lanes, in its consumer's rows; inner products and transposed short rows if suited."""
     axis = lane_reduction(stage, reads_of(sketch.state, stage))
     assert axis is not None
     placed = _place(sketch, stage.name)
@@ -126,7 +126,7 @@ def lane_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContex
     lanes = placed.finish(stage.name, note=f"{stage.name}:lanes")
     tiles = inner_products(sketch, stage, context) if has_reuse(stage, reads_of(sketch.state, stage)) else None
     consumer = fused_consumer(sketch.state, stage)
-    alone = is_root or (consumer is not None and consumer.at is None)  # others stay with the rows that use them
+    alone = is_root or (consumer is not None and consumer.at is None)  # other reductions stay in their readers' rows
     across = short_rows_across(sketch, stage, context) if alone else None
     return [lanes, *(d for d in (tiles, across) if d is not None)]
 
@@ -134,14 +134,14 @@ def lane_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContex
 def lane_steps(
     sketch: PartialSketch, stage: Stage, axis: str, length: int, context: SketchContext, rows: int = 1
 ) -> PartialSketch:
-    """The reduction over `axis` in lanes: several vectors of accumulators in registers, combined at the end.
+    """Return the reduction over `axis` in lanes: several vectors of accumulators, combined horizontally at the end.
 
-    `rows`: how many points of the stage's last axis are a block.
+    `rows`: the points of the stage's last axis in a block.
     """
     itemsize = max(DTYPES[d].nbytes for d in stage.op.dtypes)
     lanes = context.lanes(itemsize)
     width = vector_width(f"{stage.name}.{axis}.l", length, lanes, "", vectors=(1, 2, 4, 8, MAX_VECTORS))
-    if lanes < length <= MAX_VECTORS * lanes:  # all of a short row, without a loop
+    if lanes < length <= MAX_VECTORS * lanes:  # a short row is reduced without a loop
         width = replace(width, domain=tuple(sorted({*(w for w in width.domain if w < length), length})))
     inner = f"{stage.name}.rf"
     sketch = sketch.with_params([width]).apply(Rfactor(stage.name, axis, width.name, "inner"))
@@ -159,9 +159,9 @@ def lane_steps(
 
 
 def _rows_of_a_task(stage: Stage, length: int, context: SketchContext) -> int:
-    """How many short rows are one task, since a call for each would take as long as its sum.
+    """Return the short rows in a task: calling the kernel's body for each row would take as long as its sum.
 
-    A divisor of the last axis, so that no task has a row that is not there.
+    The number divides the last axis, so that no task exceeds it.
     """
     most = min(MIN_BLOCK_WORK // length, points(stage) // (TASKS_PER_THREAD * context.threads))
     count = extent(stage.op.axes[-1]) if stage.op.axes else 1
@@ -169,7 +169,7 @@ def _rows_of_a_task(stage: Stage, length: int, context: SketchContext) -> int:
 
 
 def _finish_root(sketch: PartialSketch, name: str, inner: int = 0) -> PartialSketch:
-    """The stage at the root, its leading output loops parallel but for the `inner` last ones."""
+    """Return the stage at the root with its leading output loops parallel, but for the last `inner` ones."""
     stage = sketch.state.stage(name)
     names: list[str] = []
     for loop in stage.loops:
@@ -181,7 +181,7 @@ def _finish_root(sketch: PartialSketch, name: str, inner: int = 0) -> PartialSke
 
 
 def _place(sketch: PartialSketch, name: str) -> PartialSketch:
-    """The stage in the row loop of its consumer, if a row needs one value of it; else the sketch as it is."""
+    """Compute the stage in the row loop of its consumer, if a row needs one value of it; else change nothing."""
     state = sketch.state
     stage = state.stage(name)
     consumer = _root_consumer(sketch, stage)
@@ -202,17 +202,17 @@ def _place(sketch: PartialSketch, name: str) -> PartialSketch:
 
 
 def _root_consumer(sketch: PartialSketch, stage: Stage) -> Stage | None:
-    """The root stage in which all readers of `stage` are computed."""
+    """Return the root stage in which all readers of `stage` are computed."""
     roots = {sketch.state.root(reader).name for reader in sketch.state.consumers(stage)}
     consumer = sketch.state.stage(roots.pop()) if len(roots) == 1 else None
     return consumer if consumer is not None and consumer.op.reducer is None else None
 
 
 def _schedule_rows(sketch: PartialSketch, consumer: Stage, stage: Stage) -> PartialSketch:
-    """The elementwise stage `consumer` at the root, row by row.
+    """Schedule the elementwise stage `consumer` at the root, row by row.
 
-    As many leading axes as `stage` has are rows. They are parallel, several blocks of rows a task, and the loop over
-    blocks is the row loop. The last of the other axes is vectorised.
+    The leading axes that it shares with `stage` are rows. They are parallel, several blocks of rows a task, and the
+    loop over blocks is the row loop. The last of the other axes is vectorised.
     """
     lead = min(len(stage.op.axes), len(consumer.op.axes))
     names = [a.name for a in consumer.op.axes]
@@ -226,7 +226,7 @@ def _schedule_rows(sketch: PartialSketch, consumer: Stage, stage: Stage) -> Part
     if lead < len(names):
         last: StageAxis = consumer.op.axes[-1]
         width = f"{consumer.name}.{last.name}.r"
-        # Of one 64-byte line of the widest value written; narrower targets take several vectors.
+        # Lanes for one 64-byte line of the widest value written; narrower targets take several vectors.
         lanes = max(1, 64 // max(DTYPES[d].nbytes for d in consumer.op.dtypes))
         sketch = sketch.with_params([vector_width(width, extent(last), lanes, "", vectors=(1, 2, 4, 8))])
         steps += [Split(consumer.name, last.name, (width,)), Vectorize(consumer.name, f"{last.name}.1")]

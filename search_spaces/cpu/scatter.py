@@ -1,10 +1,10 @@
-"""Scatter: reductions in which data say where each element is added. Histograms, segment sums, gradients of lookups.
+"""Scatter: reductions into rows whose index is data. Histograms, segment sums, gradients of embeddings.
 
-    parallel what the data depend on, or blocks of s
+    parallel the axes that the indices do not depend on, or blocks of s
       for n
         where ids[n] is in the block: o[ids[n], d] += x[n, d], in vectors along d
 
-They are written as sums over all n for each s. Lowering makes one step for each n of them (`lower/passes/scatter.py`).
+They are written as sums over all n for each s. Lowering makes one step for each n (`lower/passes/scatter.py`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from search_spaces.access import extent
 from search_spaces.cpu.domains import vector_width
 from search_spaces.partial_sketch import PartialSketch, SketchContext
 
-FEW_ROWS = 8  # that vectors are added to; comparing ids with each of so many takes about as long
-FEW_ELEMENTS = 32  # the same of single elements
+FEW_ROWS = 8  # rows of vectors up to which comparing ids with each row takes no longer
+FEW_ELEMENTS = 32  # the same for rows of single elements
 
 
 class Scatter:
-    """One step for each element, in the rows that belong to the task. Other rules would compare ids with each row."""
+    """One step for each element, in the task's rows. Other rules would compare ids with each row."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return bool(_scatter_axes(stage))
@@ -32,12 +32,12 @@ class Scatter:
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         chosen, name = _scatter_axes(stage), stage.name
         around = {v for at in chosen.values() for v in free_vars(at)}
-        places = list(chosen)
+        scattered = list(chosen)
         tasks = [a.name for a in stage.op.axes if a.var in around and a.name not in chosen]
-        inside = [a.name for a in stage.op.axes if a.name not in (*tasks, *places)]
+        inside = [a.name for a in stage.op.axes if a.name not in (*tasks, *scattered)]
         steps: list[Step] = []
         if not tasks and context.threads > 1:
-            axis, places[0] = places[0], f"{places[0]}.1"
+            axis, scattered[0] = scattered[0], f"{scattered[0]}.1"
             steps.append(Split(name, axis, (-(-extent(stage.op.axis(axis)) // context.threads),)))
             tasks = [f"{axis}.0"]
         vector, last = None, stage.op.axes[-1]
@@ -46,18 +46,20 @@ class Scatter:
             sketch, vector = sketch.with_params([width]), f"{last.name}.1"
             steps.append(Split(name, last.name, (width.name,)))
             inside[-1:] = [f"{last.name}.0", vector]
-        steps.append(Reorder(name, (*tasks, *(a.name for a in stage.op.reduce_axes), *places, *inside)))
+        steps.append(Reorder(name, (*tasks, *(a.name for a in stage.op.reduce_axes), *scattered, *inside)))
         steps += [Parallel(name, tuple(tasks))] if tasks else []
         steps += [Vectorize(name, vector)] if vector is not None else []
         return [sketch.apply(*steps).finish(name, note=f"{name}:arrivals")]
 
 
 def _scatter_axes(stage: Stage) -> dict[str, Expr]:
-    """The axes whose index is data, with that index; none where so few rows exist that comparing is as fast."""
+    """Return the axes whose index is data, with that index; {} where comparing ids with the few rows is as fast."""
     reducer, axes = stage.op.reducer, stage.op.axes
     if reducer is None:
         return {}
-    found = {a.name: f[1] for a in axes if (f := chosen_by_data(stage.op.body, reducer, a.var)) is not None}
-    single = bool(found) and (axes[-1].name in found or any(axes[-1].var in free_vars(at) for at in found.values()))
-    n_places = math.prod(extent(a) for a in axes if a.name in found)
-    return found if n_places > (FEW_ELEMENTS if single else FEW_ROWS) else {}
+    axes_by_data = {a.name: f[1] for a in axes if (f := chosen_by_data(stage.op.body, reducer, a.var)) is not None}
+    single = bool(axes_by_data) and (
+        axes[-1].name in axes_by_data or any(axes[-1].var in free_vars(at) for at in axes_by_data.values())
+    )
+    n_places = math.prod(extent(a) for a in axes if a.name in axes_by_data)
+    return axes_by_data if n_places > (FEW_ELEMENTS if single else FEW_ROWS) else {}

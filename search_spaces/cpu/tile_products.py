@@ -6,8 +6,8 @@
           others.2, rows.2 unrolled, columns.2 in vectors       <- one to seven tiles, see `in_registers`
         the consumer (the fused one, or the copy out) reads the buffer, row by row
 
-The operand that the columns move is in panels of words at the root, which is free where it is weights alone. The other
-one is read where it lies: of a convolution with channels last a tile has the pixels of a row.
+The operand of the columns is packed in panels of words at the root, at load time if it depends on weights alone. The
+other operand is read unpacked: of a convolution with channels last a tile has the pixels of a row.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from search_spaces.cpu.packing import reading_order, store_in_panels
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer
 from search_spaces.space import SketchParam
 
-FEW_WORDS = 8  # of a step, less than half a tile: no better than instructions for vectors
-LEAST_ROWS = 12  # of a tile, where there are as many: the other operand is loaded as a whole for fewer, too
+FEW_WORDS = 8  # words of a step, less than half a tile, up to which vector instructions are as fast
+LEAST_ROWS = 12  # rows of a tile, if the axis has as many: loading the other operand costs the same with fewer
 MOST_TILES = 4  # along one axis, in registers at a time
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """The step that makes words, the axes of the rows and of the columns, others that repeat a tile, the axis of the
-    reduction along which a tile's words lie, and how many of them in a step."""
+    """The step that makes words, the axes of rows and columns, axes that repeat a tile, and a tile's words.
+
+    `along`: the reduction axis along which a tile's words are adjacent. `depth`: the number of words in a step.
+    """
 
     words: Tensorize
     rows: StageAxis
@@ -47,12 +49,12 @@ class Tiling:
 
 
 def tile_products(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
-    """The alternatives for a sum of products that the processor has tiles for; none where it has not."""
-    found = _tiling(sketch, stage, context)
-    if found is None:
+    """Return the alternatives for a sum of products that the processor has tiles for; [] if it has none."""
+    tiling = _tiling(sketch, stage, context)
+    if tiling is None:
         return []
-    return [lambda: _Tiled(context, found, True).apply(sketch, stage),
-            lambda: _Tiled(context, found, False).apply(sketch, stage)]  # fmt: skip
+    return [lambda: _Tiled(context, tiling, True).apply(sketch, stage),
+            lambda: _Tiled(context, tiling, False).apply(sketch, stage)]  # fmt: skip
 
 
 def has_tiles(sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
@@ -79,10 +81,10 @@ def _tiling(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Tili
 
 
 def _row_of_words(stage: Stage, strides: dict[str, int | None], step: Tensorize) -> tuple[str, int]:
-    """The axis of the reduction along which words of the rows' operand lie one after the other, and how many there are.
+    """Return the reduction axis along which words of the rows' operand are adjacent, and the number of words.
 
-    Where a word has all of the axis that it is made of, as of an image of three channels, these are the words of the
-    next axis that goes on to the next element: the taps of a window."""
+    Where a word has the whole axis that it is made of, as of an image of three channels, the words are those of the
+    next axis whose iterations are adjacent: the taps of a window."""
     channels = stage.op.axis(step.axis)
     words = -(-extent(channels) // INTRINSICS[step.intrinsic].depth)
     beside = [a for a in stage.op.reduce_axes if strides[a.name] == extent(channels) and a is not channels]
@@ -90,7 +92,7 @@ def _row_of_words(stage: Stage, strides: dict[str, int | None], step: Tensorize)
 
 
 def _words(stage: Stage, left: Load, right: Load, context: SketchContext) -> Tensorize | None:
-    """The step for an instruction that takes these as rows and columns."""
+    """Return the step for an instruction that takes `left` as rows and `right` as columns; None if there is none."""
     k = stage.op.reduce_axes[-1]
     for row in INTRINSICS.values():
         fits = (row.a, row.b, row.accumulator) == (left.dtype, right.dtype, stage.op.dtypes[0])
@@ -115,15 +117,15 @@ class _Tiled:
         attach = prefix[len(prefix) - len(stage.op.axes) - 1]
         words = Tensorize(acc, tiling.words.axis, tiling.words.intrinsic, tiling.words.packed)
         sketch = store_words(sketch, acc, words).apply(ComputeAt(acc, name, attach, Scope.LOCAL.value))
-        made = made_of(sketch.state, words.packed, "words", acc)
+        words_buffer = made_of(sketch.state, words.packed, "words", acc)
         axis = sketch.state.stage(acc).op.axes[numbers[tiling.columns.name]]
-        (load,) = [x for x in sketch.state.stage(acc).op.loads if x.buffer == made]
-        order = reading_order(sketch, made, acc)
+        (load,) = [x for x in sketch.state.stage(acc).op.loads if x.buffer == words_buffer]
+        order = reading_order(sketch, words_buffer, acc)
         sketch = self._accumulate(sketch, sketch.state.stage(acc), numbers[tiling.columns.name])
         dim = word_dim(load, axis.var)
         assert dim is not None
         width = self._width(name, sketch.state.stage(name).op.axes[numbers[tiling.columns.name]].name)
-        sketch = store_in_panels(sketch, made, dim, width, None, order)
+        sketch = store_in_panels(sketch, words_buffer, dim, width, None, order)
         first_middle = next((x for x in prefix if x.endswith(".1")), prefix[0])
         outer = prefix[max(0, prefix.index(first_middle) - 1)]
         note = f"{stage.name}:{'columns' if self.columns_first else 'rows'}-{words.intrinsic}"
@@ -173,13 +175,13 @@ class _Tiled:
         return sketch.apply(*steps)
 
     def _own(self, acc: Stage) -> list[StageAxis]:
-        """The axes of a tile; those that move both operands stand outside."""
+        """Return the axes of a tile; axes along which both operands move are outside of it."""
         tiling = self.tiling
         return [a for a in acc.op.axes if a.name in {x.name for x in (tiling.rows, tiling.columns, *tiling.repeated)}]
 
 
 def _row_tiles(size: int) -> tuple[int, ...]:
-    """Rows in one tile, or in several of one size: nearly full ones, or all rows there are."""
+    """Return the domain of a tile's rows, for one tile or several of one size: nearly full ones, or all rows."""
     whole = {n * m for m in range(1, MOST_TILES + 1) for n in range(LEAST_ROWS, SIDE + 1)}
     tiles = -(-size // SIDE)
     whole |= {size} if tiles <= MOST_TILES and size % tiles == 0 else set()

@@ -1,13 +1,13 @@
 """Multi-level tiling with a register tile, fused with the consumer (Ansor's R3, R4, R5 in one rule).
 
     parallel a.0 for every axis
-      a.1 for every axis, vectorised axis first or last           <- packed panels are made here
+      a.1 for every axis, vectorised axis first or last           <- panels are packed here
         accumulators in registers:  reduction loops, last one unrolled
           a.2 unrolled, v.2 in vectors
         the consumer (the fused one, or the copy out) writes the tile
 
-Alternatives: which axis is vectorised, the order of the middle level, which operands are packed and where, and blocks
-of the reduction (blocking.py). Short rows that are reduced are read across, one row in each lane.
+Alternatives: the vectorised axis, the order of the middle level, the operands that are packed and the loop of the
+packing, and blocks of the reduction (blocking.py). Short rows that are reduced are transposed: one row in each lane.
 """
 
 from __future__ import annotations
@@ -52,18 +52,21 @@ from search_spaces.space import SketchParam
 
 MAX_VECTOR_AXES = 2
 SMALL_AXIS = 4  # axes up to this extent have no middle level
-LONG_REDUCTION = 256  # shorter ones leave the rows of a tile in the first cache, where a copy gains nothing
-SHORT_ROW = 32  # elements; the lanes of a longer row are added up in the time of its loads
-FULL_VECTORS = 4  # if the best axis to vectorise has so many vectors, no other axis is tried
+LONG_REDUCTION = (
+    256  # iterations; with fewer, the rows of a tile stay in the first level cache and packing gains nothing
+)
+SHORT_ROW = 32  # elements up to which adding up the lanes takes longer than the loads of a row
+FULL_VECTORS = 4  # vectors of the best axis from which no other axis is tried
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A packed operand: made for each "panel" of the middle level, once a "task" (of the root stage), or at the "root".
+    """A packed operand.
 
+    `place`: packed for each "panel" of the middle level, once for each "task" of the root stage, or at the "root".
     `rows`: for the operand of the register tile's rows, the number of the output axis along which it is tiled.
-    `along`: the number of the output axis along which panels lie, if that is not the vectorised one. `reindexed`: the
-    copy has a dimension for each axis, as W[g * 4 + c] needs for panels along c.
+    `along`: the number of the output axis of the panels, if that is not the vectorised one. `reindexed`: the copy has a
+    dimension for each axis, as W[g * 4 + c] needs for panels along c.
     """
 
     tensor: str
@@ -79,7 +82,7 @@ class Plan:
     """One alternative of a tiled reduction.
 
     `v`: the number of the vectorised axis. `panel_first`: the middle level has it outermost. `words`: the instruction
-    that multiplies packed words. `whole`: all of the reduction is unrolled. `flat`: no middle level, since the task is
+    that multiplies packed words. `whole`: the whole reduction is unrolled. `flat`: no middle level, since the task is
     small enough.
     """
 
@@ -98,7 +101,7 @@ class Plan:
 
 
 class MultiLevelTiling:
-    """Reductions with an axis to vectorise over; the only rule for those with data reuse."""
+    """Reductions with an output axis to vectorise; the only rule for those with data reuse."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return can_tile(sketch.state, stage, context)
@@ -108,9 +111,9 @@ class MultiLevelTiling:
 
 
 def can_tile(state: State, stage: Stage, context: SketchContext) -> bool:
-    """Whether the stage is a reduction with an axis to vectorise over, and lanes along the reduction are no better.
+    """Whether the stage is a reduction with an output axis to vectorise, and lanes along the reduction are no better.
 
-    With reuse they never are; without it, only where neighbouring lanes are windows beside each other.
+    With reuse they never are; without it, only where neighbouring lanes are adjacent windows.
     """
     if stage.op.reducer is None:
         return False
@@ -121,11 +124,11 @@ def can_tile(state: State, stage: Stage, context: SketchContext) -> bool:
     lane = lane_reduction(stage, reads)
     if has_reuse(stage, reads) or lane is None or extent(lane) < context.lanes_of(stage):
         return True
-    return step_along(stage.op.body, lane.var, axes[0].var) == (1, 1)  # windows beside each other
+    return step_along(stage.op.body, lane.var, axes[0].var) == (1, 1)  # adjacent windows
 
 
 def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Sequence[Alternative]:
-    """The plans for each axis to vectorise over; blocks of the reduction and inner products where they suit."""
+    """Return the plans for each axis to vectorise; blocks of the reduction and inner products where they suit."""
     reads = reads_of(sketch.state, stage)
     lanes = context.lanes_of(stage)
     axes = _vectorised(sketch.state, stage, reads, lanes)
@@ -135,7 +138,7 @@ def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchConte
     axes = axes if short is None or short in axes else (*axes, short)
     words = [(step, a) for a in axes if (step := tensorization(stage, reads, a, context)) is not None]
     plans = [p for axis in axes for p in _plans(sketch.state, stage, reads, axis)]
-    if words:  # of the others one remains, for shapes that an instruction does not help
+    if words:  # one plan without them remains, for shapes where the instruction does not pay
         tensorized = [p for step, axis in words for p in _plans_of_words(stage, axis, step)]
         dots = inner_products(sketch, stage, context)
         tiled = tile_products(sketch, stage, context)
@@ -147,7 +150,7 @@ def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchConte
         return skinny
     partials = [*tile_products(sketch, stage, context), *(_deferred(context, p, sketch, stage) for p in plans)]
     inside = _inside_task(sketch, stage)
-    if inside is not None:  # no panels: they would be made again for every task
+    if inside is not None:  # no panels: every task would pack them again
         at_root = [p for p in plans if all(c.place == "root" for c in p.copies)]
         if at_root and is_continued(sketch.state, stage):
             return [_Tiling(context, replace(at_root[0], panel_first=True, flat=True)).apply(inside, stage)]
@@ -158,16 +161,16 @@ def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchConte
 
 
 def _vectorised(state: State, stage: Stage, reads: tuple[Read, ...], lanes: int) -> tuple[StageAxis, ...]:
-    """The axes to vectorise over. The last one is among them if only weights stand in the way, which are prepared in
-    any order, as those of few channels in many groups; beside others, if it fills at least half of a vector."""
+    """Return the axes to vectorise. The last one is among them if only weights prevent it, which are packed at load
+    time, as those of few channels in many groups; beside other axes, if it fills at least half of a vector."""
     if not stage.op.axes:
         return ()
-    found, last = vector_axes(stage, reads, lanes), stage.op.axes[-1]
-    if last in found or extent(last) == 1 or (found and 2 * extent(last) < lanes):
-        return found
+    axes, last = vector_axes(stage, reads, lanes), stage.op.axes[-1]
+    if last in axes or extent(last) == 1 or (axes and 2 * extent(last) < lanes):
+        return axes
     prepared = constant_panels(state, stage, reads, last)
     fits = all(r.load.buffer in prepared or r.fills_lanes(last) for r in reads)
-    return (*found, last) if fits else found
+    return (*axes, last) if fits else axes
 
 
 def _deferred(context: SketchContext, plan: Plan, sketch: PartialSketch, stage: Stage) -> Alternative:
@@ -175,10 +178,10 @@ def _deferred(context: SketchContext, plan: Plan, sketch: PartialSketch, stage: 
 
 
 def short_rows_across(sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch | None:
-    """The alternative with contiguous short rows, one in each lane; blocks of them are transposed in registers.
+    """Return the alternative with one short contiguous row in each lane; blocks of rows are transposed in registers.
 
-    None where a row is shorter than such a block, so short that strided loads get the lanes, or long enough for lanes
-    of its own.
+    None where a row is shorter than such a block, so short that strided loads get the lanes, or long enough to be
+    vectorised itself.
     """
     reads = reads_of(sketch.state, stage)
     if len(stage.op.all_axes) != 2 or has_condition(stage):
@@ -193,9 +196,9 @@ def short_rows_across(sketch: PartialSketch, stage: Stage, context: SketchContex
 
 
 def _inside_task(sketch: PartialSketch, stage: Stage) -> PartialSketch | None:
-    """The stage computed for each task of rows of its reader, so that its values stay in a cache.
+    """Return the stage computed for each task of rows of its reader, so that its values stay in a cache.
 
-    If it is a part of a reduction, what is fused to it comes along. None if the values are read elsewhere too.
+    If it is a part of a reduction, its fused consumer is computed there too. None if other stages read the values.
     """
     state, goes_on = sketch.state, is_continued(sketch.state, stage)
     whole = fused_consumer(state, stage) or stage
@@ -217,9 +220,9 @@ def _inside_task(sketch: PartialSketch, stage: Stage) -> PartialSketch | None:
 
 
 def _in_tasks(plan: Plan, state: State, stage: Stage, reads: tuple[Read, ...]) -> Plan:
-    """The plan for a stage inside a task.
+    """Return the plan for a stage inside a task.
 
-    Instead of rows first, panels come first, and each task makes its own of operands that not all tasks share, such as
+    The middle level has panels first instead of rows, and each task packs operands that not all tasks share, such as
     the keys of a head of an attention. These panels never leave its caches.
     """
     others = [a for n, a in enumerate(stage.op.axes) if n != plan.v]
@@ -231,7 +234,7 @@ def _in_tasks(plan: Plan, state: State, stage: Stage, reads: tuple[Read, ...]) -
 
 
 def _plans(state: State, stage: Stage, reads: tuple[Read, ...], axis: StageAxis) -> list[Plan]:
-    """The plans for a vectorised axis. What depends on weights alone is always in panels, at the root: that is free."""
+    """Return the plans for a vectorised axis. Weights are always packed in panels at the root, at load time."""
     free = constant_panels(state, stage, reads, axis)
     ahead = tuple(
         Copy(t, "root", along=stage.op.axes.index(a), reindexed=reindexed) for t, (a, reindexed) in free.items()
@@ -241,7 +244,7 @@ def _plans(state: State, stage: Stage, reads: tuple[Read, ...], axis: StageAxis)
 
 
 def _plans_of_words(stage: Stage, axis: StageAxis, words: Tensorize) -> list[Plan]:
-    """The plans for an instruction on packed words: the operand with the lanes is in panels of words."""
+    """Return the plans for an instruction on packed words: the operand with the lanes is in panels of words."""
     v = stage.op.axes.index(axis)
     panel, root = ((Copy(words.packed, place),) for place in ("panel", "root"))
     return [Plan(v, True, panel, words), Plan(v, True, root, words), Plan(v, False, root, words)]
@@ -250,23 +253,23 @@ def _plans_of_words(stage: Stage, axis: StageAxis, words: Tensorize) -> list[Pla
 def constant_panels(
     state: State, stage: Stage, reads: tuple[Read, ...], v: StageAxis
 ) -> dict[str, tuple[StageAxis, bool]]:
-    """Operands of weights alone, with the axis of their panels and whether the copy has a dimension for each axis."""
-    found: dict[str, tuple[StageAxis, bool]] = {}
+    """Return operands of weights alone, with the axis of their panels, and whether the copy is reindexed."""
+    panels: dict[str, tuple[StageAxis, bool]] = {}
     for read in reads:
         name = read.load.buffer
         moving = [a for a in (*(a for a in stage.op.axes if a is not v), v) if read.moves(a.name)]
-        if name not in state.constants or not moving or name in found or read.is_indirect:
+        if name not in state.constants or not moving or name in panels or read.is_indirect:
             continue
         plain = [a for a in moving if read.dim_of(a.var) is not None]
         if plain and (v not in moving or plain[-1] is v):
-            found[name] = plain[-1], False
+            panels[name] = plain[-1], False
         elif can_reindex(state, stage, reads, read):
-            found[name] = moving[-1], True
-    return found
+            panels[name] = moving[-1], True
+    return panels
 
 
 def can_reindex(state: State, stage: Stage, reads: tuple[Read, ...], read: Read) -> bool:
-    """Whether a copy with a dimension for each axis has every element once."""
+    """Whether a copy with a dimension for each axis contains every element once."""
     axes = [a for a in stage.op.all_axes if a.var in read.axes]
     alone = sum(r.load.buffer == read.load.buffer for r in reads) == 1
     distinct = math.prod(extent(a) for a in axes) <= math.prod(buffer_shape(state, read.load.buffer))
@@ -274,7 +277,7 @@ def can_reindex(state: State, stage: Stage, reads: tuple[Read, ...], read: Read)
 
 
 def _plans_inside(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, packed_ahead: bool) -> list[Plan]:
-    """The plans for operands that are packed in the kernel, if at all."""
+    """Return the plans for operands that are packed in the kernel, or not at all."""
     v = stage.op.axes.index(axis)
     far = [r for r in reads if not r.fills_lanes(axis) and not has_indirect_lanes(r, axis)]
     apart = [r for r in far if not _needs_strided_load(r, stage, axis)]
@@ -290,7 +293,7 @@ def _plans_inside(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, packed
     names = tuple(dict.fromkeys((*must, *panels)))
     plans = [] if must else [Plan(v, True), Plan(v, False)]
     columns = [r.load.buffer for r in reads if r.moves(axis.name) and column_dim(r, stage, axis) is not None]
-    if not set(columns) <= set(names):  # weights of groups: whole, the panels of one would go on into the next
+    if not set(columns) <= set(names):  # weights of groups: a panel of a part of them would extend into the next group
         plans.append(Plan(v, True, tuple(Copy(t, "panel") for t in dict.fromkeys((*names, *columns)))))
     if names:
         plans.append(Plan(v, True, tuple(Copy(t, "panel") for t in names)))
@@ -307,13 +310,13 @@ def _plans_inside(stage: Stage, reads: tuple[Read, ...], axis: StageAxis, packed
 
 
 def _needs_strided_load(read: Read, stage: Stage, axis: StageAxis) -> bool:
-    """Whether lanes a few elements apart take strided loads, because no copy can bring them together."""
+    """Whether lanes a few elements apart need strided loads, because no copy makes them adjacent."""
     return read.is_near(axis.name) and panel_dim(read, stage, axis) is transposable_dim(read, stage, axis) is None
 
 
 @dataclass(frozen=True)
 class _Tiling:
-    """A plan carried out: splits of the consumer, the accumulating stage inside, then the copies."""
+    """The application of a plan: splits of the consumer, the accumulating stage inside, then the copies."""
 
     context: SketchContext
     plan: Plan
@@ -337,7 +340,7 @@ class _Tiling:
         return sketch.finish(name, acc, note=f"{stage.name}:{self.plan.note}").with_row_loop(name, outer)
 
     def _factors(self, consumer: Stage, n: int) -> tuple[str, ...]:
-        """Names of the inner factors of consumer axis `n`: middle (if any) and register tile."""
+        """Return the names of the inner factors of consumer axis `n`: middle (if any) and register tile."""
         axis = consumer.op.axes[n]
         tile = f"{consumer.name}.{axis.name}.r"
         return (tile,) if self.plan.flat or extent(axis) <= SMALL_AXIS else (f"{consumer.name}.{axis.name}.m", tile)
@@ -406,7 +409,7 @@ class _Tiling:
         return pack_rows(sketch, copy.tensor, acc, tiled.dims, widths, self._place(consumer, copy.place))
 
     def _place(self, consumer: Stage, place: str) -> Place:
-        """The loop that a copy is made in."""
+        """Return the (stage, loop) that a copy is computed in."""
         if place == "root":
             return None
         if place == "task" and consumer.at is not None:

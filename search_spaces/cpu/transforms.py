@@ -1,6 +1,6 @@
-"""What goes before the rules (`initial_sketches`), and the rule for Winograd's transforms.
+"""Initial sketches before the rules (`initial_sketches`), and the rule for Winograd's transforms.
 
-A transform is two stages, one for each dimension of the tile. Their short axes are written out:
+A transform is two stages, one for each dimension of the tile. Their short axes are unrolled:
 
     parallel p.0, p.1, c.0            the second dimension's nest
       rows of the transform           the first dimension, for one tile and one vector or two of channels
@@ -48,27 +48,27 @@ from search_spaces.cpu.tile_products import has_tiles
 from search_spaces.fusion import MAX_GROWTH, MIN_REPEATS, has_condition, switch_axes
 from search_spaces.partial_sketch import PartialSketch, SketchContext
 
-WIDE_USERS = 32  # points that read an element, for it to be converted ahead of them
-LESS = 0.5  # of the operations; what is written in between costs a store and a load of each row
-VECTORS = (1, 2)  # of channels that a transform has at a time: a tile of them fills the registers several times
+WIDE_USERS = 32  # points that read an element, from which it is converted in a stage of its own
+LESS = 0.5  # ratio of operations in two stages; their intermediate costs a store and a load of each row
+VECTORS = (1, 2)  # vectors of channels in a transform: a tile of them fills the registers several times
 
 
 def initial_sketches(dag: ComputeDAG, context: SketchContext) -> list[PartialSketch]:
-    """The partial sketches that the rules start from.
+    """Return the partial sketches that the rules start from.
 
-    The first is the graph as written, with indices of an argmax in 32 bits, and with stages for what is better done
-    once: arithmetic on operands, indirect reads, conversions. The second has windows in two stages. Where the processor
-    has tiles for operands that are converted otherwise, one more has them as they are. Where Winograd's error is
-    accepted, one more for each size of his tiles.
+    The first is the graph as written, with the indices of an argmax in 32 bits, and with stages for repeated work:
+    arithmetic on operands, indirect reads, conversions. The second has windows in two stages. Where the processor has
+    tiles for operands that are otherwise converted, one more has no conversion. Where Winograd's error is accepted,
+    there is one more for each size of his tiles.
     """
     sketch = PartialSketch(initial_state(dag))
-    places = [NarrowPlaces(s.name) for s in sketch.state.stages if narrow_places(s.op) is not None]
-    sketch = sketch.apply(*places)
+    narrowed = [NarrowPlaces(s.name) for s in sketch.state.stages if narrow_places(s.op) is not None]
+    sketch = sketch.apply(*narrowed)
     for name in [s.name for s in sketch.state.stages]:
         while (factor := _factor(sketch.state, sketch.state.stage(name))) is not None:
             sketch = sketch.apply(factor)
-        while (part := _once(sketch.state, sketch.state.stage(name))) is not None:
-            sketch = sketch.apply(part)
+        while (step := _once(sketch.state, sketch.state.stage(name))) is not None:
+            sketch = sketch.apply(step)
     for stage in sketch.state.stages:
         sketch = sketch.apply(*_lookups(sketch.state, stage))
     tiles = sketch
@@ -76,18 +76,18 @@ def initial_sketches(dag: ComputeDAG, context: SketchContext) -> list[PartialSke
         wider = _conversions(sketch.state, stage, context)
         sketch = sketch.apply(*wider)
         tiles = tiles if has_tiles(tiles, tiles.state.stage(stage.name), context) else tiles.apply(*wider)
-    found = [s.name for s in sketch.state.stages if dag.winograd and convolution(s) is not None]
+    convolutions = [s.name for s in sketch.state.stages if dag.winograd and convolution(s) is not None]
     windows = [step for s in sketch.state.stages for step in _in_parts(s)]
-    parts = [sketch.apply(*windows).finish(note="parts")] if windows else []
-    parts += [tiles.finish(note="tiles")] if tiles.state != sketch.state else []
-    if not found:
-        return [sketch, *parts]
-    by_tiles = [sketch.apply(*(Winograd(name, m) for name in found)).finish(note=f"F{m}") for m in TILES]
-    return [sketch, *parts, *by_tiles]
+    variants = [sketch.apply(*windows).finish(note="parts")] if windows else []
+    variants += [tiles.finish(note="tiles")] if tiles.state != sketch.state else []
+    if not convolutions:
+        return [sketch, *variants]
+    by_tiles = [sketch.apply(*(Winograd(name, m) for name in convolutions)).finish(note=f"F{m}") for m in TILES]
+    return [sketch, *variants, *by_tiles]
 
 
 def _in_parts(stage: Stage) -> list[Step]:
-    """The step for a window with `LESS` of the operations in two stages; an output reads `by` rows of the first."""
+    """Return the step for a window that takes at most `LESS` of the operations in two stages; [] if there is none."""
     for axis, shared in window_axes(stage.op).items():
         by, length = shared.step, extent(stage.op.axis(axis))
         whole = math.prod(extent(a) for a in stage.op.reduce_axes)
@@ -97,31 +97,31 @@ def _in_parts(stage: Stage) -> list[Step]:
 
 
 def _lookups(state: State, stage: Stage) -> list[Step]:
-    """The steps for indirect reads whose elements several points of a reduction use: a stage each.
+    """Return the steps for indirect reads whose elements several points of a reduction use: a stage for each.
 
-    It has the elements in the order in which they are used. It may be packed, computed for each task, or inlined again.
+    The stage has the elements in the order of their use. It may be packed, computed for each task, or inlined again.
     """
     reads = reads_of(state, stage)
     once = [r for r in reads if sum(x.load.buffer == r.load.buffer for x in reads) == 1]
-    found = [r.load.buffer for r in once if r.is_indirect and is_reused(r, stage)]
+    buffers = [r.load.buffer for r in once if r.is_indirect and is_reused(r, stage)]
     if stage.op.reducer is None or stage.op.guards or has_condition(stage):
         return []
-    return [Reindex(b, stage.name, f"{stage.name}.found" if state.taken(f"{b}.found") else "found") for b in found]
+    return [Reindex(b, stage.name, f"{stage.name}.found" if state.taken(f"{b}.found") else "found") for b in buffers]
 
 
 def _factor(state: State, stage: Stage) -> Factor | None:
-    """The step for an operand with arithmetic on it that many points of a sum of products use.
+    """Return the step for an operand of a sum of products with arithmetic on it that many points repeat.
 
     Weights that are stored in few bits, with scales of groups, are such operands. Windows are not: the stage would have
     each of their elements several times.
     """
-    parts = () if stage.op.guards or has_condition(stage) else factors(stage.op)
-    for part in parts:
-        used = free_vars(part)
-        own, moving = [f for f in parts if free_vars(f) <= used], [a for a in stage.op.all_axes if a.var in used]
+    operands = () if stage.op.guards or has_condition(stage) else factors(stage.op)
+    for factor in operands:
+        used = free_vars(factor)
+        own, moving = [f for f in operands if free_vars(f) <= used], [a for a in stage.op.all_axes if a.var in used]
         size = {x: math.prod(buffer_shape(state, x.buffer)) for f in own for x in loads(f)}
         repeated = math.prod(extent(a) for a in stage.op.axes if a not in moving)
-        plain = _is_plain([f for f in own if free_vars(f)]) or len(own) == len(parts) or not size
+        plain = _is_plain([f for f in own if free_vars(f)]) or len(own) == len(operands) or not size
         if plain or repeated < WIDE_USERS or math.prod(map(extent, moving)) > MAX_GROWTH * sum(size.values()):
             continue
         main = max(size, key=lambda x: size[x])
@@ -134,17 +134,17 @@ def _factor(state: State, stage: Stage) -> Factor | None:
 
 
 def _once(state: State, stage: Stage) -> Once | None:
-    """The step for expensive arithmetic of an elementwise stage that many of its points repeat.
+    """Return the step for expensive arithmetic of an elementwise stage that many of its points repeat.
 
-    All rows repeat what is made of a column's variance, for example. What depends on the first axes, the rows, is not
-    repeated: it stays in a register. Divisions by the result of a reduction stay where they are, since the reader
-    decides where that is.
+    The arithmetic on a column's variance, for example, is repeated by all rows. Arithmetic on values of the first axes,
+    the rows, is not repeated: it stays in a register. Divisions by the result of a reduction stay in the reader, which
+    decides where the reduction is computed.
     """
-    for part in () if stage.op.guards else repeated_parts(stage.op):
-        axes = [a for a in stage.op.axes if a.var in free_vars(part)]
+    for expression in () if stage.op.guards else repeated_parts(stage.op):
+        axes = [a for a in stage.op.axes if a.var in free_vars(expression)]
         rows = axes == list(stage.op.axes[: len(axes)])
-        given = all(state.producer(x.buffer) is None for x in loads(part))
-        repeated = given or any(isinstance(e, Call) for e in subexpressions(part))
+        is_input = all(state.producer(x.buffer) is None for x in loads(expression))
+        repeated = is_input or any(isinstance(e, Call) for e in subexpressions(expression))
         if not rows and repeated and MIN_REPEATS * math.prod(map(extent, axes)) <= points(stage):
             tags = (f"once{n or ''}" for n in range(len(state.stages) + 1))
             tag = next(t for t in tags if not state.taken(f"{stage.name}.{t}"))
@@ -153,13 +153,13 @@ def _once(state: State, stage: Stage) -> Once | None:
 
 
 def _is_plain(parts: list[Expr]) -> bool:
-    """Whether they are one element as it is stored, or as `Widen` converts it."""
-    found = [f.a if isinstance(f, Cast) else f for f in parts]
-    return all(isinstance(f, Load) and not is_gathered(f) for f in found) and len(found) < 2
+    """Whether the factors are one element as it is stored, or as `Widen` converts it."""
+    operands = [f.a if isinstance(f, Cast) else f for f in parts]
+    return all(isinstance(f, Load) and not is_gathered(f) for f in operands) and len(operands) < 2
 
 
 def _conversions(state: State, stage: Stage, context: SketchContext) -> list[Step]:
-    """The steps that convert operands of small types which many points of a reduction read, in stages of their own.
+    """Return the steps that convert operands of small types which many points of a reduction read.
 
     In the middle of the reduction they would be converted again for every register tile, and an element that is
     broadcast to a vector by itself.
@@ -169,8 +169,8 @@ def _conversions(state: State, stage: Stage, context: SketchContext) -> list[Ste
     types = widened(stage.op)
     most = {r.load.buffer: reuse_count(r, stage) for r in reads_of(state, stage)}
     tables = {r.load.buffer for r in reads_of(state, stage) if r.is_indirect}
-    found = [b for b in sorted(types) if most[b] >= WIDE_USERS and b not in tables]
-    return [Widen(stage.name, b, f"{stage.name}.wide" if state.taken(f"{b}.wide") else "wide") for b in found]
+    buffers = [b for b in sorted(types) if most[b] >= WIDE_USERS and b not in tables]
+    return [Widen(stage.name, b, f"{stage.name}.wide" if state.taken(f"{b}.wide") else "wide") for b in buffers]
 
 
 class WinogradTransform:
@@ -191,22 +191,22 @@ class WinogradTransform:
 
 
 def _written_out(state: State, stage: Stage) -> list[str]:
-    """The axes to unroll: those that select a row of a matrix, here or in the transform that is read, and those that
-    readers index with constants."""
-    found = list(switch_axes(stage))
+    """Return the axes to unroll: those that select a row of a matrix, here or in the transform that is read, and those
+    that readers index with constants."""
+    axes = list(switch_axes(stage))
     for load in stage.op.loads:
         producer = state.producer(load.buffer)
         chosen = () if producer is None else switch_axes(producer)
         rows = [i for a, i in zip(producer.op.axes, load.indices, strict=True) if a.name in chosen] if producer else []
-        found += [a.name for a in stage.op.axes if a.var in rows]
+        axes += [a.name for a in stage.op.axes if a.var in rows]
     for reader in state.consumers(stage) if switch_axes(stage) else ():
         read = reader.op.loads_from(*stage.op.buffers)
-        found += [a.name for n, a in enumerate(stage.op.axes) if all(isinstance(x.indices[n], Const) for x in read)]
-    return list(dict.fromkeys(found))
+        axes += [a.name for n, a in enumerate(stage.op.axes) if all(isinstance(x.indices[n], Const) for x in read)]
+    return list(dict.fromkeys(axes))
 
 
 def _nest(sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch:
-    """The transform in a nest of its own."""
+    """Schedule the transform in a nest of its own."""
     name, last = stage.name, stage.op.axes[-1]
     short = _written_out(sketch.state, stage)
     outer = [a.name for a in stage.op.axes[:-1] if a.name not in short]
@@ -230,7 +230,7 @@ def _nest(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Partia
 
 
 def _inside(sketch: PartialSketch, stage: Stage, reader: Stage, loop: str) -> PartialSketch:
-    """The transform computed for each tile and vector of its reader."""
+    """Compute the transform for each tile and vector of its reader."""
     name, last = stage.name, stage.op.axes[-1].name
     short = _written_out(sketch.state, stage)
     outer = [a.name for a in stage.op.axes[:-1] if a.name not in short]

@@ -1,13 +1,13 @@
-"""The GPU search space on one page. `sketches` does the following, in this order.
+"""The GPU search space: the order in which `sketches` applies its rules.
 
-1. `Inline`: cheap elementwise stages and data movement vanish into their readers.
+1. `Inline`: cheap elementwise stages and data movement are inlined into their readers.
 2. `RULES`: the stages are visited from the outputs to the inputs. For each stage the first rule that applies gives the
-   alternatives; no rule calls another one. Each alternative goes on to the next stage.
+   alternatives; no rule calls another one. Each alternative continues with the next stage.
 3. `_leftovers`: consumers that no reduction was fused to get a kernel of their own.
 
-Rules of a user go before these: `sketches(dag, target, rules=(MyRule(), *RULES))`. One that is here to be asked for:
+A user's rules go before these: `sketches(dag, target, rules=(MyRule(), *RULES))`. One rule is not in `RULES`:
 
-    AtomicSplit          parts of a long reduction meet by atomic updates, not always in the same order
+    AtomicSplit          parts of a long reduction are added up by atomic updates, in an order that varies
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from autosched.target import Target
 from autosched.te.dag import ComputeDAG
 from search_spaces.gpu.atomic import AtomicSplit
 from search_spaces.gpu.elementwise import Elementwise, FusedConsumer, Inline, own_nests
-from search_spaces.gpu.fused_row_reduction import ReducedProducts
+from search_spaces.gpu.fused_row_reduction import FusedRowReduction
 from search_spaces.gpu.matrices import MatrixTiling
-from search_spaces.gpu.online_softmax import OnlineProducts
-from search_spaces.gpu.online_threads import OnlineThreads
+from search_spaces.gpu.online_softmax import OnlineSoftmax
+from search_spaces.gpu.online_threads import OnlineSoftmaxByThreads
 from search_spaces.gpu.rows import PointReduction, RowReduction, RowValue, SplitTiledReduction, TeamReduction
 from search_spaces.gpu.tiling import MultiLevelTiling
 from search_spaces.gpu.warpgroups import WarpgroupTiling
@@ -28,25 +28,25 @@ from search_spaces.partial_sketch import PartialSketch, SketchContext, SketchRul
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (
-    # The stage is elementwise, and only a scheduled row reads it: computed by each reader, or kept in shared memory.
+    # The stage is elementwise, and only the rows of scheduled stages read it: recomputed by each, or in shared memory.
     RowValue(),
-    # It is elementwise, and a reduction will be fused to it: left alone, the rule for that reduction schedules both.
+    # It is elementwise and will be a reduction's fused consumer: skipped, the rule for that reduction schedules both.
     FusedConsumer(),
-    # A sum of products whose weights are a softmax of another one, on tensor cores: all in one kernel, and apart.
-    OnlineProducts(),
-    # A reduction along the columns of a product on tensor cores, for it alone: in one kernel, or in parts; and apart.
-    ReducedProducts(),
-    # A sum of products of matrices whose tiles a copy engine loads, by warpgroups; and as MatrixTiling.
+    # Attention on tensor cores: both products and the softmax in one kernel; and in several.
+    OnlineSoftmax(),
+    # A reduction along a product's columns on tensor cores, its only reader: one kernel, or in parts; and separate.
+    FusedRowReduction(),
+    # A product of matrices whose tiles a copy engine loads, by warpgroups; and MatrixTiling.
     WarpgroupTiling(),
-    # A sum of products of matrices, on tensor cores: blocks, warps, tiles of instructions; and as MultiLevelTiling.
+    # A product of matrices on tensor cores: blocks, warps, tiles of instructions; and MultiLevelTiling.
     MatrixTiling(),
-    # A sum of products whose weights are a softmax of another one, in any type: all in one kernel, and apart.
-    OnlineThreads(),
-    # A long reduction with reuse, few output tiles: as MultiLevelTiling; and tiles for parts, added up by a kernel.
+    # Attention in any type: both products and the softmax in one kernel; and in several.
+    OnlineSoftmaxByThreads(),
+    # A long reduction with reuse, few output tiles: MultiLevelTiling; and tiles for parts, added up by another kernel.
     SplitTiledReduction(),
-    # A reduction with reuse: blocks, threads, register tiles; operands through shared memory, filled ahead.
+    # A reduction with reuse: blocks, threads, register tiles; operands in shared memory, with multi-stage buffering.
     MultiLevelTiling(),
-    # A reduction that gives each row of an elementwise stage one value: a block for a row or a few, or a thread.
+    # A reduction that gives each row of an elementwise stage one value: a block for a row or several, or a thread.
     RowReduction(),
     # A reduction along contiguous data: the threads of a block share one point.
     TeamReduction(),
@@ -56,18 +56,18 @@ RULES: tuple[SketchRule, ...] = (
     Elementwise(),
 )
 
-MOST_SKETCHES = 24  # the kernels of a graph are independent: each needs its alternatives, not all combinations of them
+MOST_SKETCHES = 24  # the kernels of a graph are independent: each needs its alternatives, not all combinations
 
 
 def sketches(dag: ComputeDAG, target: Target, rules: tuple[SketchRule, ...] = RULES) -> tuple[Sketch, ...]:
-    """All sketches of a (collapsed) graph for a GPU; at least one for every graph."""
+    """Return all sketches of a (collapsed) graph for a GPU; at least one for every graph."""
     context = SketchContext(target, 1)
     done = grow(PartialSketch(initial_state(dag)), Inline(), rules, context, MOST_SKETCHES)
     return numbered([full.complete() for s in done for full in _leftovers(s)])
 
 
 def _leftovers(sketch: PartialSketch) -> list[PartialSketch]:
-    """Consumers that no reduction was fused to after all, in kernels of their own."""
+    """Give consumers that no reduction was fused to kernels of their own."""
     done = [sketch]
     for stage in sketch.state.stages:
         if stage.name not in sketch.done and stage.op.reducer is None and stage.at is None:

@@ -1,7 +1,7 @@
-"""Long reductions with few results, in parts; blocks add their parts to the result by atomic updates.
+"""Split reductions with atomic updates, for long reductions with few results.
 
-The order of the updates is not determined: sums of floats differ in their last bits from run to run. So this is for
-users who ask for it, `rules=(AtomicSplit(),)`. The rules of `RULES` combine the parts in a kernel of their own.
+The order of the updates is not determined: sums of floats differ in their last bits from run to run. So this is only
+used on request, `rules=(AtomicSplit(),)`. The rules of `RULES` combine the parts in a second kernel.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ START_THREADS = 128
 
 
 class AtomicSplit:
-    """What SplitTiledReduction and TeamReduction offer, and the same with atomic updates instead of a second kernel."""
+    """The alternatives of SplitTiledReduction and TeamReduction, and the same with atomic updates in one kernel."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         if atomic_operation(stage.op.reducer) is None or stage.op.guards:
@@ -46,39 +46,39 @@ class AtomicSplit:
 
 
 def _is_long_team(state: State, stage: Stage) -> bool:
-    """Whether the threads of a block share a point, and would take long for it."""
+    """Whether the threads of a block share a point, and the reduction is long."""
     few = points(stage) < MANY_POINTS and extent(team_axis(state, stage)) >= LONG_TEAM
     return few and not can_tile(state, stage) and can_share_point(state, stage)
 
 
 def _atomic_teams(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-    found, axis = [], team_axis(sketch.state, stage)
+    alternatives, axis = [], team_axis(sketch.state, stage)
     for parts in TEAM_PARTS:
         split, partial = _split(sketch, stage, axis, parts)
         new = reduce_by_team(split, partial, f"{axis.name}.i", context, note=f"atomic{parts}")
-        found.append(new.apply(Atomic(stage.name)))
-    return found
+        alternatives.append(new.apply(Atomic(stage.name)))
+    return alternatives
 
 
 def _atomic_tiles(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-    found, axis = [], max(stage.op.reduce_axes, key=size)
+    alternatives, axis = [], max(stage.op.reduce_axes, key=size)
     for parts in parts_of_tiles(stage, axis):
         split, partial = _split(sketch, stage, axis, parts)
         for plan in [p for p in plans(split, partial) if p.shared][:2] or [Plan()]:
             new = tile_reduction(split, partial, plan, context).apply(Atomic(stage.name))
-            found.append(new.finish(note=f"atomic{parts}"))
-    return found
+            alternatives.append(new.finish(note=f"atomic{parts}"))
+    return alternatives
 
 
 def _split(sketch: PartialSketch, stage: Stage, axis: StageAxis, parts: int) -> tuple[PartialSketch, Stage]:
-    """The reduction in parts, and the stage that computes them; the stage itself only writes start values."""
+    """Return the reduction in parts, and the stage that computes them; the stage itself only writes initial values."""
     sketch = sketch.apply(Rfactor(stage.name, axis.name, -(-size(axis) // parts), "outer"))
     sketch = _start(sketch, stage.name, stage.op.axes).finish(stage.name)
     return sketch, sketch.state.stage(f"{stage.name}.rf")
 
 
 def _start(sketch: PartialSketch, stage: str, axes: tuple[StageAxis, ...]) -> PartialSketch:
-    """The stage with a thread for each start value."""
+    """Schedule the stage with a thread for each initial value."""
     if not axes:
         return sketch
     *rows, last = axes

@@ -1,9 +1,9 @@
-"""Operands of a sum of products with their channels as neighbours, in whole pieces of memory.
+"""Channel packing: operands of a sum of products with adjacent channels, padded to whole vectors.
 
-Channels are the longest reduction axis that is alone in a dimension of each operand. Where that is not the last one, as
-of images with channels first, a kernel before makes a copy in which it is; of weights that is done ahead. Where a row
-of them is no whole pieces, as of images of three channels, it goes on with zeros: pieces are what a thread copies at a
-time, or of warpgroups, which copy nothing themselves, what an instruction takes of k.
+Channels are the longest reduction axis that is alone in a dimension of each operand. Where that is not the last
+dimension, as of images with channels first, a kernel before makes a transposed copy; of weights it is made at load
+time. Where a row of channels is not a whole number of vectors, as of images of three channels, it is padded with zeros.
+A vector is the unit of a thread's copy; for warpgroups, which copy nothing themselves, the k of an instruction.
 """
 
 from __future__ import annotations
@@ -24,40 +24,42 @@ from search_spaces.gpu.shared import private_producers
 from search_spaces.gpu.thread_binding import size
 from search_spaces.partial_sketch import PartialSketch
 
-PIECE = 8  # bytes that a copy moves at a time, or more
-TURNED = "turned"  # ends the names of copies with their dimensions in another order
+COPY_BYTES = 8  # the least bytes that a copy moves at a time
+PERMUTED_TAG = "turned"  # suffix of the copies with permuted dimensions
 
 
 def with_channels_last(sketch: PartialSketch, name: str, row: MatrixIntrinsic) -> PartialSketch | None:
-    """The sketch with such copies for the sum of products `name`; None where none is needed, or no axis is alone. What
-    makes an operand for this stage alone is computed in its copy."""
+    """Return the sketch with such copies for the sum of products `name`, each computed with its private producers.
+
+    None where no copy is needed, or no axis is alone in a dimension.
+    """
     channels = _channels(sketch.state.stage(name))
     if channels is None:
         return None
-    made = sketch
+    arranged = sketch
     for load in _operands(sketch.state.stage(name)):
-        made = _turned(made, made.state.stage(name), load, channels, row)
-    longer = _longer(made.state, made.state.stage(name), channels, row)
-    if longer is not None:
-        made = made.apply(Lengthen(name, channels.name, longer))
-        for load in _operands(made.state.stage(name)):
-            made = _with_makers(made, load.buffer)
-    if made is sketch:
+        arranged = _with_permuted_copy(arranged, arranged.state.stage(name), load, channels, row)
+    padded = _padded_channels(arranged.state, arranged.state.stage(name), channels, row)
+    if padded is not None:
+        arranged = arranged.apply(Lengthen(name, channels.name, padded))
+        for load in _operands(arranged.state.stage(name)):
+            arranged = _with_inlined_producers(arranged, load.buffer)
+    if arranged is sketch:
         return None
-    for load in _operands(made.state.stage(name)):
-        is_new = all(s.name != load.buffer for s in sketch.state.stages) and made.state.producer(load.buffer)
-        if is_new and channels.var in free_vars(load.indices[-1]):  # others are made where they are copied
-            made = own_nests(made, made.state.stage(load.buffer))[0]
-    return made
+    for load in _operands(arranged.state.stage(name)):
+        is_new = all(s.name != load.buffer for s in sketch.state.stages) and arranged.state.producer(load.buffer)
+        if is_new and channels.var in free_vars(load.indices[-1]):  # other producers are computed in the copy
+            arranged = own_nests(arranged, arranged.state.stage(load.buffer))[0]
+    return arranged
 
 
 def with_whole_channels(sketch: PartialSketch, name: str, row: MatrixIntrinsic) -> PartialSketch | None:
-    """The sketch in which channels are whole pieces, of operands that are meant to be computed where they are copied;
-    None where they are so, or cannot be."""
+    """Return the sketch with channels padded to whole vectors, for operands that are computed where they are copied;
+    None where they need no padding, or cannot be padded."""
     stage = sketch.state.stage(name)
     channels = _channels(stage)
-    longer = None if channels is None else _longer(sketch.state, stage, channels, row)
-    return None if channels is None or longer is None else sketch.apply(Lengthen(name, channels.name, longer))
+    padded = None if channels is None else _padded_channels(sketch.state, stage, channels, row)
+    return None if channels is None or padded is None else sketch.apply(Lengthen(name, channels.name, padded))
 
 
 def _operands(stage: Stage) -> tuple[Load, Load]:
@@ -67,13 +69,13 @@ def _operands(stage: Stage) -> tuple[Load, Load]:
 
 
 def _channels(stage: Stage) -> StageAxis | None:
-    """The longest reduction axis that steps from element to element in a dimension of each operand, where nothing else
-    moves that dimension but what moves both operands; None where there is none."""
+    """Return the longest reduction axis that has stride 1 in a dimension of each operand, which otherwise only axes of
+    both operands index; None where there is none."""
     pair = _operands(stage)
     moved = [frozenset[Var]().union(*map(free_vars, load.indices)) for load in pair]
     both = (moved[0] & moved[1]) - {a.var for a in stage.op.reduce_axes}
-    found = [a for a in stage.op.reduce_axes if all(_is_alone(x, a.var, both) for x in pair)]
-    return max(reversed(found), key=size, default=None)
+    axes = [a for a in stage.op.reduce_axes if all(_is_alone(x, a.var, both) for x in pair)]
+    return max(reversed(axes), key=size, default=None)
 
 
 def _is_alone(load: Load, var: Var, both: Set[Var]) -> bool:
@@ -85,11 +87,11 @@ def _dim_of(load: Load, axis: StageAxis) -> int:
     return next(n for n, i in enumerate(load.indices) if axis.var in free_vars(i))
 
 
-def _turned(
+def _with_permuted_copy(
     sketch: PartialSketch, stage: Stage, load: Load, channels: StageAxis, row: MatrixIntrinsic
 ) -> PartialSketch:
-    """The operand read from a copy with channels last, unless it is so or may lie across; rows that the copy engine
-    refuses may not."""
+    """Read the operand from a copy with channels last, unless they are last or it may be read transposed, which needs
+    rows that the copy engine can load."""
     dim, last = _dim_of(load, channels), len(load.indices) - 1
     is_across = row.can_lie_across and load.indices[last] in [a.var for a in stage.op.axes]
     if dim == last or (
@@ -97,29 +99,29 @@ def _turned(
     ):
         return sketch
     order = (*(d for d in range(last + 1) if d != dim), dim)
-    step = CacheRead(load.buffer, stage.name, TURNED, order)
-    return _with_makers(sketch.apply(step), f"{load.buffer}.{TURNED}")
+    step = CacheRead(load.buffer, stage.name, PERMUTED_TAG, order)
+    return _with_inlined_producers(sketch.apply(step), f"{load.buffer}.{PERMUTED_TAG}")
 
 
 def _shape(state: State, load: Load) -> list[int]:
     return [int(e.value) for e in shape_of_buffer(state, load.buffer) if isinstance(e, Const)]
 
 
-def _with_makers(sketch: PartialSketch, copy: str) -> PartialSketch:
-    """What makes the elements for the copy alone computed in it."""
+def _with_inlined_producers(sketch: PartialSketch, copy: str) -> PartialSketch:
+    """Inline the private producers of the copy's source into the copy."""
     stage = sketch.state.stage(copy)
     makers = private_producers(sketch, stage, stage.op.loads[0].buffer)
     return sketch.apply(*(ComputeInline(x.name) for x in makers))
 
 
-def _longer(state: State, stage: Stage, channels: StageAxis, row: MatrixIntrinsic) -> int | None:
-    """The channels in whole pieces, where nothing but they is in a dimension of each operand, and they are all of it;
-    None where they are so already, or would be more than twice as many by warpgroups."""
+def _padded_channels(state: State, stage: Stage, channels: StageAxis, row: MatrixIntrinsic) -> int | None:
+    """Return the channels padded to whole vectors, where they alone index a whole dimension of each operand; None where
+    they need no padding, or warpgroups would have more than twice as many."""
     pair = _operands(stage)
     dims = [_dim_of(load, channels) for load in pair]
     is_all = [shape_of_buffer(state, x.buffer)[d] is channels.extent for x, d in zip(pair, dims, strict=True)]
     is_alone = [x.indices[d] is channels.var for x, d in zip(pair, dims, strict=True)]
-    piece = row.k if row.warps > 1 else PIECE // DTYPES[pair[0].dtype].nbytes
+    piece = row.k if row.warps > 1 else COPY_BYTES // DTYPES[pair[0].dtype].nbytes
     longer = -(-size(channels) // piece) * piece
     is_worth = row.warps == 1 or longer <= 2 * size(channels)
     return longer if all(is_all) and all(is_alone) and longer > size(channels) and is_worth else None

@@ -1,7 +1,7 @@
-"""Reductions of products of bytes by the instruction that adds up four of them (`ir/instructions/dots.py`).
+"""Dot-product instructions for reductions of products of bytes (`ir/instructions/dots.py`).
 
-Its operands are words of four bytes that are neighbours along the reduction. Where they lie so in memory they are read
-as they lie; otherwise a kernel before this one stores them so.
+Their operands are words of four bytes that are adjacent along the reduction. Operands that are stored so are read
+unpacked; others are packed by a kernel before this one.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from search_spaces.partial_sketch import PartialSketch
 
 
 def in_dots(sketch: PartialSketch, stage: Stage) -> PartialSketch | None:
-    """The sketch with words for the operands of the stage, None where no instruction adds up their products."""
+    """Return the sketch with words for the operands of the stage; None where no instruction adds up their products."""
     step = _tensorization(sketch.state, stage)
     if step is None:
         return None
     before = {s.name for s in sketch.state.stages}
     sketch = sketch.apply(step)
-    for made in [s for s in sketch.state.stages if s.name not in before]:
-        sketch = own_nests(sketch, made)[-1]  # as it is read, by way of no other memory
+    for packed in [s for s in sketch.state.stages if s.name not in before]:
+        sketch = own_nests(sketch, packed)[-1]  # without a shared tile
     return sketch
 
 

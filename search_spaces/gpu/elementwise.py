@@ -1,8 +1,8 @@
-"""Stages without a reduction.
+"""Rules for stages without a reduction.
 
-Inline         everything cheap vanishes into its readers, unless a tiled reduction reads it (Ansor's R2)
-FusedConsumer  an elementwise stage that a reduction will be fused to waits for that reduction's rule
-Elementwise    the rest: threads along the last axis, vectors innermost; a transposed read through shared memory
+Inline         inlines everything cheap into its readers, unless a tiled reduction reads it (Ansor's R2)
+FusedConsumer  leaves an elementwise stage that a reduction will be fused to for that reduction's rule
+Elementwise    all others: threads along the last axis, vectors innermost; a transposed read through shared memory
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from search_spaces.fusion import (
     is_copy,
     is_expensive,
     is_too_large_inlined,
+    permuted_consumer,
     switch_axes,
-    turned_consumer,
     would_lose_switch,
 )
 from search_spaces.gpu import domains
 from search_spaces.gpu.thread_binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.partial_sketch import PartialSketch, SketchContext
 
-SHORT = 16  # elements of a last axis that leaves the threads of a block to the one before
-MOST_NODES = 64  # a larger expression is not computed again for each of several readers
+SHORT = 16  # elements of a last axis up to which threads run along the axis before it
+MOST_NODES = 64  # nodes of an expression up to which each of several readers may recompute it
 
 
 class Inline:
@@ -68,7 +68,7 @@ class Inline:
 
 
 class FusedConsumer:
-    """An elementwise stage that a reduction will be fused to: that reduction's rule schedules both."""
+    """An elementwise stage that is a reduction's fused consumer: that reduction's rule schedules both."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return stage.op.reducer is None and any(_waits_for(sketch.state, s, stage) for s in sketch.state.stages)
@@ -82,19 +82,19 @@ def _waits_for(state: State, producer: Stage, stage: Stage) -> bool:
         return False
     if fused_consumer(state, producer) is stage:
         return True
-    if turned_consumer(state, producer) is stage and weighted_sum(state, producer) is not None:
+    if permuted_consumer(state, producer) is stage and weighted_sum(state, producer) is not None:
         return True
     return not has_reuse(producer, reads_of(state, producer)) and shares_leading_axes(producer, stage)
 
 
 def shares_leading_axes(producer: Stage, consumer: Stage) -> bool:
-    """Whether the producer has fewer axes, as long as the consumer's leading ones; axes of length 1 do not count."""
+    """Whether the producer's axes equal the consumer's leading axes; axes of length 1 do not count."""
     own = [size(a) for a in producer.op.axes if size(a) > 1]
     return len(own) < len(consumer.op.axes) and own == [size(a) for a in consumer.op.axes[: len(own)]]
 
 
 class Elementwise:
-    """A kernel of its own."""
+    """An elementwise stage in a kernel of its own."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return stage.op.reducer is None
@@ -104,7 +104,7 @@ class Elementwise:
 
 
 def own_nests(sketch: PartialSketch, stage: Stage) -> list[PartialSketch]:
-    """The stage in a kernel of its own; a transposed read through a tile in shared memory, or directly."""
+    """Return the stage in a kernel of its own; a transposed read also through a tile in shared memory."""
     note = "" if sketch.state.is_output(stage) else f"{stage.name}@root"
     if not stage.op.axes:
         return [sketch.finish(stage.name, note=note)]
@@ -123,8 +123,8 @@ def _last(stage: Stage) -> str:
 
 
 def _plain(sketch: PartialSketch, stage: Stage) -> PartialSketch:
-    """Threads x along the last axis, y along the one before, more of them where that is short; switch axes unrolled,
-    vectors innermost."""
+    """Bind threads x along the last axis, y along the one before, more of them where the last is short; switch axes are
+    unrolled, vectors innermost."""
     name = stage.name
     *others, last = stage.op.axes
     short = [a for a in others if a.name in switch_axes(stage)]
@@ -153,12 +153,12 @@ def _plain(sketch: PartialSketch, stage: Stage) -> PartialSketch:
 
 
 def narrowest(stage: Stage) -> int:
-    """Bytes of the smallest elements that the stage writes or reads."""
+    """Return the bytes of the smallest elements that the stage writes or reads."""
     return min(DTYPES[d].nbytes for d in (*stage.op.dtypes, *(x.dtype for x in stage.op.loads)))
 
 
 def _transposed_axis(sketch: PartialSketch, stage: Stage) -> str | None:
-    """An outer axis along which some read is contiguous while the written axis is not."""
+    """Return an outer axis along which a read is contiguous while the written axis is not; None if there is none."""
     if switch_axes(stage):
         return None
     for read in reads_of(sketch.state, stage):
@@ -171,12 +171,12 @@ def _transposed_axis(sketch: PartialSketch, stage: Stage) -> str | None:
 
 
 def _is_alone(read: Read, sketch: PartialSketch, stage: Stage) -> bool:
-    """Whether this is the stage's only read of that buffer, and not an indirect one."""
+    """Whether this is the stage's only read of that buffer, and not indirect."""
     return not read.is_indirect and sum(r.load.buffer == read.load.buffer for r in reads_of(sketch.state, stage)) == 1
 
 
 def _tiled(sketch: PartialSketch, stage: Stage, across: str) -> PartialSketch:
-    """Square-like tiles: threads x along the last axis, threads y and a few strided points along `across`."""
+    """Tile in about square tiles: threads x along the last axis, threads y and a few strided points along `across`."""
     name, last = stage.name, stage.op.axes[-1]
     group = f"{name}.{across}"
     length = size(stage.op.axis(across))
@@ -200,7 +200,7 @@ def _tiled(sketch: PartialSketch, stage: Stage, across: str) -> PartialSketch:
 
 
 def _through_shared(sketch: PartialSketch, stage: str, read: Read) -> PartialSketch:
-    """The read through a shared tile, filled along its contiguous axis; padding avoids bank conflicts of columns."""
+    """Read through a shared tile, filled along the read's contiguous axis; padding avoids bank conflicts of columns."""
     buffer = read.load.buffer
     tag = f"{stage}.shared" if sketch.state.taken(f"{buffer}.shared") else "shared"
     copy = f"{buffer}.{tag}"

@@ -1,14 +1,15 @@
-"""Reductions along the columns of a product of matrices where the product is, on tensor cores: sums of squares of rows,
-their maxima, what a loss or a norm needs of them. The product is never stored.
+"""Fused row reductions: reductions along the columns of a matrix product in its kernel, on tensor cores.
+
+Sums of squares of rows, their maxima, or the row statistics of a loss or a norm. The product is never stored.
 
     blocks m.0, parts.0:  warps m.1 by parts.1 (z):  lanes of a warp, 8 along m (y) by 4 along a part's columns (x)
       the product as in `matrices.py`, in registers: m.2 by j.0 tiles of 16 by 8
       each thread reduces its columns of a tile row, the four lanes of a row by shuffles, and the first one writes
 
-What is asked is whether all that is read of the product is its element at the row and the column of the reduction, with
-elementwise work in between at most, by nobody else. One warp has all columns where they are few; or each has a part of
-them, and what the parts give is combined by another kernel, always in the same order. Where warpgroups can do the
-product (`warpgroups.py`), the same is offered with these: a block then has the columns of one part.
+The rule applies if the reduction reads the product only at its row and column, possibly through elementwise stages, and
+nothing else reads either. One warp has all columns where they are few; or each has a part of them, and another kernel
+combines the parts, always in the same order. Where warpgroups can compute the product (`warpgroups.py`), they are
+offered as well: a block then has the columns of one part.
 """
 
 from __future__ import annotations
@@ -30,31 +31,30 @@ from search_spaces.gpu.warpgroups import TiledProduct, in_ring, products_of
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext
 from search_spaces.space import SketchParam
 
-LENGTHS = tuple(ACROSS * NEIGHBOURS * n for n in (1, 2, 4, 8, 16))  # columns that a warp has of its rows
-GROUP_LENGTHS = tuple(ACROSS * NEIGHBOURS * n for n in domains.GROUP_COLUMNS)  # those of a warpgroup
+LENGTHS = tuple(ACROSS * NEIGHBOURS * n for n in (1, 2, 4, 8, 16))  # columns of a warp
+GROUP_LENGTHS = tuple(ACROSS * NEIGHBOURS * n for n in domains.GROUP_COLUMNS)  # columns of a warpgroup
 
 
-class ReducedProducts:
-    """The reduction where the product is; then what other rules do with it, for a product that is stored."""
+class FusedRowReduction:
+    """The reduction in the product's kernel; then the other rules' alternatives, for a product that is stored."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        return _reduced(sketch, stage, context) is not None
+        return _match_product(sketch, stage, context) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
-        found = _reduced(sketch, stage, context)
-        assert found is not None
-        here: list[Alternative] = []
-        for group in products_of(found.sketch, found.stage, context):
+        matrices = _match_product(sketch, stage, context)
+        assert matrices is not None
+        fused: list[Alternative] = []
+        for group in products_of(matrices.sketch, matrices.stage, context):
             parts = _parts(group.sketch, stage.name, GROUP_LENGTHS)
-            here += [partial(_by_warpgroups, group, p, context) for p in parts if p.is_in_spans]
-        here += [partial(_by_warps, found, p, context) for p in _parts(found.sketch, stage.name, LENGTHS)]
-        return [*here, *reduction_alternatives(sketch, stage, context)]
+            fused += [partial(_by_warpgroups, group, p, context) for p in parts if p.is_in_spans]
+        fused += [partial(_by_warps, matrices, p, context) for p in _parts(matrices.sketch, stage.name, LENGTHS)]
+        return [*fused, *reduction_alternatives(sketch, stage, context)]
 
 
 @dataclass(frozen=True)
-class _Part:
-    """A sketch, the reduction in it whose loops are bound, and the axis that numbers parts of the columns, if these are
-    reduced in parts."""
+class _RowReduction:
+    """A sketch, its reduction whose loops will be bound, and the axis that numbers parts of the columns, or None."""
 
     sketch: PartialSketch
     stage: Stage
@@ -66,65 +66,67 @@ class _Part:
 
     @property
     def is_in_spans(self) -> bool:
-        """Whether the copy engine loads rows of as many columns, whichever way they lie."""
+        """Whether the columns of each part are rows that the copy engine can load, transposed or not."""
         return self.parts is not None or size(self.stage.op.reduce_axes[0]) % GROUP_LENGTHS[0] == 0
 
     def rows(self, product: Stage, rows: StageAxis) -> StageAxis:
-        """The axis that is the rows of the product."""
-        [place] = {x.indices for x in self.stage.op.loads_from(*product.op.buffers)}
-        return next(a for a in self.stage.op.axes if a.var is place[product.op.axes.index(rows)])
+        """Return the axis of the reduction that is the rows of the product."""
+        [indices] = {x.indices for x in self.stage.op.loads_from(*product.op.buffers)}
+        return next(a for a in self.stage.op.axes if a.var is indices[product.op.axes.index(rows)])
 
     def others(self, rows: StageAxis) -> list[StageAxis]:
         return [a for a in self.stage.op.axes if a is not rows and a is not self.parts]
 
 
-def _parts(sketch: PartialSketch, name: str, lengths: tuple[int, ...]) -> list[_Part]:
-    """The reduction over all columns where they are no more than the longest of `lengths`, and in parts of such, which
+def _parts(sketch: PartialSketch, name: str, lengths: tuple[int, ...]) -> list[_RowReduction]:
+    """Return the reduction over all columns, if at most the longest of `lengths`, and in parts of these lengths, which
     another kernel combines."""
     stage = sketch.state.stage(name)
     columns = stage.op.reduce_axes[0]
-    found = [_Part(sketch, stage, None)] if size(columns) <= lengths[-1] else []
+    reductions = [_RowReduction(sketch, stage, None)] if size(columns) <= lengths[-1] else []
     shorter = tuple(n for n in lengths if n < size(columns))
     if shorter:
         length = SketchParam(f"{name}.{columns.name}.b", shorter, "tile")
-        split, made = split_reduction(sketch.with_params([length]), stage, columns, length.name)
-        part = split.state.stage(made)
-        found.append(_Part(split, part, part.op.axes[0]))
-    return found
+        split, name_of_parts = split_reduction(sketch.with_params([length]), stage, columns, length.name)
+        partial_stage = split.state.stage(name_of_parts)
+        reductions.append(_RowReduction(split, partial_stage, partial_stage.op.axes[0]))
+    return reductions
 
 
-def _reduced(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Matrices | None:
-    """The product whose columns the stage reduces, in a sketch in which nothing is between the two."""
+def _match_product(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Matrices | None:
+    """Return the product whose columns the stage reduces, with the stages between inlined; None if there is none."""
     op = stage.op
     if op.reducer is None or (len(op.body), len(op.reduce_axes)) != (1, 1) or op.guards or stage.at is not None:
         return None
-    sketch = _joined(sketch, stage.name)
+    sketch = _with_inlined_producers(sketch, stage.name)
     state, op = sketch.state, sketch.state.stage(stage.name).op
     columns, points = op.reduce_axes[0].var, {a.var for a in op.axes}
     makers = [m for b in dict.fromkeys(x.buffer for x in op.loads) if (m := state.producer(b)) is not None]
-    found = [p for m in makers if _is_private(state, m) and (p := matrix_product(sketch, m.name, context)) is not None]
-    if len(found) != 1:
+    products = [
+        p for m in makers if _is_private(state, m) and (p := matrix_product(sketch, m.name, context)) is not None
+    ]
+    if len(products) != 1:
         return None
-    read = list(dict.fromkeys(op.loads_from(*found[0].stage.op.buffers)))
-    place = read[0].indices
-    is_row = len(read) == 1 and place[-1] is columns and len(place) == len(points) + 1 and {*place[:-1]} == points
-    return found[0] if is_row else None
+    read = list(dict.fromkeys(op.loads_from(*products[0].stage.op.buffers)))
+    indices = read[0].indices
+    is_row = len(read) == 1 and indices[-1] is columns and len(indices) == len(points) + 1 and {*indices[:-1]} == points
+    return products[0] if is_row else None
 
 
-def _joined(sketch: PartialSketch, name: str) -> PartialSketch:
-    """The stage with the elementwise work that is done for it alone on results of reductions."""
+def _with_inlined_producers(sketch: PartialSketch, name: str) -> PartialSketch:
+    """Inline the elementwise stages between reductions and the stage that only it reads."""
     while True:
         state, op = sketch.state, sketch.state.stage(name).op
         column = op.reduce_axes[0].var
-        made = (_maker(sketch, x) for x in op.loads if any(column in free_vars(i) for i in x.indices))
-        between = next((m for m in made if m is not None and _is_of_reduction(state, m)), None)
+        producers = (_private_producer(sketch, x) for x in op.loads if any(column in free_vars(i) for i in x.indices))
+        between = next((m for m in producers if m is not None and _is_of_reduction(state, m)), None)
         if between is None:
             return sketch
         sketch = sketch.apply(ComputeInline(between.name))
 
 
-def _maker(sketch: PartialSketch, load: Load) -> Stage | None:
-    """The elementwise stage that makes what is read, for this reader alone."""
+def _private_producer(sketch: PartialSketch, load: Load) -> Stage | None:
+    """Return the elementwise stage that computes the loaded buffer for this reader alone; None if there is none."""
     maker = sketch.state.producer(load.buffer)
     is_free = maker is not None and maker.op.reducer is None and maker.name not in sketch.done
     return maker if maker is not None and is_free and _is_private(sketch.state, maker) else None
@@ -139,44 +141,52 @@ def _is_of_reduction(state: State, stage: Stage) -> bool:
     return any(m.op.reducer is not None or _is_of_reduction(state, m) for m in makers)
 
 
-def _by_warps(found: Matrices, part: _Part, context: SketchContext) -> PartialSketch:
-    """Blocks, warps along the rows and along parts, the lanes of a warp, and tiles with a thread's points."""
-    name, rows, columns = part.stage.name, part.rows(found.stage, found.product.rows), part.stage.op.reduce_axes[0]
+def _by_warps(matrices: Matrices, reduction: _RowReduction, context: SketchContext) -> PartialSketch:
+    """Bind blocks, warps along the rows and along parts, the lanes of a warp, and tiles with a thread's points."""
+    name, rows, columns = (
+        reduction.stage.name,
+        reduction.rows(matrices.stage, matrices.product.rows),
+        reduction.stage.op.reduce_axes[0],
+    )
     group, tiles = f"{name}.{rows.name}", -(-size(rows) // (HALVES * DOWN))
     params = [domains.warps(f"{group}.w", tiles, group), domains.matrix_tiles(f"{group}.s", tiles, group)]
     m, n = ([f"{a.name}.{level}" for level in range(5)] for a in (rows, columns))
-    others = part.others(rows)
+    others = reduction.others(rows)
     steps: list[Step] = [
         Split(name, rows.name, (*(p.name for p in params), HALVES, DOWN)),
         Split(name, columns.name, (ACROSS, NEIGHBOURS)),
     ]
     blocks, warps, extents = [*(a.name for a in others), m[0]], [m[1]], [size(a) for a in (*others, rows)]
-    if part.parts is not None:
-        number = part.parts.name
+    if reduction.parts is not None:
+        number = reduction.parts.name
         params.append(domains.warps(f"{name}.{number}.w", domains.MOST_WARPS, f"{name}.{number}"))
         steps.append(Split(name, number, (params[-1].name,)))
-        blocks, warps, extents = [*blocks, f"{number}.0"], [*warps, f"{number}.1"], [*extents, size(part.parts)]
+        blocks, warps, extents = [*blocks, f"{number}.0"], [*warps, f"{number}.1"], [*extents, size(reduction.parts)]
     inner = (m[2], n[0], m[3], n[2])
     steps.append(Reorder(name, (*blocks, *warps, m[4], n[1], *inner)))
     steps += [Fuse(name, tuple(warps))] if len(warps) > 1 else []
     steps += bind_blocks(name, blocks, extents)
     steps += [Bind(name, "@".join(warps), "threadIdx.z"), Bind(name, m[4], "threadIdx.y")]
     steps += [*(Unroll(name, x) for x in inner), AcrossLanes(name, n[1])]
-    sketch = part.sketch.with_params(params).apply(*steps)
-    return multiplied(sketch, found, name, found.name, True, context).finish(note=part.note)
+    sketch = reduction.sketch.with_params(params).apply(*steps)
+    return multiplied(sketch, matrices, name, matrices.name, True, context).finish(note=reduction.note)
 
 
-def _by_warpgroups(found: TiledProduct, part: _Part, context: SketchContext) -> PartialSketch:
-    """Blocks, one for each part, warpgroups along the rows, their threads, and tiles with a thread's points."""
-    product = found.sketch.state.stage(found.name)
-    name, rows, columns = part.stage.name, part.rows(product, found.product.rows), part.stage.op.reduce_axes[0]
+def _by_warpgroups(tiled: TiledProduct, reduction: _RowReduction, context: SketchContext) -> PartialSketch:
+    """Bind blocks, one for each part, warpgroups along the rows, their threads, and tiles with a thread's points."""
+    product = tiled.sketch.state.stage(tiled.name)
+    name, rows, columns = (
+        reduction.stage.name,
+        reduction.rows(product, tiled.product.rows),
+        reduction.stage.op.reduce_axes[0],
+    )
     group, tiles = f"{name}.{rows.name}", -(-size(rows) // (WARPS * HALVES * DOWN))
     params = [domains.warpgroups(f"{group}.g", tiles, group), domains.group_tiles(f"{group}.s", tiles, group)]
     m, n = ([f"{a.name}.{level}" for level in range(6)] for a in (rows, columns))
-    others, numbers = part.others(rows), [] if part.parts is None else [part.parts]
+    others, numbers = reduction.others(rows), [] if reduction.parts is None else [reduction.parts]
     blocks = [*(a.name for a in others), m[0], *(a.name for a in numbers)]
     inner = (m[2], n[0], m[4], n[2])
-    sketch = part.sketch.with_params(params).apply(
+    sketch = reduction.sketch.with_params(params).apply(
         Split(name, rows.name, (*(p.name for p in params), WARPS, HALVES, DOWN)),
         Split(name, columns.name, (ACROSS, NEIGHBOURS)),
         Reorder(name, (*blocks, m[1], m[3], m[5], n[1], *inner)),
@@ -187,6 +197,6 @@ def _by_warpgroups(found: TiledProduct, part: _Part, context: SketchContext) -> 
         *(Unroll(name, x) for x in inner),
         AcrossLanes(name, n[1]),
     )
-    sketch = in_ring(sketch, found, name, found.name, context)
-    how = f"{found.name}:{found.row.name}{'-copied' * found.by_threads}"
-    return sketch.finish(name, found.name, note=how).finish(note=part.note)
+    sketch = in_ring(sketch, tiled, name, tiled.name, context)
+    how = f"{tiled.name}:{tiled.row.name}{'-copied' * tiled.by_threads}"
+    return sketch.finish(name, tiled.name, note=how).finish(note=reduction.note)

@@ -6,14 +6,14 @@
           k.1 unrolled:  the warp's tiles times 16 of k, one operation
       the consumer (the fused one, or the copy out) writes the points
 
-What is asked is whether a reduction is a sum of products of two operands of 16 or 8 bits, each with axes of its own,
-and all of the reduction's in common. Where these are more than a row, a column and k, as in a convolution, they become
-so (`autosched/schedule/steps/matricize.py`), and the copies gather what lies in windows, zeros of a border with it.
-Either may lie along k or across it; shared copies of 8 bits lie along k, and the elements of windows are neighbours
-along channels alone (`channels.py`). Tiles that reach beyond an axis are multiplied as well: shared copies are zero
-there, and what is outside is not written.
+The rule applies to sums of products of two operands of 16 or 8 bits, each with axes of its own, and all of the
+reduction's in common. Operands with more axes than a row, a column and k, as of a convolution, become matrices
+(`autosched/schedule/steps/matricize.py`): the copies gather the windows, zeros of the padding included. Either operand
+may be contiguous along k or across it; shared copies of 8 bits are contiguous along k, and the elements of windows
+along channels alone (`channel_packing.py`). Tiles that extend beyond an axis are multiplied as well: shared copies are
+zero there, and results outside are not written.
 
-A long reduction with few tiles is offered in parts as well, each in blocks of its own, which another kernel adds up.
+A long reduction with few tiles is also offered in parts, each in blocks of its own, which another kernel adds up.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from search_spaces.gpu.tiling import is_large, rastered, tiled_alternatives
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer, noted
 
 ROWS = HALVES * DOWN  # of an instruction
-LEAST_SHARE = 8  # of the points of an instruction's tile, one in so many has to exist
+LEAST_SHARE = 8  # at least one in so many points of an instruction's tile has to exist
 
 
 class MatrixTiling:
-    """Sums of products that warps can do; the tiles of `MultiLevelTiling`, where a thread is for itself, come after."""
+    """Products by warps on tensor cores; then the alternatives of `MultiLevelTiling`, whose threads are independent."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return in_matrices(sketch, stage, context) is not None
@@ -52,8 +52,10 @@ class MatrixTiling:
 
 @dataclass(frozen=True)
 class Matrices:
-    """A sketch in which the stage `name` is a product of two matrices that warps can do; `gathers`: the stages that
-    bring windows of an operand into a matrix, for it alone."""
+    """A sketch in which the stage `name` is a product of two matrices that warps can compute.
+
+    `gathers`: the stages that gather windows of an operand into a matrix, for this product alone.
+    """
 
     sketch: PartialSketch
     name: str
@@ -67,52 +69,52 @@ class Matrices:
 
     @property
     def steps(self) -> int:
-        """Instructions along k."""
+        """The number of instructions along k."""
         return -(-size(self.product.depth) // self.row.k)
 
     def makers(self, load: Load, fold: bool) -> list[Stage]:
-        """The stages that are computed where an operand is copied, last ones first: what gathers it, and with `fold`
-        what makes its elements."""
+        """Return the stages that are computed where an operand is copied, last ones first: those that gather it, and
+        with `fold` its private producers."""
         first = [x for x in self.sketch.state.stages if x.name in self.gathers and load.buffer in x.op.buffers]
         reader, read = (first[0], first[0].op.loads[0].buffer) if first else (self.stage, load.buffer)
         return [*first, *(private_producers(self.sketch, reader, read) if fold else [])]
 
 
 def matrix_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
-    """The product by warps, whole and in parts of k, and without."""
+    """Return the product by warps, whole and in parts of k, and the alternatives without tensor cores."""
     read = (r.load.buffer for r in reads_of(sketch.state, stage))
     is_fed = any(private_producer(sketch, stage, b) is not None for b in read)
-    found = in_matrices(sketch, stage, context)
-    assert found is not None
+    matrices = in_matrices(sketch, stage, context)
+    assert matrices is not None
     folds = (True, False) if is_fed else (True,)
-    whole: list[Alternative] = [partial(_by_warps, found, fold, context) for fold in folds]
-    arranged = with_channels_last(sketch, stage.name, found.row)
+    whole: list[Alternative] = [partial(_by_warps, matrices, fold, context) for fold in folds]
+    arranged = with_channels_last(sketch, stage.name, matrices.row)
     if arranged is not None:
-        found = in_matrices(arranged, arranged.state.stage(stage.name), context) or found
-        whole.append(partial(_by_warps, found, True, context))
-    is_long = can_split_tiles(found.sketch.state, found.stage)
+        matrices = in_matrices(arranged, arranged.state.stage(stage.name), context) or matrices
+        whole.append(partial(_by_warps, matrices, True, context))
+    is_long = can_split_tiles(matrices.sketch.state, matrices.stage)
     alone = split_tiled_alternatives if can_split_tiles(sketch.state, stage) else tiled_alternatives
-    return [*whole, *(_in_parts(found, context) if is_long else []), *alone(sketch, stage, context)]
+    return [*whole, *(_in_parts(matrices, context) if is_long else []), *alone(sketch, stage, context)]
 
 
 def in_matrices(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Matrices | None:
-    """The stage as a product of two matrices, if it is one or can become one, and enough for an instruction."""
-    found = matrix_product(sketch, stage.name, context)
+    """Return the stage as a product of matrices, if it is one or can become one, and large enough; else None."""
+    matrices = matrix_product(sketch, stage.name, context)
     pair = matrix_operands(stage.op.body, stage.op.reducer)
     orders = () if pair is None else (pair.loads, pair.loads[::-1])
     is_known = pair is not None and any(pair.row(a, b, _capability(context)) for a, b in orders)
-    if found is not None or not is_known or windows(stage.op) is None:
-        return found
+    if matrices is not None or not is_known or windows(stage.op) is None:
+        return matrices
     consumer = fused_consumer(sketch.state, stage)
     reader = "" if consumer is None or consumer.name in sketch.done else consumer.name
-    made = sketch.apply(Matricize(stage.name, reader))
-    found = matrix_product(made, stage.name, context)
-    gathers = {x.name for x in made.state.stages} - {x.name for x in sketch.state.stages}
-    return None if found is None else replace(found, gathers=frozenset(gathers))
+    matricized = sketch.apply(Matricize(stage.name, reader))
+    matrices = matrix_product(matricized, stage.name, context)
+    gathers = {x.name for x in matricized.state.stages} - {x.name for x in sketch.state.stages}
+    return None if matrices is None else replace(matrices, gathers=frozenset(gathers))
 
 
 def matrix_product(sketch: PartialSketch, name: str, context: SketchContext) -> Matrices | None:
-    """The stage `name`, if it is a product of two matrices as it stands, and enough for an instruction."""
+    """Return the stage `name` if it is a product of two matrices, and large enough for an instruction; else None."""
     stage = sketch.state.stage(name)
     pair, axes = matrix_operands(stage.op.body, stage.op.reducer), product_axes(stage)
     if pair is None or axes is None or not ends_with(sketch.state, axes):
@@ -124,41 +126,41 @@ def matrix_product(sketch: PartialSketch, name: str, context: SketchContext) -> 
 
 
 def _capability(context: SketchContext) -> int:
-    """The compute capability of a device whose warps multiply matrices as its language says; 0 of others."""
+    """Return the compute capability of a device with matrix instructions in its language; 0 of others."""
     gpu = context.target.gpu
     return gpu.capability if gpu is not None and context.target.backend.has_matrices else 0
 
 
 def _in_parts(whole: Matrices, context: SketchContext) -> list[Alternative]:
-    """Parts of k of an open length, whole steps whatever their number between two fills; other blocks have others."""
+    """Return parts of k of a searched length, a multiple of every chunk; other blocks have other parts."""
     depth, step = whole.product.depth, whole.row.k * domains.MOST_STEPS
     length = domains.part(f"{whole.name}.{depth.name}.b", size(depth), step, max(parts_of_tiles(whole.stage, depth)))
     if length is None:
         return []
     split, name = split_reduction(whole.sketch.with_params([length]), whole.stage, depth, length.name)
-    part = matrix_product(split, name, context)
-    if part is None:
+    matrices = matrix_product(split, name, context)
+    if matrices is None:
         return []
-    return [noted(partial(_by_warps, replace(part, gathers=whole.gathers), True, context), "split-k")]
+    return [noted(partial(_by_warps, replace(matrices, gathers=whole.gathers), True, context), "split-k")]
 
 
-def _by_warps(found: Matrices, fold: bool, context: SketchContext) -> PartialSketch:
-    sketch, consumer, acc = fuse_consumer(found.sketch, found.stage)
-    sketch = _bind(sketch, consumer, found.stage, found.product)
-    return multiplied(sketch, found, consumer, acc, fold, context)
+def _by_warps(matrices: Matrices, fold: bool, context: SketchContext) -> PartialSketch:
+    sketch, consumer, acc = fuse_consumer(matrices.sketch, matrices.stage)
+    sketch = _bind(sketch, consumer, matrices.stage, matrices.product)
+    return multiplied(sketch, matrices, consumer, acc, fold, context)
 
 
 def multiplied(
-    sketch: PartialSketch, found: Matrices, consumer: str, acc: str, fold: bool, context: SketchContext
+    sketch: PartialSketch, matrices: Matrices, consumer: str, acc: str, fold: bool, context: SketchContext
 ) -> PartialSketch:
-    """The product, which `acc` adds up, in registers of the threads that `consumer` is bound to."""
-    stage, row, product = found.stage, found.row, found.product
+    """Schedule the product, accumulated by `acc`, in registers of the threads that `consumer` is bound to."""
+    stage, row, product = matrices.stage, matrices.row, matrices.product
     if is_large(sketch.state, sketch.state.stage(acc), context):
         sketch = rastered(sketch, consumer)
     sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))
     depth = product.depth
     group = f"{acc}.{depth.name}"
-    steps = domains.matrix_steps(f"{group}.c", found.steps)
+    steps = domains.matrix_steps(f"{group}.c", matrices.steps)
     loops = [f"{depth.name}.{n}" for n in range(3)]
     others = [a.name for a in stage.op.axes if a not in (product.rows, product.columns)]
     inner = (loops[1], product.rows.name, product.columns.name, loops[2])
@@ -169,14 +171,14 @@ def multiplied(
     )
     for load in (product.left, product.right):
         dim = None if product.is_along_depth(load) or row.can_lie_across else product.depth_dim(load)
-        sketch = copy_to_shared(sketch, load.buffer, acc, loops[0], found.makers(load, fold), dim, in_lines=True)
+        sketch = copy_to_shared(sketch, load.buffer, acc, loops[0], matrices.makers(load, fold), dim, in_lines=True)
     sketch = pipeline(sketch, acc, loops[0], depth, context.target).apply(Mma(acc, row.name))
     note = f"{stage.name}:{row.name}{'' if fold else '-unfolded'}"
     return sketch.finish(consumer, acc, note=note)
 
 
 def _bind(sketch: PartialSketch, consumer: str, stage: Stage, product: ProductAxes) -> PartialSketch:
-    """The consumer's loops as blocks, warps, the lanes of a warp, and tiles with the points of a thread."""
+    """Bind the consumer's loops to blocks, warps, the lanes of a warp, and tiles with the points of a thread."""
     axes = sketch.state.stage(consumer).op.axes
     rows, columns = (axes[stage.op.axes.index(a)] for a in (product.rows, product.columns))
     steps: list[Step] = []

@@ -1,17 +1,17 @@
-"""Weighted sums whose weights are shares of a softmax of a product's results, in one kernel: attention, as it is
-written or in any other way.
+"""Online softmax on tensor cores: attention in one kernel, in any order of the axes (flash attention).
 
     blocks of rows i:  warps along i (z):  lanes of a warp, 8 along i (y) by 4 along columns (x)
       the operand with rows i of the first product, in shared memory or in registers
       accumulators of the second product in registers; maximum and sum of each row of weights
-        blocks of k:                                        <- what else both products read is copied here, or ahead
+        blocks of k:                              <- the other operands of both products are copied here, or ahead
           the first product for rows i and this k, in registers
-          maximum, sum and accumulators are brought to the new maximum; the weights, in registers
+          maximum, sum and accumulators are rescaled to the new maximum; the weights, in registers
           the second product
       the consumer divides by the sums and writes
 
-What is asked is whether warps can do both products (`ir/instructions/matrices.py`) and whether the weights are what
-`schedule/steps/online.py` takes. Nothing of the size of the weights is stored. The plans that store them remain.
+The rule applies if warps can compute both products (`ir/instructions/matrices.py`) and the weights are a softmax that
+`schedule/steps/online.py` supports. Nothing of the size of the weights is stored. The alternatives that store them
+remain.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from autosched.schedule.state import State
 from autosched.schedule.steps.matrices import WORD
 from autosched.schedule.steps.online import WeightedSum, expanded, weighted_sum
 from autosched.schedule.steps.stages import places_in
-from search_spaces.fusion import fused_consumer, turned_consumer
+from search_spaces.fusion import fused_consumer, permuted_consumer
 from search_spaces.gpu import domains
 from search_spaces.gpu.matrices import Matrices, matrix_product
 from search_spaces.gpu.shared import pipeline
@@ -58,8 +58,8 @@ MOST_ACROSS = (
 
 
 @dataclass(frozen=True)
-class _Chain:
-    """The first product and the second, whose weights are made of it."""
+class _Attention:
+    """The first product of an attention and the second, whose weights are the softmax of the first one's results."""
 
     first: Stage
     scores: Matrices
@@ -68,59 +68,62 @@ class _Chain:
 
     @property
     def can_hold(self) -> bool:
-        """Whether rows of the first product's left operand can stay in the registers of the warp that they are for.
-        Those of 32 bits would have the other operand loaded word by word."""
+        """Whether rows of the first product's left operand can stay in registers of the warp that uses them. With
+        elements of 32 bits the other operand would be loaded word by word."""
         left = self.scores.product.left
         is_along = left.indices[-2] is self.scores.product.rows.var and self.scores.product.is_along_depth(left)
         return is_along and DTYPES[left.dtype].nbytes < WORD
 
 
-class OnlineProducts:
-    """Both products and what is between them in one kernel; then what other rules do with the second one."""
+class OnlineSoftmax:
+    """Both products and the softmax in one kernel; then the other rules' alternatives for the second product."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        return _chain(sketch, stage, context) is not None
+        return _match_attention(sketch, stage, context) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
-        chain = _chain(sketch, stage, context)
-        assert chain is not None
+        attention = _match_attention(sketch, stage, context)
+        assert attention is not None
         apart = warpgroup_alternatives(sketch, stage, context)
-        ways = (False, True) if chain.can_hold else (False,)
-        return [*(partial(_in_one, sketch, stage, chain, held, context) for held in ways), *apart]
+        ways = (False, True) if attention.can_hold else (False,)
+        return [*(partial(_fused_kernel, sketch, stage, attention, held, context) for held in ways), *apart]
 
 
-def _chain(sketch: PartialSketch, stage: Stage, context: SketchContext) -> _Chain | None:
+def _match_attention(sketch: PartialSketch, stage: Stage, context: SketchContext) -> _Attention | None:
     state = sketch.state
     sums, weighted = matrix_product(sketch, stage.name, context), weighted_sum(state, stage)
     if sums is None or weighted is None or sums.product.left is not weighted.load:
         return None
     if sums.product.rows is not stage.op.axes[-2] or size(sums.product.columns) > MOST_ACROSS:
         return None
-    first = scores_of(state, weighted)
+    first = find_scores(state, weighted)
     scores = None if first is None else matrix_product(sketch, first.name, context)
     if first is None or scores is None or size(scores.product.depth) > MOST_ACROSS:
         return None
     own = first.op.axes[-2:]
     is_alike = (scores.product.rows, scores.product.columns) == own and scores.row is sums.row
-    return _Chain(first, scores, sums, weighted) if is_alike else None
+    return _Attention(first, scores, sums, weighted) if is_alike else None
 
 
-def scores_of(state: State, weighted: WeightedSum) -> Stage | None:
-    """The one reduction, at the root, of whose results the exponentials are made, each of that at its own place."""
+def find_scores(state: State, weighted: WeightedSum) -> Stage | None:
+    """Return the only reduction, at the root, of whose results the exponentials are computed point by point."""
     read = {x.buffer: x for x in dict.fromkeys(loads(expanded(state, weighted.value)))}
-    made = [s for b in read if b not in weighted.peak.op.buffers and (s := state.producer(b)) is not None]
-    makers = [s for s in made if s.op.reducer is not None]
-    place = tuple(a.var for a in weighted.weights.op.axes)
-    if len(makers) != 1 or makers[0].at is not None or state.is_output(makers[0]):
+    producers = [s for b in read if b not in weighted.peak.op.buffers and (s := state.producer(b)) is not None]
+    reductions = [s for s in producers if s.op.reducer is not None]
+    indices = tuple(a.var for a in weighted.weights.op.axes)
+    if len(reductions) != 1 or reductions[0].at is not None or state.is_output(reductions[0]):
         return None
-    return makers[0] if read[makers[0].op.buffers[0]].indices == place else None
+    return reductions[0] if read[reductions[0].op.buffers[0]].indices == indices else None
 
 
-def _in_one(sketch: PartialSketch, stage: Stage, chain: _Chain, held: bool, context: SketchContext) -> PartialSketch:
-    """`held`: the rows of the first product's left operand are in registers, not in shared memory."""
-    row, depth, first = chain.sums.row, chain.sums.product.depth, chain.first.name
-    peak, total = chain.weighted.peak.name, chain.weighted.total.name
-    sketch, root = averaged(sketch, stage)
+def _fused_kernel(
+    sketch: PartialSketch, stage: Stage, attention: _Attention, held: bool, context: SketchContext
+) -> PartialSketch:
+    """Return the fused kernel. `held`: the rows of the first product's left operand are in registers, not in shared
+    memory."""
+    row, depth, first = attention.sums.row, attention.sums.product.depth, attention.first.name
+    peak, total = attention.weighted.peak.name, attention.weighted.total.name
+    sketch, root = divide_last(sketch, stage)
     acc, weights = f"{stage.name}.acc", f"{stage.name}.weights"
     sketch = _bind(sketch, root, acc)
     around = last_thread_loop(sketch, root)
@@ -134,30 +137,32 @@ def _in_one(sketch: PartialSketch, stage: Stage, chain: _Chain, held: bool, cont
         *(Unroll(acc, name) for name in (loops[1], rows, columns, loops[2])),
         ComputeAt(weights, acc, loops[0], Scope.WARP.value),
     )
-    sketch = _spread(sketch, weights, root, acc, (steps.name, row.k // (ACROSS * NEIGHBOURS)))
-    sketch = _first(sketch.apply(Online(acc, weights, peak, total)), chain, weights)
-    left = chain.scores.product.left.buffer
+    sketch = _distribute(sketch, weights, root, acc, (steps.name, row.k // (ACROSS * NEIGHBOURS)))
+    sketch = _schedule_scores(sketch.apply(Online(acc, weights, peak, total)), attention, weights)
+    left = attention.scores.product.left.buffer
     outside = At(root, around)
-    sketch = _held(sketch, left, first, outside, acc) if held else shared_copy(sketch, left, first, outside)
-    sketch = shared_copy(sketch, chain.scores.product.right.buffer, first, At(acc, loops[0]))
-    sketch = shared_copy(sketch, chain.sums.product.right.buffer, acc, At(acc, loops[0]))
+    sketch = (
+        _copy_to_registers(sketch, left, first, outside, acc) if held else shared_copy(sketch, left, first, outside)
+    )
+    sketch = shared_copy(sketch, attention.scores.product.right.buffer, first, At(acc, loops[0]))
+    sketch = shared_copy(sketch, attention.sums.product.right.buffer, acc, At(acc, loops[0]))
     sketch = pipeline(sketch, acc, loops[0], depth, context.target).apply(Mma(first, row.name), Mma(acc, row.name))
     return sketch.finish(root, acc, weights, peak, total, first, note=f"{stage.name}:online-{row.name}{'-held' * held}")
 
 
-def averaged(sketch: PartialSketch, stage: Stage) -> tuple[PartialSketch, str]:
-    """The weights divided when they are added up, by what writes the results, in their own order or in another; that
-    stage's name."""
+def divide_last(sketch: PartialSketch, stage: Stage) -> tuple[PartialSketch, str]:
+    """Divide by the softmax's sums in the stage that writes the results, possibly with permuted axes; return the sketch
+    and that stage's name."""
     sketch = sketch.apply(Average(stage.name))
-    made = sketch.state.stage(stage.name)
-    consumer = fused_consumer(sketch.state, made) or turned_consumer(sketch.state, made)
+    weighted = sketch.state.stage(stage.name)
+    consumer = fused_consumer(sketch.state, weighted) or permuted_consumer(sketch.state, weighted)
     if consumer is None or consumer.name in sketch.done:
         return sketch, stage.name
     return sketch.apply(ComputeInline(stage.name)), consumer.name
 
 
 def _bind(sketch: PartialSketch, root: str, acc: str) -> PartialSketch:
-    """The loops of what writes: blocks and warps along the rows; all columns are a warp's."""
+    """Bind the loops of the writing stage: blocks and warps along the rows; each warp has all columns."""
     *batch, rows, columns = places_in(sketch.state.stage(root), sketch.state.stage(acc))
     group, tiles = f"{root}.{rows.name}", -(-size(rows) // (HALVES * DOWN))
     params = [domains.warps(f"{group}.w", tiles, group), domains.matrix_tiles(f"{group}.s", tiles, group)]
@@ -174,51 +179,51 @@ def _bind(sketch: PartialSketch, root: str, acc: str) -> PartialSketch:
     )
 
 
-def _spread(sketch: PartialSketch, weights: str, root: str, acc: str, tiles: tuple[Num, ...]) -> PartialSketch:
-    """Each lane has the weights of its rows in columns that lie as those of the first product do: in `tiles` of as many
-    as a row of lanes has."""
+def _distribute(sketch: PartialSketch, weights: str, root: str, acc: str, tiles: tuple[Num, ...]) -> PartialSketch:
+    """Distribute the weights over lanes, rows and columns as in the first product's results: in `tiles` of as many
+    columns as a row of lanes has."""
     *batch, rows, columns = (a.name for a in sketch.state.stage(weights).op.axes)
     m = [f"{rows}.{level}" for level in range(5)]
     *n, lanes, neighbours = (f"{columns}.{level}" for level in range(len(tiles) + 3))
     theirs = sketch.state.stage(root)
-    places = ("threadIdx.z", "threadIdx.y", "threadIdx.x")
+    indices = ("threadIdx.z", "threadIdx.y", "threadIdx.x")
     inner = (n[0], m[2], *n[1:], m[3], neighbours)
     return sketch.apply(
         Split(weights, rows, theirs.factors(places_in(theirs, sketch.state.stage(acc))[-2].name)),
         Split(weights, columns, (*tiles, ACROSS, NEIGHBOURS)),
         Reorder(weights, (m[1], m[4], lanes, *batch, m[0], *inner)),
-        *(Spread(weights, x, place) for x, place in zip((m[1], m[4], lanes), places, strict=True)),
+        *(Spread(weights, x, place) for x, place in zip((m[1], m[4], lanes), indices, strict=True)),
         *(Unroll(weights, name) for name in inner),
     )
 
 
-def _held(sketch: PartialSketch, buffer: str, reader: str, at: At, acc: str) -> PartialSketch:
-    """A copy of what `reader` reads of its left operand, each element in the lane that an instruction wants it of."""
+def _copy_to_registers(sketch: PartialSketch, buffer: str, reader: str, at: At, acc: str) -> PartialSketch:
+    """Copy the elements of the left operand of `reader` into registers of the lanes whose instructions use them."""
     sketch = sketch.apply(CacheRead(buffer, reader, "held"), ComputeAt(f"{buffer}.held", at.stage, at.loop, "warp"))
-    return _spread(sketch, f"{buffer}.held", at.stage, acc, ()).finish(f"{buffer}.held")
+    return _distribute(sketch, f"{buffer}.held", at.stage, acc, ()).finish(f"{buffer}.held")
 
 
-def _first(sketch: PartialSketch, chain: _Chain, weights: str) -> PartialSketch:
-    """The first product, in registers of the lanes that need its results."""
-    name, depth = chain.first.name, chain.scores.product.depth.name
-    *batch, rows, columns = (a.name for a in chain.first.op.axes)
+def _schedule_scores(sketch: PartialSketch, attention: _Attention, weights: str) -> PartialSketch:
+    """Schedule the first product in registers of the lanes that use its results."""
+    name, depth = attention.first.name, attention.scores.product.depth.name
+    *batch, rows, columns = (a.name for a in attention.first.op.axes)
     within = [x.name for x in sketch.state.stage(weights).loops if x.kind in THREADS][-1]
     inner = (f"{depth}.0", rows, columns, f"{depth}.1")
     return sketch.apply(
         ComputeAt(name, weights, within, Scope.REGISTER.value),
-        Split(name, depth, (chain.scores.row.k,)),
+        Split(name, depth, (attention.scores.row.k,)),
         Reorder(name, (*batch, *inner)),
         *(Unroll(name, x) for x in inner),
     )
 
 
 def shared_copy(sketch: PartialSketch, buffer: str, reader: str, at: At) -> PartialSketch:
-    """A copy of what `reader` reads of `buffer` in one iteration of a loop around it, in shared memory."""
+    """Copy the elements of `buffer` that `reader` reads in one iteration of a loop around it into shared memory."""
     tag = f"{reader}.shared" if sketch.state.taken(f"{buffer}.shared") else "shared"
     copy = f"{buffer}.{tag}"
     sketch = sketch.apply(CacheRead(buffer, reader, tag))
-    made = sketch.state.stage(copy)
-    gap, width = domains.vector_pad(f"{copy}.pad", made), domains.copied_vector(f"{copy}.w", made)
+    copied = sketch.state.stage(copy)
+    gap, width = domains.vector_pad(f"{copy}.pad", copied), domains.copied_vector(f"{copy}.w", copied)
     return (
         sketch.with_params([gap, width])
         .apply(ComputeAt(copy, at.stage, at.loop, Scope.SHARED.value), Pad(copy, gap.name), Cooperate(copy, width.name))

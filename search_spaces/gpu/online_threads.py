@@ -1,17 +1,16 @@
-"""Weighted sums whose weights are shares of a softmax of a product's results, in one kernel without instructions for
-matrices: exact, in any type, on any device.
+"""Online softmax without matrix instructions: attention in one kernel, exact, in any type, on any device.
 
     blocks of rows i:  threads along i (x), each with a few rows
       the operand with rows i of the first product, in shared memory
       sums of the second product, maximum and sum of each row of weights, in registers
-        blocks of k:                                        <- what else both products read is copied here, or ahead
+        blocks of k:                              <- the other operands of both products are copied here, or ahead
           the first product for the thread's rows and this k, in registers
-          maximum, sum and sums are brought to the new maximum; the weights, in registers
+          maximum, sum and sums are rescaled to the new maximum; the weights, in registers
           the second product
       the consumer divides by the sums and writes
 
 A thread has whole rows, so that threads exchange nothing: all of them read the same elements of the other operands at a
-time. What the two products are otherwise is in `online.py`.
+time. For the two products see `online_softmax.py`.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from autosched.schedule.steps.matrices import ProductAxes, ends_with, product_ax
 from autosched.schedule.steps.online import WeightedSum, weighted_sum
 from autosched.schedule.steps.stages import places_in
 from search_spaces.gpu import domains
-from search_spaces.gpu.online_softmax import averaged, scores_of, shared_copy
+from search_spaces.gpu.online_softmax import divide_last, find_scores, shared_copy
 from search_spaces.gpu.rows import can_split_tiles, split_tiled_alternatives
 from search_spaces.gpu.shared import pipeline
 from search_spaces.gpu.thread_binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.gpu.tiling import tiled_alternatives
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext
 
-MOST_COLUMNS = 96  # of the second product: registers of a thread
-MOST_TERMS = 256  # of the first
+MOST_COLUMNS = 96  # of the second product: they are in registers of a thread
+MOST_TERMS = 256  # of the first product
 
 
 @dataclass(frozen=True)
-class _Pair:
-    """The first product and the second, whose weights are made of it."""
+class _Attention:
+    """The first product of an attention and the second, whose weights are the softmax of the first one's results."""
 
     first: Stage
     scores: ProductAxes
@@ -47,41 +46,41 @@ class _Pair:
     weighted: WeightedSum
 
 
-class OnlineThreads:
-    """Both products and what is between them in one kernel; then what other rules do with the second one."""
+class OnlineSoftmaxByThreads:
+    """Both products and the softmax in one kernel; then the other rules' alternatives for the second product."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        return _pair(sketch.state, stage) is not None
+        return _match_attention(sketch.state, stage) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
-        pair = _pair(sketch.state, stage)
+        pair = _match_attention(sketch.state, stage)
         assert pair is not None
         apart = split_tiled_alternatives if can_split_tiles(sketch.state, stage) else tiled_alternatives
-        return [partial(_in_one, sketch, stage, pair, context), *apart(sketch, stage, context)]
+        return [partial(_fused_kernel, sketch, stage, pair, context), *apart(sketch, stage, context)]
 
 
-def _pair(state: State, stage: Stage) -> _Pair | None:
+def _match_attention(state: State, stage: Stage) -> _Attention | None:
     weighted, sums = weighted_sum(state, stage), product_axes(stage)
     if weighted is None or sums is None or sums.left is not weighted.load or not ends_with(state, sums):
         return None
     if sums.rows is not stage.op.axes[-2] or size(sums.columns) > MOST_COLUMNS:
         return None
-    first = scores_of(state, weighted)
+    first = find_scores(state, weighted)
     scores = None if first is None else product_axes(first)
     if first is None or scores is None or not ends_with(state, scores):
         return None
     is_alike = (scores.rows, scores.columns) == first.op.axes[-2:] and size(scores.depth) <= MOST_TERMS
-    return _Pair(first, scores, sums, weighted) if is_alike else None
+    return _Attention(first, scores, sums, weighted) if is_alike else None
 
 
-def _in_one(sketch: PartialSketch, stage: Stage, pair: _Pair, context: SketchContext) -> PartialSketch:
+def _fused_kernel(sketch: PartialSketch, stage: Stage, pair: _Attention, context: SketchContext) -> PartialSketch:
     depth, first, terms = pair.sums.depth, pair.first.name, pair.scores.depth
     peak, total = pair.weighted.peak.name, pair.weighted.total.name
-    sketch, root = averaged(sketch, stage)
+    sketch, root = divide_last(sketch, stage)
     acc, weights = f"{stage.name}.acc", f"{stage.name}.weights"
     sketch = _bind(sketch, root, acc)
     around = last_thread_loop(sketch, root)
-    steps = domains.row_places(f"{acc}.{depth.name}.c", size(depth))
+    steps = domains.row_weights(f"{acc}.{depth.name}.c", size(depth))
     unrolled = domains.unroll(f"{first}.{terms.name}.u", size(terms), f"{first}.{terms.name}")
     k, d = ([f"{axis.name}.{n}" for n in range(2)] for axis in (depth, terms))
     points, scored = ([a.name for a in s.op.axes] for s in (stage, pair.first))
@@ -106,7 +105,7 @@ def _in_one(sketch: PartialSketch, stage: Stage, pair: _Pair, context: SketchCon
 
 
 def _bind(sketch: PartialSketch, root: str, acc: str) -> PartialSketch:
-    """The loops of what writes: blocks and threads along the rows; all columns are a thread's."""
+    """Bind the loops of the writing stage: blocks and threads along the rows; each thread has all columns."""
     *batch, rows, columns = places_in(sketch.state.stage(root), sketch.state.stage(acc))
     group = f"{root}.{rows.name}"
     threads = domains.threads(f"{group}.t", size(rows), group, domains.MOST_X)

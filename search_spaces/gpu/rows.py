@@ -1,8 +1,9 @@
-"""Reductions without reuse: sums, maxima, norms, pools, softmax, layer normalisation.
+"""Rules for reductions without reuse: sums, maxima, norms, pools, softmax, layer normalisation.
 
     RowReduction         rows of an elementwise stage: a block for each row, whose threads share all reductions of the
                          row; a block for several short rows; or a thread for each row
-    RowValue             what several of these read (an exponential): computed again by each, or kept in shared memory
+    RowValue             an elementwise stage that several of these read (an exponential): recomputed by each, or kept
+                         in shared memory
     TeamReduction        along contiguous data: a block for each point; long ones in two kernels
     PointReduction       any other: a thread for each point; few long ones in two kernels
     SplitTiledReduction  a tiled reduction with few tiles: in two kernels
@@ -47,19 +48,19 @@ from search_spaces.gpu.tiling import Plan, can_tile, plans, reduce_by_thread, ti
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer, noted
 from search_spaces.space import SketchParam
 
-SEVERAL_ROWS = 1024  # up to this length a block may well do several rows
-SHORT_ROW = 128  # up to this length a thread may well do a row by itself
-MANY_POINTS = 1024  # as many blocks keep a device busy
-MANY_THREADS = 1 << 16
-LONG_TEAM = 8192  # elements of one reduction that are worth a kernel of their own for their parts
-LONG_POINT = 256
+SEVERAL_ROWS = 1024  # elements of a row up to which a block may reduce several rows
+SHORT_ROW = 128  # elements of a row up to which one thread may reduce it
+MANY_POINTS = 1024  # blocks that keep a device busy
+MANY_THREADS = 1 << 16  # threads that keep a device busy
+LONG_TEAM = 8192  # elements of a reduction by a block from which its parts are worth a kernel of their own
+LONG_POINT = 256  # elements of a reduction by a thread from which the same holds
 TILED_POINTS = 1 << 20  # output points of a tiled reduction that fill a device
 LEAST_PART = 64  # iterations of a tiled reduction in one part
 MOST_PARTS = 64
 
 
 class RowReduction:
-    """All readers are in the rows of one elementwise stage, and one row needs one value."""
+    """A reduction whose readers are all in the rows of one elementwise stage, each row of which reads one value."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return stage.op.reducer is not None and bool(_in_rows(sketch, stage, context))
@@ -69,17 +70,17 @@ class RowReduction:
 
 
 def _row_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-    """The stage in the rows of its consumer; none where it is not for rows."""
-    found, axis = _in_rows(sketch, stage, context), lane_reduction(stage, reads_of(sketch.state, stage))
+    """Return the stage in the rows of its consumer; [] where the consumer has no such rows."""
+    alternatives, axis = _in_rows(sketch, stage, context), lane_reduction(stage, reads_of(sketch.state, stage))
     consumer = _root_consumer(sketch, stage)
     first = consumer is not None and consumer.name not in sketch.done  # of the row's reductions
-    if found and first and axis is not None and extent(axis) >= LONG_TEAM and points(stage) < MANY_POINTS:
-        found += team_alternatives(sketch, stage, context)  # one block would take a row for long
-    return found
+    if alternatives and first and axis is not None and extent(axis) >= LONG_TEAM and points(stage) < MANY_POINTS:
+        alternatives += team_alternatives(sketch, stage, context)  # one block would take long for a row
+    return alternatives
 
 
 def _in_rows(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-    """The stage in the rows of its consumer, in each way to bind these; none where a row needs several values."""
+    """Return the stage in the rows of its consumer, for each way to bind these; [] where a row needs several values."""
     consumer = _root_consumer(sketch, stage)
     if consumer is None or not shares_leading_axes(stage, consumer):
         return []
@@ -94,7 +95,7 @@ def _in_rows(sketch: PartialSketch, stage: Stage, context: SketchContext) -> lis
 
 
 def _bind_rows(sketch: PartialSketch, stage: Stage, consumer: Stage) -> list[PartialSketch]:
-    """The consumer's rows over the device: blocks for rows that are long enough for a warp, threads for short ones."""
+    """Bind the consumer's rows: blocks for rows that are long enough for a warp, threads for short ones."""
     axis = lane_reduction(stage, reads_of(sketch.state, stage))
     lead = sum(size(a) > 1 for a in stage.op.axes)
     bound = []
@@ -116,7 +117,7 @@ def points(stage: Stage) -> int:
 
 
 def _root_consumer(sketch: PartialSketch, stage: Stage) -> Stage | None:
-    """The elementwise stage at the root in which all readers of `stage` are computed; None if there is no such one."""
+    """Return the elementwise root stage in which all readers of `stage` are computed; None if there is none."""
     state = sketch.state
     if state.is_output(stage):
         return None
@@ -126,7 +127,7 @@ def _root_consumer(sketch: PartialSketch, stage: Stage) -> Stage | None:
 
 
 def _block_rows(sketch: PartialSketch, consumer: Stage, lead: int, several: bool = False) -> PartialSketch:
-    """The consumer with a block for each row, or for `several`; the threads along the last axis."""
+    """Schedule the consumer with a block for each row, or for `several`; the threads along the last axis."""
     name = consumer.name
     *others, last = consumer.op.axes[lead:]
     params = [domains.team(f"{name}.{last.name}.t", size(last))]
@@ -150,7 +151,7 @@ def _block_rows(sketch: PartialSketch, consumer: Stage, lead: int, several: bool
 
 
 def _thread_rows(sketch: PartialSketch, consumer: Stage, lead: int) -> PartialSketch:
-    """The consumer with a thread for each row."""
+    """Schedule the consumer with a thread for each row."""
     name = consumer.name
     last = consumer.op.axes[lead - 1]
     threads = domains.threads(f"{name}.{last.name}.t", size(last), "", domains.MOST_X)
@@ -166,11 +167,11 @@ def _thread_rows(sketch: PartialSketch, consumer: Stage, lead: int) -> PartialSk
 def _in_row(
     sketch: PartialSketch, stage: Stage, consumer: str, loop: str, context: SketchContext
 ) -> PartialSketch | None:
-    """The stage in the row loop, reduced by all threads of the block if they share the row; None if it does not fit."""
+    """Compute the stage in the row loop, with all threads of the block if they share the row; None if impossible."""
     try:
         sketch = sketch.apply(ComputeAt(stage.name, consumer, loop))
     except ScheduleError:
-        return None  # a reader is elsewhere
+        return None  # a reader is outside of the loop
     root = sketch.state.stage(consumer)
     kernel = replace(sketch.state, stages=tuple(s for s in sketch.state.stages if sketch.state.root(s) is root))
     regions = infer_domains(kernel, stage.name)[stage.name].regions
@@ -185,12 +186,12 @@ def _in_row(
 
 
 def _row_vector(consumer: str) -> str:
-    """The parameter that says how many neighbours a thread takes of a row of `consumer`."""
+    """Return the name of the parameter for the adjacent elements of a row of `consumer` that a thread processes."""
     return f"{consumer}.w"
 
 
 def _block_has_row(consumer: Stage, loop: str) -> bool:
-    """Whether the threads of a block share a row; otherwise each has a row of its own."""
+    """Whether the threads of a block share a row; otherwise each has its own."""
     return consumer.loop(loop).parts[0][0] == consumer.op.axes[-1].name
 
 
@@ -207,21 +208,21 @@ class RowValue:
         consumer = _root_consumer(sketch, stage)
         assert consumer is not None
         loop = dict(sketch.row_loops)[consumer.name]
-        found = [sketch.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}:again")]
+        alternatives = [sketch.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}:again")]
         alone = all(x.kind is not ForKind.THREAD_Y for x in consumer.loops)
         same = [size(a) for a in stage.op.axes] == [size(a) for a in consumer.op.axes]
         if is_copy(stage) or not same or not alone or not _block_has_row(consumer, loop):
-            return found  # shared memory holds the values of one row, which all threads of the block must share
+            return alternatives  # shared memory holds the values of one row, so all threads of the block must share it
         try:
             width = domains.copied_vector(f"{stage.name}.w", stage)
             kept = sketch.apply(ComputeAt(stage.name, consumer.name, loop, "shared"), Cooperate(stage.name, width.name))
         except ScheduleError:
-            return found
-        return [*found, kept.with_params([width]).finish(stage.name, note=f"{stage.name}:kept")]
+            return alternatives
+        return [*alternatives, kept.with_params([width]).finish(stage.name, note=f"{stage.name}:kept")]
 
 
 class TeamReduction:
-    """Along contiguous data: the threads of a block share one point."""
+    """A reduction along contiguous data: the threads of a block share one point."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return can_share_point(sketch.state, stage)
@@ -231,7 +232,7 @@ class TeamReduction:
 
 
 def can_share_point(state: State, stage: Stage) -> bool:
-    """Whether the stage is a reduction that gives each thread of a warp something to do for one point."""
+    """Whether the stage is a reduction long enough for all threads of a warp to share one point."""
     if stage.op.reducer is None:
         return False
     axis = lane_reduction(stage, reads_of(state, stage))
@@ -239,25 +240,25 @@ def can_share_point(state: State, stage: Stage) -> bool:
 
 
 def team_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-    """A block for each point; two kernels as well where few points are long, a thread for each where they are short."""
+    """Return a block for each point; two kernels as well for few long points, a thread for each short one."""
     axis = team_axis(sketch.state, stage)
-    found = [reduce_by_team(sketch, stage, axis.name, context, note=f"{stage.name}:team")]
+    alternatives = [reduce_by_team(sketch, stage, axis.name, context, note=f"{stage.name}:team")]
     if points(stage) < MANY_POINTS and extent(axis) >= LONG_TEAM:
-        found.append(_split_team(sketch, stage, axis, context))
+        alternatives.append(_split_team(sketch, stage, axis, context))
     if stage.op.axes and _length(stage) <= SHORT_ROW:
-        found.append(reduce_by_thread(sketch, stage, note=f"{stage.name}:point"))
-    return found
+        alternatives.append(reduce_by_thread(sketch, stage, note=f"{stage.name}:point"))
+    return alternatives
 
 
 def team_axis(state: State, stage: Stage) -> StageAxis:
-    """The reduction axis that the threads of a block share."""
+    """Return the reduction axis that the threads of a block share."""
     return lane_reduction(stage, reads_of(state, stage)) or max(stage.op.reduce_axes, key=size)
 
 
 def reduce_by_team(
     sketch: PartialSketch, stage: Stage, axis: str, context: SketchContext, note: str = ""
 ) -> PartialSketch:
-    """A block for each point of the consumer, or for a few; its threads share the reduction over `axis`."""
+    """Schedule a block for each point of the consumer, or for several; its threads share the reduction over `axis`."""
     sketch, consumer, acc = fuse_consumer(sketch, stage)
     axes = sketch.state.stage(consumer).op.axes
     length = size(stage.op.axis(axis))
@@ -278,7 +279,7 @@ def reduce_by_team(
 
 
 def _split_team(sketch: PartialSketch, stage: Stage, axis: StageAxis, context: SketchContext) -> PartialSketch:
-    """Parts of the reduction by one kernel, their combination by another."""
+    """Schedule parts of the reduction in one kernel, their combination in another."""
     length = extent(axis)
     parts = {p for p in (4, 8, 16, 32, 64, 128, 256, 512) if length // p >= 4 * WARP}
     part = SketchParam(f"{stage.name}.{axis.name}.b", tuple(sorted(-(-length // p) for p in parts)), "tile")
@@ -290,7 +291,7 @@ def _split_team(sketch: PartialSketch, stage: Stage, axis: StageAxis, context: S
 
 
 class PointReduction:
-    """A thread for each point."""
+    """Any other reduction: a thread for each point."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return stage.op.reducer is not None
@@ -300,20 +301,20 @@ class PointReduction:
 
 
 def _point_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-    """A thread for each point; where few points are long, for parts of them as well, and several that share one."""
-    found = [reduce_by_thread(sketch, stage, note=f"{stage.name}:point")]
+    """Return a thread for each point; for few long points also two kernels, or several threads for each point."""
+    alternatives = [reduce_by_thread(sketch, stage, note=f"{stage.name}:point")]
     axis = max(stage.op.reduce_axes, key=size)
     if points(stage) < MANY_THREADS and size(axis) >= LONG_POINT:
         parts = min(MOST_PARTS, size(axis) // WARP)
         split, partial = split_reduction(sketch, stage, axis, -(-size(axis) // parts))
-        found.append(reduce_by_thread(split, split.state.stage(partial), note=f"{stage.name}:split-point"))
+        alternatives.append(reduce_by_thread(split, split.state.stage(partial), note=f"{stage.name}:split-point"))
     if points(stage) < MANY_THREADS and size(axis) >= WARP:
-        found.append(reduce_by_team(sketch, stage, axis.name, context, note=f"{stage.name}:team"))
-    return found
+        alternatives.append(reduce_by_team(sketch, stage, axis.name, context, note=f"{stage.name}:team"))
+    return alternatives
 
 
 class SplitTiledReduction:
-    """Few output tiles with a long reduction: blocks for its parts as well."""
+    """A tiled reduction with few output tiles and a long reduction: also blocks for parts of it."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return can_split_tiles(sketch.state, stage)
@@ -323,7 +324,7 @@ class SplitTiledReduction:
 
 
 def can_split_tiles(state: State, stage: Stage) -> bool:
-    """Whether a tiled reduction has too few tiles for a device, and is long enough for two parts."""
+    """Whether a tiled reduction has too few tiles to fill a device, and is long enough for two parts."""
     if not can_tile(state, stage):
         return False
     longest = max(size(a) for a in stage.op.reduce_axes)
@@ -331,22 +332,22 @@ def can_split_tiles(state: State, stage: Stage) -> bool:
 
 
 def split_tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
-    """The tiles without parts; a matrix times a vector by teams as well; and the reduction in parts."""
-    found = tiled_alternatives(sketch, stage, context)
+    """Return the tiles without parts; for a matrix-vector product also teams; and the reduction in parts."""
+    alternatives = tiled_alternatives(sketch, stage, context)
     axis = max(stage.op.reduce_axes, key=size)
     lane = lane_reduction(stage, reads_of(sketch.state, stage))
-    if lane is not None and len([a for a in stage.op.axes if size(a) > 1]) == 1:  # a matrix times a vector
-        found.append(reduce_by_team(sketch, stage, lane.name, context, note=f"{stage.name}:team"))
+    if lane is not None and len([a for a in stage.op.axes if size(a) > 1]) == 1:  # a matrix-vector product
+        alternatives.append(reduce_by_team(sketch, stage, lane.name, context, note=f"{stage.name}:team"))
     for parts in parts_of_tiles(stage, axis):
         split, name = split_reduction(sketch, stage, axis, -(-size(axis) // parts))
         inner = split.state.stage(name)
         for plan in [p for p in plans(split, inner) if p.shared][:2] or [Plan()]:
-            found.append(noted(partial(tile_reduction, split, inner, plan, context), f"split-k{parts}"))
-    return found
+            alternatives.append(noted(partial(tile_reduction, split, inner, plan, context), f"split-k{parts}"))
+    return alternatives
 
 
 def reduction_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Sequence[Alternative]:
-    """What the rules for a reduction that is no product of matrices offer, in their order."""
+    """Return the alternatives of the rules for a reduction that is no matrix product, in their order."""
     if can_split_tiles(sketch.state, stage):
         return split_tiled_alternatives(sketch, stage, context)
     if can_tile(sketch.state, stage):
@@ -358,13 +359,13 @@ def reduction_alternatives(sketch: PartialSketch, stage: Stage, context: SketchC
 
 
 def parts_of_tiles(stage: Stage, axis: StageAxis) -> list[int]:
-    """In how many parts a tiled reduction is cut: as many as fill a device, and fewer."""
+    """Return the numbers of parts of a tiled reduction: as many as fill a device, and fewer."""
     most = min(MOST_PARTS, size(axis) // LEAST_PART, max(2, TILED_POINTS // points(stage)))
     return sorted({most, max(2, most // 4)})
 
 
 def split_reduction(sketch: PartialSketch, stage: Stage, axis: StageAxis, length: Num) -> tuple[PartialSketch, str]:
-    """The reduction over `axis` in parts of `length`, and the stage that computes them; they are combined point by
-    point."""
+    """Return the reduction over `axis` in parts of `length`, and the stage that computes them; they are combined point
+    by point."""
     sketch = sketch.apply(Rfactor(stage.name, axis.name, length, "outer"))
     return reduce_by_thread(sketch, sketch.state.stage(stage.name)), f"{stage.name}.rf"

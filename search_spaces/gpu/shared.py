@@ -1,6 +1,6 @@
-"""Operands copied into shared memory by all threads of a block, before they are read or some iterations ahead.
+"""Operands in shared memory: copies by all threads of a block, before the reads or some iterations ahead.
 
-A stage that only this reduction reads (padding, an activation) is computed in the copy: no pass over memory of its own.
+A private producer (padding, an activation) is computed in the copy, without a pass over memory of its own.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from search_spaces.gpu.thread_binding import size
 from search_spaces.partial_sketch import PartialSketch
 from search_spaces.space import SketchParam
 
-MOST_NODES = 64  # a larger expression is not computed again for every tile
+MOST_NODES = 64  # nodes of an expression up to which it is recomputed for every tile
 
 
 def reused_operands(stage: Stage, reads: tuple[Read, ...]) -> tuple[str, ...]:
-    """Buffers whose elements several points of a block read, if all reads of a buffer move together."""
+    """Return the buffers whose elements several points read, if all reads of a buffer differ by constants."""
     names = dict.fromkeys(r.load.buffer for r in reads if is_reused(r, stage) or _overlaps(r, stage))
     own = {b: [r for r in reads if r.load.buffer == b] for b in names}
     return tuple(b for b in names if _moves_together(own[b]) and not any(r.is_indirect for r in own[b]))
 
 
 def _overlaps(read: Read, stage: Stage) -> bool:
-    """Windows of neighbouring points overlap: an index moves with a spatial and a reduction axis."""
+    """Whether windows of neighbouring points overlap: an index contains a spatial and a reduction axis."""
     spatial = {a.var for a in stage.op.axes}
     reduced = {a.var for a in stage.op.reduce_axes}
     return any(free_vars(i) & spatial and free_vars(i) & reduced for i in read.load.indices)
 
 
 def _moves_together(reads: list[Read]) -> bool:
-    """Whether the reads of one buffer differ by constants only; others would need the whole buffer in shared memory."""
+    """Whether the reads of one buffer differ by constants only; otherwise the copy would need the whole buffer."""
     forms = [tuple(dict(linear(i).terms) for i in r.load.indices) for r in reads]
     return all(form == forms[0] for form in forms)
 
 
 def private_producer(sketch: PartialSketch, stage: Stage, buffer: str) -> Stage | None:
-    """The cheap elementwise stage that makes `buffer` for this reduction alone, if there is one."""
+    """Return the cheap elementwise stage that computes `buffer` for this reduction alone; None if there is none."""
     state = sketch.state
     producer = state.producer(buffer)
     if producer is None or producer.op.reducer is not None or producer.at is not None or state.is_output(producer):
@@ -56,16 +56,16 @@ def private_producer(sketch: PartialSketch, stage: Stage, buffer: str) -> Stage 
 
 
 def private_producers(sketch: PartialSketch, stage: Stage, buffer: str) -> list[Stage]:
-    """The same as a list."""
+    """As `private_producer`, as a list."""
     producer = private_producer(sketch, stage, buffer)
     return [] if producer is None else [producer]
 
 
 def transposed_dimension(stage: Stage, reads: list[Read], batch: frozenset[str]) -> int | None:
-    """The dimension to store innermost, of a buffer that is contiguous along the reduction only; else None.
+    """Return the dimension to store innermost, of a buffer that is contiguous along the reduction only; else None.
 
-    Neighbouring points of such a buffer are a row apart. The dimension is the last one that moves with an output axis,
-    but not with those of `batch`.
+    Neighbouring points of such a buffer are a row apart. The dimension is the last one whose index contains an output
+    axis that is not in `batch`.
     """
     spatial = {a.var for a in stage.op.axes if a.name not in batch}
     for read in reads:
@@ -77,15 +77,15 @@ def transposed_dimension(stage: Stage, reads: list[Read], batch: frozenset[str])
 
 
 def pipeline(sketch: PartialSketch, reader: str, loop: str, axis: StageAxis, target: Target) -> PartialSketch:
-    """The shared buffers of a loop filled some iterations ahead (multi-stage buffering).
+    """Fill the shared buffers of a loop some iterations ahead (multi-stage buffering).
 
-    Asynchronous copies fill them where the hardware has these, else copies through registers. A reduction over one
-    element has nothing to fill ahead.
+    The copies are asynchronous where the hardware supports that, else through registers. A reduction over one element
+    has nothing to fill ahead.
     """
     if all(size(a) == 1 for a in sketch.state.stage(reader).op.reduce_axes):
         return sketch
-    here = target.gpu is not None and target.gpu.has_asynchronous_copies
-    asynchronous = here and target.backend.has_asynchronous_copies
+    has_copies = target.gpu is not None and target.gpu.has_asynchronous_copies
+    asynchronous = has_copies and target.backend.has_asynchronous_copies
     stages = domains.stages(f"{reader}.stages", size(axis), f"{reader}.{axis.name}", asynchronous)
     step = Pipeline(reader, loop, stages.name, "asynchronous" if asynchronous else "registers")
     return sketch.with_params([stages]).apply(step)
@@ -100,11 +100,11 @@ def copy_to_shared(
     innermost: int | None,
     in_lines: bool = False,
 ) -> PartialSketch:
-    """A shared copy of what `reader` reads of `buffer` in one iteration of its loop `loop`.
+    """Copy the elements of `buffer` that `reader` reads in one iteration of its loop `loop` into shared memory.
 
-    `folded`: the stages that make `buffer`, computed in the copy, last ones first. `innermost`: the dimension that is
-    stored innermost instead of the last; neighbours in memory are then no neighbours in the copy, and nothing is a
-    vector. Rows that are `in_lines` are whole accesses all the same.
+    `folded`: the stages that compute `buffer`, inlined into the copy, last ones first. `innermost`: the dimension that
+    is stored innermost instead of the last; adjacent elements of memory are then not adjacent in the copy, and no copy
+    is a vector. `in_lines`: rows are copied and read by whole accesses.
     """
     tag = f"{reader}.shared" if sketch.state.taken(f"{buffer}.shared") else "shared"
     copy = f"{buffer}.{tag}"
@@ -119,8 +119,8 @@ def copy_to_shared(
         order = (*(d for d in range(rank) if d != innermost), innermost)
         steps += [Pack(copy, order), Pad(copy, gap.name), Cooperate(copy, 1)]
     else:
-        made = sketch.state.stage(copy)
-        gap, width = domains.vector_pad(f"{copy}.pad", made, in_lines), domains.copied_vector(f"{copy}.w", made)
+        copied = sketch.state.stage(copy)
+        gap, width = domains.vector_pad(f"{copy}.pad", copied, in_lines), domains.copied_vector(f"{copy}.w", copied)
         params += [gap, width]
         steps += [Pad(copy, gap.name), Cooperate(copy, width.name)]
     return sketch.with_params(params).apply(*steps).finish(copy)

@@ -1,4 +1,4 @@
-"""Loops of a stage at the root as blocks, threads and points of a thread.
+"""Thread binding: loops of a root stage as blocks, virtual threads, threads and tiles of a thread.
 
 An axis is split into blocks, virtual threads (strided points of a thread), threads, and a tile of adjacent points:
 
@@ -16,28 +16,28 @@ from search_spaces.gpu import domains
 from search_spaces.partial_sketch import PartialSketch
 from search_spaces.space import SketchParam
 
-WARP = 32  # threads that run together
-SMALL_AXIS = 4  # axes up to this extent have no threads of their own
-LONG_AXIS = 16  # longer ones have virtual threads
-MOST_TILES = (domains.MOST_TILE, domains.MOST_TILE, 4, 2)  # of the axes of a tiled reduction from the last on
+WARP = 32  # threads of a warp
+SMALL_AXIS = 4  # extent up to which an axis has no threads
+LONG_AXIS = 16  # extent above which an axis has virtual threads
+MOST_TILES = (domains.MOST_TILE, domains.MOST_TILE, 4, 2)  # for the axes of a tiled reduction, from the last one
 MOST_BLOCKS_YZ = 65535  # CUDA C++ Programming Guide, table of technical specifications
 PLACES = "xyz"
 
 
 def size(axis: StageAxis) -> int:
-    """The extent; a large number where it depends on parameters."""
+    """Return the extent; a large number where it depends on parameters."""
     return int(axis.extent.value) if isinstance(axis.extent, Const) else 1 << 30
 
 
 @dataclass(frozen=True)
 class TileLevels:
-    """The levels that one axis is split in; `dimension`: its thread index (0 is x), or None if it has no threads."""
+    """The levels of one axis; `dimension`: its thread index (0 is x), or None if it has no threads."""
 
     stage: str
     axis: StageAxis
     dimension: int | None = None
     vthread: bool = False
-    tile: int = 0  # the most points of a tile; 0 if there is none
+    tile: int = 0  # the most points of a tile; 0 for no tile
 
     @property
     def group(self) -> str:
@@ -45,7 +45,7 @@ class TileLevels:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Letters of the inner levels, outermost first."""
+        """Return the letters of the inner levels, outermost first."""
         return tuple("v" * self.vthread + "t" * (self.dimension is not None) + "s" * (self.tile > 0))
 
     @property
@@ -58,27 +58,28 @@ class TileLevels:
     def params(self) -> list[SketchParam]:
         extent = size(self.axis)
         most = domains.MOST_X if self.dimension == 0 else domains.MOST_YZ
-        made: list[SketchParam] = []
+        result: list[SketchParam] = []
         if self.vthread:
-            made.append(domains.vthreads(f"{self.group}.v", extent, self.group))
+            result.append(domains.vthreads(f"{self.group}.v", extent, self.group))
         if self.dimension is not None:
-            made.append(domains.threads(f"{self.group}.t", extent, self.group, most))
+            result.append(domains.threads(f"{self.group}.t", extent, self.group, most))
         if self.tile:
-            made.append(domains.tile(f"{self.group}.s", extent, self.group, self.tile))
-        return made
+            result.append(domains.tile(f"{self.group}.s", extent, self.group, self.tile))
+        return result
 
 
 def tiled_levels(
     stage: str, axes: tuple[StageAxis, ...], batch: frozenset[str], uniform: frozenset[str]
 ) -> tuple[TileLevels, ...]:
-    """Levels for a reduction with reuse: tiles along every axis but those in `batch`, which share no data; they have
-    threads where the axes inside are too short for a warp, unless all threads of a block must be at the same point
-    (`uniform`).
+    """Return the levels for a reduction with reuse: tiles along every axis but those in `batch`, which share no data.
 
-    The last axis, contiguous in memory, is thread dimension x; the longer of the others are y and z. The more axes
-    are tiled, the smaller the tiles of the outer ones: a thread's points are the product, and must fit into registers.
+    Axes in `batch` have threads where the axes inside are too short for a warp, unless all threads of a block must be
+    at the same point (`uniform`).
+
+    The last axis, contiguous in memory, is thread dimension x; the longer of the others are y and z. The more axes are
+    tiled, the smaller the tiles of the outer ones: a thread's points are the product, and must fit into registers.
     """
-    found: list[TileLevels] = []
+    levels: list[TileLevels] = []
     free = [1, 2]
     tiles = list(MOST_TILES)
     inside = 1  # adjacent points that threads may have
@@ -86,36 +87,36 @@ def tiled_levels(
         extent = size(axis)
         if n > 0 and (axis.name in batch or extent == 1):
             is_short = free and extent > 1 and inside < WARP and axis.name not in uniform
-            found.append(TileLevels(stage, axis, free.pop(0) if is_short else None))
+            levels.append(TileLevels(stage, axis, free.pop(0) if is_short else None))
             inside *= extent
             continue
         inside *= extent
         most = (tiles.pop(0) if len(tiles) > 1 else tiles[0]) if extent > 1 else 0
         if n == 0:
-            found.append(TileLevels(stage, axis, 0, extent > LONG_AXIS, most))
+            levels.append(TileLevels(stage, axis, 0, extent > LONG_AXIS, most))
         elif extent <= SMALL_AXIS or not free:
-            found.append(TileLevels(stage, axis, tile=most))
+            levels.append(TileLevels(stage, axis, tile=most))
         else:
-            found.append(TileLevels(stage, axis, free.pop(0), extent > LONG_AXIS, most))
-    return tuple(reversed(found))
+            levels.append(TileLevels(stage, axis, free.pop(0), extent > LONG_AXIS, most))
+    return tuple(reversed(levels))
 
 
 def plain_levels(stage: str, axes: tuple[StageAxis, ...]) -> tuple[TileLevels, ...]:
-    """Levels where points share little: a thread has one, or a few that lie apart along x and adjacent along y."""
-    found: list[TileLevels] = []
+    """Return the levels without reuse: a thread has one point, or a few, strided along x and adjacent along y."""
+    levels: list[TileLevels] = []
     for n, axis in enumerate(reversed(axes)):
         extent = size(axis)
         if n == 0:
-            found.append(TileLevels(stage, axis, 0, vthread=extent > LONG_AXIS))
+            levels.append(TileLevels(stage, axis, 0, vthread=extent > LONG_AXIS))
         elif n == 1 and extent > 1:
-            found.append(TileLevels(stage, axis, 1, tile=domains.MOST_TILE))
+            levels.append(TileLevels(stage, axis, 1, tile=domains.MOST_TILE))
         else:
-            found.append(TileLevels(stage, axis))
-    return tuple(reversed(found))
+            levels.append(TileLevels(stage, axis))
+    return tuple(reversed(levels))
 
 
 def bind_levels(sketch: PartialSketch, levels: tuple[TileLevels, ...]) -> PartialSketch:
-    """Splits, orders and binds the loops of a root stage that is as written; what is unrolled comes last."""
+    """Split, order and bind the loops of an unscheduled root stage; unrolled loops come last."""
     stage = levels[0].stage
     steps: list[Step] = []
     for level in levels:
@@ -137,7 +138,7 @@ def last_thread_loop(sketch: PartialSketch, stage: str) -> str:
 
 
 def bind_blocks(stage: str, loops: list[str], extents: list[int]) -> list[Step]:
-    """The outermost loops over the grid, the last one along x; fused where too many, or too long for y and z."""
+    """Bind the outermost loops to the grid, the last one to x; fused where too many, or too long for y and z."""
     steps: list[Step] = []
     points = 1
     for extent in extents[:-1]:
@@ -151,10 +152,10 @@ def bind_blocks(stage: str, loops: list[str], extents: list[int]) -> list[Step]:
 
 
 def bind_threads(stage: str, loops: list[str]) -> list[Step]:
-    """Adjacent loops over the threads of a block, the last one along x."""
+    """Bind adjacent loops to the threads of a block, the last one to x."""
     return _bind_each(stage, loops, "threadIdx")
 
 
 def _bind_each(stage: str, loops: list[str], index: str) -> list[Step]:
-    places = PLACES[: len(loops)][::-1]
-    return [Bind(stage, x, f"{index}.{place}") for x, place in zip(loops, places, strict=True)]
+    dimensions = PLACES[: len(loops)][::-1]
+    return [Bind(stage, x, f"{index}.{dimension}") for x, dimension in zip(loops, dimensions, strict=True)]

@@ -35,16 +35,16 @@ from search_spaces.gpu.shared import (
 from search_spaces.gpu.thread_binding import SMALL_AXIS, bind_levels, last_thread_loop, plain_levels, size, tiled_levels
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer
 
-MOST_DOTS = 4  # alternatives with an instruction for several products
+MOST_DOTS = 4  # alternatives with a dot-product instruction
 
 
 @dataclass(frozen=True)
 class Plan:
     """One alternative of a tiled reduction.
 
-    `shared`: the buffers that are copied to shared memory. `fold`: whether the stages that compute operands are
-    computed in these copies. `dots`: whether products are added up by an instruction for several of them.
-    `transposed`: buffers that are stored transposed, with their innermost dimension.
+    `shared`: the buffers that are copied to shared memory. `fold`: whether the stages that compute operands are inlined
+    into these copies. `dots`: whether a dot-product instruction adds up products. `transposed`: buffers that are stored
+    transposed, with their innermost dimension.
     """
 
     shared: tuple[str, ...] = ()
@@ -74,8 +74,8 @@ def can_tile(state: State, stage: Stage) -> bool:
 
 
 def tiled_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
-    """The reduction in tiles, once for each plan. Where an instruction adds up several products, one plan remains for
-    shapes that it does not help."""
+    """Return the reduction in tiles, for each plan. Beside dot-product instructions one plan remains for shapes where
+    these do not pay."""
     every: list[Alternative] = [partial(tile_reduction, sketch, stage, p, context) for p in plans(sketch, stage)]
     dots = in_dots(sketch, stage)
     if dots is None:
@@ -92,20 +92,20 @@ def plans(sketch: PartialSketch, stage: Stage) -> list[Plan]:
     dims = {b: transposed_dimension(stage, [r for r in reads if r.load.buffer == b], batch) for b in shared}
     along_k = tuple((b, dim) for b, dim in dims.items() if dim is not None)
     fed = any(private_producer(sketch, stage, r.load.buffer) is not None for r in reads)
-    found: list[Plan] = []
+    result: list[Plan] = []
     if shared:
-        found.append(Plan(shared))
+        result.append(Plan(shared))
         if along_k:
-            found.append(Plan(shared, transposed=along_k))
+            result.append(Plan(shared, transposed=along_k))
         if fed:
-            found.append(Plan(shared, fold=False))
+            result.append(Plan(shared, fold=False))
     if len(shared) > 1:
-        found += [Plan((b,)) for b in shared]
-    return [*found, Plan()]
+        result += [Plan((b,)) for b in shared]
+    return [*result, Plan()]
 
 
 def batch_axes(stage: Stage, reads: tuple[Read, ...]) -> frozenset[str]:
-    """The output axes along which nothing is read twice."""
+    """Return the output axes along which every read moves."""
     return frozenset(a.name for a in stage.op.axes if all(r.moves(a.name) for r in reads))
 
 
@@ -132,7 +132,7 @@ def tile_reduction(sketch: PartialSketch, stage: Stage, plan: Plan, context: Ske
 
 
 def is_large(state: State, stage: Stage, context: SketchContext) -> bool:
-    """Whether what the reduction reads and writes may be more than the cache that all blocks share."""
+    """Whether the reads and writes of the reduction may exceed the cache that all blocks share."""
     gpu = context.target.gpu
     read = sum(math.prod(buffer_shape(state, x.buffer)) * DTYPES[x.dtype].nbytes for x in stage.op.loads)
     written = math.prod(map(size, stage.op.axes)) * max(DTYPES[d].nbytes for d in stage.op.dtypes)
@@ -140,7 +140,7 @@ def is_large(state: State, stage: Stage, context: SketchContext) -> bool:
 
 
 def rastered(sketch: PartialSketch, consumer: str) -> PartialSketch:
-    """The order of its blocks as an open number, where they are in rows and columns."""
+    """Make the raster order of the blocks a parameter, where they are in rows and columns."""
     kinds = {x.kind for x in sketch.state.stage(consumer).loops}
     if not {ForKind.BLOCK_X, ForKind.BLOCK_Y} <= kinds:
         return sketch
@@ -149,19 +149,19 @@ def rastered(sketch: PartialSketch, consumer: str) -> PartialSketch:
 
 
 def _ends(stage: Stage) -> frozenset[str]:
-    """The axes that decide where a reduction ends: threads at different points of them would not meet at barriers."""
+    """Return the axes that the reduction's bounds depend on: threads at different points would diverge at barriers."""
     mentioned = {v for form, _ in stage.op.guards for v in free_vars(form)}
     return frozenset(a.name for a in stage.op.axes if a.var in mentioned)
 
 
 def _on_consumer(sketch: PartialSketch, consumer: str, stage: Stage, axes: frozenset[str]) -> frozenset[str]:
-    """The consumer's names of axes of the stage."""
+    """Return the consumer's names of axes of the stage."""
     pairs = zip(stage.op.axes, sketch.state.stage(consumer).op.axes, strict=True)
     return frozenset(b.name for a, b in pairs if a.name in axes)
 
 
 def _fold_all(sketch: PartialSketch, stage: Stage, reads: tuple[Read, ...]) -> PartialSketch:
-    """The elementwise stages that compute operands, computed where these are read."""
+    """Inline the elementwise stages that compute operands."""
     for buffer in dict.fromkeys(r.load.buffer for r in reads):
         producer = private_producer(sketch, stage, buffer)
         if producer is not None:
@@ -170,7 +170,7 @@ def _fold_all(sketch: PartialSketch, stage: Stage, reads: tuple[Read, ...]) -> P
 
 
 def reduce_by_thread(sketch: PartialSketch, stage: Stage, note: str = "") -> PartialSketch:
-    """One thread for each point, or for a few of them; the reduction runs in the thread."""
+    """Schedule one thread for each point, or for a few of them; the reduction runs in the thread."""
     sketch, consumer, acc = fuse_consumer(sketch, stage)
     sketch = bind_levels(sketch, plain_levels(consumer, sketch.state.stage(consumer).op.axes))
     sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))
@@ -179,7 +179,7 @@ def reduce_by_thread(sketch: PartialSketch, stage: Stage, note: str = "") -> Par
 
 
 def accumulate(sketch: PartialSketch, acc: Stage, chunks: bool) -> tuple[PartialSketch, str]:
-    """Reduction loops outside, then the thread's points unrolled; also the innermost loop over chunks.
+    """Order reduction loops outside, then the thread's points unrolled; return the innermost loop over chunks too.
 
     `chunks`: every reduction axis is cut in chunks, and the loops over them come first.
     """
@@ -208,6 +208,6 @@ def accumulate(sketch: PartialSketch, acc: Stage, chunks: bool) -> tuple[Partial
 
 
 def main_axis(acc: Stage) -> StageAxis:
-    """The reduction axis that is unrolled: the last one that is not short, or the last of all."""
+    """Return the reduction axis that is unrolled: the last one that is not short, or the last of all."""
     axes = acc.op.reduce_axes
     return next((a for a in reversed(axes) if size(a) > SMALL_AXIS), axes[-1])

@@ -16,7 +16,7 @@ from autosched.planning.device_passes import prepared
 from autosched.planning.execution_plan import steps_of
 from autosched.planning.fusion_candidates import chains_of, is_chain
 from autosched.planning.fusion_choice import PricedGroup, with_forms
-from search_spaces.cpu.fused_reductions import MARK
+from search_spaces.cpu.fused_reductions import FUSED_MARK
 
 
 def bottleneck(n: int = 1, size: int = 13, channels: int = 16, more: tuple[str, ...] = ()) -> Graph:
@@ -71,7 +71,7 @@ def test_a_network_with_a_joined_kernel_is_right(monkeypatch: pytest.MonkeyPatch
     model = at.load(graph, threads=2, records=False)
     (task,) = model.tasks
     assert task.name == "conv-clip-conv-clip-conv-add"
-    assert MARK in task.kernel.sketch
+    assert FUSED_MARK in task.kernel.sketch
     assert "conv clip conv clip conv add" in at.show(model, "groups")
     x = np.random.default_rng(1).standard_normal((2, 5, 5, 8), "float32")
     want = interpret(graph, {"x": x})["y"]
