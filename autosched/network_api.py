@@ -148,7 +148,7 @@ def show_network(
     from autosched.executor.model import Model
     from autosched.inspection.render import TEXTS, Steps
     from autosched.kernel.device import find_device
-    from autosched.planning.extract_tasks import DRAFTED
+    from autosched.planning.extract_tasks import BY_MODEL
 
     program_text = program_texts().get(as_)
     if as_ not in (*TEXTS, PASSES) and program_text is None:
@@ -157,7 +157,7 @@ def show_network(
         if as_ in TEXTS:
             program = what.program
             return TEXTS[as_](Steps(program.graph, program.steps, program.alternatives))
-        graph, device, choices = what.original, what.device, DRAFTED
+        graph, device, choices = what.original, what.device, BY_MODEL
     else:
         graph, choices = load_network(what, example_inputs, sizes, inputs)
         device = find_device(target, threads, runs=False)
@@ -174,10 +174,10 @@ def show_network(
 def show_graph(graph: Graph, form: str, device: Device) -> str:
     """A network as text, as it is cut into kernels for `device`, without one being built: one of TEXTS."""
     from autosched.inspection.render import TEXTS, Steps
-    from autosched.planning.device_passes import prepared
+    from autosched.planning.device_passes import prepare_graph
     from autosched.planning.execution_plan import steps_of
 
-    found = prepared(graph, device)
+    found = prepare_graph(graph, device)
     return TEXTS[form](Steps(found, steps_of(found, device)))
 
 
@@ -192,8 +192,8 @@ def program_texts() -> Mapping[str, Callable[[NetworkProgram], str]]:
 def _passes_text(graph: Graph, device: Device) -> str:
     """The graph as each pass leaves it, and the names of passes that change nothing."""
     from autosched.passes import report
-    from autosched.planning.device_passes import prepared
+    from autosched.planning.device_passes import prepare_graph
 
     parts: list[str] = []
-    prepared(graph, device, report(parts, str))
+    prepare_graph(graph, device, report(parts, str))
     return "\n".join(parts)

@@ -66,7 +66,7 @@ def _network_facts(found: Explanation) -> dict[str, object]:
     ]
     sums = {"kernels_s": found.kernels_s, "call_s": found.call_s, "least_s": found.least_s, "flops": found.flops}
     split = [{"operators": group.operators, "reason": group.reason} for group in found.split]
-    forms = [part.to_json() for part in found.alternatives]
+    forms = [part.to_json() for part in found.fusion_choices]
     return {**sums, "layers": layers, "split": split, "alternatives": forms}
 
 
@@ -89,7 +89,7 @@ def _network_text(found: Explanation) -> str:
         f"kernels {time_text(found.kernels_s)} together, a call {time_text(found.call_s)}; "
         f"least {time_text(found.least_s)}, {share} of the kernels' time"
     )
-    return "\n".join([table(header, rows), sums, *map(str, (*found.split, *found.alternatives))])
+    return "\n".join([table(header, rows), sums, *map(str, (*found.split, *found.fusion_choices))])
 
 
 def _fitted(text: str) -> str:

@@ -16,9 +16,9 @@ from autosched.kernel.device import Device, find_device
 from autosched.kernel.request import check_winograd
 from autosched.kernel.trust import tell
 from autosched.passes import DUMP, debug_level
-from autosched.planning.device_passes import prepared
+from autosched.planning.device_passes import prepare_graph
 from autosched.planning.execution_plan import NetworkProgram, build_program
-from autosched.planning.extract_tasks import DRAFTED, Choices
+from autosched.planning.extract_tasks import BY_MODEL, Choices
 from autosched.planning.kernel_table import kernel_table
 
 SIMULATED = "cuda"  # the kind of target whose kernels the simulator executes
@@ -28,7 +28,7 @@ def compile_graph(
     graph: Graph,
     target: str | None = "cpu",
     threads: int | None = None,
-    choices: Choices = DRAFTED,
+    choices: Choices = BY_MODEL,
     simulate: bool = False,
 ) -> Model:
     """The network as one program of the kernels that the analytic model likes best, or of those that `choices` has
@@ -49,7 +49,7 @@ def compile_graph(
 
 
 def plan_graph(
-    graph: Graph, target: str | None = "cpu", threads: int | None = None, choices: Choices = DRAFTED
+    graph: Graph, target: str | None = "cpu", threads: int | None = None, choices: Choices = BY_MODEL
 ) -> tuple[NetworkProgram, Device]:
     """The program that `compile_graph` links, for a device that need not be there, and that device. Raises the same,
     but for its absence."""
@@ -65,7 +65,7 @@ def _program(graph: Graph, target: str | None, device: Device, choices: Choices)
         check_winograd(device.target)
     report_stage("planning kernels")
     with locating_bugs(lambda error: _bug_in(graph, error)):
-        program = build_program(prepared(graph, device), target or "cpu", device, choices)
+        program = build_program(prepare_graph(graph, device), target or "cpu", device, choices)
     for group in program.split:
         tell(str(group), SplitWarning)
     return program

@@ -18,7 +18,7 @@ from autosched.graph.fixed_inputs import fix_inputs
 from autosched.graph.graph import Graph
 from autosched.graph.load_progress import LoadCallback, report_stage, reported_load
 from autosched.planning.archive import SUFFIX, load_archive
-from autosched.planning.extract_tasks import DRAFTED, Choices
+from autosched.planning.extract_tasks import BY_MODEL, Choices
 from autosched.tuner.memory_check import free_memory, size_text
 
 PROGRAM = ".pt2"
@@ -77,7 +77,7 @@ def load_network(
     dimensions of an ONNX file are, `inputs` has values of inputs that are constants then. `winograd` accepts the larger
     error of such convolutions, which a saved network may do already."""
     report_stage("reading")
-    path, choices, fixed = Path(model) if isinstance(model, (str, Path)) else None, DRAFTED, inputs or {}
+    path, choices, fixed = Path(model) if isinstance(model, (str, Path)) else None, BY_MODEL, inputs or {}
     if path is not None and path.suffix.lower() == SUFFIX:
         graph, choices = load_archive(path)
         graph = fix_inputs(graph, fixed)

@@ -24,8 +24,8 @@ from autosched.kernel.spec import Recipe
 from autosched.kernel.transfer import NearestSchedules, form_of
 from autosched.kernel.trust import tell
 from autosched.planning.execution_plan import NetworkProgram
-from autosched.planning.extract_tasks import DRAFTED, Choices, without_place
-from autosched.planning.fusion_records import stored_form
+from autosched.planning.extract_tasks import BY_MODEL, Choices, without_weight_residency
+from autosched.planning.fusion_records import stored_fusion_decision
 from autosched.store import Database, Record, default_path, named_path
 
 REPORTED = 3  # records that were passed over are named
@@ -52,7 +52,7 @@ def compile_with_records(
     graph: Graph,
     target: str | None = "cpu",
     threads: int | None = None,
-    choices: Choices = DRAFTED,
+    choices: Choices = BY_MODEL,
     db: Path | str | None = None,
     *,
     simulate: bool = False,
@@ -64,7 +64,7 @@ def compile_with_records(
 
 
 def plan_with_records(
-    graph: Graph, target: str | None = "cpu", threads: int | None = None, choices: Choices = DRAFTED
+    graph: Graph, target: str | None = "cpu", threads: int | None = None, choices: Choices = BY_MODEL
 ) -> NetworkProgram:
     """The program that `compile_with_records` links, with the user's records, for a device that need not be there."""
     with stored_schedules(None) as stored:
@@ -76,11 +76,11 @@ def _choices(stored: StoredSchedules | None, choices: Choices) -> Choices:
     if stored is None:
         return choices
 
-    def is_joined(recipe: Recipe) -> bool | None:
-        known = choices.is_joined(recipe)
-        return stored.is_joined(recipe) if known is None else known
+    def is_fused(recipe: Recipe) -> bool | None:
+        known = choices.is_fused(recipe)
+        return stored.is_fused(recipe) if known is None else known
 
-    return Choices(lambda recipes: stored(choices.schedules(recipes)), is_joined)
+    return Choices(lambda recipes: stored(choices.schedules(recipes)), is_fused)
 
 
 def compile_varying(graph: Graph, nearest: NearestSchedules, options: CompileOptions) -> Model:
@@ -96,7 +96,7 @@ def compile_varying(graph: Graph, nearest: NearestSchedules, options: CompileOpt
             nearest.add(stored.alike([recipe for recipe in found if not recipe.steps]))
             return nearest(found)
 
-        return compile_graph(graph, target, threads, Choices(choose, stored.is_joined, nearest), simulate)
+        return compile_graph(graph, target, threads, Choices(choose, stored.is_fused, nearest), simulate)
 
 
 @dataclass
@@ -110,14 +110,14 @@ class StoredSchedules:
         """The recipes, those that have none with the steps of their best record; else, where weights are far, with
         those of the best one with its weights near."""
         found = self._found(recipes)
-        near = {r: replace(r, spec=without_place(r.spec)) for r in found if not r.steps}
+        near = {r: replace(r, spec=without_weight_residency(r.spec)) for r in found if not r.steps}
         near = {r: other for r, other in near.items() if other.spec != r.spec}
         known = dict(zip(near, self._found(list(near.values())), strict=True))
         return tuple(replace(r, steps=known[r].steps) if r in known else r for r in found)
 
-    def is_joined(self, recipe: Recipe) -> bool | None:
-        """Which form of a part was faster in a network, as `keep_forms` has stored it."""
-        return stored_form(self.database, recipe)
+    def is_fused(self, recipe: Recipe) -> bool | None:
+        """Whether the fused kernel was faster in a network, as `store_fusion_decisions` has stored it."""
+        return stored_fusion_decision(self.database, recipe)
 
     def _found(self, recipes: Sequence[Recipe]) -> tuple[Recipe, ...]:
         open_recipes = [recipe for recipe in recipes if not recipe.steps]

@@ -13,7 +13,7 @@ from autosched.graph.index_checks import checks_of
 from autosched.kernel.device import Device
 from autosched.kernel.spec import Recipe
 from autosched.planning.archive import save_archive
-from autosched.planning.device_passes import prepared
+from autosched.planning.device_passes import prepare_graph
 from autosched.planning.execution_plan import NetworkProgram, array_spec, build_program
 from autosched.planning.extract_tasks import Choices, NetworkTask
 from autosched.runtime.spec import ArraySpec
@@ -78,22 +78,23 @@ class Model(ABC):
         return self.program.memory.bound_bytes
 
     @property
-    def forms(self) -> Mapping[Recipe, bool]:
-        """Of each part that may be one kernel or several, by its recipe, whether it is one."""
-        return {part.recipe: part.is_joined for part in self.program.alternatives}
+    def fusion_decisions(self) -> Mapping[Recipe, bool]:
+        """Whether each fusion candidate, by its recipe, is one kernel."""
+        return {choice.recipe: choice.is_fused for choice in self.program.fusion_choices}
 
     def with_weights(self, constants: Mapping[str, Array]) -> Model:
         """The network with other constants of the same shapes and types, by their names in `original`: the same
         program with weights packed anew. Only where passes make other nodes of them, another program."""
         original = replace(self.original, constants={**self.original.constants, **constants})
-        graph = prepared(original, self.device)
+        graph = prepare_graph(original, self.device)
         if _structure(graph) == _structure(self.program.graph) and checks_of(graph) == self.program.checks:
             return self.with_program(original, replace(self.program, graph=graph))
         known = {task.recipe.spec: task.recipe for task in self.tasks}
-        return self._built(original, graph, Choices(lambda made: [known.get(r.spec, r) for r in made], self.forms.get))
+        choices = Choices(lambda made: [known.get(r.spec, r) for r in made], self.fusion_decisions.get)
+        return self._built(original, graph, choices)
 
     def with_choices(self, choices: Choices) -> Model:
-        """The network with the schedules and the forms of parts that are chosen."""
+        """Return the network with these schedules and fusion decisions."""
         return self._built(self.original, self.program.graph, choices)
 
     def _built(self, original: Graph, graph: Graph, choices: Choices) -> Model:
@@ -135,7 +136,7 @@ class Model(ABC):
 
     def save(self, path: str | Path) -> None:
         """Writes the network and the schedules of its kernels to a file *.asc, which `autosched.load` takes."""
-        save_archive(Path(path), self.original, self.tasks, self.forms, self.device)
+        save_archive(Path(path), self.original, self.tasks, self.fusion_decisions, self.device)
 
     @abstractmethod
     def export(self, path: str | Path) -> list[Path]:

@@ -16,7 +16,7 @@ from autosched.kernel.measured_roofline import Roofs
 from autosched.kernel.roofline import compulsory_bytes
 from autosched.planning.execution_plan import SplitGroup
 from autosched.planning.extract_tasks import NetworkTask
-from autosched.planning.fusion_choice import Alternative
+from autosched.planning.fusion_choice import FusionChoice
 from autosched.verification.sample_inputs import input_sets
 
 
@@ -48,12 +48,12 @@ class Layer:
 @dataclass(frozen=True)
 class Explanation:
     """`layers`: those that take longest first; `call_s`: the whole network, called as users do. `split`: operators that
-    should be one kernel, but are several; `alternatives`: those that may be one kernel or several."""
+    should be one kernel, but are several; `fusion_choices`: chains that may be fused."""
 
     layers: tuple[Layer, ...]
     call_s: float
     split: tuple[SplitGroup, ...] = ()
-    alternatives: tuple[Alternative, ...] = ()
+    fusion_choices: tuple[FusionChoice, ...] = ()
 
     @property
     def kernels_s(self) -> float:
@@ -78,7 +78,7 @@ def explain_model(model: Model) -> Explanation:
     roofs = Roofs(model.device)
     layers = [_layer(model, task, times.kernels, roofs) for task in model.tasks]
     ordered = tuple(sorted(layers, key=lambda layer: -layer.seconds))
-    return Explanation(ordered, times.call, model.program.split, model.program.alternatives)
+    return Explanation(ordered, times.call, model.program.split, model.program.fusion_choices)
 
 
 def _layer(model: Model, task: NetworkTask, seconds: Mapping[int, float], roofs: Roofs) -> Layer:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from autosched.graph.graph import Graph
 from autosched.graph.memory.arena import ArenaPlan
-from autosched.graph.memory.liveness import Tenant
+from autosched.graph.memory.liveness import LiveBuffer
 from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write
 from autosched.ir.dtype import DTYPES
 from autosched.planning.execution_plan import NetworkProgram
-from autosched.planning.fusion_choice import Alternative
+from autosched.planning.fusion_choice import FusionChoice
 
 WIDTH, HEIGHT = 100, 32  # characters of the picture of an arena
 LARGEST = 3  # values that are named below it
@@ -29,7 +29,7 @@ class Steps:
 
     graph: Graph
     steps: tuple[NetworkStep, ...]
-    alternatives: tuple[Alternative, ...] = ()
+    fusion_choices: tuple[FusionChoice, ...] = ()
 
 
 def graph_text(found: Steps) -> str:
@@ -52,7 +52,7 @@ def groups_text(found: Steps) -> str:
             made = ", ".join(str(found.graph.values[name]) for name in step.outputs)
             operators = " ".join(node.operator for node in step.nodes)
             lines.append(f"{n:4}  {made} = {operators}({', '.join(step.inputs)}){_origin(step)}")
-    return "\n".join([*lines, *map(str, found.alternatives), *_floats_left(found)])
+    return "\n".join([*lines, *map(str, found.fusion_choices), *_floats_left(found)])
 
 
 def _floats_left(found: Steps) -> Iterator[str]:
@@ -138,32 +138,32 @@ def _quoted(text: str) -> str:
 
 def memory_text(program: NetworkProgram) -> str:
     """The arena as a picture: kernels from left to right, bytes from bottom to top, a sign for each value."""
-    arena, tenants = program.memory, program.tenants
+    arena, buffers = program.memory, program.buffers
     lines = [f"arena of {arena.nbytes} bytes; {arena.bound_bytes} are alive at once, so none is smaller"]
     if arena.nbytes:
-        lines += _picture(arena, tenants)
-    for tenant in sorted(tenants, key=lambda t: -t.nbytes)[:LARGEST]:
-        place = f"at byte {arena.offsets[tenant.name]}, kernels {tenant.first} to {tenant.last}"
-        lines.append(f"{_sign(tenant, tenants)}  {tenant.name}: {tenant.nbytes} bytes {place}")
+        lines += _picture(arena, buffers)
+    for buffer in sorted(buffers, key=lambda t: -t.nbytes)[:LARGEST]:
+        place = f"at byte {arena.offsets[buffer.name]}, kernels {buffer.first} to {buffer.last}"
+        lines.append(f"{_sign(buffer, buffers)}  {buffer.name}: {buffer.nbytes} bytes {place}")
     lines.append(f"weights of {program.weights_bytes} bytes, inputs and outputs are the caller's")
     return "\n".join(lines)
 
 
-def _picture(arena: ArenaPlan, tenants: Sequence[Tenant]) -> list[str]:
-    steps = max(tenant.last for tenant in tenants) + 1
+def _picture(arena: ArenaPlan, buffers: Sequence[LiveBuffer]) -> list[str]:
+    steps = max(buffer.last for buffer in buffers) + 1
     columns = min(WIDTH, steps)
     rows = [["."] * columns for _ in range(HEIGHT)]
-    for tenant in sorted(tenants, key=lambda t: t.nbytes):  # what is large stays visible
-        begin = arena.offsets[tenant.name]
-        low, high = (at * HEIGHT // arena.nbytes for at in (begin, begin + tenant.nbytes - 1))
-        left, right = (step * columns // steps for step in (tenant.first, tenant.last))
+    for buffer in sorted(buffers, key=lambda t: t.nbytes):  # what is large stays visible
+        begin = arena.offsets[buffer.name]
+        low, high = (at * HEIGHT // arena.nbytes for at in (begin, begin + buffer.nbytes - 1))
+        left, right = (step * columns // steps for step in (buffer.first, buffer.last))
         for row in rows[low : high + 1]:
-            row[left : right + 1] = _sign(tenant, tenants) * (right + 1 - left)
+            row[left : right + 1] = _sign(buffer, buffers) * (right + 1 - left)
     return ["".join(row) for row in reversed(rows)]
 
 
-def _sign(tenant: Tenant, tenants: Sequence[Tenant]) -> str:
-    return SIGNS[tenants.index(tenant) % len(SIGNS)]
+def _sign(buffer: LiveBuffer, buffers: Sequence[LiveBuffer]) -> str:
+    return SIGNS[buffers.index(buffer) % len(SIGNS)]
 
 
 TEXTS: Mapping[str, Callable[[Steps], str]] = {"graph": graph_text, "groups": groups_text, "dot": dot_text}

@@ -16,7 +16,7 @@ from autosched.executor.profile import profile
 from autosched.graph.steps import Group
 from autosched.kernel.spec import Recipe
 from autosched.network_tuning.end_to_end import PROFILE_S, PROFILES, SLOWER, Arrays, contest_s, side_by_side
-from autosched.planning.fusion_records import PartTimes
+from autosched.planning.fusion_records import FusionTimes
 
 LEAST_S = 1e-9  # of a part: less is not measured
 Flip = Callable[[AbstractSet[Recipe]], Model]  # the network with the other form of the parts of these recipes
@@ -29,10 +29,10 @@ def forms_contest_s(call_s: float, load_s: float) -> float:
 
 
 def open_recipes(model: Model) -> frozenset[Recipe]:
-    return frozenset(part.recipe for part in model.program.alternatives if part.is_open)
+    return frozenset(part.recipe for part in model.program.fusion_choices if part.is_undecided)
 
 
-def contest_of_forms(model: Model, flip: Flip, inputs: Arrays) -> tuple[Model, tuple[PartTimes, ...]]:
+def contest_of_forms(model: Model, flip: Flip, inputs: Arrays) -> tuple[Model, tuple[FusionTimes, ...]]:
     """The network with its open parts in the forms that are faster in it, and their times in both."""
     flipped = open_recipes(model)
     other = flip(flipped)
@@ -43,9 +43,9 @@ def contest_of_forms(model: Model, flip: Flip, inputs: Arrays) -> tuple[Model, t
         rival = other if faster == flipped else flip(faster)
         mine, theirs = side_by_side([model, rival], inputs)
         kept = rival if min(theirs) < min(mine) else model
-    forms = model.forms
+    forms = model.fusion_decisions
     pairs = {r: (here[r], there[r]) if forms[r] else (there[r], here[r]) for r in here}
-    return kept, tuple(PartTimes(r, joined, apart, kept.forms[r]) for r, (joined, apart) in pairs.items())
+    return kept, tuple(FusionTimes(r, joined, apart, kept.fusion_decisions[r]) for r, (joined, apart) in pairs.items())
 
 
 def parts_inside(models: Sequence[Model], inputs: Arrays) -> list[Times]:
@@ -61,8 +61,8 @@ def parts_inside(models: Sequence[Model], inputs: Arrays) -> list[Times]:
 def _parts_of(model: Model, kernels: Mapping[int, float]) -> dict[Recipe, float]:
     seconds = {step.outputs: kernels[n] for n, step in enumerate(model.program.steps) if isinstance(step, Group)}
     times: dict[Recipe, list[float]] = {}
-    for part in model.program.alternatives:
-        if part.is_open:
-            whole = sum(seconds[kernel.group.outputs] for kernel in part.present.kernels)
+    for part in model.program.fusion_choices:
+        if part.is_undecided:
+            whole = sum(seconds[kernel.group.outputs] for kernel in part.selected.kernels)
             times.setdefault(part.recipe, []).append(max(whole, LEAST_S))
     return {recipe: mean(each) for recipe, each in times.items()}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from autosched.kernel.trust import tell
 from autosched.network_tuning.end_to_end import Verdict
 from autosched.planning.extract_tasks import NetworkTask
-from autosched.planning.fusion_records import PartTimes
+from autosched.planning.fusion_records import FusionTimes
 from autosched.verification.sample_inputs import InputSet
 from autosched.verification.verify import Arrays, Verification, verify_outputs
 
@@ -23,13 +23,13 @@ class CheckedVerdict:
     """A program with the times of its open parts' forms, and what verification says of it."""
 
     verdict: Verdict
-    parts: tuple[PartTimes, ...]
+    parts: tuple[FusionTimes, ...]
     verification: Verification
 
 
 def last_that_passes(
     name: str,
-    verdicts: Sequence[tuple[Verdict, tuple[PartTimes, ...]]],
+    verdicts: Sequence[tuple[Verdict, tuple[FusionTimes, ...]]],
     given: InputSet,
     known: tuple[Arrays, Arrays],
     refute: Callable[[NetworkTask, str], None],

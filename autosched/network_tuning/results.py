@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autosched.executor.model import Model
     from autosched.network_tuning.task_tuner import TaskSearch
     from autosched.planning.extract_tasks import NetworkTask
-    from autosched.planning.fusion_records import PartTimes
+    from autosched.planning.fusion_records import FusionTimes
     from autosched.runtime.spec import ArraySpec
 
 SCHEMA_VERSION = 1
@@ -174,7 +174,7 @@ class NetworkResult:
     interrupted: bool = False
     verified: bool = False
     max_error: float = math.inf
-    parts: tuple[PartTimes, ...] = ()
+    parts: tuple[FusionTimes, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """The object that `tune --json` prints, JSON data."""

@@ -37,8 +37,8 @@ from autosched.network_tuning.search import NetworkSearch
 from autosched.network_tuning.shared_tasks import SharedTask, shared_tasks
 from autosched.network_tuning.task_tuner import TaskSearch
 from autosched.network_tuning.undecided_fusion import open_parts
-from autosched.planning.extract_tasks import Choices, Choose, NetworkTask, as_they_are
-from autosched.planning.fusion_records import PartTimes, keep_forms
+from autosched.planning.extract_tasks import Choices, ChooseSchedules, NetworkTask, keep_unscheduled
+from autosched.planning.fusion_records import FusionTimes, store_fusion_decisions
 from autosched.store import Database, Finding
 from autosched.tuner.gc_pause import rare_collections
 from autosched.tuner.progress import Stopwatch
@@ -124,14 +124,14 @@ def tune_networks(
             searches = _searches(tasks, place)
             if effort.budget_s is not None:
                 watch.budget_s = max(effort.budget_s, watch.elapsed() + LEAST_SHARE * effort.budget_s)
-            parts = open_parts([model.program.alternatives for model in models.values()], [t.task for t in tasks])
+            parts = open_parts([model.program.fusion_choices for model in models.values()], [t.task for t in tasks])
             search = NetworkSearch(
                 searches, list(models), objective, effort.rules, closing, watch, most, callbacks, parts
             )
             search.run()
         refute = partial(_refute, search, database)
         found = [_result(search, subject, ends, refute) for subject, ends in zip(subjects, known, strict=True)]
-        keep_forms(database, [part for result in found for part in result.parts])
+        store_fusion_decisions(database, [part for result in found for part in result.parts])
     networks = tuple(replace(r, first_result_s=loaded_s, strategy=effort.strategy) for r in found)
     before = {network.name: network.start_latency_s for network in networks}
     after = {network.name: network.latency_s for network in networks}
@@ -164,7 +164,7 @@ def _subject(name: str, model: Model, db: Path | str | None) -> TunedNetwork:
     if not (flipped := open_recipes(model)):
         return found
     with stored_schedules(db) as stored:
-        other = _rebuilt(model, {}, flipped, stored or as_they_are)
+        other = _rebuilt(model, {}, flipped, stored or keep_unscheduled)
     return replace(found, other=TimedModel(other, profile(other, normal.arrays, PROFILE_S)))
 
 
@@ -247,7 +247,7 @@ def _refute(search: NetworkSearch, database: Database, task: NetworkTask, reason
 
 def _in_faster_forms(
     verdict: Verdict, search: NetworkSearch, subject: TunedNetwork
-) -> tuple[Verdict, tuple[PartTimes, ...]]:
+) -> tuple[Verdict, tuple[FusionTimes, ...]]:
     """The network with its open parts in the forms that are faster in it, and their times; as it is where there is no
     time for that."""
     load_s, call_s = search.closing.load_s, subject.times.call
@@ -261,8 +261,8 @@ def _in_faster_forms(
     kept, parts = contest_of_forms(verdict.model, flip, subject.inputs)
     if kept is not verdict.model:
         verdict = faster(subject.model, kept, subject.inputs)
-    forms = verdict.model.forms
-    return verdict, tuple(replace(part, is_joined=forms[part.recipe]) for part in parts)
+    forms = verdict.model.fusion_decisions
+    return verdict, tuple(replace(part, is_fused=forms[part.recipe]) for part in parts)
 
 
 def _schedules(search: NetworkSearch, network: int, in_other_form: bool = False) -> dict[str, tuple[str, ...]]:
@@ -279,12 +279,12 @@ def _schedules(search: NetworkSearch, network: int, in_other_form: bool = False)
 
 
 def _rebuilt(
-    model: Model, steps: Steps, flipped: AbstractSet[Recipe] = frozenset(), choose: Choose = as_they_are
+    model: Model, steps: Steps, flipped: AbstractSet[Recipe] = frozenset(), choose: ChooseSchedules = keep_unscheduled
 ) -> Model:
     """The network with these schedules, and the parts of the recipes `flipped` in their other form; all else is as it
     was. `choose` gives tasks schedules that have none yet."""
     kept = {task.recipe.spec: task.recipe.steps for task in model.tasks} | dict(steps)
-    forms = {recipe: is_joined ^ (recipe in flipped) for recipe, is_joined in model.forms.items()}
+    forms = {recipe: is_fused ^ (recipe in flipped) for recipe, is_fused in model.fusion_decisions.items()}
 
     def schedules(recipes: Sequence[Recipe]) -> Sequence[Recipe]:
         return choose([replace(recipe, steps=kept.get(recipe.spec, "")) for recipe in recipes])

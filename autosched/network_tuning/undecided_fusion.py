@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autosched.network_tuning.shared_tasks import SharedTask
-from autosched.planning.fusion_choice import Alternative
+from autosched.planning.fusion_choice import FusionChoice
 
 BEATEN = 1.25  # times as long as the other form: more than tuning gains of a kernel on average
 
@@ -43,13 +43,13 @@ def _sum(searches: Sequence[int], now: Sequence[float]) -> float:
     return sum(now[n] for n in searches)
 
 
-def open_parts(alternatives: Sequence[Sequence[Alternative]], tasks: Sequence[SharedTask]) -> tuple[OpenPart, ...]:
+def open_parts(fusion_choices: Sequence[Sequence[FusionChoice]], tasks: Sequence[SharedTask]) -> tuple[OpenPart, ...]:
     """The open ones of each network's parts, whose kernels are among the tasks; those that are equal as one."""
     found = []
-    for network, parts in enumerate(alternatives):
+    for network, parts in enumerate(fusion_choices):
         numbers = {spec: n for n, task in enumerate(tasks) for spec in task.specs(network)}
-        counts = Counter(part.recipe for part in parts if part.is_open)
-        for part in {part.recipe: part for part in parts if part.is_open}.values():
-            present, other = (tuple(numbers[spec] for spec in form.specs) for form in (part.present, part.other))
+        counts = Counter(part.recipe for part in parts if part.is_undecided)
+        for part in {part.recipe: part for part in parts if part.is_undecided}.values():
+            present, other = (tuple(numbers[spec] for spec in form.specs) for form in (part.selected, part.rejected))
             found.append(OpenPart(network, counts[part.recipe], present, other))
     return tuple(found)

@@ -1,8 +1,8 @@
-"""A network with its schedules as one file, of data and text alone: kernels are built anew where it is loaded.
+"""Archive of a network: one file of data and text, without code. Kernels are compiled where the archive is loaded.
 
-It holds the graph as it was imported, its constants, for each task that was tuned the steps of its schedule, and for
-each part that may be one kernel or several which it is. These
-hold for the processor and the number of threads that they were found for; elsewhere the analytic model chooses.
+It holds the graph as it was imported, its constants, the schedule of each tuned task, and each fusion decision.
+Schedules and decisions apply to the processor and the number of threads that they were measured with; elsewhere the
+analytic model chooses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autosched.graph.saved import DIGEST, load_saved, save_graph
 from autosched.kernel.device import Device
 from autosched.kernel.spec import Recipe
 from autosched.kernel.trust import tell
-from autosched.planning.extract_tasks import Choices, NetworkTask, without_place
+from autosched.planning.extract_tasks import Choices, NetworkTask, without_weight_residency
 from autosched.schedule import check_target, replay
 
 SUFFIX = ".asc"
@@ -27,9 +27,9 @@ _VERSION = "1"
 
 
 def save_archive(
-    path: Path, graph: Graph, tasks: tuple[NetworkTask, ...], forms: Mapping[Recipe, bool], device: Device
+    path: Path, graph: Graph, tasks: tuple[NetworkTask, ...], is_fused: Mapping[Recipe, bool], device: Device
 ) -> None:
-    """Raises UsageError for a path that cannot be written."""
+    """Write a graph with the schedules of `tasks` and fusion decisions. Raises UsageError for an unwritable path."""
     if path.suffix != SUFFIX:
         raise UsageError(f"a network is saved as a file *{SUFFIX}, got {path}")
     steps = {_hash(task.recipe): task.recipe.steps for task in tasks if task.recipe.steps}
@@ -38,7 +38,7 @@ def save_archive(
         "target": device.target.fingerprint,
         "threads": str(device.threads),
         "schedules": json.dumps(steps, sort_keys=True),
-        "joined": json.dumps({_hash(recipe): is_joined for recipe, is_joined in forms.items()}, sort_keys=True),
+        "joined": json.dumps({_hash(recipe): fused for recipe, fused in is_fused.items()}, sort_keys=True),
     }
     try:
         save_graph(path, graph, facts)
@@ -47,7 +47,7 @@ def save_archive(
 
 
 def load_archive(path: Path) -> tuple[Graph, Choices]:
-    """The graph, and which schedules and forms its kernels have. Raises GraphError for a file that is no archive."""
+    """Return the graph with its schedules and fusion decisions. Raises GraphError for a file that is no archive."""
     graph, facts = load_saved(path)
     if facts.get("autosched") != _VERSION:
         raise GraphError(f"{path} is an archive of version {facts.get('autosched')}, this autosched reads {_VERSION}")
@@ -59,38 +59,38 @@ def load_archive(path: Path) -> tuple[Graph, Choices]:
         )
     try:
         steps: Mapping[str, str] = {str(k): str(v) for k, v in json.loads(facts["schedules"]).items()}
-        joined = {str(k): bool(v) for k, v in json.loads(facts.get("joined", "{}")).items()}
+        fused = {str(k): bool(v) for k, v in json.loads(facts.get("joined", "{}")).items()}
         threads = int(facts["threads"])
     except (KeyError, ValueError, AttributeError, RecursionError) as error:
         raise GraphError(f"{path} is damaged: its schedules cannot be read ({error})") from error
 
     def schedule(recipe: Recipe) -> Recipe:
-        if (found := steps.get(_hash(recipe))) is None:
+        if (stored := steps.get(_hash(recipe))) is None:
             return recipe
         try:
-            check_target(replay(recipe.request.collapsed, found), recipe.device.target.kind)
+            check_target(replay(recipe.request.collapsed, stored), recipe.device.target.kind)
         except ScheduleError as error:
             tell(f"a schedule in {path} does not fit this version of autosched ({error}): its task has another one")
             return recipe
-        return replace(recipe, steps=found)
+        return replace(recipe, steps=stored)
 
     def choose(recipes: Sequence[Recipe]) -> list[Recipe]:
         here = {(recipe.device.target.fingerprint, recipe.threads) for recipe in recipes}
-        made_for = (facts.get("target"), threads)
-        if not steps or here <= {made_for}:
+        archived = (facts.get("target"), threads)
+        if not steps or here <= {archived}:
             return [schedule(recipe) for recipe in recipes]
         tell(
-            f"the schedules in {path} are for {made_for[0]} and {threads} thread(s), these kernels for "
+            f"the schedules in {path} are for {archived[0]} and {threads} thread(s), these kernels for "
             f"{' and '.join(f'{target} and {n}' for target, n in sorted(here))}: the analytic model chooses others"
         )
         return list(recipes)
 
-    def is_joined(recipe: Recipe) -> bool | None:
-        made_here = (recipe.device.target.fingerprint, recipe.threads) == (facts.get("target"), threads)
-        return joined.get(_hash(recipe)) if made_here else None
+    def is_fused(recipe: Recipe) -> bool | None:
+        is_same_device = (recipe.device.target.fingerprint, recipe.threads) == (facts.get("target"), threads)
+        return fused.get(_hash(recipe)) if is_same_device else None
 
-    return graph, Choices(choose, is_joined)
+    return graph, Choices(choose, is_fused)
 
 
 def _hash(recipe: Recipe) -> str:
-    return hashlib.sha256(without_place(recipe.spec).encode()).hexdigest()[:40]
+    return hashlib.sha256(without_weight_residency(recipe.spec).encode()).hexdigest()[:40]

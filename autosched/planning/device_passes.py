@@ -6,12 +6,12 @@ import math
 from dataclasses import replace
 
 from autosched.graph.fusion.cost import rates_of
-from autosched.graph.fusion.node_properties import Kind, facts_of
+from autosched.graph.fusion.node_properties import NodeKind, properties_of
 from autosched.graph.graph import Graph, Node, Value, fresh_name
 from autosched.graph.index_checks import with_check_nodes
 from autosched.graph.passes import run_passes
 from autosched.graph.passes.layout.view_heads import view_heads
-from autosched.graph.passes.layout.weight_layout import turn_weights
+from autosched.graph.passes.layout.weight_layout import transform_weight_layouts
 from autosched.graph.passes.split_batches import split_batches
 from autosched.graph.verify import verify
 from autosched.kernel.device import Device
@@ -19,13 +19,12 @@ from autosched.passes import Pass, Pipeline, Watch
 
 
 def with_own_outputs(graph: Graph) -> Graph:
-    """The graph with a copy for each output that is no result of its own: an input, a constant, another output in
-    another shape, a part of a value."""
+    """Copy each output that would share memory: an input, a constant, a view of another output, a part of a value."""
     taken = {*graph.inputs, *graph.constants}
     nodes, outputs, values = list(graph.nodes), list[str](), list[Value]()
     for name in graph.outputs:
         base, maker = name, graph.producers.get(name)
-        while maker is not None and facts_of(maker, graph).kind is Kind.VIEW:
+        while maker is not None and properties_of(maker, graph).kind is NodeKind.VIEW:
             (base,) = maker.used
             maker = graph.producers.get(base)
         if base in taken or math.prod(graph.values[base].shape) > math.prod(graph.values[name].shape):
@@ -40,7 +39,7 @@ def with_own_outputs(graph: Graph) -> Graph:
 
 
 def _split_for_caches(graph: Graph, device: Device) -> Graph:
-    """Each core has a share of the images that are a part of the batch."""
+    """Split the batch so that each core has a share of the images of each part."""
     return split_batches(graph, rates_of(device.target, device.threads), device.threads * device.target.l2_bytes)
 
 
@@ -56,10 +55,10 @@ DevicePass = Pass[Graph, Device]
 PASSES: tuple[DevicePass, ...] = (
     DevicePass(
         "view_heads", lambda graph, _: view_heads(graph),
-        "Products of a GPU read whole heads of a view, not parts of a value.", _is_gpu,
+        "GPU products read whole heads of a view, not parts of a value.", _is_gpu,
     ),
     DevicePass(
-        "turn_weights", lambda graph, _: turn_weights(graph),
+        "turn_weights", lambda graph, _: transform_weight_layouts(graph),
         "Products of a GPU read weights of convolutions with the channels last.", _is_gpu,
     ),
     DevicePass(
@@ -67,7 +66,7 @@ PASSES: tuple[DevicePass, ...] = (
     ),
     DevicePass(
         "split_batches", _split_for_caches,
-        "What lies between two layers stays in the caches if only some images are computed at a time.", _is_processor,
+        "The values between two layers stay in the caches if few images are computed at a time.", _is_processor,
     ),
     DevicePass(
         "with_check_nodes", lambda graph, _: with_check_nodes(graph),
@@ -77,6 +76,6 @@ PASSES: tuple[DevicePass, ...] = (
 PIPELINE = Pipeline("device", PASSES, lambda graph: str(graph.name), str, verify)
 
 
-def prepared(graph: Graph, device: Device, watch: Watch | None = None) -> Graph:
-    """A graph as it was imported, as `build_program` takes it for a device: after all passes."""
+def prepare_graph(graph: Graph, device: Device, watch: Watch | None = None) -> Graph:
+    """Run all passes on an imported graph, those of the device last, as `build_program` needs."""
     return PIPELINE.run(run_passes(graph, watch)[0], device, watch)

@@ -1,4 +1,4 @@
-"""From a graph to one program: kernels of its groups, a plan of its memory, and where its weights lie."""
+"""Execution plan of a graph: the kernels of its groups, a plan of its memory, and the offsets of its weights."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from autosched.graph.fusion.node_properties import weights_of
 from autosched.graph.fusion.partition import partition
 from autosched.graph.graph import Graph, Value
 from autosched.graph.index_checks import IndexCheck, checks_of, reports_of
-from autosched.graph.memory.arena import ArenaPlan, plan
-from autosched.graph.memory.liveness import KernelRun, Tenant, live
-from autosched.graph.memory.order import order
+from autosched.graph.memory.arena import ArenaPlan, plan_arena
+from autosched.graph.memory.liveness import KernelRun, LiveBuffer, analyse_liveness
+from autosched.graph.memory.order import order_steps
 from autosched.graph.memory.storage import (
     Home,
     Region,
@@ -43,17 +43,16 @@ from autosched.kernel.device import Device
 from autosched.kernel.pool import UnbuiltKernel
 from autosched.kernel.spec import KernelObject
 from autosched.kernel.transfer import NearestSchedules
-from autosched.planning.extract_tasks import DRAFTED, Choices, NetworkTask, place_of_weights, spec_of, tasks_of
-from autosched.planning.fusion_candidates import chains_of
-from autosched.planning.fusion_choice import Alternative, with_forms
-from autosched.planning.predicted_latency import Prices
+from autosched.planning.extract_tasks import BY_MODEL, Choices, NetworkTask, extract_tasks, spec_of, weight_residency
+from autosched.planning.fusion_candidates import find_fusion_candidates
+from autosched.planning.fusion_choice import FusionChoice, apply_fusion_choices
+from autosched.planning.predicted_latency import LatencyPredictor
 from autosched.runtime.spec import ArraySpec
 
 
 @dataclass(frozen=True)
 class SplitGroup:
-    """Nodes that would be one kernel, but each is one of its own, as no code can be made for all: their operators, and
-    why not."""
+    """A group for which no code could be generated, so that each of its nodes is a kernel: its operators and why."""
 
     operators: str
     reason: str
@@ -64,12 +63,12 @@ class SplitGroup:
 
 @dataclass(frozen=True)
 class NetworkProgram:
-    """What a network becomes before it is linked.
+    """The execution plan of a network before it is linked.
 
-    `kernels`: the code of each step that is one, by its number. `raw`: offsets, in the block of weights, of
-    constants that kernels read as they are; `packed`: for each step that of its packed weights, which are the same for
-    steps of one kernel with the same constants. `split`: what are more kernels than were wanted; `alternatives`: parts
-    that may be one kernel or several; `checks`: of indices, which each call makes.
+    `kernels`: the kernel of each group, by the number of its step. `raw`: offsets in the block of weights of
+    constants that kernels read unpacked, by name; `packed`: those of packed weights, by step; steps of one kernel with
+    the same constants share them. `split`: groups that had to be several kernels. `checks`: the bounds checks of
+    indices that each call makes.
     """
 
     graph: Graph
@@ -82,27 +81,27 @@ class NetworkProgram:
     packed: Mapping[int, int]
     weights_bytes: int
     split: tuple[SplitGroup, ...] = ()
-    alternatives: tuple[Alternative, ...] = ()
+    fusion_choices: tuple[FusionChoice, ...] = ()
     checks: tuple[IndexCheck, ...] = ()
 
     @cached_property
     def views(self) -> Mapping[str, Alias]:
-        """Of each value that is a view of another where it lies in that."""
+        """The region of each view in the value that it is a view of."""
         return views_of(self.steps)
 
     @cached_property
     def bases(self) -> Mapping[str, str]:
-        """Of each value that is a view of another that one."""
+        """The value that each view is a view of."""
         return _bases(self.steps)
 
     @cached_property
     def regions(self) -> Mapping[str, Region]:
-        """Of each value that is stored within another, as views and parts are, where."""
+        """The region of each value that is stored within another one: views and operands of concatenations."""
         return regions_of(self.graph, self.steps)
 
     @cached_property
     def homes(self) -> Mapping[str, Home]:
-        """Where each value is stored; a constant that kernels have packed alone is nowhere."""
+        """The home of each value, workspace and packed weight; constants that are only read packed have none."""
         homes = homes_of(self.graph, self.regions, self.memory.offsets, self.raw)
         for n, kernel in self.kernels.items():
             if (name := workspace_name(n)) in self.memory.offsets:
@@ -111,33 +110,35 @@ class NetworkProgram:
         return homes | {packed_name(at): Home((WEIGHTS, 0), at, nbytes) for at, nbytes in packed.items()}
 
     @property
-    def tenants(self) -> tuple[Tenant, ...]:
-        """What lies in the arena, with the kernels, in the order in which they run, from and to which it is needed."""
-        return _tenants(self.graph, self.steps, self.kernels, self.backend)
+    def buffers(self) -> tuple[LiveBuffer, ...]:
+        """The buffers of the arena with their live ranges, in kernels in the order in which they run."""
+        return _buffers(self.graph, self.steps, self.kernels, self.backend)
 
     @property
     def in_place(self) -> Mapping[int, int]:
-        """Of each output that may be in the memory of an input, by their numbers, which."""
+        """The number of the input whose memory an output may share, by the number of the output."""
         inputs, outputs = self.graph.inputs, self.graph.outputs
         writes = [step for step in self.steps if isinstance(step, Write)]
         return {outputs.index(write.output): inputs.index(write.base) for write in writes}
 
     def copies(self) -> Iterator[ArgumentCopy]:
-        """What is copied before anything else, where a caller has other memory for a result than for that input."""
+        """Yield the copies that begin a call where the caller gives other memory for an output of `in_place`."""
         for output, base in self.in_place.items():
             nbytes = array_spec(self.graph, self.graph.outputs[output]).nbytes
             yield ArgumentCopy(base, len(self.graph.inputs) + output, nbytes)
 
     def launches(self) -> Iterator[KernelCall]:
-        """The calls of kernels alone."""
+        """Yield the calls of kernels, without row writes and checks."""
         return (call for call in self.calls() if isinstance(call, KernelCall))
 
     @property
     def workspace_bytes(self) -> int:
-        """What a call on a processor needs besides inputs and results: the arena, in which a failed check reports."""
+        """The bytes of scratch memory of a call on a processor: the arena, in which a failed check reports."""
         return max(self.memory.nbytes, REPORT_BYTES if self.checks else 0)
 
     def calls(self) -> Iterator[KernelCall | RowWrite | BoundsCheck]:
+        """Yield what one run of the network calls, in order."""
+
         def checks(step: int) -> Iterator[BoundsCheck]:
             for number in self._checks_after(step):
                 check = self.checks[number]
@@ -156,13 +157,14 @@ class NetworkProgram:
             yield from checks(n)
 
     def _checks_after(self, step: int) -> Iterator[int]:
-        """The numbers of the checks of what is complete after a step, or before all for -1; on a GPU kernels check."""
+        """Yield the numbers of the checks whose indices are complete after a step, -1: before all. GPU kernels check
+        by themselves."""
         checks = () if self.backend.is_gpu else self.checks
         yield from (n for n, check in enumerate(checks) if self._completed.get(self.root(check.ids), -1) == step)
 
     @cached_property
     def _completed(self) -> Mapping[str, int]:
-        """The last step that writes to each value that is stored within no other."""
+        """The last step that writes to each root value."""
         groups = ((n, step) for n, step in enumerate(self.steps) if isinstance(step, Group))
         return {self.root(name): n for n, step in groups for name in step.outputs}
 
@@ -176,21 +178,21 @@ class NetworkProgram:
         return RowWrite(to, at, rows, shape, sharing, nbytes, index_bytes)
 
     def pointer(self, name: str) -> Pointer | None:
-        """Where a value is stored; None for a constant that kernels have packed alone."""
+        """Return the pointer to a value; None for a constant that kernels only read packed."""
         home = self.homes.get(name)
         return None if home is None else home.pointer
 
     def start(self, name: str) -> int:
-        """The byte at which a value begins in the value that it is stored within."""
+        """Return the byte at which a value begins in its root."""
         region = self.regions.get(name)
         return 0 if region is None else region.offset * DTYPES[self.graph.values[name].dtype].nbytes
 
     def root(self, name: str) -> str:
-        """The value that a value is stored within."""
+        """Return the outermost value that a value is stored within, or its own name."""
         return self.regions[name].base if name in self.regions else name
 
     def verify(self) -> None:
-        """Raises StorageError where kernels would read or write other bytes than those of their values."""
+        """Check that kernels read and write the bytes of their values and no others. Raises StorageError."""
         backend, graph = self.backend, self.graph
         runs = list(self._runs())
         sizes = {(ARENA, 0): self.memory.nbytes, (WEIGHTS, 0): self.weights_bytes}
@@ -199,7 +201,7 @@ class NetworkProgram:
         verify_storage(Storage(graph, self.steps, runs, self.regions, self.homes, sizes, backend.array_alignment))
 
     def _runs(self) -> Iterator[tuple[str, KernelRun]]:
-        """What each step and each check of indices reads and writes, in order, with what it is called in messages."""
+        """Yield the reads and writes of each step and each bounds check in order, with a description for messages."""
         for n in range(-1, len(self.steps)):
             if n >= 0 and (run := self._run(n, self.steps[n])) is not None:
                 yield str(self.steps[n]), run
@@ -209,7 +211,7 @@ class NetworkProgram:
                     yield f"the check of {ids}", KernelRun((ids,), ())
 
     def _run(self, number: int, step: NetworkStep) -> KernelRun | None:
-        """What a step reads and writes of memory; None for one that is no more than a declaration."""
+        """Return the reads and writes of a step; None for a view or a concatenation in place, which touch no memory."""
         if isinstance(step, Write):
             return _run_of(step)
         if not isinstance(step, Group):
@@ -224,19 +226,18 @@ class NetworkProgram:
         return KernelRun(reads, writes)
 
     def _check_arrays(self, number: int, step: Group) -> None:
-        """That the kernel's arrays are as large as the values that they stand for: it was made, and kept, apart."""
+        """Check that a kernel, which may come from the disk cache, has arrays of the sizes of its values."""
         values = (*step.inputs, *step.outputs)
-        wanted = tuple(nbytes_of(self.graph, name) for name in values)
-        found = self.kernels[number].array_bytes
-        if found != wanted:
-            raise StorageError(f"the kernel of {step} has arrays of {found} bytes, but its values have {wanted}")
+        expected = tuple(nbytes_of(self.graph, name) for name in values)
+        actual = self.kernels[number].array_bytes
+        if actual != expected:
+            raise StorageError(f"the kernel of {step} has arrays of {actual} bytes, but its values have {expected}")
 
 
-def build_program(graph: Graph, target_text: str, device: Device, choices: Choices = DRAFTED) -> NetworkProgram:
-    """Kernels, memory and weights of a graph whose outputs have memory of their own.
+def build_program(graph: Graph, target_text: str, device: Device, choices: Choices = BY_MODEL) -> NetworkProgram:
+    """Return the execution plan of a graph from `prepare_graph`, with compiled kernels and a plan of its memory.
 
-    Where no code can be made for a group of nodes, each of them is a kernel of its own. Raises UnbuiltKernel for a
-    single node.
+    A group for which no code can be generated is split into its nodes. Raises UnbuiltKernel for a single node.
     """
     alone, backend = frozenset[str](), device.target.backend
     nearest = choices.nearest or NearestSchedules()
@@ -247,26 +248,25 @@ def build_program(graph: Graph, target_text: str, device: Device, choices: Choic
     stored = replace(graph, outputs=tuple(dict.fromkeys((*graph.outputs, *kept))))
     while True:
         single = steps_of(graph, device, alone, stored)
-        place = place_of_weights(graph, single, device)
-        prices = Prices(graph, target_text, device, place, nearest)
-        alternatives = chains_of(stored, single, device, prices.priced, prices.may_join, alone)
-        alternatives = tuple(_decided(each, choices) for each in alternatives)
-        steps = with_forms(single, alternatives)
+        predictor = LatencyPredictor(graph, target_text, device, weight_residency(graph, single, device), nearest)
+        candidates = find_fusion_candidates(stored, single, device, predictor.predict, predictor.can_fuse, alone)
+        fusion_choices = tuple(_with_measured_decision(candidate, choices) for candidate in candidates)
+        steps = apply_fusion_choices(single, fusion_choices)
         try:
-            tasks = tasks_of(graph, steps, target_text, device, choices)
+            tasks = extract_tasks(graph, steps, target_text, device, choices)
             break
         except UnbuiltKernel as failure:
             groups = [step for step in steps if isinstance(step, Group)]
-            place = place_of_weights(graph, steps, device)
-            failed = [group for group in groups if spec_of(graph, group, backend, place) == failure.recipe.spec]
-            apart = frozenset(name for group in failed for node in group.nodes for name in node.outputs)
-            if apart <= alone or all(len(group.nodes) == 1 for group in failed):
+            residency = weight_residency(graph, steps, device)
+            failed = [group for group in groups if spec_of(graph, group, backend, residency) == failure.recipe.spec]
+            values = frozenset(name for group in failed for node in group.nodes for name in node.outputs)
+            if values <= alone or all(len(group.nodes) == 1 for group in failed):
                 raise
-            alone |= apart
+            alone |= values
             split.append(SplitGroup(" ".join(node.operator for node in failed[0].nodes), str(failure)))
     kernels = {n: task.kernel for task in tasks for n in task.steps}
     program = with_storage(graph, steps, kernels, backend, checks)
-    return replace(program, tasks=tasks, split=tuple(split), alternatives=alternatives)
+    return replace(program, tasks=tasks, split=tuple(split), fusion_choices=fusion_choices)
 
 
 def with_storage(
@@ -276,20 +276,19 @@ def with_storage(
     backend: Backend,
     checks: Sequence[IndexCheck] = (),
 ) -> NetworkProgram:
-    """The program of these kernels, by the numbers of their steps, with a plan of its memory that has been verified.
-    Raises StorageError, which is a bug."""
+    """Plan the memory of `kernels`, by the numbers of their steps, and verify the plan. StorageError means a bug."""
     raw, packed, size = _layout(graph, steps, kernels, backend.array_alignment)
-    memory = plan(_tenants(graph, steps, kernels, backend))
+    memory = plan_arena(_buffers(graph, steps, kernels, backend))
     program = NetworkProgram(graph, tuple(steps), (), kernels, backend, memory, raw, packed, size, checks=tuple(checks))
     program.verify()
     return program
 
 
-def _decided(part: Alternative, choices: Choices) -> Alternative:
-    """The part in the form that was measured to be faster, where that is known and can be built."""
-    known = choices.is_joined(part.recipe)
-    found = part if known is None else replace(part, is_joined=known)
-    return found if math.isfinite(found.present.estimate_s) else part
+def _with_measured_decision(choice: FusionChoice, choices: Choices) -> FusionChoice:
+    """Replace the model's selection by the measured decision, where there is one whose kernels can be built."""
+    is_fused = choices.is_fused(choice.recipe)
+    measured = choice if is_fused is None else replace(choice, is_fused=is_fused)
+    return measured if math.isfinite(measured.selected.estimate_s) else choice
 
 
 def _bases(steps: Sequence[NetworkStep]) -> dict[str, str]:
@@ -297,45 +296,49 @@ def _bases(steps: Sequence[NetworkStep]) -> dict[str, str]:
 
 
 def workspace_name(step: int) -> str:
-    """The tenant of the arena that a step's kernel computes in; no value is called like that."""
+    """Return the name of the arena buffer that a step's kernel has as scratch; no value has such a name."""
     return f"workspace of step {step}"
 
 
 def packed_name(at: int) -> str:
-    """The packed weights of kernels at a byte of the weights; no value is called like that."""
+    """Return the name of the packed weights at an offset in the block of weights; no value has such a name."""
     return f"packed weights at byte {at}"
 
 
 def _sizes(graph: Graph, steps: Sequence[NetworkStep]) -> dict[str, int]:
-    """Bytes of the values that neither the caller nor the weights hold, nor another value."""
+    """Return the bytes of the values that need memory in the arena: no arguments, weights, views or parts."""
     regions = regions_of(graph, steps)
 
     def roots(names: Iterable[str]) -> dict[str, None]:
         return dict.fromkeys(regions[name].base if name in regions else name for name in names)
 
-    held = roots((*graph.inputs, *graph.outputs, *graph.constants))
-    made = roots(name for step in steps if isinstance(step, Group) for name in step.outputs)
-    return {name: nbytes_of(graph, name) for name in made if name not in held}
+    elsewhere = roots((*graph.inputs, *graph.outputs, *graph.constants))
+    written = roots(name for step in steps if isinstance(step, Group) for name in step.outputs)
+    return {name: nbytes_of(graph, name) for name in written if name not in elsewhere}
 
 
 def steps_of(
     graph: Graph, device: Device, alone: frozenset[str] = frozenset(), stored: Graph | None = None
 ) -> tuple[NetworkStep, ...]:
-    """The steps of a network, so that few bytes are alive at once; views cost nothing and go first. The nodes that make
-    values of `alone` are kernels of their own. `stored`: the graph with more outputs, which have memory as well."""
+    """Return the steps of a network, views first, the others in an order in which few bytes are alive at once.
+
+    Nodes that compute values of `alone` are not fused. `stored`: the graph with further outputs that need memory.
+    """
     rates = rates_of(device.target, device.threads)
     steps = partition(stored or graph, rates, alone, not device.target.backend.is_gpu)
-    found = [step for step in steps if not isinstance(step, Alias)]
-    runs = [_run_of(step) for step in found]
-    numbers = order(runs, _sizes(graph, steps), aliases=_bases(steps))
-    return (*(step for step in steps if isinstance(step, Alias)), *(found[n] for n in numbers))
+    others = [step for step in steps if not isinstance(step, Alias)]
+    runs = [_run_of(step) for step in others]
+    numbers = order_steps(runs, _sizes(graph, steps), aliases=_bases(steps))
+    return (*(step for step in steps if isinstance(step, Alias)), *(others[n] for n in numbers))
 
 
-def _tenants(
+def _buffers(
     graph: Graph, steps: Sequence[NetworkStep], kernels: Mapping[int, KernelObject], backend: Backend
-) -> tuple[Tenant, ...]:
-    """Values and the workspaces of kernels, with the kernels from and to which they are needed. What is as long as
-    arrays are aligned lies aligned; a GPU has no pages on which arrays had better be apart."""
+) -> tuple[LiveBuffer, ...]:
+    """Return the buffers of the arena: values and workspaces of kernels, with their live ranges in kernels.
+
+    On a GPU sizes are rounded up to the alignment of arrays, and page offsets do not matter, so `read_with` is empty.
+    """
     sizes = _sizes(graph, steps)
     runs = []
     for n, step in enumerate(steps):
@@ -346,14 +349,14 @@ def _tenants(
         elif isinstance(step, Write):
             runs.append(_run_of(step))
     roots = {name: region.base for name, region in regions_of(graph, steps).items()}
-    found = live(runs, sizes, aliases=roots).tenants
+    buffers = analyse_liveness(runs, sizes, aliases=roots).buffers
     if not backend.is_gpu:
-        return found
-    return tuple(replace(t, nbytes=aligned(t.nbytes, backend.array_alignment), beside=()) for t in found)
+        return buffers
+    return tuple(replace(t, nbytes=aligned(t.nbytes, backend.array_alignment), read_with=()) for t in buffers)
 
 
 def _bounds_check(number: int, check: IndexCheck, ids: Pointer, value: Value) -> BoundsCheck:
-    """`ids`: where the value lies."""
+    """Return the check of a column of indices; `ids` points to `value`."""
     before = check.column * DTYPES[value.dtype].nbytes
     first = replace(ids, offset=ids.offset + before) if ids.place == ARGUMENT else replace(ids, at=ids.at + before)
     count = math.prod(value.shape) // check.columns
@@ -369,6 +372,7 @@ def _run_of(step: Group | Join | Write) -> KernelRun:
 def _layout(
     graph: Graph, steps: Sequence[NetworkStep], kernels: Mapping[int, KernelObject], alignment: int
 ) -> tuple[dict[str, int], dict[int, int], int]:
+    """Return the block of weights: offsets of raw constants by name, of packed weights by step, and its bytes."""
     raw: dict[str, int] = {}
     packed: dict[int, int] = {}
     shared: dict[tuple[str, ...], int] = {}  # by kernel and constants
@@ -391,9 +395,9 @@ def _layout(
 
 
 def array_spec(graph: Graph, value: str, name: str | None = None) -> ArraySpec:
-    """What callers and kernels see of a value, called as it is or `name`."""
-    found = graph.values[value]
-    return ArraySpec(name or value, found.shape, found.dtype)
+    """Return the shape and type of a value as an array called `name`, by default as the value."""
+    described = graph.values[value]
+    return ArraySpec(name or value, described.shape, described.dtype)
 
 
 def aligned(nbytes: int, alignment: int) -> int:

@@ -1,4 +1,4 @@
-"""The kernels of a network as tasks: steps that compute the same are one, whatever their values are called."""
+"""Task extraction: the kernels of a network, one for all steps that compute the same, whatever their values' names."""
 
 from __future__ import annotations
 
@@ -19,34 +19,37 @@ from autosched.kernel.spec import KernelObject, Recipe
 from autosched.kernel.transfer import NearestSchedules
 from autosched.target.far_weights import weights_place
 
-Choose = Callable[[Sequence[Recipe]], Sequence[Recipe]]  # the recipes in order, with a schedule or as they are
+# Returns the given recipes in order, those with a known schedule with its steps.
+ChooseSchedules = Callable[[Sequence[Recipe]], Sequence[Recipe]]
 
 
-def as_they_are(recipes: Sequence[Recipe]) -> Sequence[Recipe]:
+def keep_unscheduled(recipes: Sequence[Recipe]) -> Sequence[Recipe]:
     return recipes
 
 
-def not_known(recipe: Recipe) -> bool | None:
+def undecided(recipe: Recipe) -> bool | None:
     return None
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What is known of a network's kernels before it is built. `schedules` gives recipes schedules; `is_joined` says of
-    a part's `Alternative.recipe` whether the one kernel is faster than several, None where nobody has measured it. What
-    neither knows is what the analytic model likes best."""
+    """Schedules and fusion decisions for the kernels of a network; the analytic model makes those that are missing.
 
-    schedules: Choose = as_they_are
-    is_joined: Callable[[Recipe], bool | None] = not_known
+    `schedules` adds known schedules to recipes. `is_fused` maps the recipe of a `FusionChoice` to whether the fused
+    kernel is faster, None if that was not measured. `nearest` transfers schedules from other sizes.
+    """
+
+    schedules: ChooseSchedules = keep_unscheduled
+    is_fused: Callable[[Recipe], bool | None] = undecided
     nearest: NearestSchedules | None = None
 
 
-DRAFTED = Choices()
+BY_MODEL = Choices()
 
 
 @dataclass(frozen=True)
 class NetworkTask:
-    """A kernel that steps of a network share. `steps`: their numbers."""
+    """A kernel of a network. `steps`: the numbers of the steps that call it."""
 
     recipe: Recipe
     kernel: KernelObject
@@ -54,7 +57,7 @@ class NetworkTask:
 
     @property
     def name(self) -> str:
-        """The operators in it."""
+        """The operators that the kernel fuses."""
         return self.request.problem.name
 
     @property
@@ -66,25 +69,29 @@ class NetworkTask:
         return len(self.steps)
 
 
-def tasks_of(
-    graph: Graph, steps: Sequence[NetworkStep], target_text: str, device: Device, choices: Choices = DRAFTED
+def extract_tasks(
+    graph: Graph, steps: Sequence[NetworkStep], target_text: str, device: Device, choices: Choices = BY_MODEL
 ) -> tuple[NetworkTask, ...]:
-    """The tasks of the steps that are kernels, built. Raises UnbuiltKernel."""
-    target, place = device.target, place_of_weights(graph, steps, device)
-    places: dict[Recipe, list[int]] = {}
+    """Return the tasks of the groups among `steps`, compiled. Raises UnbuiltKernel."""
+    target, residency = device.target, weight_residency(graph, steps, device)
+    numbers: dict[Recipe, list[int]] = {}
     for n, step in enumerate(steps):
         if isinstance(step, Group):
-            recipe = Recipe(spec_of(graph, step, target.backend, place), target_text, device.threads, gpu=target.gpu)
-            places.setdefault(recipe, []).append(n)
-    recipes = list(places)
+            recipe = Recipe(
+                spec_of(graph, step, target.backend, residency), target_text, device.threads, gpu=target.gpu
+            )
+            numbers.setdefault(recipe, []).append(n)
+    recipes = list(numbers)
     chosen = dict(zip(recipes, choices.schedules(recipes), strict=True))
-    kernels = _built(chosen)
-    return tuple(NetworkTask(chosen[recipe], kernels[chosen[recipe]], tuple(found)) for recipe, found in places.items())
+    kernels = _build(chosen)
+    return tuple(NetworkTask(chosen[recipe], kernels[chosen[recipe]], tuple(ns)) for recipe, ns in numbers.items())
 
 
-def _built(chosen: dict[Recipe, Recipe]) -> dict[Recipe, KernelObject]:
-    """The kernels of recipes, by their own with a schedule. One whose schedule gives no code, as that of other sizes
-    need not fit, has none in `chosen` from here on."""
+def _build(chosen: dict[Recipe, Recipe]) -> dict[Recipe, KernelObject]:
+    """Return the kernels of the recipes with schedules, the values of `chosen`.
+
+    A schedule that gives no code, as one of other sizes may, is dropped: `chosen` then maps the recipe to itself.
+    """
     while True:
         try:
             return build_kernels(list(chosen.values()))
@@ -96,36 +103,36 @@ def _built(chosen: dict[Recipe, Recipe]) -> dict[Recipe, KernelObject]:
 
 
 def objects_of(tasks: Sequence[NetworkTask]) -> list[bytes]:
-    """The object files of all kernels, those of pieces that several have once."""
-    parts = {part.key: part.code for task in tasks for part in task.kernel.parts}
-    return [*(task.kernel.code for task in tasks), *parts.values()]
+    """Return the object files of all kernels, each shared compilation unit once."""
+    units = {unit.key: unit.code for task in tasks for unit in task.kernel.parts}
+    return [*(task.kernel.code for task in tasks), *units.values()]
 
 
-def spec_of(graph: Graph, group: Group, backend: Backend, place: str) -> str:
-    """What the kernel of a group computes, as recipes say it; `place`: where the network's weights lie."""
-    words = "-".join(node.operator for node in group.nodes)
+def spec_of(graph: Graph, group: Group, backend: Backend, residency: str) -> str:
+    """Return what the kernel of a group computes, as a recipe's spec; `residency`: the cache level of the weights."""
+    name = "-".join(node.operator for node in group.nodes)
     dtype, described = graph.values[group.outputs[0]].dtype, describe(graph, group, backend.has_weights)
     accepted: dict[str, bool | str] = {"winograd": True} if graph.winograd and _may_transform(graph, group) else {}
-    if place and described["weights"]:
-        accepted["weights_in"] = place
-    return json.dumps({"name": words, "args": {}, "dtype": dtype, "graph": described, **accepted}, sort_keys=True)
+    if residency and described["weights"]:
+        accepted["weights_in"] = residency
+    return json.dumps({"name": name, "args": {}, "dtype": dtype, "graph": described, **accepted}, sort_keys=True)
 
 
-def place_of_weights(graph: Graph, steps: Sequence[NetworkStep], device: Device) -> str:
-    """Where a kernel of the network finds its weights, by the bytes of all that are read between two calls."""
+def weight_residency(graph: Graph, steps: Sequence[NetworkStep], device: Device) -> str:
+    """Return the cache level in which kernels find their weights, by the bytes of weights that one call reads."""
     read = {x for step in steps if isinstance(step, Group) for x in weights_of(graph, step.nodes, step.inputs)}
     return weights_place(sum(graph.constants[name].nbytes for name in read), device.target)
 
 
-def without_place(spec: str) -> str:
-    """The spec of the same kernel with its weights near: a schedule for one is a schedule for the other."""
+def without_weight_residency(spec: str) -> str:
+    """Return the spec of the same kernel with its weights in the nearest cache: schedules of one fit the other."""
     data = json.loads(spec)
     data.pop("weights_in", None)
     return json.dumps(data, sort_keys=True)
 
 
 def _may_transform(graph: Graph, group: Group) -> bool:
-    """Whether a sum of the group is a convolution that Winograd's transforms compute."""
+    """Whether a reduction of the group is a convolution that Winograd's transforms compute."""
     from autosched.te.rewrites.winograd import match_stage
 
     return any(match_stage(op) is not None for op in dag_of(graph, group).stages)

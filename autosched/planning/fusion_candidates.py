@@ -1,9 +1,10 @@
-"""Kernels over several reductions: what one kernel computes and only the next one reads, not stored as a whole.
+"""Fusion candidates: chains of reductions that one kernel may compute without storing the intermediates as a whole.
 
-Between the expansion and the projection of an inverted bottleneck lies an image of six times the channels, and between
-the two products of a perceptron one of four times the columns. Where that does not stay in the second level cache, and
-moving it takes a share of the time that the arithmetic takes, the kernels in a row are also drafted as one, whose tasks
-make of it the rows that they need. Whichever way the analytic model says is faster is taken, until it is measured.
+The intermediate between the expansion and the projection of an inverted bottleneck has six times the channels, the one
+between the two products of a perceptron four times the columns. A chain is a candidate where its intermediates do not
+fit in the second level cache and their traffic takes a share of the time of the arithmetic. In the fused kernel, each
+task computes the rows of the intermediates that it needs. The analytic model selects the faster variant until both are
+measured in the network.
 """
 
 from __future__ import annotations
@@ -13,58 +14,60 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autosched.graph.fusion.cost import FusionRates, rates_of
-from autosched.graph.fusion.node_properties import Kind, facts_of
+from autosched.graph.fusion.node_properties import NodeKind, properties_of
 from autosched.graph.fusion.partition import dag_of
 from autosched.graph.graph import Graph
 from autosched.graph.steps import Alias, Group, NetworkStep, Write
 from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import Device
-from autosched.planning.fusion_choice import Alternative, PartForm, PricedGroup
+from autosched.planning.fusion_choice import FusionChoice, KernelSequence, PredictedGroup
 from autosched.te.rewrites.collapse import collapse
 from search_spaces.cpu.fused_reductions import FUSED_MARK, MOST_MEMBERS
 
-LEAST_SHARE = 0.1  # of the cycles of the arithmetic, that moving what lies between takes, for it to be drafted
-HELD_SHARE = 0.5  # of the second level cache, for what the next kernel finds there
-SLOWER = 0.97  # of the time of the kernels apart, at most, for one that is drafted to be taken
-Price = Callable[[Sequence[Group]], Sequence[PricedGroup]]
-Joins = Callable[[Group, Sequence[Group]], bool]  # whether the first may be a kernel instead of the others
+MIN_TRAFFIC_SHARE = 0.1  # cycles of an intermediate's traffic over those of the arithmetic
+L2_SHARE = 0.5  # an intermediate of at most this share of the second level cache stays there until it is read
+MAX_LATENCY_RATIO = 0.97  # predicted latency, fused over unfused, up to which the fused kernel is selected
+PredictLatency = Callable[[Sequence[Group]], Sequence[PredictedGroup]]
+CanFuse = Callable[[Group, Sequence[Group]], bool]  # whether the first can be one kernel instead of the others
 
 
-def chains_of(
+def find_fusion_candidates(
     graph: Graph,
     steps: Sequence[NetworkStep],
     device: Device,
-    price: Price,
-    joins: Joins,
+    predict: PredictLatency,
+    can_fuse: CanFuse,
     alone: frozenset[str] = frozenset(),
-) -> tuple[Alternative, ...]:
-    """Groups in a row that may be one kernel, none of which makes a value of `alone`; each with what is faster by the
-    analytic model. No group is in two of them."""
+) -> tuple[FusionChoice, ...]:
+    """Return disjoint chains of groups that can be fused, each with the faster variant by the analytic model selected.
+
+    Groups that compute a value of `alone` are in none. There are no candidates on GPUs.
+    """
     if device.target.backend.is_gpu:
         return ()
-    found = _Chains(graph, tuple(steps), device, joins, alone)
-    segments = [s for path in found.paths() for s in found.worthwhile(path)]
+    finder = _CandidateFinder(graph, tuple(steps), device, can_fuse, alone)
+    segments = [segment for path in finder.paths() for segment in finder.candidates(path)]
     if not segments:
         return ()
-    parts = [n for segment in segments for n in segment]
-    priced = iter(price([*map(found.group, parts), *map(found.joined, segments)]))
-    apart = [PartForm(tuple(next(priced) for _ in segment)) for segment in segments]
-    return tuple(_alternative(PartForm((next(priced),)), form) for form in apart)
+    members = [n for segment in segments for n in segment]
+    predicted = iter(predict([*map(finder.group, members), *map(finder.fuse, segments)]))
+    unfused = [KernelSequence(tuple(next(predicted) for _ in segment)) for segment in segments]
+    return tuple(_choose(KernelSequence((next(predicted),)), kernels) for kernels in unfused)
 
 
-def _alternative(joined: PartForm, apart: PartForm) -> Alternative:
-    return Alternative(joined, apart, joined.estimate_s < SLOWER * apart.estimate_s)
+def _choose(fused: KernelSequence, unfused: KernelSequence) -> FusionChoice:
+    return FusionChoice(fused, unfused, fused.estimate_s < MAX_LATENCY_RATIO * unfused.estimate_s)
 
 
 Segment = tuple[int, ...]  # numbers of steps, each of which is read by the next one alone
 
 
 @dataclass(frozen=True)
-class _Chains:
+class _CandidateFinder:
     graph: Graph
     steps: tuple[NetworkStep, ...]
     device: Device
-    joins: Joins
+    can_fuse: CanFuse
     alone: frozenset[str]
 
     @property
@@ -77,90 +80,92 @@ class _Chains:
         return step
 
     def paths(self) -> Iterator[Segment]:
-        """Groups in a row, as long as possible."""
-        follows = self._follows()
-        firsts = [n for n in follows if n not in follows.values()]
+        """Yield the chains of groups, each as long as possible."""
+        successors = self._successors()
+        firsts = [n for n in successors if n not in successors.values()]
         for n in firsts:
             path = [n]
-            while path[-1] in follows:
-                path.append(follows[path[-1]])
+            while path[-1] in successors:
+                path.append(successors[path[-1]])
             yield tuple(path)
 
-    def _follows(self) -> dict[int, int]:
-        """Of each group whose only result one other group reads, that; of several before the same, the largest."""
+    def _successors(self) -> dict[int, int]:
+        """Map each group to the only reader of its only output; of groups with one reader, only the largest output."""
         readers: dict[str, list[int]] = {}
         for n, step in enumerate(self.steps):
             for name in _read(step):
                 readers.setdefault(name, []).append(n)
-        found: dict[int, int] = {}
+        successors: dict[int, int] = {}
         for n, step in enumerate(self.steps):
             if not isinstance(step, Group) or len(step.outputs) != 1 or step.outputs[0] in self.graph.outputs:
                 continue
             (name,) = step.outputs
             match readers.get(name, []):
-                case [reader] if self._may_join(n, reader):
-                    others = [k for k, other in found.items() if other == reader]
+                case [reader] if self._is_fusible(n, reader):
+                    others = [k for k, other in successors.items() if other == reader]
                     if all(self._nbytes(self.group(k).outputs[0]) < self._nbytes(name) for k in others):
-                        found = {k: other for k, other in found.items() if other != reader} | {n: reader}
-        return found
+                        successors = {k: other for k, other in successors.items() if other != reader} | {n: reader}
+        return successors
 
-    def _may_join(self, first: int, last: int) -> bool:
-        """Whether both are kernels that may be one, and no input is written before the last one runs."""
+    def _is_fusible(self, first: int, last: int) -> bool:
+        """Whether both steps are reductions outside `alone`, and no input is overwritten between them."""
         if any(isinstance(step, Write) for step in self.steps[first:last]):
             return False
         groups = (self.steps[first], self.steps[last])
         return all(isinstance(g, Group) and self.alone.isdisjoint(g.outputs) and self._reduces(g) for g in groups)
 
     def _reduces(self, group: Group) -> bool:
-        return any(facts_of(node, self.graph).kind is Kind.GENERAL for node in group.nodes)
+        return any(properties_of(node, self.graph).kind is NodeKind.GENERAL for node in group.nodes)
 
     def _nbytes(self, name: str) -> int:
         value = self.graph.values[name]
         return math.prod(value.shape) * DTYPES[value.dtype].nbytes
 
-    def worthwhile(self, path: Segment) -> Iterator[Segment]:
-        """Parts of a path, apart from each other, that might be faster as one kernel each: those first that do not
-        store most. What is drafted takes time."""
+    def candidates(self, path: Segment) -> Iterator[Segment]:
+        """Yield disjoint segments of a path that may be faster fused, chosen greedily by the bytes that they save.
+
+        Segments that cannot save time are skipped here, because predicting a latency takes long.
+        """
         begin, runs = 0, list[Segment]()
         for end in range(1, len(path) + 1):
-            if end == len(path) or not self._moves_much(path[end - 1], path[end]):
+            if end == len(path) or not self._has_costly_traffic(path[end - 1], path[end]):
                 runs.append(path[begin:end])
                 begin = end
-        found = [s for run in runs if len(run) > 1 for s in _parts(run)]
-        taken = set[int]()
-        for segment in sorted(found, key=self._not_stored, reverse=True):
-            if taken.isdisjoint(segment) and self.joins(self.joined(segment), [self.group(n) for n in segment]):
-                taken.update(segment)
+        segments = [segment for run in runs if len(run) > 1 for segment in _segments(run)]
+        chosen = set[int]()
+        for segment in sorted(segments, key=self._saved_bytes, reverse=True):
+            if chosen.isdisjoint(segment) and self.can_fuse(self.fuse(segment), [self.group(n) for n in segment]):
+                chosen.update(segment)
                 yield segment
 
-    def _not_stored(self, segment: Segment) -> int:
+    def _saved_bytes(self, segment: Segment) -> int:
         return sum(self._nbytes(self.group(n).outputs[0]) for n in segment[:-1])
 
-    def _moves_much(self, before: int, after: int) -> bool:
-        """Whether what lies between two groups leaves the cache, and takes a share of the time of what they compute."""
+    def _has_costly_traffic(self, before: int, after: int) -> bool:
+        """Whether the intermediate leaves the cache, and its traffic takes a share of the time of the arithmetic."""
         n_bytes = self._nbytes(self.group(before).outputs[0])
-        if n_bytes <= HELD_SHARE * self.device.target.l2_bytes:  # as most parts of a batch, of which there are many
+        if n_bytes <= L2_SHARE * self.device.target.l2_bytes:
             return False
         operations = sum(dag_of(self.graph, self.group(n)).flops for n in (before, after)) / 2
-        share = LEAST_SHARE * operations / self.rates.operations_per_cycle
+        share = MIN_TRAFFIC_SHARE * operations / self.rates.operations_per_cycle
         return 2 * n_bytes / self.rates.bytes_per_cycle > share
 
-    def joined(self, segment: Segment) -> Group:
-        """One group of all nodes."""
+    def fuse(self, segment: Segment) -> Group:
+        """Return one group of all nodes of a segment."""
         groups = [self.group(n) for n in segment]
         nodes = tuple(node for group in groups for node in group.nodes)
-        made = {name for group in groups[:-1] for name in group.outputs}
-        read = dict.fromkeys(name for group in groups for name in group.inputs if name not in made)
+        intermediates = {name for group in groups[:-1] for name in group.outputs}
+        read = dict.fromkeys(name for group in groups for name in group.inputs if name not in intermediates)
         return Group(nodes, tuple(sorted(read, key=self.graph.is_constant)), groups[-1].outputs)
 
 
-def is_chain(graph: Graph, group: Group, device: Device) -> bool:
-    """Whether a rule of the search space has a nest for all of a group."""
+def has_fused_sketch(graph: Graph, group: Group, device: Device) -> bool:
+    """Whether a rule of the search space has a sketch that fuses all reductions of a group."""
     dag = collapse(dag_of(graph, group))
     return any(FUSED_MARK in sketch.name for sketch in device.hardware.sketches(dag, device, ()))
 
 
-def _parts(run: Segment) -> Iterator[Segment]:
+def _segments(run: Segment) -> Iterator[Segment]:
     for length in range(2, MOST_MEMBERS + 1):
         yield from (run[start : start + length] for start in range(len(run) - length + 1))
 

@@ -1,8 +1,8 @@
-"""Which form of a part of a network was faster when both ran in it: kept in the record database, found at load.
+"""Recorded fusion decisions: whether a subgraph was faster fused or unfused in its network, for later loads.
 
-A part is a workload of its own beside that of its one kernel, with two candidates that have no schedule: the part as
-one kernel, and as several. Their times are those in the network. The faster one is certified, and so is the other where
-it took longer: the latest contest counts.
+The record database holds a subgraph as a workload of its own, beside that of its fused kernel, with two candidates that
+have no schedule: fused and unfused. Their times are those in the network. The faster one is certified, and so is the
+other one if it was slower: the latest comparison counts.
 """
 
 from __future__ import annotations
@@ -16,66 +16,66 @@ from autosched.measure.results import median_interval
 from autosched.store import Database, TargetRow, WorkloadRow
 from autosched.store.records import Finding, digest
 
-JOINED, APART = "joined", "apart"  # candidates; sketches have names with colons
+FUSED, UNFUSED = "joined", "apart"  # the candidates' names in databases; names of sketches have colons
 NO_STEPS = "[]"
 
 
 @dataclass(frozen=True)
-class PartTimes:
-    """A part of a network as it ran there: seconds as one kernel and as several, of a few profiles; `is_joined`:
-    which of them was kept."""
+class FusionTimes:
+    """Seconds of a subgraph in the running network, fused and unfused, one per profile.
+
+    `recipe` is that of the fused kernel; `is_fused`: whether it was kept.
+    """
 
     recipe: Recipe
-    joined_s: tuple[float, ...]
-    apart_s: tuple[float, ...]
-    is_joined: bool
+    fused_s: tuple[float, ...]
+    unfused_s: tuple[float, ...]
+    is_fused: bool
 
     @property
     def operators(self) -> str:
         return self.recipe.request.problem.name
 
     def to_json(self) -> dict[str, object]:
-        """JSON data."""
         return {
             "operators": self.operators,
-            "joined_s": min(self.joined_s),
-            "apart_s": min(self.apart_s),
-            "is_joined": self.is_joined,
+            "joined_s": min(self.fused_s),
+            "apart_s": min(self.unfused_s),
+            "is_joined": self.is_fused,
         }
 
     def __str__(self) -> str:
-        form = "one kernel" if self.is_joined else "kernels apart"
+        kept = "one kernel" if self.is_fused else "kernels apart"
         return (
-            f"{form} of {self.operators.replace('-', ' ')}: "
-            f"{1e6 * min(self.joined_s):.0f} us in the network as one, {1e6 * min(self.apart_s):.0f} us apart"
+            f"{kept} of {self.operators.replace('-', ' ')}: "
+            f"{1e6 * min(self.fused_s):.0f} us in the network as one, {1e6 * min(self.unfused_s):.0f} us apart"
         )
 
 
-def keep_forms(database: Database, parts: Iterable[PartTimes]) -> None:
-    """Stores what a contest has found. Raises StoreError."""
-    for part in parts:
-        device, workload = part.recipe.device, _workload(part.recipe)
+def store_fusion_decisions(database: Database, comparisons: Iterable[FusionTimes]) -> None:
+    """Store the times and the decision of each comparison. Raises StoreError."""
+    for comparison in comparisons:
+        device, workload = comparison.recipe.device, _workload(comparison.recipe)
         target = TargetRow(device.target.fingerprint, json.dumps(asdict(device.target), sort_keys=True))
         run = database.start_run(workload, target, device.threads, 0)
-        times: Mapping[str, tuple[float, ...]] = {JOINED: part.joined_s, APART: part.apart_s}
-        kept = JOINED if part.is_joined else APART
+        times: Mapping[str, tuple[float, ...]] = {FUSED: comparison.fused_s, UNFUSED: comparison.unfused_s}
+        kept = FUSED if comparison.is_fused else UNFUSED
         for name, seconds in times.items():
-            found = Finding(min(seconds), seconds)
-            record = database.append(run, name, NO_STEPS, {}, 0, found)
+            record = database.append(run, name, NO_STEPS, {}, 0, Finding(min(seconds), seconds))
             if name == kept or min(seconds) > min(times[kept]):
                 database.certify(record, min(seconds), median_interval(seconds), run)
         database.finish_run(run)
 
 
-def stored_form(database: Database, recipe: Recipe) -> bool | None:
-    """Whether the part of a recipe is one kernel, by the latest contest on this device; None where there was none."""
+def stored_fusion_decision(database: Database, recipe: Recipe) -> bool | None:
+    """Return whether the latest comparison on this device kept the fused kernel of `recipe`; None without one."""
     workload, device = _workload(recipe).hash, recipe.device
     best = database.best(workload, device.target.fingerprint, device.threads)
-    known = [record.sketch for record in best if record.verified and record.certified]
-    return known[0] == JOINED if known else None
+    certified = [record.sketch for record in best if record.verified and record.certified]
+    return certified[0] == FUSED if certified else None
 
 
 def _workload(recipe: Recipe) -> WorkloadRow:
-    data = {**json.loads(recipe.spec), "forms": [JOINED, APART]}
+    data = {**json.loads(recipe.spec), "forms": [FUSED, UNFUSED]}
     spec = json.dumps(data, sort_keys=True)
     return WorkloadRow(digest(spec), f"{recipe.request.problem.name}, joined or apart", spec)

@@ -1,4 +1,4 @@
-"""The kernels of a network as a table, before anything is measured: what AUTOSCHED_DEBUG=4 prints."""
+"""Table of a network's kernels with their work and roofline time, which AUTOSCHED_DEBUG=4 prints."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ HEAD = f"{'kernels':>7} {'operations':>13} {'bytes':>12} {'least us':>9}  operat
 
 
 def kernel_table(tasks: Sequence[NetworkTask], device: Device) -> str:
-    """A line for each task, of those first that need most: how many kernels it is, and of all of them together the
-    operations, the bytes that they must read and write, and the microseconds that these take at least.
+    """Return a line for each task, slowest first: its calls, and for all calls operations, bytes and roofline time.
 
-    A multiply-add is two operations. The rates are those of the device's table, bytes those of the last cache.
+    Bytes are compulsory traffic, times are microseconds at the rates of the device's table and its last cache. A
+    multiply-add is two operations.
     """
     rates = rates_of(device.target, device.threads)
     roof = Roof(2 * rates.operations_per_cycle * CLOCK_HZ, rates.bytes_per_cycle * CLOCK_HZ)

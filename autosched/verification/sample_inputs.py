@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autosched.graph.fusion.node_properties import Kind, facts_of
+from autosched.graph.fusion.node_properties import NodeKind, properties_of
 from autosched.graph.graph import Array, Graph, Node
 from autosched.graph.index_checks import needs_of
 from autosched.graph.operators import build
@@ -88,8 +88,8 @@ def _uses(graph: Graph) -> dict[str, _Use]:
     for node in graph.nodes:
         if near.isdisjoint(node.used):
             continue
-        facts = facts_of(node, graph)
-        passes_on = facts.kind is not Kind.GENERAL and not facts.is_indirect
+        facts = properties_of(node, graph)
+        passes_on = facts.kind is not NodeKind.GENERAL and not facts.is_gather
         readers.append((node, passes_on))
         near.update(node.outputs if passes_on else ())
     uses: dict[str, _Use] = {}

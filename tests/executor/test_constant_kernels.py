@@ -162,7 +162,7 @@ def launches_of(model: GpuModel) -> tuple[int, int]:
 def test_weights_are_unpacked_when_a_network_is_loaded(make, monkeypatch, apart):
     """By a launch of the kernel that reads them, or by a kernel of their own."""
     if apart:
-        monkeypatch.setattr("autosched.graph.fusion.partition.pays_to_take_in", lambda *_, **__: False)
+        monkeypatch.setattr("autosched.graph.fusion.partition.should_inline", lambda *_, **__: False)
     graph = quantised()
     model = make(graph)
     model = model if apart else model.with_choices(Choices(unpacked_first))

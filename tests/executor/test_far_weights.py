@@ -14,7 +14,7 @@ from autosched.errors import UsageError
 from autosched.graph.graph import Graph
 from autosched.graph.interpret import interpret
 from autosched.kernel.task import analytic_best, make_task, nearest_shapes
-from autosched.planning.extract_tasks import without_place
+from autosched.planning.extract_tasks import without_weight_residency
 from autosched.schedule import steps_to_json
 from autosched.store import Database, Finding, TargetRow, WorkloadRow
 from autosched.target import parse_target
@@ -57,7 +57,7 @@ def test_kernels_of_large_networks_have_far_weights_and_compute_the_same() -> No
 def test_records_of_near_and_far_weights_are_apart_and_schedules_are_shared(tmp_path: Path) -> None:
     graph, path = large(), tmp_path / "records.db"
     recipe = autosched.load(graph, threads=1, records=False).tasks[0].recipe
-    near = replace(recipe, spec=without_place(recipe.spec))
+    near = replace(recipe, spec=without_weight_residency(recipe.spec))
     assert near.request.problem.dag.content_hash != recipe.request.problem.dag.content_hash
     task, sketches = make_task(recipe.request)
     first, second = (

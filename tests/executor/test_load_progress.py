@@ -115,7 +115,7 @@ def test_a_load_without_memory_is_one_sentence_with_the_sizes(monkeypatch, cli: 
 
     graph = networks.perceptron()
     api.load(graph, threads=1, records=False).save(tmp_path / "net.asc")
-    monkeypatch.setattr("autosched.executor.compile_graph.prepared", fails)
+    monkeypatch.setattr("autosched.executor.compile_graph.prepare_graph", fails)
     size = size_text(sum(array.nbytes for array in graph.constants.values()))
     with pytest.raises(UsageError, match=rf"not enough memory to load network.*: it has {size} of constants, and"):
         api.load(graph, threads=1)
@@ -123,7 +123,7 @@ def test_a_load_without_memory_is_one_sentence_with_the_sizes(monkeypatch, cli: 
     assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
     assert f"in {tmp_path / 'net.asc'}, and " in answer.err
     monkeypatch.setattr(
-        "autosched.executor.compile_graph.prepared", lambda *_: (_ for _ in ()).throw(OSError(5, "gone"))
+        "autosched.executor.compile_graph.prepare_graph", lambda *_: (_ for _ in ()).throw(OSError(5, "gone"))
     )
     with pytest.raises(OSError, match="gone"):
         api.load(graph, threads=1)

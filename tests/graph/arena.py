@@ -10,24 +10,24 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.graph.memory.arena import ArenaPlan
-from autosched.graph.memory.liveness import Tenant
+from autosched.graph.memory.liveness import LiveBuffer
 from autosched.runtime.tensors import ALIGNMENT, aligned_empty
 
 FORGOTTEN = 0xFF  # a NaN of each type of floats, -1 or the largest integer of others
 
 
-def faults(tenants: Sequence[Tenant], plan: ArenaPlan) -> list[str]:
+def faults(buffers: Sequence[LiveBuffer], plan: ArenaPlan) -> list[str]:
     """What is wrong with a plan, found by walking through the steps."""
     found = []
-    for tenant in tenants:
-        offset = plan.offsets[tenant.name]
+    for buffer in buffers:
+        offset = plan.offsets[buffer.name]
         if offset % ALIGNMENT:
-            found.append(f"{tenant.name} at {offset} is not aligned")
-        if not 0 <= offset <= plan.nbytes - tenant.nbytes:
-            found.append(f"{tenant.name} at {offset} lies outside of {plan.nbytes} bytes")
+            found.append(f"{buffer.name} at {offset} is not aligned")
+        if not 0 <= offset <= plan.nbytes - buffer.nbytes:
+            found.append(f"{buffer.name} at {offset} lies outside of {plan.nbytes} bytes")
     most = 0
-    for step in sorted({t.first for t in tenants}):
-        alive = sorted((plan.offsets[t.name], t.nbytes, t.name) for t in tenants if t.first <= step <= t.last)
+    for step in sorted({t.first for t in buffers}):
+        alive = sorted((plan.offsets[t.name], t.nbytes, t.name) for t in buffers if t.first <= step <= t.last)
         most = max(most, sum(-(-nbytes // ALIGNMENT) * ALIGNMENT for _, nbytes, _ in alive))
         for (start, nbytes, name), (following, _, other) in pairwise(alive):
             if start + nbytes > following:
@@ -40,8 +40,8 @@ def faults(tenants: Sequence[Tenant], plan: ArenaPlan) -> list[str]:
 class Arena:
     """The memory of a plan. It holds NaN wherever no value is needed: before its first step and after its last."""
 
-    def __init__(self, tenants: Sequence[Tenant], plan: ArenaPlan) -> None:
-        self.tenants, self.plan = tenants, plan
+    def __init__(self, buffers: Sequence[LiveBuffer], plan: ArenaPlan) -> None:
+        self.buffers, self.plan = buffers, plan
         self.memory = aligned_empty((plan.nbytes,), np.dtype(np.uint8))
         self.memory[:] = FORGOTTEN
 
@@ -51,7 +51,7 @@ class Arena:
 
     def after(self, step: int) -> None:
         """Forgets what no later step needs."""
-        for tenant in self.tenants:
-            if tenant.last == step:
-                offset = self.plan.offsets[tenant.name]
-                self.memory[offset : offset + tenant.nbytes] = FORGOTTEN
+        for buffer in self.buffers:
+            if buffer.last == step:
+                offset = self.plan.offsets[buffer.name]
+                self.memory[offset : offset + buffer.nbytes] = FORGOTTEN

@@ -1,4 +1,4 @@
-"""Random tenants and random networks for memory planning: `python -m tests.graph.memory_fuzz --count 10000`.
+"""Random buffers and random networks for memory planning: `python -m tests.graph.memory_fuzz --count 10000`.
 
 Plans are walked through step by step. Networks are run in an arena that forgets each value after its last reader, in
 the order that `order` chooses, and compared with a run where each value has memory of its own.
@@ -15,25 +15,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autosched.graph.memory.arena import plan
-from autosched.graph.memory.liveness import KernelRun, Tenant, live
-from autosched.graph.memory.order import order
+from autosched.graph.memory.arena import plan_arena
+from autosched.graph.memory.liveness import KernelRun, LiveBuffer, analyse_liveness
+from autosched.graph.memory.order import order_steps
 from tests.graph.arena import FORGOTTEN, Arena, faults
 
 Array = npt.NDArray[Any]
 LENGTHS = (1, 15, 16, 17, 100, 1024, 1500, 5000)  # elements of 4 bytes: around a cache line, around a page
 
 
-def random_tenants(rng: random.Random) -> list[Tenant]:
+def random_buffers(rng: random.Random) -> list[LiveBuffer]:
     steps = rng.choice((1, 4, 10, 40))
-    tenants: list[Tenant] = []
+    buffers: list[LiveBuffer] = []
     for n in range(rng.choice((1, 2, 5, 12, 30))):
         first = rng.randrange(steps)
         nbytes = rng.choice((rng.randint(1, 300), rng.randint(1, 100_000), 4096 * rng.randint(1, 10)))
-        read = [t.name for t in tenants if t.first < first <= t.last]
-        beside = tuple(rng.sample(read, min(len(read), 2)))
-        tenants.append(Tenant(f"t{n}", nbytes, first, min(steps - 1, first + rng.randrange(1 + steps // 2)), beside))
-    return tenants
+        read = [t.name for t in buffers if t.first < first <= t.last]
+        read_with = tuple(rng.sample(read, min(len(read), 2)))
+        buffers.append(
+            LiveBuffer(f"t{n}", nbytes, first, min(steps - 1, first + rng.randrange(1 + steps // 2)), read_with)
+        )
+    return buffers
 
 
 @dataclass(frozen=True)
@@ -97,11 +99,11 @@ def reference(network: Network, given: Array) -> dict[str, Array]:
 def network_faults(network: Network, given: Array) -> list[str]:
     """What is wrong with the kept values of a network that is run in one arena."""
     sizes = {name: 4 * length for name, length in network.lengths.items()}
-    numbers = order(network.steps, sizes, network.kept, network.aliases)
+    numbers = order_steps(network.steps, sizes, network.kept, network.aliases)
     steps = [network.steps[n] for n in numbers]
-    found = live(steps, sizes, network.kept, network.aliases)
-    made = plan(found.tenants)
-    arena = Arena(found.tenants, made)
+    found = analyse_liveness(steps, sizes, network.kept, network.aliases)
+    made = plan_arena(found.buffers)
+    arena = Arena(found.buffers, made)
     offsets = found.offsets(made.offsets)
     views = {name: arena.view(offsets[name], (length,), "uint32") for name, length in network.lengths.items()}
     views["input"][:] = given
@@ -110,7 +112,7 @@ def network_faults(network: Network, given: Array) -> list[str]:
         arena.after(n)
     expected = reference(network, given)
     wrong = [name for name in network.kept if not np.array_equal(views[name], expected[network.base(name)])]
-    return [*faults(found.tenants, made), *(f"{name} is not what it should be" for name in wrong)]
+    return [*faults(found.buffers, made), *(f"{name} is not what it should be" for name in wrong)]
 
 
 def run_step(network: Network, step: KernelRun, views: Mapping[str, Array]) -> None:
@@ -125,7 +127,7 @@ def run_step(network: Network, step: KernelRun, views: Mapping[str, Array]) -> N
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000, help="tenants and networks, of each so many")
+    parser.add_argument("--count", type=int, default=1000, help="buffers and networks, of each so many")
     parser.add_argument("--seed", type=int, default=0, help="of the first; each later one has the next number")
     words = parser.parse_args()
     failed = 0
@@ -141,9 +143,9 @@ def main() -> int:
 def faults_of(seed: int) -> list[str]:
     """What is wrong with the plans of one seed."""
     rng = random.Random(seed)
-    tenants, network = random_tenants(rng), random_network(rng)
+    buffers, network = random_buffers(rng), random_network(rng)
     given = np.random.default_rng(seed).integers(0, 1 << 20, network.lengths["input"], np.uint32)
-    return [*faults(tenants, plan(tenants)), *network_faults(network, given)]
+    return [*faults(buffers, plan_arena(buffers)), *network_faults(network, given)]
 
 
 if __name__ == "__main__":

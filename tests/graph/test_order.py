@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from autosched.graph.memory.liveness import KernelRun, live
-from autosched.graph.memory.order import order
+from autosched.graph.memory.liveness import KernelRun, analyse_liveness
+from autosched.graph.memory.order import order_steps
 from autosched.graph.memory.placement import Arena
 from tests.graph.layers import NETWORKS
 
 
 def peak(steps, sizes, numbers):
-    return Arena(live([steps[n] for n in numbers], sizes).tenants).bound
+    return Arena(analyse_liveness([steps[n] for n in numbers], sizes).buffers).bound
 
 
 def chains(count, *sizes):
@@ -31,7 +31,7 @@ def chains(count, *sizes):
 def test_a_branch_is_finished_before_the_next_begins():
     steps, sizes = chains(8, 640, 6400, 64)
     assert peak(steps, sizes, range(len(steps))) == 8 * 6400 + 640
-    assert peak(steps, sizes, order(steps, sizes)) == 64 + 7 * 64 + 640 + 6400 - 64
+    assert peak(steps, sizes, order_steps(steps, sizes)) == 64 + 7 * 64 + 640 + 6400 - 64
 
 
 def test_what_frees_most_goes_first():
@@ -41,7 +41,7 @@ def test_what_frees_most_goes_first():
     ]
     sizes = {f"large{n}": 6400 for n in range(5)} | {f"small{n}": 64 for n in range(5)}
     kept = [f"small{n}" for n in range(5)]
-    numbers = order(steps, sizes, kept)
+    numbers = order_steps(steps, sizes, kept)
     assert numbers == (0, 5, 1, 6, 2, 7, 3, 8, 4, 9)
 
 
@@ -50,7 +50,7 @@ def test_what_frees_most_goes_first():
 def test_known_networks_in_any_order_reach_the_bound(name, seed):
     network = NETWORKS[name].make()
     steps = random.Random(seed).sample(network.steps, len(network.steps))
-    numbers = order(steps, network.sizes)
+    numbers = order_steps(steps, network.sizes)
     assert sorted(numbers) == list(range(len(steps)))
     written = {"image", "ids"}
     for n in numbers:
@@ -61,13 +61,13 @@ def test_known_networks_in_any_order_reach_the_bound(name, seed):
 
 def test_views_are_waited_for():
     steps = [KernelRun(("view",), ("b",)), KernelRun(("x",), ("a",))]
-    assert order(steps, {"a": 64, "b": 64}, aliases={"view": "a"}) == (1, 0)
+    assert order_steps(steps, {"a": 64, "b": 64}, aliases={"view": "a"}) == (1, 0)
 
 
 def test_no_order():
     with pytest.raises(ValueError, match="steps wait for each other"):
-        order([KernelRun(("a",), ("b",)), KernelRun(("b",), ("a",))], {"a": 64, "b": 64})
+        order_steps([KernelRun(("a",), ("b",)), KernelRun(("b",), ("a",))], {"a": 64, "b": 64})
 
 
 def test_no_steps():
-    assert order([], {}) == ()
+    assert order_steps([], {}) == ()

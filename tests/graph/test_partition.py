@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autosched.graph.fusion.cost import FusionRates, NodeWork, pays_to_take_in
+from autosched.graph.fusion.cost import FusionRates, NodeWork, should_inline
 from autosched.graph.fusion.partition import partition
 from autosched.graph.graph import Graph
 from autosched.graph.interpret import exact, interpret
@@ -176,7 +176,7 @@ def cell(d: Draft, x: str, state: str) -> tuple[str, str]:
     return d.mul(d.sigmoid(x), d.tanh(state)), state
 
 
-def test_a_state_is_given_out_by_its_first_reader():
+def test_a_state_is_fused_with_its_first_reader():
     d = Draft()
     state, w = d.input(1, 17), d.random(17, 17)
     h, state = cell(d, d.softmax(d.input(1, 17)), state)
@@ -190,7 +190,7 @@ def test_a_state_is_given_out_by_its_first_reader():
     assert [len(step.outputs) for step in partition(graph) if isinstance(step, Group)] == [1, 2, 1, 2, 1, 2, 1]
 
 
-def test_what_is_read_at_other_places_first_is_not_given_out():
+def test_a_value_read_at_other_indices_first_is_not_fused_with_its_reader():
     """By a reduction, by a movement, or in another shape."""
     d = Draft()
     x = d.tanh(d.input(3, 5))
@@ -224,14 +224,14 @@ def test_nodes_that_are_to_be_alone_are():
 
 
 def test_bytes_against_arithmetic():
-    rates = FusionRates(bytes_per_cycle=16, operations_per_cycle=32, begin_cycles=1000)
+    rates = FusionRates(bytes_per_cycle=16, operations_per_cycle=32, call_cycles=1000)
     cheap, dear = NodeWork(10**6, 10**6, 10**5, False), NodeWork(10**6, 10**6, 10**7, False)
-    assert pays_to_take_in(cheap, [3], rates)
-    assert pays_to_take_in(cheap, [1, 1], rates)
-    assert not pays_to_take_in(dear, [3], rates)
+    assert should_inline(cheap, [3], rates)
+    assert should_inline(cheap, [1, 1], rates)
+    assert not should_inline(dear, [3], rates)
     kept = NodeWork(10**6, 10**6, 10**7, True)
-    assert pays_to_take_in(kept, [200], rates)
-    assert not pays_to_take_in(kept, [2000], rates)
+    assert should_inline(kept, [200], rates)
+    assert not should_inline(kept, [2000], rates)
 
 
 def test_what_is_zero_by_algebra_is_computed():

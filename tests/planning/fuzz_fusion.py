@@ -1,6 +1,6 @@
-"""Random bottlenecks as networks, in both forms of every part: `python -m tests.planning.fuzz_fusion --count 200`.
+"""Random bottlenecks as networks, fused and unfused: `python -m tests.planning.fuzz_fusion --count 200`.
 
-Each part that may be one kernel is one, and then several; both are compared with the network node by node.
+Each fusion candidate runs as one kernel, then as several; both are compared with the network node by node.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ def inputs_of(graph: Graph, seed: int) -> dict[str, Array]:
     return found
 
 
-def all_in(form: bool) -> Choices:
-    """All parts as one kernel, or none."""
-    return Choices(is_joined=lambda recipe: form)
+def choices_with(is_fused: bool) -> Choices:
+    """Choose fused kernels everywhere, or nowhere."""
+    return Choices(is_fused=lambda recipe: is_fused)
 
 
 def faults_of(seed: int, threads: int = 1) -> tuple[list[str], int]:
-    """What is wrong with the network of one seed, and how many of its parts were one kernel."""
+    """What is wrong with the network of one seed, and how many of its chains were fused."""
     graph = random_bottleneck(seed)
     given = inputs_of(graph, seed)
     wanted = interpret(graph, given)
-    faults, joined = [], 0
-    # However little lies between two kernels, they are tried as one.
-    with patch.multiple(fusion_candidates, HELD_SHARE=0.0, LEAST_SHARE=0.0):
-        for is_joined in (True, False):
+    faults, n_fused = [], 0
+    # Chains with the smallest intermediates are candidates too.
+    with patch.multiple(fusion_candidates, L2_SHARE=0.0, MIN_TRAFFIC_SHARE=0.0):
+        for is_fused in (True, False):
             try:
-                model = compile_graph(graph, threads=threads, choices=all_in(is_joined))
+                model = compile_graph(graph, threads=threads, choices=choices_with(is_fused))
             except AutoschedError as error:
                 faults.append(f"{type(error).__name__}: {error}")
                 continue
-            joined += sum(part.is_joined for part in model.program.alternatives)
+            n_fused += sum(part.is_fused for part in model.program.fusion_choices)
             if (far := difference(dict(zip(graph.outputs, [model(**given)], strict=True)), wanted)) > 1:
-                faults.append(f"{'joined' if is_joined else 'apart'}: differs by {far:.2g} times what it may")
-    return faults, joined
+                faults.append(f"{'fused' if is_fused else 'unfused'}: differs by {far:.2g} times what it may")
+    return faults, n_fused
 
 
 def difference(got: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
@@ -77,8 +77,8 @@ def main() -> int:
     words = parser.parse_args()
     failed = parts = 0
     for seed in range(words.seed, words.seed + words.count):
-        faults, joined = faults_of(seed, words.threads)
-        failed, parts = failed + bool(faults), parts + joined
+        faults, n_fused = faults_of(seed, words.threads)
+        failed, parts = failed + bool(faults), parts + n_fused
         for fault in faults:
             print(f"seed {seed}: {fault}", flush=True)
     print(f"{words.count} networks, {parts} parts as one kernel, {failed} with faults")

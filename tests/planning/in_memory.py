@@ -21,7 +21,7 @@ from autosched.graph.steps import Group, NetworkStep, Write
 from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import Device
 from autosched.kernel.spec import KernelObject
-from autosched.planning.device_passes import prepared
+from autosched.planning.device_passes import prepare_graph
 from autosched.planning.execution_plan import NetworkProgram, steps_of, with_storage, workspace_name
 
 GARBAGE = 0xFF
@@ -38,7 +38,7 @@ def stand_in(graph: Graph, group: Group, number: int, rng: random.Random) -> Ker
 
 def planned(graph: Graph, device: Device, rng: random.Random) -> NetworkProgram:
     """The program of a graph with such kernels. Raises StorageError for a plan that does not hold."""
-    after = prepared(graph, device)
+    after = prepare_graph(graph, device)
     steps = steps_of(after, device)
     kernels = {n: stand_in(after, step, n, rng) for n, step in enumerate(steps) if isinstance(step, Group)}
     return with_storage(after, steps, kernels, device.target.backend)

@@ -12,11 +12,10 @@ from autosched.graph.steps import Group
 from autosched.kernel.device import Device, find_device
 from autosched.kernel.spec import Recipe
 from autosched.planning import fusion_candidates
-from autosched.planning.device_passes import prepared
+from autosched.planning.device_passes import prepare_graph
 from autosched.planning.execution_plan import steps_of
-from autosched.planning.fusion_candidates import chains_of, is_chain
-from autosched.planning.fusion_choice import PricedGroup, with_forms
-from search_spaces.cpu.fused_reductions import FUSED_MARK
+from autosched.planning.fusion_candidates import find_fusion_candidates, has_fused_sketch
+from autosched.planning.fusion_choice import PredictedGroup, apply_fusion_choices
 
 
 def bottleneck(n: int = 1, size: int = 13, channels: int = 16, more: tuple[str, ...] = ()) -> Graph:
@@ -41,32 +40,35 @@ def bottleneck(n: int = 1, size: int = 13, channels: int = 16, more: tuple[str, 
 
 
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is between two kernels is worth a look however small it is."""
-    monkeypatch.setattr(fusion_candidates, "HELD_SHARE", 0.0)
-    monkeypatch.setattr(fusion_candidates, "LEAST_SHARE", 0.0)
+    """Make chains with the smallest intermediates candidates too."""
+    monkeypatch.setattr(fusion_candidates, "L2_SHARE", 0.0)
+    monkeypatch.setattr(fusion_candidates, "MIN_TRAFFIC_SHARE", 0.0)
 
 
 def names(groups: list[Group]) -> list[str]:
     return [" ".join(node.operator for node in group.nodes) for group in groups]
 
 
-def joined(graph: Graph, seconds: dict[int, float], threads: int = 1) -> list[str]:
-    """The groups where kernels take so long, by the number of their convolutions."""
+def groups_after_fusion(graph: Graph, seconds: dict[int, float], threads: int = 1) -> list[str]:
+    """Return the groups for kernels of these seconds, by their number of convolutions."""
     device = find_device("cpu", threads, runs=False)
-    found = prepared(graph, device)
+    found = prepare_graph(graph, device)
 
-    def price(groups: list[Group]) -> list[PricedGroup]:
+    def predict(groups: list[Group]) -> list[PredictedGroup]:
         numbers = [sum(node.operator == "conv" for node in group.nodes) for group in groups]
-        return [PricedGroup(g, Recipe(str(g), "cpu", 1), seconds[n]) for g, n in zip(groups, numbers, strict=True)]
+        return [PredictedGroup(g, Recipe(str(g), "cpu", 1), seconds[n]) for g, n in zip(groups, numbers, strict=True)]
 
     steps = steps_of(found, device)
-    steps = with_forms(steps, chains_of(found, steps, device, price, lambda group, _: is_chain(found, group, device)))
+    steps = apply_fusion_choices(
+        steps,
+        find_fusion_candidates(found, steps, device, predict, lambda group, _: has_fused_sketch(found, group, device)),
+    )
     return names([step for step in steps if isinstance(step, Group)])
 
 
-def test_a_network_with_a_joined_kernel_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_with_a_fused_kernel_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     small_caches(monkeypatch)
-    monkeypatch.setattr(fusion_candidates, "SLOWER", 100.0)
+    monkeypatch.setattr(fusion_candidates, "MAX_LATENCY_RATIO", 100.0)
     graph = bottleneck(2, 5, 8)
     model = at.load(graph, threads=2, records=False)
     (task,) = model.tasks
@@ -81,22 +83,28 @@ def test_a_network_with_a_joined_kernel_is_right(monkeypatch: pytest.MonkeyPatch
 
 def test_what_is_least_in_sum_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, apart = bottleneck(), ["conv clip", "conv clip", "conv add"]
-    assert joined(graph, {1: 9.0, 2: 1.0, 3: 1.0}) == apart  # all of it stays in the cache
+    assert groups_after_fusion(graph, {1: 9.0, 2: 1.0, 3: 1.0}) == apart  # all of it stays in the cache
     small_caches(monkeypatch)
-    assert joined(graph, {1: 1.0, 2: 2.0, 3: 3.0}) == apart
-    assert joined(graph, {1: 1.0, 2: 2.0, 3: 2.0}) == ["conv clip conv clip conv add"]
-    assert joined(graph, {1: 2.0, 2: float("inf"), 3: float("inf")}) == apart
+    assert groups_after_fusion(graph, {1: 1.0, 2: 2.0, 3: 3.0}) == apart
+    assert groups_after_fusion(graph, {1: 1.0, 2: 2.0, 3: 2.0}) == ["conv clip conv clip conv add"]
+    assert groups_after_fusion(graph, {1: 2.0, 2: float("inf"), 3: float("inf")}) == apart
 
 
 def test_what_others_read_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     small_caches(monkeypatch)
-    assert joined(bottleneck(more=("ea",)), {1: 9.0, 2: 1.0, 3: 1.0}) == ["conv clip", "conv clip conv add"]
-    assert joined(bottleneck(more=("da",)), {1: 9.0, 2: 1.0, 3: 1.0}) == ["conv clip conv clip", "conv add"]
+    assert groups_after_fusion(bottleneck(more=("ea",)), {1: 9.0, 2: 1.0, 3: 1.0}) == [
+        "conv clip",
+        "conv clip conv add",
+    ]
+    assert groups_after_fusion(bottleneck(more=("da",)), {1: 9.0, 2: 1.0, 3: 1.0}) == [
+        "conv clip conv clip",
+        "conv add",
+    ]
 
 
 def test_gpus_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     small_caches(monkeypatch)
     graph = bottleneck()
     cpu, gpu = find_device("cpu", 1, runs=False), find_device("cuda -arch=sm_80", None, runs=False)
-    steps = steps_of(prepared(graph, cpu), cpu)
-    assert chains_of(graph, steps, Device(gpu.target, 1), lambda groups: [], lambda *_: True) == ()
+    steps = steps_of(prepare_graph(graph, cpu), cpu)
+    assert find_fusion_candidates(graph, steps, Device(gpu.target, 1), lambda groups: [], lambda *_: True) == ()

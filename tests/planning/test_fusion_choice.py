@@ -23,57 +23,57 @@ from autosched.network_tuning.tune import tune_network
 from autosched.network_tuning.undecided_fusion import OpenPart, open_parts
 from autosched.planning import fusion_choice
 from autosched.planning.extract_tasks import Choices
-from autosched.planning.fusion_choice import Alternative, PartForm, PricedGroup
-from autosched.planning.fusion_records import PartTimes, keep_forms, stored_form
+from autosched.planning.fusion_choice import FusionChoice, KernelSequence, PredictedGroup
+from autosched.planning.fusion_records import FusionTimes, store_fusion_decisions, stored_fusion_decision
 from autosched.store import Database
 from tests.planning.fuzz_fusion import faults_of
 from tests.planning.test_fusion_candidates import bottleneck, small_caches
 
-JOINED, APART = "conv-clip-conv-clip-conv-add", ["conv-clip", "conv-clip", "conv-add"]
+FUSED, UNFUSED = "conv-clip-conv-clip-conv-add", ["conv-clip", "conv-clip", "conv-add"]
 
 
-def part(joined_s: float, apart_s: float, is_joined: bool = True, word: str = "part") -> Alternative:
-    def priced(name: str, seconds: float) -> PricedGroup:
-        return PricedGroup(Group((), (), (name,)), Recipe(name, "cpu", 1), seconds)
+def choice(fused_s: float, unfused_s: float, is_fused: bool = True, word: str = "chain") -> FusionChoice:
+    def predicted(name: str, seconds: float) -> PredictedGroup:
+        return PredictedGroup(Group((), (), (name,)), Recipe(name, "cpu", 1), seconds)
 
-    apart = tuple(priced(f"{word} {n}", apart_s / 2) for n in range(2))
-    return Alternative(PartForm((priced(word, joined_s),)), PartForm(apart), is_joined)
+    unfused = tuple(predicted(f"{word} {n}", unfused_s / 2) for n in range(2))
+    return FusionChoice(KernelSequence((predicted(word, fused_s),)), KernelSequence(unfused), is_fused)
 
 
 @pytest.fixture
 def open_network(monkeypatch: pytest.MonkeyPatch) -> Model:
     """A small bottleneck as one kernel; how much longer a form may take to be open is without end."""
     small_caches(monkeypatch)
-    monkeypatch.setattr(fusion_choice, "OPEN", 1e9)
-    return in_form(True)
+    monkeypatch.setattr(fusion_choice, "UNDECIDED_RATIO", 1e9)
+    return with_choice(True)
 
 
-def in_form(is_joined: bool) -> Model:
-    return compile_graph(bottleneck(1, 5, 8), threads=1, choices=Choices(is_joined=lambda recipe: is_joined))
+def with_choice(is_fused: bool) -> Model:
+    return compile_graph(bottleneck(1, 5, 8), threads=1, choices=Choices(is_fused=lambda recipe: is_fused))
 
 
 def kernels(model: Model) -> list[str]:
     return [task.name for task in sorted(model.tasks, key=lambda task: task.steps)]
 
 
-def test_parts_are_open_where_the_model_sees_little_between_their_forms() -> None:
-    assert part(1.0, 1.4).is_open
-    assert part(1.4, 1.0).is_open
-    assert not part(1.0, 1.6).is_open
-    assert not part(float("inf"), 1.0, False).is_open
-    assert "one kernel; the analytic model expects 1000000 us of one and 1400000 us of 2, and" in str(part(1.0, 1.4))
+def test_a_choice_is_undecided_where_predictions_are_close() -> None:
+    assert choice(1.0, 1.4).is_undecided
+    assert choice(1.4, 1.0).is_undecided
+    assert not choice(1.0, 1.6).is_undecided
+    assert not choice(float("inf"), 1.0, False).is_undecided
+    assert "one kernel; the analytic model expects 1000000 us of one and 1400000 us of 2, and" in str(choice(1.0, 1.4))
 
 
-def test_both_forms_compute_the_network(open_network: Model) -> None:
+def test_fused_and_unfused_kernels_compute_the_network(open_network: Model) -> None:
     (x,) = (np.random.default_rng(0).standard_normal(spec.shape, "float32") for spec in open_network.inputs)
     want = interpret(open_network.original, {"x": x})["y"]
-    for model, expected in ((open_network, [JOINED]), (in_form(False), APART)):
+    for model, expected in ((open_network, [FUSED]), (with_choice(False), UNFUSED)):
         assert kernels(model) == expected
         np.testing.assert_allclose(model(x), want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
         assert "tuning measures both" in at.show(model, "groups")
 
 
-def test_a_form_that_takes_much_longer_is_not_searched_for() -> None:
+def test_kernels_that_take_much_longer_are_not_searched_for() -> None:
     found = OpenPart(0, 3, present=(0,), other=(1, 2))
     assert dict(found.calls([1.0, 0.5, 0.6])) == {1: 3, 2: 3}
     assert dict(found.calls([1.0, 1.0, 1.0])) == {}
@@ -82,15 +82,15 @@ def test_a_form_that_takes_much_longer_is_not_searched_for() -> None:
     assert found.gain_s([1.0, 1.0, 1.0]) == 0.0
 
 
-def test_kernels_of_the_other_form_are_tasks(open_network: Model) -> None:
-    tasks = shared_tasks([open_network], [in_form(False)])
-    assert [(task.name, task.counts) for task in tasks] == [(JOINED, (1,)), *((name, (0,)) for name in APART)]
-    (found,) = open_parts([open_network.program.alternatives], tasks)
+def test_kernels_of_the_rejected_sequence_are_tasks(open_network: Model) -> None:
+    tasks = shared_tasks([open_network], [with_choice(False)])
+    assert [(task.name, task.counts) for task in tasks] == [(FUSED, (1,)), *((name, (0,)) for name in UNFUSED)]
+    (found,) = open_parts([open_network.program.fusion_choices], tasks)
     assert found == OpenPart(0, 1, (0,), (1, 2, 3))
 
 
 @pytest.mark.parametrize("faster", [True, False])
-def test_the_faster_form_is_kept(open_network: Model, monkeypatch: pytest.MonkeyPatch, faster: bool) -> None:
+def test_the_faster_sequence_is_kept(open_network: Model, monkeypatch: pytest.MonkeyPatch, faster: bool) -> None:
     times = {True: 1.0, False: 0.5 if faster else 0.99}
 
     def profile(model: Model, inputs: Any, budget_s: float) -> Any:
@@ -99,52 +99,52 @@ def test_the_faster_form_is_kept(open_network: Model, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(fusion_comparison, "profile", profile)
     monkeypatch.setattr(fusion_comparison, "side_by_side", lambda models, inputs: [(2.0,), (1.0,)])
-    kept, found = contest_of_forms(open_network, lambda recipes: in_form(not recipes), {})
-    assert kernels(kept) == (APART if faster else [JOINED])
-    assert [(x.is_joined, x.joined_s[0], x.operators) for x in found] == [(not faster, 1.0, JOINED)]
+    kept, found = contest_of_forms(open_network, lambda recipes: with_choice(not recipes), {})
+    assert kernels(kept) == (UNFUSED if faster else [FUSED])
+    assert [(x.is_fused, x.fused_s[0], x.operators) for x in found] == [(not faster, 1.0, FUSED)]
 
 
 def test_what_whole_calls_refute_is_not_kept(open_network: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fusion_comparison, "SLOWER", 0.0)
     monkeypatch.setattr(fusion_comparison, "side_by_side", lambda models, inputs: [(1.0,), (2.0,)])
     inputs = {"x": np.ones((1, 5, 5, 8), "float32")}
-    kept, (found,) = contest_of_forms(open_network, lambda recipes: in_form(not recipes), inputs)
+    kept, (found,) = contest_of_forms(open_network, lambda recipes: with_choice(not recipes), inputs)
     assert kept is open_network
-    assert found.is_joined
+    assert found.is_fused
 
 
 def test_the_latest_contest_is_found_again(open_network: Model, tmp_path: Path) -> None:
     (recipe,) = open_recipes(open_network)
     with Database(tmp_path / "records.db") as database:
-        assert stored_form(database, recipe) is None
-        keep_forms(database, [PartTimes(recipe, (2e-6, 3e-6), (1e-6, 1e-6), False)])
-        assert stored_form(database, recipe) is False
+        assert stored_fusion_decision(database, recipe) is None
+        store_fusion_decisions(database, [FusionTimes(recipe, (2e-6, 3e-6), (1e-6, 1e-6), False)])
+        assert stored_fusion_decision(database, recipe) is False
     graph, db = open_network.original, tmp_path / "records.db"
-    assert kernels(at.load(graph, threads=1, db=db)) == APART
+    assert kernels(at.load(graph, threads=1, db=db)) == UNFUSED
     with Database(db) as database:
-        keep_forms(database, [PartTimes(recipe, (4e-6,), (5e-6,), True)])  # on a busier machine
-        assert stored_form(database, recipe) is True
-    assert kernels(at.load(graph, threads=1, db=db)) == [JOINED]
+        store_fusion_decisions(database, [FusionTimes(recipe, (4e-6,), (5e-6,), True)])  # on a busier machine
+        assert stored_fusion_decision(database, recipe) is True
+    assert kernels(at.load(graph, threads=1, db=db)) == [FUSED]
 
 
-def test_an_archive_keeps_the_form(open_network: Model, tmp_path: Path) -> None:
-    for model, expected in ((open_network, [JOINED]), (in_form(False), APART)):
+def test_an_archive_keeps_the_choice(open_network: Model, tmp_path: Path) -> None:
+    for model, expected in ((open_network, [FUSED]), (with_choice(False), UNFUSED)):
         model.save(tmp_path / "model.asc")
         assert kernels(at.load(tmp_path / "model.asc", threads=1, records=False)) == expected
 
 
-def test_tuning_measures_both_forms(open_network: Model, tmp_path: Path) -> None:
+def test_tuning_measures_fused_and_unfused(open_network: Model, tmp_path: Path) -> None:
     db = tmp_path / "records.db"
     result = tune_network(open_network, Effort(trials=12), db)
     assert result.verified
-    assert sorted(task.name for task in result.tasks) == sorted([JOINED, *APART])
+    assert sorted(task.name for task in result.tasks) == sorted([FUSED, *UNFUSED])
     (found,) = result.parts
-    assert kernels(result.model) == ([JOINED] if found.is_joined else APART)
+    assert kernels(result.model) == ([FUSED] if found.is_fused else UNFUSED)
     (said,) = cast("list[dict[str, object]]", result.to_json()["parts"])
-    assert said["operators"] == JOINED
+    assert said["operators"] == FUSED
     assert kernels(at.load(open_network.original, threads=1, db=db)) == kernels(result.model)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_random_bottlenecks_are_right_in_both_forms(seed: int) -> None:
+def test_random_bottlenecks_are_right_fused_and_unfused(seed: int) -> None:
     assert faults_of(seed)[0] == []

@@ -124,7 +124,7 @@ def test_each_home_of_the_arena_is_checked() -> None:
     """Each value of the arena put over each other one: refused, unless they are never needed at once."""
     program = some_program()
     program.verify()
-    alive = {t.name: (t.first, t.last) for t in program.tenants}
+    alive = {t.name: (t.first, t.last) for t in program.buffers}
     assert len(alive) >= 3
     apart = 0
     for name in alive:

@@ -1,8 +1,8 @@
-"""What it costs to compute a node where its result is read, against storing the result: bytes against arithmetic.
+"""Cost of inlining a node into its readers against storing its result: arithmetic against memory traffic.
 
-stored     begun once; reads its operands, writes the result, which each reader reads; computed once
-taken in   each reader reads the operands instead, and computes the result as often as it reads it, or once in a
-           part of its own, whatever is less
+stored     one kernel call that reads the operands, computes and writes the result; each reader reads the result
+inlined    each reader reads the operands instead, and computes the result at each read, or once into a buffer of its
+           tile if that is cheaper
 """
 
 from __future__ import annotations
@@ -14,62 +14,72 @@ from autosched.target import Target
 from autosched.target.microarchitecture import microarchitecture
 
 FLOAT_BYTES = 4
-BEGIN_CYCLES = 300.0  # of beginning and ending a part of a program
-# Of a result by the tile that keeps it. Scales before 1x1 convolutions, taken in: 24 outputs 0.64 of the time, 40 0.71,
-# 112 0.86, 320 1.1; before a product of 3072 columns 1.15.
-KEPT_READS = 256
-FORK_JOIN_CYCLES = 2000.0  # ... on several threads
-LAUNCH_S = 2e-6  # from the end of a kernel of a GPU to the first results of the next one
-CACHE_RATE = 1.5  # times its memory's: what its last cache delivers
+CALL_CYCLES = 300.0  # of a kernel call on one thread
+FORK_JOIN_CYCLES = 2000.0  # of a kernel call on several threads
+LAUNCH_S = 2e-6  # from the end of a GPU kernel to the first results of the next one
+# Reads of a result from the buffer of a tile until it is computed again. Measured time with inlined scales over that
+# with stored ones: before 1x1 convolutions of 24 outputs 0.64, 40 0.71, 112 0.86, 320 1.1; of 3072 columns 1.15.
+BUFFERED_READS = 256
+CACHE_RATE = 1.5  # bandwidth of a GPU's last cache over that of its memory
 
 
 @dataclass(frozen=True)
 class FusionRates:
-    """What all threads do in a cycle: bytes of a cache that all share, operations on float32; what a parallel part
-    costs; `part_alignment`, the bytes that a part of an array must begin at a multiple of to be one itself; and
-    `turns_results`, whether any reduction can write its results in another order, not only attention."""
+    """Rates of a device with all its threads, on which fusion decisions depend.
+
+    `bytes_per_cycle`: of the cache that all threads share. `operations_per_cycle`: on float32. `call_cycles`: of
+    calling a kernel. `part_alignment`: bytes that a part of an array must be aligned to for kernels to read it as an
+    array. `reorders_results`: whether any reduction can write its results transposed, not only attention.
+    """
 
     bytes_per_cycle: float
     operations_per_cycle: float
-    begin_cycles: float
+    call_cycles: float
     part_alignment: int = 1
-    turns_results: bool = True
+    reorders_results: bool = True
 
 
 @dataclass(frozen=True)
 class NodeWork:
-    """A node: bytes that it reads and writes, and operations for all of its results together."""
+    """The bytes that a node reads and writes, and its operations, for all of its results together."""
 
     bytes_read: int
     bytes_written: int
     operations: float
-    can_be_kept: bool  # by a reader that needs it more than once
+    can_be_buffered: bool  # in the tile of a reader that reads it more than once
 
 
 def rates_of(target: Target, threads: int) -> FusionRates:
-    """Of a target, with so many threads of a processor."""
+    """Return the rates of a target; `threads` counts on processors only."""
     if target.gpu is not None:
         lanes = float(target.gpu.multiprocessors * target.gpu.fma_per_cycle_per_multiprocessor)
         cycles_s = 1e9 * target.gpu.clock_ghz
         from_cache = CACHE_RATE * target.gpu.bandwidth_bytes_s / cycles_s
-        # What warps compute together they write as it lies: another order is another kernel, and hides from the rules
-        # of products what reads their results.
-        return FusionRates(from_cache, lanes, LAUNCH_S * cycles_s, target.backend.part_alignment, turns_results=False)
+        # Warps write a product's tile in the order of the tile. A transposition in the same group would hide the
+        # epilogue from the rules for products.
+        return FusionRates(
+            from_cache, lanes, LAUNCH_S * cycles_s, target.backend.part_alignment, reorders_results=False
+        )
     core = microarchitecture(target.mcpu)
     operations = core.fma * target.vector_bytes / FLOAT_BYTES
-    begin = FORK_JOIN_CYCLES if threads > 1 else BEGIN_CYCLES
+    begin = FORK_JOIN_CYCLES if threads > 1 else CALL_CYCLES
     return FusionRates(threads * core.l3_bandwidth, threads * operations, begin)
 
 
-def pays_to_take_in(work: NodeWork, reads: Sequence[int], rates: FusionRates, is_joined: bool = False) -> bool:
-    """Whether readers had better compute a node than read it; `reads`: of each reader how often it reads a result.
-    `is_joined`: the part that makes its operand is as good a place, which otherwise stores that."""
+def should_inline(
+    work: NodeWork, reads: Sequence[int], rates: FusionRates, is_fused_with_producer: bool = False
+) -> bool:
+    """Whether inlining a node into its readers costs at most as much as storing its result.
+
+    `reads`: for each reader, its reads per result. `is_fused_with_producer`: whether the alternative is an epilogue of
+    its producer, which saves a call and a read of the operands, instead of a kernel of its own.
+    """
     once = work.operations / rates.operations_per_cycle
     store = load = work.bytes_written / rates.bytes_per_cycle
     operands = work.bytes_read / rates.bytes_per_cycle
-    stored = (-operands if is_joined else rates.begin_cycles + operands) + once + store + len(reads) * load
-    kept = once + store + load
-    each = [
-        min(times * once, kept * max(1.0, times / KEPT_READS)) if work.can_be_kept else times * once for times in reads
+    stored = (-operands if is_fused_with_producer else rates.call_cycles + operands) + once + store + len(reads) * load
+    buffered = once + store + load
+    recomputed = [
+        min(n * once, buffered * max(1.0, n / BUFFERED_READS)) if work.can_be_buffered else n * once for n in reads
     ]
-    return len(reads) * operands + sum(each) <= stored * (1 + 1e-9)
+    return len(reads) * operands + sum(recomputed) <= stored * (1 + 1e-9)

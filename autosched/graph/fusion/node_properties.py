@@ -1,4 +1,4 @@
-"""What a node is to a kernel, from its expression alone: whether it moves, maps or mixes elements, and its price."""
+"""Node properties for fusion, derived from a node's expression: its kind, its accesses and its operations."""
 
 from __future__ import annotations
 
@@ -20,136 +20,146 @@ from autosched.schedule.steps.online import weighted_sum
 from autosched.te import ComputeDAG, Tensor, placeholder
 from autosched.te.tensor import ComputeOp, PlaceholderOp, postorder
 
-VIEW = "reshape"  # the operator that only gives memory another shape
+VIEW = "reshape"  # the operator that only changes the shape of memory
 CHEAP_CALLS = frozenset({"neg", "abs", "not", "floor", "ceil", "round"})  # an instruction each
 DIVISIONS = ("floordiv", "mod")
 FUNCTION_OPERATIONS = 8  # additions that take as long as a division or a call of a function
 
 
-class Kind(Enum):
-    """What a node is to a kernel."""
+class NodeKind(Enum):
+    """How a node can be fused."""
 
-    VIEW = "is memory, or a part of it, in another shape"
+    VIEW = "is memory, or a contiguous part of it, in another shape"
     MOVEMENT = "moves or repeats elements"
-    ELEMENTWISE = "computes each result from elements at its own place"
-    GENERAL = "reads elements at other places, reduces or scans"
+    ELEMENTWISE = "computes each result from elements at the same index"
+    GENERAL = "reads elements at other indices, reduces or scans"
 
 
 @dataclass(frozen=True)
-class OperandFacts:
+class OperandAccess:
     """How a node reads an operand.
 
-    `reads`: how often each element, in the mean. `is_plain`: at places that are axes of its loops, as a product does,
-    so that any order of the elements will do. `is_indirect`: only where data say.
+    `reads`: reads per element, the mean. `is_axis_indexed`: whether each index is an axis of the loops, as in a matrix
+    product, so that the operand may have any layout. `is_gather`: whether all indices are data.
     """
 
     reads: int
-    is_plain: bool
-    is_indirect: bool = False
+    is_axis_indexed: bool
+    is_gather: bool = False
 
 
 @dataclass(frozen=True)
-class NodeFacts:
-    """`operations` for each element of the result, and whether functions or divisions are among them.
+class NodeProperties:
+    """The kind of a node, its accesses by operand, and `operations` per element of its result.
 
-    Of movements: `has_cases`, whether places decide what is moved, as in a concatenation; `keeps_runs`, whether
-    neighbours along the last dimension stay neighbours; `divides`, whether places are taken apart by division, and
-    `divides_last`, whether those along the last dimension are; `is_permutation`, whether it is a transposition;
-    `is_indirect`, whether data say what is read. Of views: `offset`, the element of the operand that is their first.
+    `has_functions`: whether divisions or calls of functions are among the operations. For movements:
+    `has_branches`: whether the index selects the operand, as in a concatenation; `keeps_contiguity`: whether
+    neighbours along the last axis stay neighbours; `splits_axes`: whether axes are split by division, and
+    `splits_last_axis`: whether the last one is; `is_permutation`: whether it is a transposition; `is_gather`: whether
+    indices are data. For views: `offset`, the first element in the operand.
     """
 
-    kind: Kind
-    operands: tuple[OperandFacts, ...]
+    kind: NodeKind
+    operands: tuple[OperandAccess, ...]
     operations: int = 0
     has_functions: bool = False
-    has_cases: bool = False
-    keeps_runs: bool = True
-    divides: bool = False
-    divides_last: bool = False
+    has_branches: bool = False
+    keeps_contiguity: bool = True
+    splits_axes: bool = False
+    splits_last_axis: bool = False
     is_permutation: bool = False
-    is_indirect: bool = False
+    is_gather: bool = False
     offset: int = 0
 
 
-def facts_of(node: Node, graph: Graph) -> NodeFacts:
-    given = tuple(None if n is None else (graph.values[n].shape, graph.values[n].dtype) for n in node.inputs)
-    return _facts(node.operator, given, tuple(sorted(node.attributes.items())), len(node.outputs))
+def properties_of(node: Node, graph: Graph) -> NodeProperties:
+    operand_types = tuple(None if n is None else (graph.values[n].shape, graph.values[n].dtype) for n in node.inputs)
+    return _properties(node.operator, operand_types, tuple(sorted(node.attributes.items())), len(node.outputs))
 
 
-def operand_facts(node: Node, graph: Graph, name: str) -> OperandFacts:
-    """How a node reads a value; where it does so as several operands, all of them together."""
-    found = [f for x, f in zip(node.inputs, facts_of(node, graph).operands, strict=True) if x == name]
-    reads = sum(f.reads for f in found)
-    return OperandFacts(reads, all(f.is_plain for f in found), all(f.is_indirect for f in found))
+def access_of(node: Node, graph: Graph, name: str) -> OperandAccess:
+    """Return how a node reads a value, summed over the operands that are this value."""
+    accesses = [a for x, a in zip(node.inputs, properties_of(node, graph).operands, strict=True) if x == name]
+    reads = sum(a.reads for a in accesses)
+    return OperandAccess(reads, all(a.is_axis_indexed for a in accesses), all(a.is_gather for a in accesses))
 
 
 def weights_of(graph: Graph, nodes: Sequence[Node], names: Sequence[str]) -> list[str]:
-    """The constants among `names`, the inputs of a kernel of the nodes, that it wants in an order of its own. A table
-    in which it looks up what data say is none: most of it is not read. Where nothing else goes into the kernel there
-    are none: what it computes is copied, not prepared."""
+    """Return the constants among `names`, the inputs of a kernel of `nodes`, that the kernel may pack as weights.
+
+    Gathered tables are not packed, because most of a table is not read. A kernel of constants alone packs none, because
+    its result is computed once.
+    """
 
     def is_table(name: str) -> bool:
-        return all(operand_facts(node, graph, name).is_indirect for node in nodes if name in node.used)
+        return all(access_of(node, graph, name).is_gather for node in nodes if name in node.used)
 
-    found = [name for name in names if graph.is_constant(name) and not is_table(name)]
-    return found if len(found) < len(names) else []
+    weights = [name for name in names if graph.is_constant(name) and not is_table(name)]
+    return weights if len(weights) < len(names) else []
 
 
-def averages_by_softmax(node: Node, graph: Graph) -> bool:
-    """Whether a node makes a sum whose weights are shares of a softmax, as attention does: all of it may be one nest,
-    which writes its results in any order."""
-    given = tuple(None if n is None else (graph.values[n].shape, graph.values[n].dtype) for n in node.inputs)
-    return _averages(node.operator, given, tuple(sorted(node.attributes.items())), len(node.outputs))
+def is_attention(node: Node, graph: Graph) -> bool:
+    """Whether a node is a sum weighted by a softmax, which one nest can compute and write transposed."""
+    operand_types = tuple(None if n is None else (graph.values[n].shape, graph.values[n].dtype) for n in node.inputs)
+    return _is_attention(node.operator, operand_types, tuple(sorted(node.attributes.items())), len(node.outputs))
 
 
 _Shapes = tuple[tuple[tuple[int, ...], str] | None, ...]
 
 
 @lru_cache(maxsize=4096)
-def _facts(operator: str, given: _Shapes, attributes: tuple[tuple[str, Attribute], ...], n_outputs: int) -> NodeFacts:
-    """Equal layers share an answer."""
-    inputs = tuple(None if x is None else f"x{n}" for n, x in enumerate(given))
+def _properties(
+    operator: str, operand_types: _Shapes, attributes: tuple[tuple[str, Attribute], ...], n_outputs: int
+) -> NodeProperties:
+    """Cached, because the layers of a network are often equal."""
+    inputs = tuple(None if x is None else f"x{n}" for n, x in enumerate(operand_types))
     node = Node(operator, inputs, tuple(f"y{n}" for n in range(n_outputs)), dict(attributes))
-    tensors = [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(given)]
-    made = build(node, tensors)
-    if any(isinstance(t.op, PlaceholderOp) for t in made):
-        kind = Kind.VIEW if operator == VIEW else Kind.MOVEMENT
-        return NodeFacts(kind, (OperandFacts(1, True),) * len(given))
-    dag = ComputeDAG(made)
-    operands = tuple(OperandFacts(0, True) if t is None else _operand(dag, f"x{n}", t) for n, t in enumerate(tensors))
-    kind, offset = Kind.VIEW if operator == VIEW else _kind(dag), 0
-    if kind in (Kind.VIEW, Kind.MOVEMENT):
-        found = [(op, load) for op in dag.stages for load in _moved(op)]
-        if kind is Kind.MOVEMENT and (first := _first_of_run(dag, tensors)) is not None:
-            kind, offset = Kind.VIEW, first
-        return NodeFacts(
+    tensors = [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(operand_types)]
+    outputs = build(node, tensors)
+    if any(isinstance(t.op, PlaceholderOp) for t in outputs):
+        kind = NodeKind.VIEW if operator == VIEW else NodeKind.MOVEMENT
+        return NodeProperties(kind, (OperandAccess(1, True),) * len(operand_types))
+    dag = ComputeDAG(outputs)
+    operands = tuple(OperandAccess(0, True) if t is None else _access(dag, f"x{n}", t) for n, t in enumerate(tensors))
+    kind, offset = NodeKind.VIEW if operator == VIEW else _kind(dag), 0
+    if kind in (NodeKind.VIEW, NodeKind.MOVEMENT):
+        moved = [(op, load) for op in dag.stages for load in _moved_loads(op)]
+        if kind is NodeKind.MOVEMENT and (first := _contiguous_offset(dag, tensors)) is not None:
+            kind, offset = NodeKind.VIEW, first
+        return NodeProperties(
             kind,
             operands,
             offset=offset,
-            has_cases=any(isinstance(value, Select) for op in dag.stages for value in op.body),
-            keeps_runs=all(_keeps_runs(op, load) for op, load in found),
-            divides=any(
-                isinstance(e, Binary) and e.op in DIVISIONS for _, load in found for e in postorder(load.indices)
+            has_branches=any(isinstance(value, Select) for op in dag.stages for value in op.body),
+            keeps_contiguity=all(_keeps_contiguity(op, load) for op, load in moved),
+            splits_axes=any(
+                isinstance(e, Binary) and e.op in DIVISIONS for _, load in moved for e in postorder(load.indices)
             ),
-            divides_last=any(_divides_last(op, load) for op, load in found),
-            is_permutation=len(found) == 1 and _is_permutation(*found[0]),
-            is_indirect=any(loads(index) for _, load in found for index in load.indices),
+            splits_last_axis=any(_splits_last_axis(op, load) for op, load in moved),
+            is_permutation=len(moved) == 1 and _is_permutation(*moved[0]),
+            is_gather=any(loads(index) for _, load in moved for index in load.indices),
         )
     work = [e for op in dag.stages for e in postorder(op.body) if isinstance(e, (Binary, Call)) and e.dtype != "int64"]
     functions = sum(_is_function(e) for e in work)
-    results = max(1, sum(math.prod(t.shape) for t in made))
+    results = max(1, sum(math.prod(t.shape) for t in outputs))
     points = max(_points(op) for op in dag.stages)
     each = len(work) + (FUNCTION_OPERATIONS - 1) * functions
-    return NodeFacts(kind, operands, -(-each * points // results), functions > 0)
+    return NodeProperties(kind, operands, -(-each * points // results), functions > 0)
 
 
 @lru_cache(maxsize=1024)
-def _averages(operator: str, given: _Shapes, attributes: tuple[tuple[str, Attribute], ...], n_outputs: int) -> bool:
-    node = Node(operator, tuple(None if x is None else f"x{n}" for n, x in enumerate(given)), ("y",), dict(attributes))
-    made = build(node, [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(given)])
-    if n_outputs != 1 or any(isinstance(t.op, PlaceholderOp) for t in made):
+def _is_attention(
+    operator: str, operand_types: _Shapes, attributes: tuple[tuple[str, Attribute], ...], n_outputs: int
+) -> bool:
+    node = Node(
+        operator, tuple(None if x is None else f"x{n}" for n, x in enumerate(operand_types)), ("y",), dict(attributes)
+    )
+    outputs = build(
+        node, [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(operand_types)]
+    )
+    if n_outputs != 1 or any(isinstance(t.op, PlaceholderOp) for t in outputs):
         return False
-    state = initial_state(ComputeDAG(made))
+    state = initial_state(ComputeDAG(outputs))
     return any(weighted_sum(state, stage) is not None for stage in state.stages)
 
 
@@ -157,61 +167,61 @@ def _is_function(e: Binary | Call) -> bool:
     return e.fn not in CHEAP_CALLS if isinstance(e, Call) else e.op in ("div", "pow", "mod", "fmod")
 
 
-def _operand(dag: ComputeDAG, name: str, tensor: Tensor) -> OperandFacts:
-    """How the stages read a placeholder, by way of stages that only move elements, too."""
-    reads, is_plain, is_indirect = 0, True, True
+def _access(dag: ComputeDAG, name: str, tensor: Tensor) -> OperandAccess:
+    """Return how the stages read a placeholder, directly or through stages that only move elements."""
+    reads, is_axis_indexed, is_gather = 0, True, True
     for op in dag.stages:
         for load in (e for e in postorder(op.body) if isinstance(e, Load) and e.buffer == name):
-            later = _later(dag, op)
+            later = _access_of_results(dag, op)
             reads += _points(op) * later.reads
-            is_plain &= _is_plain(op, load) and later.is_plain
-            is_indirect &= is_gathered(load)
-    return OperandFacts(-(-reads // max(1, math.prod(tensor.shape))), is_plain, is_indirect and reads > 0)
+            is_axis_indexed &= _is_axis_indexed(op, load) and later.is_axis_indexed
+            is_gather &= is_gathered(load)
+    return OperandAccess(-(-reads // max(1, math.prod(tensor.shape))), is_axis_indexed, is_gather and reads > 0)
 
 
-def _later(dag: ComputeDAG, op: ComputeOp) -> OperandFacts:
-    """How a stage's results are read where it only moves elements, and so is no stop on the way; else they are kept."""
+def _access_of_results(dag: ComputeDAG, op: ComputeOp) -> OperandAccess:
+    """Return how a stage's results are read if the stage only moves elements; others are stored and read once."""
     if op.reducer is not None or not all(map(_only_moves, op.body)):
-        return OperandFacts(1, True)
-    found = [_operand(dag, t.name, t) for t in op.outputs]
-    return OperandFacts(max([1, *(f.reads for f in found)]), all(f.is_plain for f in found))
+        return OperandAccess(1, True)
+    accesses = [_access(dag, t.name, t) for t in op.outputs]
+    return OperandAccess(max([1, *(a.reads for a in accesses)]), all(a.is_axis_indexed for a in accesses))
 
 
 def _points(op: ComputeOp) -> int:
     return math.prod(axis.extent for axis in itertools.chain(op.axes, op.reduce_axes))
 
 
-def _is_plain(op: ComputeOp, load: Load) -> bool:
-    """Whether all indices are single axes, or constants, but for axes of one step."""
+def _is_axis_indexed(op: ComputeOp, load: Load) -> bool:
+    """Whether each index is one axis or a constant, axes of extent 1 aside."""
     single = {a.var for a in (*op.axes, *op.reduce_axes) if a.extent == 1}
     return all(len(free_vars(index) - single) <= 1 and _is_sum(index) for index in load.indices)
 
 
 def _is_sum(index: Expr) -> bool:
-    """Whether an index is an axis, perhaps with something added."""
+    """Whether an index is a sum of axes and constants."""
     return all(
         isinstance(e, (Var, Const)) or (isinstance(e, Binary) and e.op in ("add", "sub")) for e in postorder((index,))
     )
 
 
-def _kind(dag: ComputeDAG) -> Kind:
+def _kind(dag: ComputeDAG) -> NodeKind:
     if any(op.reducer is not None for op in dag.stages):
-        return Kind.GENERAL
+        return NodeKind.GENERAL
     if all(all(_only_moves(value) for value in op.body) for op in dag.stages):
-        return Kind.MOVEMENT
-    own = all(_is_at_its_place(op, e) for op in dag.stages for e in postorder(op.body) if isinstance(e, Load))
-    return Kind.ELEMENTWISE if own else Kind.GENERAL
+        return NodeKind.MOVEMENT
+    own = all(_is_elementwise(op, e) for op in dag.stages for e in postorder(op.body) if isinstance(e, Load))
+    return NodeKind.ELEMENTWISE if own else NodeKind.GENERAL
 
 
 def _only_moves(value: Expr) -> bool:
-    """Whether a value is an element of something, or one of several by its place."""
+    """Whether a value is a load, a constant, or a selection of these by the index."""
     if isinstance(value, Select):
         return not loads(value.cond) and _only_moves(value.a) and _only_moves(value.b)
     return isinstance(value, (Load, Const))
 
 
-def _moved(op: ComputeOp) -> Iterator[Load]:
-    """The elements that a movement takes; what its indices read is not among them."""
+def _moved_loads(op: ComputeOp) -> Iterator[Load]:
+    """Yield the loads of a movement, without those in indices."""
     waiting = list(op.body)
     while waiting:
         value = waiting.pop()
@@ -221,8 +231,8 @@ def _moved(op: ComputeOp) -> Iterator[Load]:
             waiting += [value.a, value.b]
 
 
-def _keeps_runs(op: ComputeOp, load: Load) -> bool:
-    """Whether the last axis is what the last index counts, by ones, or none that counts."""
+def _keeps_contiguity(op: ComputeOp, load: Load) -> bool:
+    """Whether the last axis has stride 1 in the load, or does not occur in it."""
     last = next((a for a in reversed(op.axes) if a.extent > 1), None)
     if last is None or not any(last.var in free_vars(index) for index in load.indices):
         return True
@@ -232,44 +242,46 @@ def _keeps_runs(op: ComputeOp, load: Load) -> bool:
     )
 
 
-def _first_of_run(dag: ComputeDAG, tensors: Sequence[Tensor | None]) -> int | None:
-    """The first element that is moved, of a tensor in which all that are lie behind each other in the same order. A
-    whole tensor in its own shape is none: who moves that wants a copy."""
+def _contiguous_offset(dag: ComputeDAG, tensors: Sequence[Tensor | None]) -> int | None:
+    """Return the first element of a movement that reads a contiguous run of its operand in order, else None.
+
+    None also for a movement of a whole tensor in its own shape, which is meant as a copy.
+    """
     x, op = tensors[0], dag.stages[0]
     if len(dag.stages) != 1 or len(tensors) != 1 or x is None or x.shape == op.outputs[0].shape:
         return None
     if len(op.body) != 1 or not isinstance(load := op.body[0], Load):
         return None
-    simplify, place = Simplifier({a.var: (0, a.extent - 1) for a in op.axes}), Affine((), 0)
+    simplify, offset = Simplifier({a.var: (0, a.extent - 1) for a in op.axes}), Affine((), 0)
     for index, size in zip(load.indices, x.shape, strict=True):
-        place = simplify.place_value(place, size, index)
+        offset = simplify.place_value(offset, size, index)
     steps: dict[Expr, int] = {}
     step = 1
     for axis in reversed(op.axes):
         if axis.extent > 1:
             steps[axis.var], step = step, step * axis.extent
     single = {a.var for a in op.axes if a.extent == 1}
-    return place.constant if {e: c for e, c in place.terms if e not in single} == steps else None
+    return offset.constant if {e: c for e, c in offset.terms if e not in single} == steps else None
 
 
 def _divisions(load: Load) -> list[Expr]:
     return [e for e in postorder(load.indices) if isinstance(e, Binary) and e.op in DIVISIONS]
 
 
-def _divides_last(op: ComputeOp, load: Load) -> bool:
+def _splits_last_axis(op: ComputeOp, load: Load) -> bool:
     last = next((a for a in reversed(op.axes) if a.extent > 1), None)
     return last is not None and any(last.var in free_vars(e) for e in _divisions(load))
 
 
 def _is_permutation(op: ComputeOp, load: Load) -> bool:
-    """Whether the indices are the axes in any order, but for those of one step."""
+    """Whether the indices are the axes in any order, axes of extent 1 aside."""
     axes = [a.var for a in op.axes if a.extent > 1]
     indices = [index for index in load.indices if not isinstance(index, Const)]
     indices = [index for index in indices if index in axes or not isinstance(index, Var)]
     return all(isinstance(index, Var) for index in indices) and sorted(map(id, axes)) == sorted(map(id, indices))
 
 
-def _is_at_its_place(op: ComputeOp, load: Load) -> bool:
+def _is_elementwise(op: ComputeOp, load: Load) -> bool:
     """Whether the load's indices are the stage's own axes, aligned at the end, or 0 along sizes of 1."""
     axes = [a.var for a in op.axes][len(op.axes) - len(load.indices) :]
     if len(load.indices) > len(op.axes):
@@ -280,53 +292,57 @@ def _is_at_its_place(op: ComputeOp, load: Load) -> bool:
     )
 
 
-def is_batch(graph: Graph, name: str, count: int) -> bool:
-    """Whether a value has so many entries along its first dimension, as the images of a batch, and is no constant."""
+def has_batch(graph: Graph, name: str, count: int) -> bool:
+    """Whether a value is no constant and has `count` entries along its first dimension, as a batch of images has."""
     return not graph.is_constant(name) and graph.values[name].shape[:1] == (count,)
 
 
-def works_by_entries(node: Node, graph: Graph, count: int) -> bool:
-    """Whether a node computes each of `count` entries along the first dimension of its results from the same entry of
-    operands that have as many, so that of some entries of these it makes some of its own."""
-    given = tuple(None if n is None else (graph.values[n].shape, graph.values[n].dtype) for n in node.inputs)
-    batches = tuple(name is not None and is_batch(graph, name, count) for name in node.inputs)
+def is_batchwise(node: Node, graph: Graph, count: int) -> bool:
+    """Whether a node computes each of the `count` entries along the first dimension of its results from that entry of
+    its operands alone, so that it can be split along the batch."""
+    operand_types = tuple(None if n is None else (graph.values[n].shape, graph.values[n].dtype) for n in node.inputs)
+    batches = tuple(name is not None and has_batch(graph, name, count) for name in node.inputs)
     attributes = tuple(sorted(node.attributes.items()))
-    return any(batches) and _by_entries(node.operator, given, batches, attributes, len(node.outputs))
+    return any(batches) and _is_batchwise(node.operator, operand_types, batches, attributes, len(node.outputs))
 
 
 @lru_cache(maxsize=4096)
-def _by_entries(
+def _is_batchwise(
     operator: str,
-    given: _Shapes,
+    operand_types: _Shapes,
     batches: tuple[bool, ...],
     attributes: tuple[tuple[str, Attribute], ...],
     n_outputs: int,
 ) -> bool:
-    node = Node(operator, tuple(f"x{n}" for n in range(len(given))), ("y",) * n_outputs, dict(attributes))
-    tensors = [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(given)]
-    made = build(node, tensors)
-    if any(isinstance(t.op, PlaceholderOp) for t in made):
+    node = Node(operator, tuple(f"x{n}" for n in range(len(operand_types))), ("y",) * n_outputs, dict(attributes))
+    tensors = [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(operand_types)]
+    outputs = build(node, tensors)
+    if any(isinstance(t.op, PlaceholderOp) for t in outputs):
         return False
-    count = next(x[0][0] for x, is_one in zip(given, batches, strict=True) if x is not None and is_one)
+    count = next(x[0][0] for x, is_one in zip(operand_types, batches, strict=True) if x is not None and is_one)
     moving = {f"x{n}" for n, is_one in enumerate(batches) if is_one}
-    for op in ComputeDAG(made).stages:
+    for op in ComputeDAG(outputs).stages:
         reads = {e.buffer for e in postorder(op.body) if isinstance(e, Load)}
         if moving.isdisjoint(reads):
             continue
-        if not op.axes or op.axes[0].extent != count or not all(_at_entry(e, op.axes[0].var, moving) for e in op.body):
+        if (
+            not op.axes
+            or op.axes[0].extent != count
+            or not all(_indexes_only(e, op.axes[0].var, moving) for e in op.body)
+        ):
             return False
         moving |= {t.name for t in op.outputs}
-    one = [x and ((1, *x[0][1:]), x[1]) if is_one else x for x, is_one in zip(given, batches, strict=True)]
+    one = [x and ((1, *x[0][1:]), x[1]) if is_one else x for x, is_one in zip(operand_types, batches, strict=True)]
     try:
         alone = build(node, [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(one)])
-    except GraphError:  # attributes say how many there are
+    except GraphError:  # attributes depend on the batch size
         return False
-    shapes = [t.public_shape for t in made]
-    return all(t.name in moving for t in made) and [t.public_shape for t in alone] == [(1, *s[1:]) for s in shapes]
+    shapes = [t.public_shape for t in outputs]
+    return all(t.name in moving for t in outputs) and [t.public_shape for t in alone] == [(1, *s[1:]) for s in shapes]
 
 
-def _at_entry(e: Expr, entry: Var, moving: set[str]) -> bool:
-    """Whether the place of an entry says which entry of what is `moving` is read, and nothing else."""
+def _indexes_only(e: Expr, entry: Var, moving: set[str]) -> bool:
+    """Whether `entry` is only used as the first index of loads from the buffers in `moving`, which have a batch."""
     if isinstance(e, Load) and e.buffer in moving:
-        return e.indices[0] is entry and all(_at_entry(i, entry, moving) for i in e.indices[1:])
-    return e is not entry and all(_at_entry(child, entry, moving) for child in e.children)
+        return e.indices[0] is entry and all(_indexes_only(i, entry, moving) for i in e.indices[1:])
+    return e is not entry and all(_indexes_only(child, entry, moving) for child in e.children)

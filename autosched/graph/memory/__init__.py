@@ -1,1 +1,1 @@
-"""The plan of memory of a network: order of steps, liveness of values, their placement in one arena, its check."""
+"""Memory planning of a network: order of steps, liveness of values, placement in an arena, verification of storage."""

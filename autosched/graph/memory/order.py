@@ -1,4 +1,4 @@
-"""The order of steps: one in which few bytes are needed at once, and values are read soon after they are written."""
+"""Order of the steps of a network that keeps few bytes live and reads values soon after they are written."""
 
 from __future__ import annotations
 
@@ -6,37 +6,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autosched.graph.memory.liveness import KernelRun, base_of, live
+from autosched.graph.memory.liveness import KernelRun, analyse_liveness, base_of
 from autosched.graph.memory.placement import Arena
 
 
-def order(
+def order_steps(
     steps: Sequence[KernelRun],
     sizes: Mapping[str, int],
     kept: Iterable[str] = (),
     aliases: Mapping[str, str] | None = None,
 ) -> tuple[int, ...]:
-    """The numbers of `steps`, each after those that write what it reads; parameters as of `live`.
+    """Return the numbers of `steps` in a topological order; the parameters are those of `analyse_liveness`.
 
-    Of the order that frees most with each step, the one that is depth first and the given one, it is the first with
-    the fewest bytes alive at once.
+    It is the one with the lowest peak of live bytes of three orders: greedy by freed bytes, depth first, and as given.
     """
     import networkx
 
     graph = _Dependences(steps, dict(aliases or {}), sizes, frozenset(kept))
-    found = graph.edges()
-    if not networkx.is_directed_acyclic_graph(found):
-        raise ValueError(f"steps wait for each other: {networkx.find_cycle(found)}")
-    candidates = [graph.frees_most(), _depth_first(found), tuple(networkx.lexicographical_topological_sort(found))]
+    edges = graph.edges()
+    if not networkx.is_directed_acyclic_graph(edges):
+        raise ValueError(f"steps wait for each other: {networkx.find_cycle(edges)}")
+    candidates = [graph.greedy(), _depth_first(edges), tuple(networkx.lexicographical_topological_sort(edges))]
 
     def peak(numbers: tuple[int, ...]) -> int:
-        return Arena(live([steps[n] for n in numbers], sizes, graph.kept, graph.aliases).tenants).bound
+        return Arena(analyse_liveness([steps[n] for n in numbers], sizes, graph.kept, graph.aliases).buffers).bound
 
     return min(dict.fromkeys(candidates), key=peak)
 
 
 def _depth_first(graph: Any) -> tuple[int, ...]:
-    """From the last steps back: before a step what it reads, of several branches the longest first."""
+    """Return a depth first order from the last steps back, the longest branch of a step first."""
     import networkx
 
     depths: dict[int, int] = {}
@@ -51,7 +50,7 @@ def _depth_first(graph: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class _Dependences:
-    """Which step waits for which."""
+    """The dependences between steps."""
 
     steps: Sequence[KernelRun]
     aliases: Mapping[str, str]
@@ -59,11 +58,11 @@ class _Dependences:
     kept: frozenset[str]
 
     def _bases(self, names: Iterable[str]) -> dict[str, None]:
-        """Whose bytes are read or written; in the order of the names, so that ties are the same in each run."""
+        """Return the values that `names` are views of, in this order, so that ties are broken alike in each run."""
         return dict.fromkeys(base_of(name, self.aliases) for name in names)
 
     def edges(self) -> Any:
-        """A directed graph of the numbers of steps: from the writer of a value to its readers."""
+        """Return a directed graph of the numbers of steps: from the writer of a value to its readers."""
         import networkx
 
         graph = networkx.DiGraph()
@@ -73,12 +72,14 @@ class _Dependences:
             graph.add_edges_from((writers[base], n) for base in self._bases(step.reads) if base in writers)
         return graph
 
-    def frees_most(self) -> tuple[int, ...]:
-        """Of the steps that can be done next, each time the one after which the fewest bytes are alive; of several
-        the one that reads what was written last."""
+    def greedy(self) -> tuple[int, ...]:
+        """Return an order that always takes the ready step after which the fewest bytes are live.
+
+        Of equal steps, it takes the one that reads the value that was written last.
+        """
         reads = [self._bases(step.reads) for step in self.steps]
         writes = [self._bases(step.writes) for step in self.steps]
-        waiting: dict[str, set[int]] = {}  # the readers of each value that are not done
+        waiting: dict[str, set[int]] = {}  # the readers of each value that have not run
         for n, names in enumerate(reads):
             for name in names:
                 waiting.setdefault(name, set()).add(n)

@@ -1,7 +1,7 @@
-"""Places for tenants of an arena, one after the other: each into a gap between those that are alive with it.
+"""Greedy placement of the buffers of an arena, one after the other, in gaps between those that are live together.
 
-The arena's bytes depend on the order, and a little on which gap is taken. Taken is the narrowest gap, or the place
-whose bytes were freed last: they are still in the cache.
+The size of the arena depends on the order, and a little on the choice of the gap: the narrowest one (best fit), or the
+one whose bytes were freed last and are still in the cache.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TypeAlias
 
-from autosched.graph.memory.liveness import Tenant
+from autosched.graph.memory.liveness import LiveBuffer
 from autosched.runtime.tensors import ALIASED_BYTES, ALIGNMENT
 
-APART = 256  # see `ArenaPlacement.close_bytes`
-RECENT = 16  # of what was freed before a tenant is written, so many are looked at
+MIN_DISTANCE = 256  # bytes, see `ArenaPlacement.aliasing_bytes`
+MAX_FREED = 16  # freed buffers that are considered for reuse
 
 INFINITE = float("inf")
 
@@ -26,38 +26,38 @@ Offsets: TypeAlias = dict[int, int]
 
 @dataclass(frozen=True)
 class Arena:
-    """What is to be placed; tenants are numbered."""
+    """The buffers to place, by number."""
 
-    tenants: tuple[Tenant, ...]
+    buffers: tuple[LiveBuffer, ...]
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Bytes, in whole cache lines."""
-        return [-(-t.nbytes // ALIGNMENT) * ALIGNMENT for t in self.tenants]
+        """Bytes of each buffer, rounded up to whole cache lines."""
+        return [-(-t.nbytes // ALIGNMENT) * ALIGNMENT for t in self.buffers]
 
     @cached_property
-    def breadths(self) -> dict[int, int]:
-        """Bytes that are alive, by step; of the steps at which a tenant begins, which the largest is among."""
+    def live_bytes(self) -> dict[int, int]:
+        """Live bytes by step, of the steps at which a buffer becomes live; the peak is among them."""
         change: dict[int, int] = {}
-        for tenant, size in zip(self.tenants, self.sizes, strict=True):
-            change[tenant.first] = change.get(tenant.first, 0) + size
-            change[tenant.last + 1] = change.get(tenant.last + 1, 0) - size
+        for buffer, size in zip(self.buffers, self.sizes, strict=True):
+            change[buffer.first] = change.get(buffer.first, 0) + size
+            change[buffer.last + 1] = change.get(buffer.last + 1, 0) - size
         steps = sorted(change)
         alive = dict(zip(steps, accumulate(change[step] for step in steps), strict=True))
-        return {step: alive[step] for step in sorted({t.first for t in self.tenants})}
+        return {step: alive[step] for step in sorted({t.first for t in self.buffers})}
 
     @cached_property
     def bound(self) -> int:
-        """No arena is smaller: the most bytes that are alive at one step."""
-        return max(self.breadths.values(), default=0)
+        """The lower bound of an arena's bytes: the most bytes that are live at one step."""
+        return max(self.live_bytes.values(), default=0)
 
     @cached_property
     def neighbours(self) -> list[list[int]]:
-        """The tenants that are alive at a step at which a tenant is."""
-        found: list[list[int]] = [[] for _ in self.tenants]
+        """For each buffer, those whose live range overlaps its own."""
+        found: list[list[int]] = [[] for _ in self.buffers]
         alive: list[int] = []
-        for n in sorted(range(len(self.tenants)), key=lambda n: self.tenants[n].first):
-            alive = [m for m in alive if self.tenants[m].last >= self.tenants[n].first]
+        for n in sorted(range(len(self.buffers)), key=lambda n: self.buffers[n].first):
+            alive = [m for m in alive if self.buffers[m].last >= self.buffers[n].first]
             for m in alive:
                 found[n].append(m)
                 found[m].append(n)
@@ -66,11 +66,11 @@ class Arena:
 
     @cached_property
     def partners(self) -> list[list[int]]:
-        """The tenants to hold apart from a tenant: both have a page of bytes, and one is read while the other is
-        written."""
-        numbers = {t.name: n for n, t in enumerate(self.tenants)}
-        pairs = {(n, numbers[name]) for n, t in enumerate(self.tenants) for name in t.beside}
-        found: list[list[int]] = [[] for _ in self.tenants]
+        """For each buffer, those that would suffer from 4K aliasing with it: one is read while the other is written,
+        and both have a page of bytes or more."""
+        numbers = {t.name: n for n, t in enumerate(self.buffers)}
+        pairs = {(n, numbers[name]) for n, t in enumerate(self.buffers) for name in t.read_with}
+        found: list[list[int]] = [[] for _ in self.buffers]
         for n, m in sorted(pairs | {(m, n) for n, m in pairs}):
             if n != m and min(self.sizes[n], self.sizes[m]) >= ALIASED_BYTES:
                 found[n].append(m)
@@ -78,47 +78,48 @@ class Arena:
 
     @cached_property
     def _begun(self) -> tuple[list[int], list[int]]:
-        """The steps at which tenants begin, and the bytes that began before each of them."""
-        order = sorted(range(len(self.tenants)), key=lambda n: self.tenants[n].first)
-        return [self.tenants[n].first for n in order], [0, *accumulate(self.sizes[n] for n in order)]
+        """The sorted first steps of the buffers, and the running sum of their bytes."""
+        order = sorted(range(len(self.buffers)), key=lambda n: self.buffers[n].first)
+        return [self.buffers[n].first for n in order], [0, *accumulate(self.sizes[n] for n in order)]
 
     def written_between(self, step: int, later: int) -> int:
-        """The bytes of tenants that begin after one step and before another."""
+        """Return the bytes of the buffers whose live range begins after `step` and before `later`."""
         firsts, sums = self._begun
         return sums[bisect_left(firsts, later)] - sums[bisect_right(firsts, step)]
 
 
 @dataclass
 class ArenaPlacement:
-    """Tenants that have a slot, in an arena of at most `limit` bytes where that can be.
+    """The buffers placed so far, in an arena of at most `limit` bytes if possible.
 
-    Slots of tenants with partners are longer by `spare` bytes, in which a tenant moves until it is apart from them.
+    The slot of a buffer with partners has `padding` bytes more, in which the buffer moves until it has no 4K aliasing
+    with them.
     """
 
     arena: Arena
-    spare: int = 0
+    padding: int = 0
     limit: float = INFINITE
     slots: Offsets = field(default_factory=dict)
     offsets: Offsets = field(default_factory=dict)
-    _ended: list[tuple[int, int]] = field(default_factory=list)  # (last step, tenant), sorted
+    _ended: list[tuple[int, int]] = field(default_factory=list)  # (last step, buffer), sorted
 
     @property
     def nbytes(self) -> int:
         return max((offset + self.arena.sizes[n] for n, offset in self.offsets.items()), default=0)
 
     def put(self, n: int, slot: int) -> None:
-        """A tenant into a slot: at the first place of it that is near no partner, or at its start."""
-        places = range(slot, slot + self.spare + 1, ALIGNMENT)
+        """Place a buffer in a slot: at the first offset without 4K aliasing, or else at the start of the slot."""
+        candidates = range(slot, slot + self.padding + 1, ALIGNMENT)
         self.slots[n] = slot
-        self.offsets[n] = next((place for place in places if not self.close_bytes(n, place)), slot)
-        insort(self._ended, (self.arena.tenants[n].last, n))
+        self.offsets[n] = next((offset for offset in candidates if not self.aliasing_bytes(n, offset)), slot)
+        insort(self._ended, (self.arena.buffers[n].last, n))
 
     def length(self, n: int) -> int:
-        """The bytes of a slot."""
-        return self.arena.sizes[n] + (self.spare if self.arena.partners[n] else 0)
+        """Return the bytes of a buffer's slot."""
+        return self.arena.sizes[n] + (self.padding if self.arena.partners[n] else 0)
 
     def gaps(self, n: int) -> Iterator[tuple[int, float]]:
-        """(start, end) of what is free while a tenant is alive, as far as it is long enough; the last has no end."""
+        """Yield (start, end) of the gaps that are free while a buffer is live and hold its slot; the last is open."""
         length, top = self.length(n), 0
         taken = ((self.slots[m], self.slots[m] + self.length(m)) for m in self.arena.neighbours[n] if m in self.slots)
         for start, end in sorted(taken):
@@ -128,30 +129,35 @@ class ArenaPlacement:
         yield top, INFINITE
 
     def freed(self, n: int) -> list[tuple[int, int]]:
-        """(tenant, age) of what ended before a tenant begins, the last first: how many bytes were written since.
+        """Return (buffer, age) of the buffers freed before a buffer becomes live, youngest first.
 
-        Left out is what is older than the arena is large: a cache that holds less has forgotten it, and one that holds
-        more holds everything.
+        The age is the number of bytes written since. Ages beyond the size of the arena are left out: a smaller cache
+        has evicted such bytes, and a larger one holds the whole arena.
         """
-        arena, first = self.arena, self.arena.tenants[n].first
-        found: list[tuple[int, int]] = []
+        arena, first = self.arena, self.arena.buffers[n].first
+        freed: list[tuple[int, int]] = []
         for k in range(bisect_left(self._ended, (first, -1)) - 1, -1, -1):
             last, m = self._ended[k]
             since = arena.written_between(last, first)
-            if since >= arena.bound or len(found) == RECENT:
+            if since >= arena.bound or len(freed) == MAX_FREED:
                 break
-            found.append((m, since))
-        return found
+            freed.append((m, since))
+        return freed
 
-    def close_bytes(self, n: int, offset: int) -> int:
-        """The bytes of a tenant for each partner that it lies too near, which makes stores and loads wait for each
-        other, as `runtime.tensors.apart` says: addresses less than 256 bytes apart but for multiples of 4096."""
+    def aliasing_bytes(self, n: int, offset: int) -> int:
+        """Return the bytes of a buffer, once for each partner with which it has 4K aliasing at `offset`.
+
+        That is, their offsets differ by less than MIN_DISTANCE modulo 4096, so that loads of one wait for stores to the
+        other (`runtime.tensors.apart`).
+        """
         others = [self.offsets[m] for m in self.arena.partners[n] if m in self.offsets]
-        near = sum(not APART <= (offset - other) % ALIASED_BYTES <= ALIASED_BYTES - APART for other in others)
-        return near * self.arena.sizes[n]
+        n_aliasing = sum(
+            not MIN_DISTANCE <= (offset - other) % ALIASED_BYTES <= ALIASED_BYTES - MIN_DISTANCE for other in others
+        )
+        return n_aliasing * self.arena.sizes[n]
 
     def age(self, n: int, offset: int, freed: Sequence[tuple[int, int]]) -> int:
-        """The sum over the bytes that a tenant takes of how old each is; `freed` as from the method."""
+        """Return the sum of the ages of the bytes that a buffer would reuse at `offset`; `freed` is `self.freed(n)`."""
         parts, total = [(offset, offset + self.arena.sizes[n])], 0
         for m, since in freed:
             low = self.offsets[m]
@@ -169,27 +175,26 @@ class ArenaPlacement:
         return total + self.arena.bound * sum(end - start for start, end in parts)
 
 
-# The slot for a tenant, given those that have one.
-Choice: TypeAlias = Callable[[ArenaPlacement, int], int]
+ChooseSlot: TypeAlias = Callable[[ArenaPlacement, int], int]  # the start of the slot for a buffer
 
 
-def place(
-    arena: Arena, order: Iterable[int], choose: Choice, spare: int = 0, limit: float = INFINITE
+def place_buffers(
+    arena: Arena, order: Iterable[int], choose_slot: ChooseSlot, padding: int = 0, limit: float = INFINITE
 ) -> ArenaPlacement:
-    """All of `order`, one after the other."""
-    placement = ArenaPlacement(arena, spare, limit)
+    """Place the buffers in this order."""
+    placement = ArenaPlacement(arena, padding, limit)
     for n in order:
-        placement.put(n, choose(placement, n))
+        placement.put(n, choose_slot(placement, n))
     return placement
 
 
-def narrowest(placement: ArenaPlacement, n: int) -> int:
-    """The start of the narrowest gap."""
+def best_fit(placement: ArenaPlacement, n: int) -> int:
+    """Return the start of the narrowest gap."""
     return min((end - start, start) for start, end in placement.gaps(n))[1]
 
 
-def freed_last(placement: ArenaPlacement, n: int) -> int:
-    """The slot whose bytes are the youngest, of those within the limit: at an end of a gap, or of what was freed."""
+def most_recently_freed(placement: ArenaPlacement, n: int) -> int:
+    """Return the slot within the limit whose bytes are youngest, at an end of a gap or of a freed buffer."""
     length, freed = placement.length(n), placement.freed(n)
 
     def rank(slot: int) -> tuple[float, ...]:

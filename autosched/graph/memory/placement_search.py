@@ -1,8 +1,9 @@
-"""An order of tenants whose placement is smaller than a known one: branch and bound over canonical placements.
+"""Branch and bound over canonical placements, for an order of buffers whose arena is smaller than the best known.
 
-After MiniMalloc (Moffitt, 2023). Any placement can be pushed down until each tenant lies at 0 or on another. Placed
-then in the order of their offsets, each lies at the lowest place above all that are alive with it, and no lower than
-the one before. So only orders are searched. A branch ends where a step cannot hold what is left for it.
+After MiniMalloc (Moffitt, 2023). Any placement can be pushed down until each buffer is at 0 or on top of another one.
+Placed in the order of their offsets, each buffer is then at the lowest offset above all placed buffers that are live
+with it, and no lower than the one before. So only orders are searched. A branch is cut where the remaining buffers of a
+step do not fit below the best size.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class _State:
-    """`order` is placed. `floors`: where each tenant would lie; `left`: those without a place."""
+    """A partial placement of the buffers `order`. `floors`: each buffer's lowest offset; `left`: those to place."""
 
     order: tuple[int, ...]
     floors: Ints
@@ -30,19 +31,19 @@ class _State:
 
 
 class PlacementSearch:
-    """The tenants as arrays, and the smallest placement so far."""
+    """The buffers as arrays, and the order of the smallest placement so far."""
 
     def __init__(self, arena: Arena, best: int) -> None:
         self.bound, self.best = arena.bound, best
-        self.found: tuple[int, ...] | None = None
+        self.best_order: tuple[int, ...] | None = None
         self.sizes: Ints = np.array(arena.sizes, np.int64)
-        self.firsts: Ints = np.array([t.first for t in arena.tenants], np.int64)
-        self.lasts: Ints = np.array([t.last for t in arena.tenants], np.int64)
-        steps = np.unique(self.firsts)  # the most bytes are alive at one of these
-        self.alive: Flags = (self.firsts <= steps[:, None]) & (steps[:, None] <= self.lasts)  # [step, tenant]
+        self.firsts: Ints = np.array([t.first for t in arena.buffers], np.int64)
+        self.lasts: Ints = np.array([t.last for t in arena.buffers], np.int64)
+        steps = np.unique(self.firsts)  # the peak of live bytes is at one of these
+        self.alive: Flags = (self.firsts <= steps[:, None]) & (steps[:, None] <= self.lasts)  # [step, buffer]
 
     def run(self, nodes: int) -> tuple[int, ...] | None:
-        """The order of the smallest placement, if one is smaller than that known; looks at most at so many nodes."""
+        """Return the order of the smallest placement after visiting at most `nodes` nodes, None if none is smaller."""
         count = len(self.sizes)
         root = _State((), np.zeros(count, np.int64), np.ones(count, np.bool_), 0)
         stack = [self._branches(root)]
@@ -51,17 +52,17 @@ class PlacementSearch:
             if state is None:
                 stack.pop()
             elif not state.left.any():
-                self.best, self.found = state.nbytes, state.order
+                self.best, self.best_order = state.nbytes, state.order
             else:
                 nodes -= 1
                 stack.append(self._branches(state))
-        return self.found
+        return self.best_order
 
     def _branches(self, state: _State) -> Iterator[_State]:
-        """The states with one tenant more, the most promising first; none where no better placement follows."""
+        """Yield the states with one more buffer that can lead to a smaller placement, the most promising first."""
         tops = state.floors + self.sizes
         rows = np.flatnonzero(state.left)
-        # What could lie below another one altogether lies there in a canonical placement.
+        # In a canonical placement, a buffer that fits below the floor of another one comes before it.
         rows = rows[state.floors[rows] < tops[rows].min()]
         for n in rows[np.lexsort((-self.sizes[rows] * (self.lasts - self.firsts + 1)[rows], state.floors[rows]))]:
             top = int(tops[n])
@@ -74,7 +75,7 @@ class PlacementSearch:
                 yield following
 
     def _can_improve(self, state: _State) -> bool:
-        """Whether each step has room, below the best size, for what is left to lie in it."""
+        """Whether the remaining buffers of each step fit below the best size."""
         if state.nbytes >= self.best:
             return False
         alive = self.alive & state.left

@@ -1,54 +1,56 @@
-"""What is done to a graph before it is cut into kernels: PASSES, in this order, each a function from graph to graph.
+"""Graph passes, which run before the partition into kernels: PASSES in order, each a function from graph to graph.
 
-Passes look at what nodes compute, never at their names, and keep the names, shapes and types of inputs and outputs.
-What a pass leaves without a reader goes at its end. The runner is in `autosched/passes.py`.
+Passes depend on the operators and attributes of nodes, never on their names, and keep the names, shapes and types of
+inputs and outputs. Each removes the nodes that it leaves dead. The runner is in `autosched/passes.py`.
 """
 
 from __future__ import annotations
 
 from autosched.graph.graph import Graph, Node
-from autosched.graph.passes.common_subexpressions import share_common
+from autosched.graph.passes.common_subexpressions import eliminate_common_subexpressions
 from autosched.graph.passes.complete_norms import complete_norms
 from autosched.graph.passes.fold_batch_norm import fold_batch_norm
 from autosched.graph.passes.fold_constants import fold_constants
 from autosched.graph.passes.layout.assign_layouts import assign_layouts
-from autosched.graph.passes.layout.canonicalise_slices import compose_parts
-from autosched.graph.passes.layout.merge_reshapes import merge_layouts
-from autosched.graph.passes.layout.view_slices import view_parts
+from autosched.graph.passes.layout.canonicalise_slices import canonicalise_slices
+from autosched.graph.passes.layout.merge_reshapes import merge_reshapes
+from autosched.graph.passes.layout.view_slices import view_slices
 from autosched.graph.passes.merge_siblings import merge_siblings
-from autosched.graph.passes.quantisation.dequantise_late import dequantize_late
+from autosched.graph.passes.quantisation.dequantise_late import dequantise_late
 from autosched.graph.passes.quantisation.fold_scales import fold_scales
-from autosched.graph.passes.quantisation.integer_products import multiply_integers
-from autosched.graph.passes.quantisation.packed_weights import keep_few_bits
+from autosched.graph.passes.quantisation.integer_products import use_integer_products
+from autosched.graph.passes.quantisation.packed_weights import pack_low_bit_weights
 from autosched.graph.passes.recognise_attention import recognise_attention
 from autosched.graph.passes.recognise_composites import recognise_composites
 from autosched.graph.passes.recognise_row_writes import recognise_row_writes
 from autosched.graph.passes.remove_dead_code import remove_dead_code
 from autosched.graph.passes.remove_identities import remove_identities
-from autosched.graph.passes.strength_reduction import know_powers
+from autosched.graph.passes.strength_reduction import reduce_strength
 from autosched.graph.verify import verify
 from autosched.passes import Pass, Pipeline, Watch, of_function
 
 PASSES: tuple[Pass[Graph, None], ...] = (
-    of_function(remove_dead_code, "What no output needs is no reader that stands in the way."),
-    of_function(dequantize_late, "Bytes are moved and compared in a fourth of the time of floats."),
-    of_function(multiply_integers, "Sums of bytes are exact and fast, and weights stay small."),
-    of_function(fold_constants, "Weights are seen as they are, and computed once."),
-    of_function(fold_scales, "What is quantised was multiplied by something before."),
-    of_function(remove_identities, "What changes nothing hides what belongs together."),
-    of_function(keep_few_bits, "One row takes as long as its weights take to come from memory."),
-    of_function(recognise_row_writes, "A cache need not be copied for its next row."),
-    of_function(merge_layouts, "Elements are moved once, or not at all."),
-    of_function(fold_batch_norm, "A scale and a shift of channels cost nothing within the weights."),
-    of_function(recognise_composites, "An operator as a whole is computed wide and in one pass."),
-    of_function(complete_norms, "Scale and bias are applied while a row is at hand."),
-    of_function(recognise_attention, "The scores of attention need not be kept."),
-    of_function(know_powers, "A product takes a tenth of the time of a power."),
-    of_function(assign_layouts, "Vectors of a convolution lie along its channels."),
-    of_function(share_common, "The same value is not computed twice."),
-    of_function(merge_siblings, "Q, K and V, gate and up: one pass over what they read."),
-    of_function(compose_parts, "Rows of a value lie where it does, and steps that read them are alike."),
-    of_function(view_parts, "A kernel that reads several parts of a value has an operand for each."),
+    of_function(remove_dead_code, "Dead readers would prevent fusion."),
+    of_function(dequantise_late, "Moving and comparing bytes takes a fourth of the time of floats.", "dequantize_late"),
+    of_function(use_integer_products, "Integer sums are exact and fast, and weights stay small.", "multiply_integers"),
+    of_function(fold_constants, "Constant expressions are computed once, at load time."),
+    of_function(fold_scales, "The scale of a quantisation is folded into the constants before it."),
+    of_function(remove_identities, "Identity nodes would hide patterns from later passes."),
+    of_function(
+        pack_low_bit_weights, "Products of few rows are limited by the bytes of their weights.", "keep_few_bits"
+    ),
+    of_function(recognise_row_writes, "A cache is updated in place instead of copied."),
+    of_function(merge_reshapes, "A chain of reshapes and transposes moves elements once at most.", "merge_layouts"),
+    of_function(fold_batch_norm, "Scales and shifts of channels are free within the weights."),
+    of_function(recognise_composites, "A composite is computed in a wide type, in one kernel."),
+    of_function(complete_norms, "Scale and bias are applied while a row is in registers."),
+    of_function(recognise_attention, "The scores of attention need not be stored."),
+    of_function(reduce_strength, "A multiplication takes a tenth of the time of a power.", "know_powers"),
+    of_function(assign_layouts, "Convolutions are vectorised along their channels."),
+    of_function(eliminate_common_subexpressions, "Equal values are computed once.", "share_common"),
+    of_function(merge_siblings, "Products of one operand (Q, K, V; gate, up) read it once."),
+    of_function(canonicalise_slices, "Slices become views, and their readers equal kernels.", "compose_parts"),
+    of_function(view_slices, "A kernel that reads several slices has an operand for each.", "view_parts"),
 )
 
 
@@ -56,7 +58,7 @@ PIPELINE = Pipeline("graph", PASSES, lambda graph: str(graph.name), str, verify)
 
 
 def run_passes(graph: Graph, watch: Watch | None = None) -> tuple[Graph, dict[str, int]]:
-    """The graph after all passes, and how many nodes each of them took away or replaced."""
+    """Return the graph after all passes, and the number of nodes that each of them removed or replaced."""
     counts, before = dict[str, int](), graph
 
     def count(name: str, after: Graph, changed: bool, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What is computed twice is computed once."""
+"""Common subexpression elimination: equal nodes and equal constants become one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from autosched.graph.passes.operator_properties import COMMUTATIVE
 from autosched.graph.passes.remove_identities import remove_identities
 from autosched.graph.passes.rewrite import Change, apply
 
-_SAMPLES = 64  # elements that tell most constants of one shape apart
+_SAMPLES = 64  # elements that distinguish most constants of one shape
 
 
-def share_common(graph: Graph) -> Graph:
-    """Nodes of the same operator, attributes and inputs become one, as do constants of equal bits.
+def eliminate_common_subexpressions(graph: Graph) -> Graph:
+    """Merge nodes of the same operator, attributes and inputs, and constants of equal bits.
 
-    After that a choice may be one between x and x: it goes, and what reads it may be the same as another node.
+    A `where` whose operands became equal is removed, and the pass runs again, as its readers may be equal now.
     """
     same = _equal_constants(graph)
     first: dict[tuple[object, ...], Node] = {}
@@ -32,13 +32,13 @@ def share_common(graph: Graph) -> Graph:
             aliases = dict(zip(node.outputs, known.outputs, strict=True))
             same.update((old, same.get(new, new)) for old, new in aliases.items())
             changes[n] = Change(aliases=aliases)
-    shared = apply(graph, changes)
-    without = remove_identities(shared)
-    return shared if without is shared else share_common(without)
+    merged = apply(graph, changes)
+    simplified = remove_identities(merged)
+    return merged if simplified is merged else eliminate_common_subexpressions(simplified)
 
 
 def _equal_constants(graph: Graph) -> dict[str, str]:
-    """For each constant that another before it is equal to, that one."""
+    """Map each constant that equals an earlier one to that one."""
     groups: dict[tuple[object, ...], list[str]] = {}
     same: dict[str, str] = {}
     for name, array in graph.constants.items():

@@ -1,4 +1,4 @@
-"""What depends on constants alone is computed now, by the reference: in float64, rounded once for each node."""
+"""Constant folding at load time, by the reference: in float64, rounded once for each node."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from autosched.graph.interpret import evaluate_node
 from autosched.graph.passes.rewrite import Change, apply
 from autosched.ir.dtype import DTYPES
 
-_SMALL = 1 << 16  # bytes: a result of this size is always worth keeping
-_GROWTH = 2  # a larger result may have so many times the bytes of its operands
-_LAYOUT = 1 << 20  # bytes: a larger weight is put in order where it is packed, not here
+_SMALL_BYTES = 1 << 16  # results of at most this size are always folded
+_MAX_GROWTH = 2  # bytes of a larger result over those of its operands
+_MAX_TRANSPOSED_BYTES = 1 << 20  # larger weights are transposed when they are packed
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """Nodes of which all inputs are constants become constants.
+    """Replace nodes whose inputs are all constants by their results.
 
-    Not where that makes a constant that is much larger than what it is made of, nor where it only moves a large one.
-    What is computed twice is one constant: the steps of a loop have the same weights.
+    A node stays if its result is much larger than its operands, or if it only transposes a large one. Equal nodes,
+    as the steps of a loop have them, give one constant.
     """
     known = dict(graph.constants)
     changes: dict[int, Change] = {}
     first: dict[tuple[object, ...], Node] = {}
     same: dict[str, str] = {}
     for n, node in enumerate(graph.nodes):
-        if not all(name in known for name in node.used) or not _is_worth_it(graph, node, known):
+        if not all(name in known for name in node.used) or not _should_fold(graph, node, known):
             continue
         inputs = (None if name is None else same.get(name, name) for name in node.inputs)
         twin = first.setdefault((node.operator, *inputs, json.dumps(sorted(node.attributes.items()))), node)
@@ -42,18 +42,18 @@ def fold_constants(graph: Graph) -> Graph:
     return apply(graph, changes)
 
 
-def _is_worth_it(graph: Graph, node: Node, known: dict[str, Array]) -> bool:
+def _should_fold(graph: Graph, node: Node, known: dict[str, Array]) -> bool:
     size = sum(
         math.prod(graph.values[name].shape) * DTYPES[graph.values[name].dtype].numpy_dtype.itemsize
         for name in node.outputs
     )
-    if node.operator == "transpose" and size > _LAYOUT:
+    if node.operator == "transpose" and size > _MAX_TRANSPOSED_BYTES:
         return False
-    return size <= max(_SMALL, _GROWTH * sum(_held(known[name]) for name in node.used))
+    return size <= max(_SMALL_BYTES, _MAX_GROWTH * sum(_allocated_bytes(known[name]) for name in node.used))
 
 
-def _held(array: Array) -> int:
-    """The bytes that a constant takes in memory, where its elements may lie over each other."""
+def _allocated_bytes(array: Array) -> int:
+    """Return the bytes of memory of an array, in which broadcast elements share bytes."""
     pairs = zip(array.shape, array.strides, strict=True)
     n_elements: int = math.prod(size for size, stride in pairs if stride != 0)
     return array.itemsize * n_elements

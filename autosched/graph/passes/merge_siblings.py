@@ -1,10 +1,10 @@
-"""Products of one operand are one product with joined weights, split afterwards.
+"""Horizontal fusion: products of one operand become one product with concatenated weights, split afterwards.
 
     q = linear(x, wq, bq); k = linear(x, wk, bk); v = linear(x, wv, bv)
     q, k, v = split(linear(x, [wq; wk; wv], [bq; bk; bv]))
 
-x is read once, and one kernel has all the columns to share between processors. A bias that is added to a matmul is
-joined too, so that it stays with the product.
+x is read once, and one kernel has all columns to distribute over threads. A bias that is added to a matmul is
+concatenated too, so that it remains in the epilogue of the product.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ import numpy as np
 from autosched.graph.graph import Array, Graph, Node
 from autosched.graph.passes.rewrite import Change, apply, new_name, read_once
 
-# The dimension of the weights that the result's last one is made of, and how many arrays they are.
-_JOINED_ALONG = {"linear": (0, 1), "matmul": (1, 1), "linear_few_bits": (0, 3)}
+# The dimension along which weights are concatenated, that of the result's columns, and the number of their arrays.
+_CONCATENATED_ALONG = {"linear": (0, 1), "matmul": (1, 1), "linear_few_bits": (0, 3)}
 
 
 @dataclass(frozen=True)
 class _Sibling:
-    """A product: the nodes that it takes, the last of which makes `end`, and their constants; None for one of the
-    weights that is left out."""
+    """A product with its bias: its nodes, the last of which computes `end`, and its constants; None for an optional
+    array of weights that is left out."""
 
     nodes: tuple[Node, ...]
     weights: tuple[Array | None, ...]
     bias: Array | None
 
     @property
-    def kind(self) -> tuple[object, ...]:
-        """What products that are joined have in common."""
+    def signature(self) -> tuple[object, ...]:
+        """Operator, operand, attributes and shapes, which siblings have in common."""
         first = self.nodes[0]
-        shared = [
-            None if w is None else (w.dtype.name, *_others(w, _JOINED_ALONG[first.operator][0])) for w in self.weights
-        ]
+        axis = _CONCATENATED_ALONG[first.operator][0]
+        shared = [None if w is None else (w.dtype.name, *_others(w, axis)) for w in self.weights]
         return first.operator, first.inputs[0], json.dumps(sorted(first.attributes.items())), *shared
 
     @property
@@ -46,25 +45,25 @@ class _Sibling:
 
 
 def merge_siblings(graph: Graph) -> Graph:
-    """Joins the constant weights of `linear` and `matmul` nodes that read the same value (Q, K, V; gate, up)."""
+    """Merge the `linear` and `matmul` nodes with constant weights that read the same value (Q, K, V; gate, up)."""
     places = {node.outputs[0]: n for n, node in enumerate(graph.nodes)}
     groups: dict[tuple[object, ...], list[_Sibling]] = {}
     for node in graph.nodes:
-        sibling = _sibling(graph, node) if node.operator in _JOINED_ALONG else None
+        sibling = _sibling(graph, node) if node.operator in _CONCATENATED_ALONG else None
         if sibling is not None:
-            groups.setdefault(sibling.kind, []).append(sibling)
+            groups.setdefault(sibling.signature, []).append(sibling)
     changes: dict[int, Change] = {}
     for siblings in groups.values():
         if len(siblings) > 1:
             changes.update((places[node.outputs[0]], Change()) for each in siblings for node in each.nodes)
             first = siblings[0].nodes[0]
-            changes[places[first.outputs[0]]] = _joined(graph, first, siblings)
+            changes[places[first.outputs[0]]] = _merge(graph, first, siblings)
     return apply(graph, changes)
 
 
 def _sibling(graph: Graph, node: Node) -> _Sibling | None:
-    """None where weights or bias are no constants, or there is more than one matrix of them."""
-    n_weights = _JOINED_ALONG[node.operator][1]
+    """Return a product with its weights; None if weights or bias are no constants or have more than 2 dimensions."""
+    n_weights = _CONCATENATED_ALONG[node.operator][1]
     given = (*node.inputs, *(None,) * (n_weights + 2 - len(node.inputs)))
     x, names = given[0], given[1:]
     arrays = tuple(None if name is None else graph.constants.get(name) for name in names[:n_weights])
@@ -79,7 +78,7 @@ def _sibling(graph: Graph, node: Node) -> _Sibling | None:
 
 
 def _with_bias(graph: Graph, node: Node, weights: tuple[Array | None, ...]) -> _Sibling | None:
-    """With the node after a product that adds a constant for each column to it, and nothing else reads it."""
+    """Return a product with the `add` of a constant for each column after it, or None."""
     made = graph.values[node.outputs[0]]
     if not read_once(graph, made.name) or graph.users[made.name][0].operator != "add":
         return None
@@ -93,8 +92,8 @@ def _with_bias(graph: Graph, node: Node, weights: tuple[Array | None, ...]) -> _
     return _Sibling((node, after), weights, array.reshape(columns)) if is_for_columns else None
 
 
-def _joined(graph: Graph, first: Node, siblings: Sequence[_Sibling]) -> Change:
-    axis, made = _JOINED_ALONG[first.operator][0], graph.values[first.outputs[0]]
+def _merge(graph: Graph, first: Node, siblings: Sequence[_Sibling]) -> Change:
+    axis, made = _CONCATENATED_ALONG[first.operator][0], graph.values[first.outputs[0]]
     together = new_name(graph, first, "together")
     sizes = tuple(graph.values[each.nodes[0].outputs[0]].shape[-1] for each in siblings)
     constants: dict[str, Array] = {}
@@ -119,12 +118,12 @@ def _joined(graph: Graph, first: Node, siblings: Sequence[_Sibling]) -> Change:
 
 
 def _others(array: Array, axis: int) -> tuple[int, ...]:
-    """The sizes of the dimensions that are not joined."""
+    """Return the sizes of the dimensions along which arrays are not concatenated."""
     return (*array.shape[:axis], *array.shape[axis + 1 :])
 
 
 def _biases(graph: Graph, first: Node, siblings: Sequence[_Sibling]) -> Mapping[str, Array]:
-    """The joined bias, with 0 for those that have none; nothing where none has one."""
+    """Return the concatenated bias, with 0 for products without one; nothing if none has a bias."""
     given = [each.bias for each in siblings if each.bias is not None]
     if not given:
         return {}

@@ -1,8 +1,8 @@
-"""What passes know of operators beside what they compute: which broadcast, which may be turned around."""
+"""Operator properties for passes: which operators are unary, commutative or broadcasting."""
 
 from __future__ import annotations
 
-# One operand, and each element of the result of the element at the same place alone.
+# Operators of one operand that compute each element from the element at the same index.
 UNARY = frozenset(
     {
         "neg",
@@ -52,7 +52,6 @@ UNARY = frozenset(
         "cast",
     }
 )
-# The result does not depend on the order of the two operands.
 COMMUTATIVE = frozenset(
     {
         "add",
@@ -67,7 +66,7 @@ COMMUTATIVE = frozenset(
         "bitwise_xor",
     }
 )
-# Operands are stretched to each other by NumPy's rules.
+# Operators whose operands broadcast by NumPy's rules.
 BROADCASTING = COMMUTATIVE | frozenset(
     {
         "sub",

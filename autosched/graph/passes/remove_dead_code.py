@@ -1,4 +1,4 @@
-"""What no output needs."""
+"""Dead code elimination."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from autosched.graph.passes.rewrite import without_dead
 
 
 def remove_dead_code(graph: Graph) -> Graph:
-    """The graph without nodes, values and constants of which no output is made. Inputs stay."""
+    """Remove nodes, values and constants that no output depends on. Inputs stay."""
     return without_dead(graph)

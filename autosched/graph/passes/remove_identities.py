@@ -1,4 +1,4 @@
-"""Nodes that change nothing: each reader reads what the node reads."""
+"""Removal of identity nodes: their readers read the operand instead."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from autosched.ir.dtype import DTYPES
 
 
 def remove_identities(graph: Graph) -> Graph:
-    """Without nodes that give their operand back, and with broadcasting in place of `expand` and after reductions."""
+    """Remove identity nodes and each `expand` that broadcasting or a reduction makes unnecessary."""
     return rewrite(graph, drop_identity, _drop_neutral, _drop_choice, _broadcast_instead, _reduce_before)
 
 
 def drop_identity(graph: Graph, node: Node) -> Change | None:
-    """y = x, where the node is one of those that may only rename and its attributes make it so."""
+    """Replace the result of a node by its operand if operator, attributes, shape and type make it the identity."""
     is_identity = _IDENTITIES.get(node.operator)
     if is_identity is None or len(node.used) != 1 or len(node.inputs) != 1 or len(node.outputs) != 1:
         return None
@@ -43,7 +43,7 @@ def _is_in_order(attributes: Mapping[str, Attribute]) -> bool:
 
 
 def _is_forward(attributes: Mapping[str, Attribute]) -> bool:
-    """Of a slice that takes everything: in which direction."""
+    """Whether a slice of everything keeps the order."""
     steps = attributes.get("steps")
     return not isinstance(steps, tuple) or all(step == 1 for step in steps)
 
@@ -62,7 +62,7 @@ def _has_no_limit(attributes: Mapping[str, Attribute]) -> bool:
     return attributes.get("low") is None and attributes.get("high") is None
 
 
-# When a node of one operand, with a result of the shape and type of that, is the identity.
+# Whether a node of one operand, with a result of the same shape and type, is the identity, by its attributes.
 _IDENTITIES: Mapping[str, Callable[[Mapping[str, Attribute]], bool]] = {
     "identity": _is_always,
     "cast": _is_always,
@@ -80,7 +80,7 @@ _IDENTITIES: Mapping[str, Callable[[Mapping[str, Attribute]], bool]] = {
     "flip": lambda attributes: attributes["axes"] == (),
     "clip": _has_no_limit,
 }
-# The number that an operand may be without any effect on the other, and at which places it may stand.
+# The neutral element of an operator, and the operands that it may be.
 _NEUTRAL: Mapping[str, tuple[float, tuple[int, ...]]] = {
     "add": (0, (0, 1)),
     "sub": (0, (1,)),
@@ -107,7 +107,7 @@ def _drop_neutral(graph: Graph, node: Node) -> Change | None:
 
 
 def _drop_choice(graph: Graph, node: Node) -> Change | None:
-    """A choice between x and x, which reads no condition."""
+    """Replace where(c, x, x) by x."""
     if node.operator != "where" or node.inputs[1] != node.inputs[2]:
         return None
     shape = graph.values[node.outputs[0]].shape
@@ -115,7 +115,7 @@ def _drop_choice(graph: Graph, node: Node) -> Change | None:
 
 
 def _broadcast_instead(graph: Graph, node: Node) -> Change | None:
-    """The operand of an `expand` before a node that stretches its operands anyway."""
+    """Skip an `expand` before a node that broadcasts its operands."""
     if node.operator not in BROADCASTING:
         return None
     choices = []
@@ -130,13 +130,13 @@ def _broadcast_instead(graph: Graph, node: Node) -> Change | None:
     return None
 
 
-# Reductions of so many equal elements: whether they are that element times their number.
-_OF_EQUAL = {"reduce_max": False, "reduce_min": False, "reduce_mean": False, "reduce_sum": True}
+# Whether a reduction of n equal elements is n times the element, else it is the element.
+_SCALES_WITH_COUNT = {"reduce_max": False, "reduce_min": False, "reduce_mean": False, "reduce_sum": True}
 
 
 def _reduce_before(graph: Graph, node: Node) -> Change | None:
-    """A reduction over dimensions that an `expand` stretched, as one over those that its operand has."""
-    expanded = made_by(graph, node.inputs[0], "expand") if node.operator in _OF_EQUAL else None
+    """Reduce the operand of an `expand` instead of its result."""
+    expanded = made_by(graph, node.inputs[0], "expand") if node.operator in _SCALES_WITH_COUNT else None
     if expanded is None or expanded.inputs[0] is None:
         return None
     given, wide, made = (graph.values[name] for name in (expanded.inputs[0], *expanded.outputs, *node.outputs))
@@ -152,7 +152,7 @@ def _reduce_before(graph: Graph, node: Node) -> Change | None:
         ("reshape", (), {"shape": own}),
         (node.operator, (), {**node.attributes, "axes": tuple(over), "keepdims": True}),
     ]
-    if _OF_EQUAL[node.operator]:
+    if _SCALES_WITH_COUNT[node.operator]:
         factor = np.asarray(count).astype(dtype.numpy_dtype)
         if dtype.is_float and dtype.nbytes < 4 and float(factor) != count:
             return None  # a sum of elements rounds less

@@ -1,8 +1,8 @@
-"""How passes change a graph: a rule looks at one node and says what to have instead.
+"""Rewriting of graphs by rules: a rule looks at one node and returns its replacement.
 
-A rule sees the graph as it was at the beginning of a sweep. What it puts in the place of a node makes the same values
-of values that were there before it, so that the changes of one sweep fit each other in any combination; what nothing
-reads any more goes at the end of the sweep. Names of inputs and outputs stay.
+A rule sees the graph as it was at the beginning of a sweep. A replacement computes the same values from values that
+existed before the node, so that the changes of one sweep are independent of each other. Dead nodes are removed at the
+end of a sweep. Names of inputs and outputs stay.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from autosched.graph.operators import results_of
 
 @dataclass(frozen=True)
 class Change:
-    """Instead of a node: `nodes`, whose results have the names of its own, and `constants` beside them.
+    """The replacement of a node: `nodes`, whose results have the names of its results, and new `constants`.
 
-    New names are those of `new_name`. Without any nodes the results are constants, or made in the place of another
-    node that changes. `aliases` are results of the node that another value is equal to, and may stand for.
+    Names of new values come from `new_name`. Without nodes the results are among the constants, or computed by the
+    replacement of another node. `aliases` maps results of the node to equal values that replace them.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -31,8 +31,10 @@ Rule = Callable[[Graph, Node], "Change | None"]
 
 
 def rewrite(graph: Graph, *rules: Rule) -> Graph:
-    """Applies to each node the first rule that changes it, until none does. Every rule must make progress: fewer
-    nodes, or nodes that it does not take again."""
+    """Apply to each node the first rule that changes it, until none does.
+
+    Every rule must make progress: fewer nodes, or nodes that the rule does not change again.
+    """
     while True:
         changes: dict[int, Change] = {}
         for n, node in enumerate(graph.nodes):
@@ -46,28 +48,28 @@ def rewrite(graph: Graph, *rules: Rule) -> Graph:
 
 
 def apply(graph: Graph, changes: Mapping[int, Change]) -> Graph:
-    """The graph with changes of nodes by their places; the graph itself where none can be made."""
-    draft = _Draft(graph)
+    """Return the graph with changes, by the positions of nodes; the same object if no change is possible."""
+    builder = _GraphBuilder(graph)
     for n, node in enumerate(graph.nodes):
-        draft.add(node, changes.get(n))
-    return without_dead(draft.finish()) if draft.changed else graph
+        builder.add(node, changes.get(n))
+    return without_dead(builder.finish()) if builder.changed else graph
 
 
 def without_dead(graph: Graph) -> Graph:
-    """The graph without nodes of which no output is made."""
-    wanted = set(graph.outputs)
+    """Return the graph without nodes that no output depends on."""
+    live = set(graph.outputs)
     kept: list[Node] = []
     for node in reversed(graph.nodes):
-        if not wanted.isdisjoint(node.outputs):
+        if not live.isdisjoint(node.outputs):
             kept.append(node)
-            wanted.update(node.used)
-    made = graph.with_nodes(reversed(kept))
-    is_same = len(made.values) == len(graph.values) and len(kept) == len(graph.nodes)
-    return graph if is_same else made
+            live.update(node.used)
+    pruned = graph.with_nodes(reversed(kept))
+    is_same = len(pruned.values) == len(graph.values) and len(kept) == len(graph.nodes)
+    return graph if is_same else pruned
 
 
-class _Draft:
-    """A graph in the making: the nodes so far, and which names are to be others."""
+class _GraphBuilder:
+    """A graph under construction: the nodes so far, and the aliases of values."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -75,7 +77,7 @@ class _Draft:
         self.values: dict[str, Value] = {}
         self.constants: dict[str, Array] = {}
         self.aliases: dict[str, str] = {}
-        self.renamed: dict[str, str] = {}  # a value that takes the name of an output, which it is equal to
+        self.renamed: dict[str, str] = {}  # by a value that is equal to an output and takes its name
         self.changed = False
 
     def add(self, node: Node, change: Change | None) -> None:
@@ -109,7 +111,7 @@ class _Draft:
         return self.graph.with_nodes(nodes, self.values.values(), self.constants)
 
     def _can(self, change: Change) -> bool:
-        """Whether each output of the graph keeps a value of its own."""
+        """Whether each output of the graph remains a value of its own."""
         ends = [self._resolved(new) for old, new in change.aliases.items() if old in self.graph.outputs]
         fixed = {*self.graph.inputs, *self.graph.outputs, *self.graph.constants, *self.constants, *self.renamed}
         return len(set(ends)) == len(ends) and fixed.isdisjoint(ends)
@@ -124,23 +126,23 @@ class _Draft:
         return self.renamed.get(resolved, resolved)
 
 
-# What rules ask of a graph.
+# Queries for rules.
 
 
 def made_by(graph: Graph, name: str | None, *operators: str) -> Node | None:
-    """The node that makes a value, where it is of one of these operators."""
+    """Return the producer of a value if it is one of these operators, else None."""
     node = None if name is None else graph.producers.get(name)
     return node if node is not None and node.operator in operators else None
 
 
 def read_once(graph: Graph, name: str) -> bool:
-    """Whether a value is there for one node alone, and only once among what that reads."""
+    """Whether one node reads a value, as one operand, and the value is no output."""
     users = graph.users[name]
     return len(users) == 1 and users[0].inputs.count(name) == 1 and name not in graph.outputs
 
 
 def number(graph: Graph, name: str | None) -> float | None:
-    """The value of a constant of one float, which acts as a number does: it stretches no operand."""
+    """Return the number in a constant of one float, else None."""
     array = None if name is None else graph.constants.get(name)
     if name is None or array is None or array.size != 1 or "float" not in graph.values[name].dtype:
         return None
@@ -148,5 +150,5 @@ def number(graph: Graph, name: str | None) -> float | None:
 
 
 def new_name(graph: Graph, node: Node, word: str) -> str:
-    """A name for a value that is made on the way to the result of `node`."""
+    """Return an unused name for an intermediate value of the replacement of `node`."""
     return fresh_name(graph.values, f"{node.outputs[0]}.{word}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autosched.graph.fusion.cost import FusionRates
-from autosched.graph.fusion.node_properties import is_batch, works_by_entries
+from autosched.graph.fusion.node_properties import has_batch, is_batchwise
 from autosched.graph.fusion.partition import partition
 from autosched.graph.graph import Graph, Node, fresh_name
 from autosched.graph.operators import results_of
@@ -61,7 +61,7 @@ class _Sizes:
         return min(ways.values())[1]
 
     def _possible(self, group: Group) -> list[int]:
-        if not all(works_by_entries(node, self.graph, self.count) for node in group.nodes):
+        if not all(is_batchwise(node, self.graph, self.count) for node in group.nodes):
             return [self.count]
         return list(_nested(self.count))
 
@@ -72,13 +72,13 @@ class _Sizes:
         read, written, weights = self._bytes(group)
         leaves = size * (read + written) + weights > self.cache_bytes
         moved = parts * weights + self.count * ((read + 2 * written) * leaves + 2 * read * (size != last))
-        return parts * self.rates.begin_cycles + moved / self.rates.bytes_per_cycle
+        return parts * self.rates.call_cycles + moved / self.rates.bytes_per_cycle
 
     def _bytes(self, group: Group) -> tuple[int, int, int]:
         """Read and written of an image, and those of what all images share."""
         read, weights = 0, 0
         for name in group.inputs:
-            if is_batch(self.graph, name, self.count):
+            if has_batch(self.graph, name, self.count):
                 read += self._nbytes(name) // self.count
             else:
                 weights += self._nbytes(name)
@@ -118,12 +118,12 @@ class _Split:
         for node in reversed(self.graph.nodes):
             for part in self._made(node, found):
                 for name in node.used:
-                    found[name][part if is_batch(self.graph, name, self.count) else self.whole] = None
+                    found[name][part if has_batch(self.graph, name, self.count) else self.whole] = None
         return found
 
     def _made(self, node: Node, wanted: Mapping[str, Mapping[Part, None]]) -> list[Part]:
         """The parts that a node makes of its results."""
-        if not works_by_entries(node, self.graph, self.count):
+        if not is_batchwise(node, self.graph, self.count):
             return [self.whole]
         return sorted({p for name in node.outputs for part in wanted[name] for p in self._pieces(name, part)})
 
@@ -169,6 +169,6 @@ class _Split:
                 yield Node("slice", (self._name(name, outer),), (self._name(name, part),), place)
 
     def _name(self, name: str, part: Part) -> str:
-        if part == self.whole or not is_batch(self.graph, name, self.count):
+        if part == self.whole or not has_batch(self.graph, name, self.count):
             return name
         return fresh_name(self.graph.values, f"{name}[{part[0]}:{part[1]}]")

@@ -1,6 +1,6 @@
-"""Powers whose exponent is known as products, roots and quotients, which take a tenth of the time of a power.
+"""Strength reduction of powers with a constant exponent to products, roots and quotients.
 
-A power of a half is a root, as torch has it: of -inf they differ.
+These take a tenth of the time of a power. x ** 0.5 becomes sqrt(x), as in torch, although they differ for -inf.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from autosched.ir.dtype import DTYPES
 _ROOTS: Mapping[float, str] = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
 
 
-def know_powers(graph: Graph) -> Graph:
-    """x ** 2, 3, 4, 0.5, -0.5 and -1 of floats, and the first three of integers."""
-    return rewrite(graph, _known)
+def reduce_strength(graph: Graph) -> Graph:
+    """Replace x ** 2, 3, 4, 0.5, -0.5 and -1 of floats, and the first three of integers."""
+    return rewrite(graph, _reduce_power)
 
 
-def _known(graph: Graph, node: Node) -> Change | None:
+def _reduce_power(graph: Graph, node: Node) -> Change | None:
     if node.operator != "pow":
         return None
     base, exponent = node.inputs
@@ -33,7 +33,7 @@ def _known(graph: Graph, node: Node) -> Change | None:
         return Change((Node(_ROOTS[n], (base,), node.outputs, {}, node.origin),))
     if n == 2:
         return Change((_product(base, base, node),))
-    if n not in (3, 4) or (DTYPES[made.dtype].is_float and DTYPES[made.dtype].nbytes < 4):  # rounded on the way
+    if n not in (3, 4) or (DTYPES[made.dtype].is_float and DTYPES[made.dtype].nbytes < 4):  # it would round twice
         return None
     square = new_name(graph, node, "square")
     first = Node("mul", (base, base), (square,), {}, node.origin)

@@ -338,5 +338,5 @@ def test_any_part_of_a_graph_may_have_channels_last(seed, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_graphs_at_random(seed, monkeypatch):
-    monkeypatch.setattr(MODULE, "FLOP_OF_A_BYTE", 1)
+    monkeypatch.setattr(MODULE, "FLOP_PER_BYTE", 1)
     checked(assign_layouts, some_graph(np.random.default_rng(100 + seed)))

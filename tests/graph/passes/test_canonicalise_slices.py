@@ -7,13 +7,13 @@ import pytest
 from autosched.graph.fusion.partition import partition
 from autosched.graph.graph import Graph
 from autosched.graph.passes import run_passes
-from autosched.graph.passes.layout.canonicalise_slices import compose_parts
+from autosched.graph.passes.layout.canonicalise_slices import canonicalise_slices
 from autosched.graph.steps import Alias, Group
 from tests.graph.drafts import Draft, checked, operators_of
 
 
 def composed(graph: Graph) -> list[str]:
-    return operators_of(checked(compose_parts, graph))
+    return operators_of(checked(canonicalise_slices, graph))
 
 
 def test_a_slice_of_a_slice_is_one():
@@ -49,10 +49,10 @@ def test_what_is_in_order_stays():
     d = Draft()
     rows = d.slice(d.input(5, 3, 6), starts=(1,), stops=(3,), axes=(0,))
     graph = d.graph(d.relu(d.slice(rows, starts=(1,), stops=(4,), axes=(2,))))
-    assert compose_parts(graph) is graph
+    assert canonicalise_slices(graph) is graph
     d = Draft()
     graph = d.graph(*d.add_node("split", d.input(5), outputs=2, sizes=(1, 4), axis=0))
-    assert compose_parts(graph) is graph
+    assert canonicalise_slices(graph) is graph
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autosched.graph.passes import run_passes
-from autosched.graph.passes.quantisation.dequantise_late import dequantize_late
+from autosched.graph.passes.quantisation.dequantise_late import dequantise_late
 from tests.graph.drafts import Draft, checked, operators_of
 
 SCALE, ZERO = 0.03, 131
@@ -42,7 +42,7 @@ def test_layers_pass_bytes_on(operator, told, of):
     d = Draft()
     x = there_and_back(d, 1, 6, 5, 7, zero=zero, dtype=dtype)
     graph = d.graph(quantised(d, d.add_node(operator, x, **told), zero=zero, dtype=dtype))
-    assert operators_of(checked(dequantize_late, graph)) == ["quantize", operator]
+    assert operators_of(checked(dequantise_late, graph)) == ["quantize", operator]
 
 
 @pytest.mark.parametrize(("dtype", "zero", "left"), [
@@ -54,14 +54,14 @@ def test_layers_pass_bytes_on(operator, told, of):
 def test_relu(dtype, zero, left):
     d = Draft()
     graph = d.graph(quantised(d, d.relu(there_and_back(d, 3, 5, zero=zero, dtype=dtype)), zero=zero, dtype=dtype))
-    assert operators_of(checked(dequantize_late, graph)) == left
+    assert operators_of(checked(dequantise_late, graph)) == left
 
 
 def test_relu_of_numbers_without_a_zero():
     d = Draft()
     scale = d.constant(SCALE)
     x = d.dequantize(d.quantize(d.input(3, 5), scale, dtype="int8"), scale)
-    assert operators_of(checked(dequantize_late, d.graph(d.relu(x)))) == ["quantize", "maximum", "dequantize"]
+    assert operators_of(checked(dequantise_late, d.graph(d.relu(x)))) == ["quantize", "maximum", "dequantize"]
 
 
 def test_parts_together_and_apart():
@@ -69,14 +69,14 @@ def test_parts_together_and_apart():
     x = d.concat(there_and_back(d, 2, 3), there_and_back(d, 2, 4), axis=1)
     first, second = d.add_node("split", x, outputs=2, sizes=(5, 2), axis=1)
     graph = d.graph(quantised(d, first), second)
-    assert operators_of(checked(dequantize_late, graph)) == ["quantize", "quantize", "concat", "split", "dequantize"]
+    assert operators_of(checked(dequantise_late, graph)) == ["quantize", "quantize", "concat", "split", "dequantize"]
 
 
 def test_scales_of_channels_go_with_their_dimension():
     d = Draft()
     w = d.constant(np.random.default_rng(2).integers(-128, 128, (4, 3)), "int8")
     x = d.dequantize(w, d.random(4, low=0.1), axis=0)
-    after = checked(dequantize_late, d.graph(d.matmul(d.input(2, 3), d.transpose(x, perm=(1, 0)))))
+    after = checked(dequantise_late, d.graph(d.matmul(d.input(2, 3), d.transpose(x, perm=(1, 0)))))
     assert operators_of(after) == ["transpose", "dequantize", "matmul"]
     assert after.nodes[1].attributes["axis"] == 1
 
@@ -89,7 +89,7 @@ def test_what_stays():
     around = d.max_pool(x, kernel=(1, 1), pads=((1, 1), (0, 0)))  # windows of nothing but -inf
     below = d.relu(d.dequantize(quantised(d, d.input(3, 5)), d.constant(-1.0), d.constant(ZERO, "uint8")))
     graph = d.graph(other, joined, d.maximum(around, -1e3), below)
-    assert dequantize_late(graph) is graph
+    assert dequantise_late(graph) is graph
 
 
 def test_a_pool_between_quantised_layers_has_products_of_bytes_on_both_sides():

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from autosched.graph.graph import Value
-from autosched.graph.passes.common_subexpressions import share_common
+from autosched.graph.passes.common_subexpressions import eliminate_common_subexpressions
 from autosched.graph.passes.fold_constants import fold_constants
-from autosched.graph.passes.layout.merge_reshapes import merge_layouts
+from autosched.graph.passes.layout.merge_reshapes import merge_reshapes
 from autosched.graph.passes.remove_dead_code import remove_dead_code
 from autosched.graph.passes.remove_identities import remove_identities
-from autosched.graph.passes.strength_reduction import know_powers
+from autosched.graph.passes.strength_reduction import reduce_strength
 from tests.graph.drafts import Draft, checked, operators_of
 
 # Constants
@@ -139,14 +139,14 @@ def test_one_of_two_operands_is_still_expanded():
 def test_of_two_reshapes_the_last_is_enough():
     d = Draft()
     y = d.relu(d.reshape(d.reshape(d.input(2, 6), shape=(3, 4)), shape=(12,)))
-    assert operators_of(checked(merge_layouts, d.graph(y))) == ["reshape", "relu"]
+    assert operators_of(checked(merge_reshapes, d.graph(y))) == ["reshape", "relu"]
 
 
 def test_transposes_are_composed():
     d = Draft()
     x = d.input(2, 3, 4)
     y = d.relu(d.transpose(d.transpose(x, perm=(1, 2, 0)), perm=(0, 2, 1)))
-    after = checked(merge_layouts, d.graph(y))
+    after = checked(merge_reshapes, d.graph(y))
     assert [node.attributes.get("perm") for node in after.nodes] == [(1, 0, 2), None]
 
 
@@ -155,26 +155,26 @@ def test_inverse_transposes_cancel_around_elements():
     x = d.input(2, 3, 4)
     inside = d.exp(d.neg(d.transpose(x, perm=(0, 2, 1))))
     y = d.transpose(inside, perm=(0, 2, 1))
-    assert operators_of(checked(merge_layouts, d.graph(y))) == ["neg", "exp"]
+    assert operators_of(checked(merge_reshapes, d.graph(y))) == ["neg", "exp"]
 
 
 def test_transposes_stay_where_what_is_between_is_read_elsewhere():
     d = Draft()
     inside = d.neg(d.transpose(d.input(2, 3), perm=(1, 0)))
     graph = d.graph(d.transpose(inside, perm=(1, 0)), d.relu(inside))
-    assert merge_layouts(graph) is graph
+    assert merge_reshapes(graph) is graph
 
 
 def test_sizes_of_one_move_for_nothing():
     d = Draft()
     y = d.relu(d.transpose(d.input(2, 1, 3), perm=(1, 0, 2)))
-    assert operators_of(checked(merge_layouts, d.graph(y))) == ["reshape", "relu"]
+    assert operators_of(checked(merge_reshapes, d.graph(y))) == ["reshape", "relu"]
 
 
 def test_transposed_weights_are_a_linear():
     d = Draft()
     y = d.matmul(d.input(2, 4, 3), d.transpose(d.random(5, 3), perm=(1, 0)))
-    assert operators_of(checked(merge_layouts, d.graph(y))) == ["linear"]
+    assert operators_of(checked(merge_reshapes, d.graph(y))) == ["linear"]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_transposed_weights_are_a_linear():
 def test_a_plain_gemm_is_a_linear(attributes, expected):
     d = Draft()
     y = d.gemm(d.input(2, 3), d.random(3, 3), d.random(3), **attributes)
-    assert operators_of(checked(merge_layouts, d.graph(y))) == [expected]
+    assert operators_of(checked(merge_reshapes, d.graph(y))) == [expected]
 
 
 # The same twice, and nothing for nobody
@@ -195,7 +195,7 @@ def test_equal_nodes_and_constants_are_shared():
     one = d.relu(d.add(x, d.constant([1, 2, 3])))
     other = d.relu(d.add(d.constant([1, 2, 3]), x))
     y = d.sub(one, other)
-    after = checked(share_common, d.graph(y))
+    after = checked(eliminate_common_subexpressions, d.graph(y))
     assert operators_of(after) == ["add", "relu", "sub"]
     assert len(after.constants) == 1
 
@@ -205,14 +205,14 @@ def test_different_attributes_and_types_are_not_the_same():
     x = d.input(2, 2)
     pairs = [d.clip(x, low=0.0), d.clip(x, low=1.0), d.mul(x, d.constant([0.0])), d.mul(x, d.constant([-0.0]))]
     graph = d.graph(*pairs)
-    assert share_common(graph) is graph
+    assert eliminate_common_subexpressions(graph) is graph
 
 
 def test_the_order_of_operands_counts_where_it_does():
     d = Draft()
     x, y = d.input(3), d.input(3)
     graph = d.graph(d.sub(x, y), d.sub(y, x))
-    assert share_common(graph) is graph
+    assert eliminate_common_subexpressions(graph) is graph
 
 
 def test_a_choice_between_what_is_the_same_goes():
@@ -220,14 +220,14 @@ def test_a_choice_between_what_is_the_same_goes():
     x = d.input(3)
     y = d.where(d.less(x, 0.5), d.relu(x), d.relu(x))
     graph = d.graph(d.add(d.neg(y), d.neg(d.relu(x))))
-    assert operators_of(checked(share_common, graph)) == ["relu", "neg", "add"]
+    assert operators_of(checked(eliminate_common_subexpressions, graph)) == ["relu", "neg", "add"]
 
 
 def test_two_equal_outputs_stay_two():
     d = Draft()
     x = d.input(3)
     graph = d.graph(d.relu(x), d.relu(x))
-    assert operators_of(checked(share_common, graph)) == ["relu", "relu"]
+    assert operators_of(checked(eliminate_common_subexpressions, graph)) == ["relu", "relu"]
 
 
 def test_what_no_output_needs_goes():
@@ -251,7 +251,7 @@ def test_known_powers_are_no_powers(exponent, operators):
     d = Draft()
     x = d.input(5, 3)
     base = x if isinstance(exponent, int) else d.exp(x)
-    found = operators_of(checked(know_powers, d.graph(d.pow(base, float(exponent)))))
+    found = operators_of(checked(reduce_strength, d.graph(d.pow(base, float(exponent)))))
     assert found[-len(operators) :] == operators
     assert "pow" not in found
 
@@ -261,13 +261,13 @@ def test_other_powers_stay():
     x = d.input(5, 3)
     for exponent in (d.constant([2.0, 3.0, 2.0]), d.constant(1.7), d.input(3)):
         graph = d.graph(d.pow(d.exp(x), exponent))
-        assert know_powers(graph) is graph
+        assert reduce_strength(graph) is graph
 
 
 def test_a_square_that_is_stretched_stays():
     d = Draft()
     graph = d.graph(d.pow(d.input(3), d.constant([[2.0]])))
-    assert know_powers(graph) is graph
+    assert reduce_strength(graph) is graph
 
 
 # Reductions of what is stretched

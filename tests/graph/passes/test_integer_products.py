@@ -8,7 +8,7 @@ import pytest
 from autosched.executor.compile_graph import compile_graph
 from autosched.graph.interpret import interpret
 from autosched.graph.passes import run_passes
-from autosched.graph.passes.quantisation.integer_products import multiply_integers
+from autosched.graph.passes.quantisation.integer_products import use_integer_products
 from tests.graph.drafts import Draft, checked, operators_of
 
 RNG = np.random.default_rng(3)
@@ -37,7 +37,7 @@ def test_convolutions(groups, biased, zeros):
     x = quantised_input(d, 1, 6, 5, 7)
     w = dequantised(d, bytes_of(d, 4, 6 // groups, 3, 1), RNG.uniform(0.01, 0.1, 4), zeros, axis=0)
     y = d.conv(x, w, *([d.random(4)] if biased else []), pads=((1, 0), (0, 1)), groups=groups, strides=(2, 1))
-    after = checked(multiply_integers, d.graph(y), 1e-5)
+    after = checked(use_integer_products, d.graph(y), 1e-5)
     assert operators_of(after).count("conv_integer") == 1
     (sums,) = (node for node in after.nodes if node.operator == "conv_integer")
     assert (sums.inputs[3] is None) == (zeros is None or not any(zeros))
@@ -56,7 +56,7 @@ def test_matrix_products(operator, told, shape, axis, by_channel):
     scale = RNG.uniform(0.01, 0.1, 5) if by_channel else 0.07
     w = dequantised(d, bytes_of(d, *shape), scale, axis=axis)
     y = d.add_node(operator, quantised_input(d, 3, 7), w, *([] if operator == "matmul" else [d.random(5)]), **told)
-    after = checked(multiply_integers, d.graph(y), 1e-5)
+    after = checked(use_integer_products, d.graph(y), 1e-5)
     assert "matmul_integer" in operators_of(after)
     assert "dequantize" not in operators_of(after)
 
@@ -64,7 +64,7 @@ def test_matrix_products(operator, told, shape, axis, by_channel):
 def test_two_activations():
     d = Draft()
     y = d.matmul(quantised_input(d, 2, 3, 4, 5), quantised_input(d, 2, 1, 5, 6, dtype="int8", zero=-4))
-    assert "matmul_integer" in operators_of(checked(multiply_integers, d.graph(y), 1e-5))
+    assert "matmul_integer" in operators_of(checked(use_integer_products, d.graph(y), 1e-5))
 
 
 def test_what_stays_a_product_of_floats():
@@ -75,7 +75,7 @@ def test_what_stays_a_product_of_floats():
     deep = d.matmul(quantised_input(d, 1, 40000), dequantised(d, bytes_of(d, 40000, 1), 0.1))  # may wrap around
     whole = dequantised(d, bytes_of(d, 7, 5), 0.1)
     graph = d.graph(d.matmul(x, by_rows), d.matmul(x, wide), d.matmul(floats, whole), deep)
-    assert multiply_integers(graph) is graph
+    assert use_integer_products(graph) is graph
 
 
 def test_a_quantised_layer_is_one_kernel():

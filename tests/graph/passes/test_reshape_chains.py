@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from autosched.graph.passes.layout.merge_reshapes import merge_layouts
+from autosched.graph.passes.layout.merge_reshapes import merge_reshapes
 from tests.graph.drafts import Draft, checked
 
 R, T = "reshape", "transpose"
@@ -23,7 +23,7 @@ def after(shape, *steps):
     y = d.input(*shape)
     for operator, what in steps:
         y = d.reshape(y, shape=what) if operator == R else d.transpose(y, perm=what)
-    return layouts(checked(merge_layouts, d.graph(d.exp(y))))
+    return layouts(checked(merge_reshapes, d.graph(d.exp(y))))
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_any_chain_is_the_same_movement(seed):
         rank = len(d.values[moved[-1]].shape)
         turned = d.transpose(moved[-1], perm=tuple(drawn.sample(range(rank), rank)))
         moved.append(drawn.choice([turned, d.reshape(moved[-1], shape=factors(36))]))
-    checked(merge_layouts, d.graph(d.exp(moved[-1]), d.neg(moved[3])))
+    checked(merge_reshapes, d.graph(d.exp(moved[-1]), d.neg(moved[3])))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import autosched as at
-from autosched.graph.fusion.node_properties import works_by_entries
+from autosched.graph.fusion.node_properties import is_batchwise
 from autosched.graph.fusion.partition import GENERIC, partition
 from autosched.graph.graph import Graph
 from autosched.graph.interpret import interpret
@@ -18,7 +18,7 @@ from autosched.graph.passes.split_batches import split_batches
 from autosched.graph.steps import Alias, Group, Join
 from tests.graph.drafts import Draft, checked, operators_of, some_inputs
 
-LITTLE = replace(GENERIC, begin_cycles=1.0)  # so that small images are worth a part
+LITTLE = replace(GENERIC, call_cycles=1.0)  # so that small images are worth a part
 IMAGE = 8 * 6 * 5 * 4  # bytes of an image of eight channels
 
 
@@ -78,11 +78,11 @@ def test_what_reads_other_images_is_not_split() -> None:
     d = Draft()
     x = d.input(4, 6)
     turned = d.graph(d.transpose(x, perm=(1, 0)), d.softmax(x, axis=0), d.flip(x, axes=(0,)), d.reshape(x, shape=(24,)))
-    assert not any(works_by_entries(node, turned, 4) for node in turned.nodes)
+    assert not any(is_batchwise(node, turned, 4) for node in turned.nodes)
     d = Draft()
     x = d.input(4, 6)
     scaled = d.graph(d.mul(x, d.random(4, 1)), d.mul(x, d.random(1, 6)), d.softmax(x, axis=1), d.add(x, d.input(1, 6)))
-    assert [works_by_entries(node, scaled, 4) for node in scaled.nodes] == [False, True, True, True]
+    assert [is_batchwise(node, scaled, 4) for node in scaled.nodes] == [False, True, True, True]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -10,7 +10,7 @@ from autosched.graph.fusion.partition import partition
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
 from autosched.graph.operators import results_of
-from autosched.graph.passes.layout.weight_layout import turn_weights
+from autosched.graph.passes.layout.weight_layout import transform_weight_layouts
 from autosched.graph.steps import Group
 from autosched.target import parse_target
 
@@ -39,8 +39,8 @@ def network(operator: str, shape: tuple[int, ...], attributes: dict[str, object]
 @pytest.mark.parametrize(("operator", "shape", "attributes"), CASES)
 def test_channels_are_last_and_results_the_same(operator, shape, attributes):
     graph = network(operator, shape, attributes)
-    turned = turn_weights(graph)
-    assert turn_weights(turned) is turned
+    turned = transform_weight_layouts(graph)
+    assert transform_weight_layouts(turned) is turned
     [stored] = turned.constants.values()
     assert stored.shape[-1] == shape[0 if operator == "conv_transpose" else 1]
     given = {"x": np.random.default_rng(1).normal(size=graph.values["x"].shape).astype("float32")}
@@ -50,7 +50,7 @@ def test_channels_are_last_and_results_the_same(operator, shape, attributes):
 @pytest.mark.parametrize(("operator", "shape", "attributes"), CASES)
 @pytest.mark.parametrize("target", ["cuda", "opencl"])
 def test_the_reader_takes_the_turning_in(operator, shape, attributes, target):
-    turned = turn_weights(network(operator, shape, attributes))
+    turned = transform_weight_layouts(network(operator, shape, attributes))
     [group] = (s for s in partition(turned, rates_of(parse_target(target), 1)) if isinstance(s, Group))
     assert [node.operator for node in group.nodes] == ["transpose", operator]
 
@@ -58,6 +58,6 @@ def test_the_reader_takes_the_turning_in(operator, shape, attributes, target):
 @pytest.mark.parametrize(("operator", "shape", "attributes"), UNTURNED)
 def test_what_stays(operator, shape, attributes):
     graph = network(operator, shape, attributes)
-    assert turn_weights(graph) is graph
+    assert transform_weight_layouts(graph) is graph
     first = network("conv", (4, 6, 3, 3), {}, last=False)
-    assert turn_weights(first) is first
+    assert transform_weight_layouts(first) is first

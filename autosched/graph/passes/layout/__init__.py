@@ -1,1 +1,1 @@
-"""Passes over how values are stored: channels last, reshapes and transposes, slices, layouts of weights."""
+"""Layout passes: channels last, merging of reshapes and transposes, slices as views, layouts of weights."""

@@ -1,10 +1,10 @@
-"""Parts of parts of a value are parts of the value itself, and what lies together is taken first.
+"""Slice canonicalisation: slices of slices become slices of the value itself, those of contiguous elements first.
 
     split(flip(slice(x)))  ->  slice(x), one for each part
     x[3:4, :, 5:9]         ->  x[3:4][:, :, 5:9]
 
-A part whose elements lie behind each other is a view, which costs nothing. And the readers of such views are equal
-kernels: the steps of a recurrent network, which differ in the row that they read, share a kernel and its weights.
+A contiguous slice is a view, which costs nothing. And the readers of such views are equal kernels: the steps of a
+recurrent network, which differ in the row that they read, share a kernel and its weights.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from autosched.graph.operators.index_maps import axes_of, axis_of, slice_ranges
 from autosched.graph.passes.rewrite import Change, made_by, new_name, rewrite
 
 _TAKES = ("slice", "split", "flip")
-_Ranges = tuple[range, ...]  # of each dimension the places that are taken, in order
+_Ranges = tuple[range, ...]  # for each axis, the indices that a slice selects
 
 
-def compose_parts(graph: Graph) -> Graph:
-    """Slices of what they are parts of in the end, rows that lie together first."""
+def canonicalise_slices(graph: Graph) -> Graph:
+    """Replace chains of slices, splits and flips by one or two slices of the value, the contiguous one first."""
     return rewrite(graph, _composed)
 
 
@@ -49,7 +49,7 @@ def _composed(graph: Graph, node: Node) -> Change | None:
 
 
 def _ranges(graph: Graph, node: Node, made: str) -> _Ranges:
-    """What one node takes of its operand for its result `made`."""
+    """Return the indices of its operand that a node selects for its result `made`."""
     shape, attributes = graph.values[node.used[0]].shape, node.attributes
     if node.operator == "slice":
         told = [attributes.get(word) for word in ("starts", "stops", "axes", "steps")]
@@ -77,7 +77,7 @@ def _of_range(outer: range, inner: range) -> range:
 
 
 def _together_first(shape: Shape, taken: _Ranges) -> list[_Ranges]:
-    """The slices that take this, one or two, the first of which is of elements that lie together."""
+    """Return one or two slices that select `taken` together; the first of two is contiguous."""
     count = 0
     while count < len(shape) and taken[count].step == 1:
         count += 1
@@ -105,7 +105,7 @@ def _slice(graph: Graph, node: Node, source: str, made: str, taken: _Ranges) -> 
 
 
 def _attributes(shape: Shape, taken: _Ranges) -> dict[str, Attribute]:
-    """A slice's. A stop before the first element is written so that it does not count from the end."""
+    """Return the attributes of a slice; a stop before the first element becomes one below -size, not -1."""
     axes = [d for d, size in enumerate(shape) if taken[d] != range(size)] or [0]
     found: dict[str, Attribute] = {
         "starts": tuple(taken[d].start for d in axes),

@@ -1,8 +1,8 @@
-"""Nodes on images [N, C, ...] as nodes on the same images with their channels last, [N, ..., C].
+"""Channels-last variants of nodes: the same node on images [N, ..., C] instead of [N, C, ...].
 
-Operators on images have an attribute for that. Others go by dimensions, whose numbers change: those that work element
-by element, join, cut, pad, resize or reduce. A transpose that puts the channels last is none at all then. Where
-channels are taken apart, to be shuffled, several dimensions after the batch are channels, [N, G, C / G, ...].
+Operators on images have an attribute for that. Elementwise operators, concatenations, slices, pads, resizes and
+reductions get other axes. A transpose that moves the channels last becomes the identity. Where channels are split, to
+be shuffled, several axes after the batch are channels, [N, G, C / G, ...].
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ChannelsLast:
-    """`node`: what computes the same on images with their channels last, called as the node that it stands for.
+    """A node's variant on channels-last images, with the names of the original's results.
 
-    `operands`: the places among its inputs of such images; those of fewer dimensions are stretched to `rank`.
-    `results`: whether its results are such images too, with so many dimensions of channels. What else it reads and
-    makes is as it was.
+    `operands`: the positions of channels-last images among its inputs; those of fewer axes are broadcast to `rank`.
+    `results`: whether its results are channels-last images, with `channels` axes of channels. Other operands and
+    results keep their layout.
     """
 
     node: Node
@@ -38,26 +38,26 @@ class ChannelsLast:
 
 
 def to_last(rank: int, channels: int = 1) -> Shape:
-    """The permutation from [N, C, ...] to [N, ..., C], for so many dimensions of channels."""
+    """Return the permutation from [N, C, ...] to [N, ..., C] for `channels` axes of channels."""
     return (0, *range(channels + 1, rank), *range(1, channels + 1))
 
 
 def to_first(rank: int, channels: int = 1) -> Shape:
-    """The permutation from [N, ..., C] to [N, C, ...]."""
+    """Return the permutation from [N, ..., C] to [N, C, ...]."""
     return (0, *range(rank - channels, rank), *range(1, rank - channels))
 
 
 def in_last_order(items: Sequence[T]) -> tuple[T, ...]:
-    """What belongs to the dimensions of [N, C, ...], for those of [N, ..., C]."""
+    """Permute one item per axis of [N, C, ...] to the axes of [N, ..., C]."""
     return tuple(items[d] for d in to_last(len(items)))
 
 
 def with_channels_last(graph: Graph, node: Node, channels: int = 1) -> ChannelsLast | None:
-    """None where the node does not take such images, or has no images. `channels`: dimensions of its first operand."""
+    """Return the channels-last variant of a node, or None. `channels`: axes of channels of its first operand."""
     if node.inputs[:1] == (None,) or not node.inputs:
         return None
     if channels > 1 or node.operator == "reshape":
-        moving = _MOVING.get(node.operator)
+        moving = _SHUFFLES.get(node.operator)
         found = moving(graph, node, channels) if moving is not None else None
         if found is not None or channels > 1:
             return found
@@ -67,12 +67,12 @@ def with_channels_last(graph: Graph, node: Node, channels: int = 1) -> ChannelsL
 
 
 def into_last(node: Node, rank: int) -> ChannelsLast:
-    """A transpose that puts the channels last: the operand with its channels last is the result."""
+    """Return the variant of a transpose to channels last: its result is the channels-last operand."""
     return ChannelsLast(replace(node, operator="identity", attributes={}), rank, results=False)
 
 
 def out_of_last(node: Node, rank: int) -> ChannelsLast:
-    """A transpose that puts the channels first: the operand is the result with its channels last."""
+    """Return the variant of a transpose to channels first: its operand is the channels-last result."""
     return ChannelsLast(replace(node, operator="identity", attributes={}), rank, operands=())
 
 
@@ -81,12 +81,12 @@ _CHANNELS_LAST = "channels_last"
 
 @cache
 def _parameters(operator: str) -> Mapping[str, Any]:
-    """The default of each attribute that an operator has."""
+    """Return the default of each attribute of an operator."""
     return {p.name: p.default for p in inspect.signature(operators()[operator]).parameters.values()}
 
 
-def _told(node: Node, name: str) -> Any:
-    """An attribute, or its default."""
+def _attribute(node: Node, name: str) -> Any:
+    """Return an attribute of a node, or its default."""
     return node.attributes.get(name, _parameters(node.operator)[name])
 
 
@@ -94,19 +94,19 @@ def _rank(graph: Graph, node: Node) -> int:
     return len(graph.values[node.used[0]].shape)
 
 
-def _place(axis: int, rank: int) -> int:
-    """Where a dimension of [N, C, ...] is in [N, ..., C]."""
+def _last_axis(axis: int, rank: int) -> int:
+    """Return the axis in [N, ..., C] of an axis of [N, C, ...]."""
     return to_last(rank).index(axis % rank)
 
 
-def _turned(node: Node, **attributes: Attribute) -> Node:
+def _with_attributes(node: Node, **attributes: Attribute) -> Node:
     return replace(node, attributes={**node.attributes, **attributes})
 
 
 def _by_attribute(graph: Graph, node: Node) -> ChannelsLast | None:
     rank = _rank(graph, node)
-    is_so = _told(node, _CHANNELS_LAST) or rank < 3
-    return None if is_so else ChannelsLast(_turned(node, channels_last=True), rank)
+    is_so = _attribute(node, _CHANNELS_LAST) or rank < 3
+    return None if is_so else ChannelsLast(_with_attributes(node, channels_last=True), rank)
 
 
 def _unary(graph: Graph, node: Node) -> ChannelsLast:
@@ -120,7 +120,7 @@ def _broadcasting(graph: Graph, node: Node) -> ChannelsLast:
 
 def _along_axis(graph: Graph, node: Node) -> ChannelsLast:
     rank = _rank(graph, node)
-    return ChannelsLast(_turned(node, axis=_place(_told(node, "axis"), rank)), rank)
+    return ChannelsLast(_with_attributes(node, axis=_last_axis(_attribute(node, "axis"), rank)), rank)
 
 
 def _joining(graph: Graph, node: Node) -> ChannelsLast:
@@ -128,30 +128,30 @@ def _joining(graph: Graph, node: Node) -> ChannelsLast:
 
 
 def _along_axes(graph: Graph, node: Node) -> ChannelsLast:
-    rank, axes = _rank(graph, node), _told(node, "axes")
-    named = range(len(_told(node, "starts"))) if axes is None else axes
-    return ChannelsLast(_turned(node, axes=tuple(_place(axis, rank) for axis in named)), rank)
+    rank, axes = _rank(graph, node), _attribute(node, "axes")
+    named = range(len(_attribute(node, "starts"))) if axes is None else axes
+    return ChannelsLast(_with_attributes(node, axes=tuple(_last_axis(axis, rank) for axis in named)), rank)
 
 
 def _by_dimension(graph: Graph, node: Node) -> ChannelsLast | None:
-    """Attributes that have an entry for each dimension of operand and result."""
+    """Permute the attributes with an entry per axis."""
     rank = _rank(graph, node)
     lists = {name: node.attributes.get(name) for name in _LISTS[node.operator]}
     turned = {name: in_last_order(what) for name, what in lists.items() if isinstance(what, tuple)}
     if any(len(what) != rank for what in turned.values()):
-        return None  # an operand of fewer dimensions is stretched
-    return ChannelsLast(_turned(node, **turned), rank)
+        return None  # an operand of fewer axes is broadcast
+    return ChannelsLast(_with_attributes(node, **turned), rank)
 
 
 def _reducing(graph: Graph, node: Node) -> ChannelsLast | None:
-    """Dimensions that go leave an image, or what is the same in either order."""
+    """Reductions whose result is an image, or equal in both layouts."""
     rank = _rank(graph, node)
     word = "axes" if "axes" in _parameters(node.operator) else "axis"
-    said = _told(node, word)
+    said = _attribute(node, word)
     over = {axis % rank for axis in (range(rank) if said is None else said if isinstance(said, tuple) else (said,))}
-    places = tuple(sorted(_place(axis, rank) for axis in over))
-    form = ChannelsLast(_turned(node, **{word: places if word == "axes" else places[0]}), rank)
-    if _told(node, "keepdims"):
+    places = tuple(sorted(_last_axis(axis, rank) for axis in over))
+    form = ChannelsLast(_with_attributes(node, **{word: places if word == "axes" else places[0]}), rank)
+    if _attribute(node, "keepdims"):
         return form
     kept, in_order = ([d for d in dims if d not in over] for dims in (range(rank), to_last(rank)))
     if kept == in_order:
@@ -160,15 +160,15 @@ def _reducing(graph: Graph, node: Node) -> ChannelsLast | None:
 
 
 def _reshaping(graph: Graph, node: Node) -> ChannelsLast | None:
-    """What takes dimensions other than batch and channels apart, or puts them together."""
+    """Reshapes that split or merge other axes than batch and channels."""
     given, made = graph.values[node.used[0]].shape, graph.values[node.outputs[0]].shape
     if min(len(given), len(made)) < 3 or given[:2] != made[:2]:
         return None
-    return ChannelsLast(_turned(node, shape=in_last_order(made)), len(given))
+    return ChannelsLast(_with_attributes(node, shape=in_last_order(made)), len(given))
 
 
 def _transposing(graph: Graph, node: Node) -> ChannelsLast | None:
-    """Of images of one dimension either permutation is the other too: `assign_layouts` tells which is meant."""
+    """Transposes between the layouts. For images of one axis both are the same: `assign_layouts` decides which."""
     rank, perm = _rank(graph, node), permutation(node)
     if perm == to_last(rank):
         return into_last(node, rank)
@@ -176,27 +176,29 @@ def _transposing(graph: Graph, node: Node) -> ChannelsLast | None:
 
 
 def _regrouping(graph: Graph, node: Node, channels: int) -> ChannelsLast | None:
-    """Channels are taken apart, or put together."""
+    """Reshapes that split or merge channels."""
     given, made = graph.values[node.used[0]].shape, graph.values[node.outputs[0]].shape
     pixels = given[channels + 1 :]
     count = len(made) - 1 - len(pixels)
     if not pixels or count < 1 or made != (given[0], *made[1 : count + 1], *pixels):
         return None
     shape = (made[0], *pixels, *made[1 : count + 1])
-    return ChannelsLast(_turned(node, shape=shape), len(given), channels=count)
+    return ChannelsLast(_with_attributes(node, shape=shape), len(given), channels=count)
 
 
 def _shuffling(graph: Graph, node: Node, channels: int) -> ChannelsLast | None:
-    """Dimensions of channels change places."""
+    """Transposes of the axes of channels."""
     perm, rank = permutation(node), _rank(graph, node)
     if any((place != axis) for axis, place in enumerate(perm) if not 1 <= axis <= channels):
         return None
     order = to_last(rank, channels)
-    return ChannelsLast(_turned(node, perm=tuple(order.index(perm[d]) for d in order)), rank, channels=channels)
+    return ChannelsLast(
+        _with_attributes(node, perm=tuple(order.index(perm[d]) for d in order)), rank, channels=channels
+    )
 
 
-# What is done to several dimensions of channels.
-_MOVING: Mapping[str, Callable[[Graph, Node, int], ChannelsLast | None]] = {
+# Operators that are supported on several axes of channels.
+_SHUFFLES: Mapping[str, Callable[[Graph, Node, int], ChannelsLast | None]] = {
     "reshape": _regrouping,
     "transpose": _shuffling,
 }
@@ -211,7 +213,7 @@ _REDUCTIONS = (
     *("reduce_log_sum", "reduce_log_sum_exp", "reduce_sum_square", "reduce_any", "reduce_all", "argmax", "argmin"),
 )
 _ROWS = ("softmax", "log_softmax", "hardmax", "lp_normalize", "cumsum", "cumprod", "split", "quantize", "dequantize")
-# How an operator without the attribute goes by dimensions.
+# The variants of operators without the attribute `channels_last`.
 _RULES: Mapping[str, Callable[[Graph, Node], ChannelsLast | None]] = {
     **dict.fromkeys(UNARY, _unary),
     **dict.fromkeys((*BROADCASTING, "prelu"), _broadcasting),

@@ -1,4 +1,4 @@
-"""Reshapes and transposes of each other become one, or none."""
+"""Merging of reshapes and transposes, and their absorption into products."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from dataclasses import replace
 from typing import cast
 
 from autosched.graph.graph import Graph, Node
-from autosched.graph.passes.layout.reshape_chains import one_chain
+from autosched.graph.passes.layout.reshape_chains import canonicalise_chain
 from autosched.graph.passes.operator_properties import UNARY
 from autosched.graph.passes.remove_identities import drop_identity
 from autosched.graph.passes.rewrite import Change, made_by, new_name, read_once, rewrite
 
 
-def merge_layouts(graph: Graph) -> Graph:
-    """Composes reshapes and transposes, cancels those around elementwise nodes, and takes transposed weights as the
-    products with them do."""
-    return rewrite(graph, drop_identity, one_chain, _cancel_around, _linear_instead)
+def merge_reshapes(graph: Graph) -> Graph:
+    """Compose reshapes and transposes, cancel those around elementwise nodes, and replace products with transposed
+    weights by `linear`."""
+    return rewrite(graph, drop_identity, canonicalise_chain, _cancel_around, _to_linear)
 
 
 def permutation(node: Node) -> tuple[int, ...]:
-    """Where each dimension of a transpose's result comes from."""
+    """Return the `perm` of a transpose: for each axis of the result, that of the operand."""
     return cast("tuple[int, ...]", node.attributes["perm"])
 
 
 def composed(first: tuple[int, ...], then: tuple[int, ...]) -> tuple[int, ...]:
-    """The permutation of transposing by `first`, then by `then`."""
+    """Return the permutation of transposing by `first`, then by `then`."""
     return tuple(first[axis] for axis in then)
 
 
 def _cancel_around(graph: Graph, node: Node) -> Change | None:
-    """f(x), where x is reshaped or transposed, goes through elementwise f, and is put back."""
+    """Cancel a reshape or transpose with its inverse after elementwise nodes."""
     if node.operator not in ("reshape", "transpose"):
         return None
     between: list[Node] = []
@@ -56,8 +56,8 @@ def _undoes(graph: Graph, before: Node, after: Node) -> bool:
     return graph.values[before.used[0]].shape == graph.values[after.outputs[0]].shape
 
 
-def _linear_instead(graph: Graph, node: Node) -> Change | None:
-    """linear(x, w, b) for x @ w.T + b that is written as matmul of a transpose, or as gemm."""
+def _to_linear(graph: Graph, node: Node) -> Change | None:
+    """Replace x @ w.T + b, a matmul of a transpose or a gemm, by linear(x, w, b)."""
     if node.operator == "matmul":
         turned = made_by(graph, node.inputs[1], "transpose")
         is_flat = all(len(graph.values[name].shape) >= 2 for name in node.used)

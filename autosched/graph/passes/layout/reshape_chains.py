@@ -1,11 +1,10 @@
-"""A chain of reshapes and transposes is one of each at most: dimensions are taken apart, moved, and put together.
+"""Canonical form of a chain of reshapes and transposes: a reshape, a transpose and a reshape at most.
 
     [N, C, H, W] -reshape-> [N, C, H W] -transpose-> [N, H W, C]
     [N, C, H, W] -transpose-> [N, H, W, C] -reshape-> [N, H W, C]        the same
 
-so that what moves is a permutation, without a division in any index, next to what it reads, and the last reshape costs
-nothing. Every dimension of the result is written as digits of an element's place in the source: (step, size) is the
-digit place // step % size.
+The movement is then a permutation, whose indices have no divisions, and the last reshape is a view. Each axis of the
+result is written as digits of an element's offset in the source: (step, size) is the digit offset // step % size.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from autosched.graph.graph import Graph, Node, Shape
 from autosched.graph.passes.rewrite import Change, made_by, new_name
 
 _Digit = tuple[int, int]
-_SAYS = {"reshape": "shape", "transpose": "perm"}  # the attribute that says what becomes of the dimensions
+_ATTRIBUTE = {"reshape": "shape", "transpose": "perm"}
 
 
-def one_chain(graph: Graph, node: Node) -> Change | None:
-    """The node, and those before it that it goes on with, as a reshape, a transpose and a reshape, where needed."""
-    steps = [node] if node.operator in _SAYS else []
-    while steps and (before := made_by(graph, steps[0].inputs[0], *_SAYS)) is not None:
+def canonicalise_chain(graph: Graph, node: Node) -> Change | None:
+    """Replace a chain of reshapes and transposes that ends at a node by its canonical form."""
+    steps = [node] if node.operator in _ATTRIBUTE else []
+    while steps and (before := made_by(graph, steps[0].inputs[0], *_ATTRIBUTE)) is not None:
         steps.insert(0, before)
-    for first in range(len(steps)):  # what a reshape cannot take apart is not gone back beyond
+    for first in range(len(steps)):  # the longest chain that digits can express
         chain = steps[first:]
         source, shape = graph.values[chain[0].used[0]], graph.values[node.outputs[0]].shape
         digits = _digits(graph, source.shape, chain)
         if digits is not None:
             wanted = _steps(source.shape, shape, digits)
-            is_so = [(step.operator, step.attributes[_SAYS[step.operator]]) for step in chain] == wanted
+            is_so = [(step.operator, step.attributes[_ATTRIBUTE[step.operator]]) for step in chain] == wanted
             return None if is_so else _made(graph, node, source.name, wanted)
     return None
 
@@ -43,19 +42,19 @@ def _made(graph: Graph, node: Node, name: str, steps: Sequence[tuple[str, Shape]
     nodes = list[Node]()
     for n, (operator, what) in enumerate(steps):
         made = node.outputs[0] if n == len(steps) - 1 else new_name(graph, node, ("apart", "moved")[n])
-        told = {_SAYS[operator]: what}
+        told = {_ATTRIBUTE[operator]: what}
         nodes.append(replace(node, operator=operator, inputs=(name,), outputs=(made,), attributes=told))
         name = made
     return Change(tuple(nodes))
 
 
 def _digits(graph: Graph, shape: Shape, chain: Sequence[Node]) -> list[list[_Digit]] | None:
-    """Of each dimension of the result; None where a dimension would start within a digit that cannot be divided so."""
+    """Return the digits of each axis of the result; None if an axis begins within a digit that does not divide."""
     found = [[(math.prod(shape[d + 1 :]), size)] if size > 1 else [] for d, size in enumerate(shape)]
     for node, after in zip(chain, (*chain[1:], None), strict=True):
         if node.operator == "transpose":
             found = [found[d] for d in cast("Shape", node.attributes["perm"])]
-        elif after is None or after.operator == "transpose":  # of reshapes in a row the last says all
+        elif after is None or after.operator == "transpose":  # the last of several reshapes determines the shape
             regrouped = _regrouped([digit for dim in found for digit in dim], graph.values[node.outputs[0]].shape)
             if regrouped is None:
                 return None
@@ -82,7 +81,7 @@ def _regrouped(digits: list[_Digit], shape: Shape) -> list[list[_Digit]] | None:
 
 
 def _joined(dim: Sequence[_Digit], starts: AbstractSet[int]) -> list[_Digit]:
-    """Neighbours that are one digit of a dimension of the source; `starts`: the steps along its dimensions."""
+    """Merge neighbouring digits that belong to one axis of the source; `starts`: the strides of its axes."""
     found: list[_Digit] = []
     for step, size in dim:
         if found and found[-1][0] == step * size and step * size not in starts:
@@ -92,7 +91,7 @@ def _joined(dim: Sequence[_Digit], starts: AbstractSet[int]) -> list[_Digit]:
 
 
 def _steps(source: Shape, shape: Shape, digits: Sequence[Sequence[_Digit]]) -> list[tuple[str, Shape]]:
-    """What leads from the shape `source` to `shape`, as operators and attributes."""
+    """Return the canonical chain from the shape `source` to `shape`, as operators and their attributes."""
     flat = [digit for dim in digits for digit in dim]
     parts = sorted(flat, reverse=True)
     if parts == flat:
@@ -109,7 +108,7 @@ def _steps(source: Shape, shape: Shape, digits: Sequence[Sequence[_Digit]]) -> l
 def _slots(
     source: Shape, digits: Sequence[Sequence[_Digit]], flat: Sequence[_Digit], parts: Sequence[_Digit]
 ) -> tuple[list[_Digit | None], list[_Digit | None]]:
-    """The dimensions before and after the transpose; None is one of size 1, which are the source's or the result's."""
+    """Return the digits of the axes before and after the transpose; None is an axis of size 1."""
     ones = [size == 1 for size in source]
     is_whole = [size for size in source if size > 1] == [size for _, size in parts]
     slots = [digit for dim in digits for digit in (dim or (None,))]

@@ -1,9 +1,9 @@
-"""Parts of a value that are whole heads are heads of a view, for the products of a GPU.
+"""Slices of whole attention heads as slices of a view with an axis of heads, for tensor-core products of a GPU.
 
     reshape(x[..., 768:1536], [..., 12, 64])  ->  reshape(x, [..., 36, 64])[..., 12:24, :]
 
-So an operand ends where a head does. One that is a part of a longer dimension has more behind it, which instructions
-for products of matrices may not see: attention of BERT was six kernels where it is one.
+The operand then ends where a head ends. Matrix instructions cannot read an operand that is a part of a longer axis:
+without this pass, attention of BERT is six kernels instead of one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from autosched.graph.passes.rewrite import Change, made_by, new_name, read_once,
 
 
 def view_heads(graph: Graph) -> Graph:
-    """Slices of views instead of reshapes of slices, where what is sliced is taken apart."""
+    """Replace reshapes that split the axis of a slice by slices of a reshape."""
     return rewrite(graph, _heads_of_view)
 
 
 def _heads_of_view(graph: Graph, node: Node) -> Change | None:
-    """A reshape that takes a slice apart along the sliced dimension, into pieces of which the slice is some."""
+    """Replace a reshape that splits the sliced axis into heads, if the slice begins and ends at heads."""
     part = made_by(graph, node.inputs[0], "slice") if node.operator == "reshape" else None
     if part is None or not read_once(graph, part.outputs[0]):
         return None

@@ -1,7 +1,7 @@
-"""Parts of a value as slices of views, one for each: a kernel that reads several then has an operand for each.
+"""Slices of views: each slice of a value reads a view of its own, so that a kernel has an operand for each slice.
 
-It may bring each operand into another order, as products do. Attention that read its queries, keys and values as one
-operand could not, and took 1.4 times as long.
+The kernel can then pack each operand differently, as products do. Attention that read its queries, keys and values as
+one operand could not, and took 1.4 times as long.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from autosched.graph.operators.index_maps import axis_of
 from autosched.graph.passes.rewrite import Change, new_name, rewrite
 
 
-def view_parts(graph: Graph) -> Graph:
-    """Slices of views instead of `split`, and of what several slices read."""
+def view_slices(graph: Graph) -> Graph:
+    """Replace `split`, and slices of one value, by slices of views."""
     return rewrite(graph, _slices_of_views, _slice_of_view)
 
 
@@ -42,7 +42,7 @@ def _slice_of_view(graph: Graph, node: Node) -> Change | None:
 
 
 def _viewed(graph: Graph, node: Node) -> list[Node]:
-    """The slice, and the view that it is of."""
+    """Return the view and the slice of the view."""
     whole = new_name(graph, node, "whole")
     view = Node("reshape", node.inputs, (whole,), {"shape": graph.values[node.used[0]].shape}, node.origin)
     return [view, replace(node, inputs=(whole,))]

@@ -1,10 +1,10 @@
-"""Constant weights of convolutions lie as products of a GPU read them: with the channels last, as in images.
+"""Weight layout transform: constant weights of convolutions are stored as GPU products read them, channels last.
 
     conv(x, w[co, ci, taps])            ->  conv(x, transpose(w'[co, taps, ci]))
     conv_transpose(x, w[ci, co, taps])  ->  conv_transpose(x, transpose(w'[co, taps, ci]))
 
-The sum over taps and channels is the depth of a product, whose steps lie in one piece then. Else a kernel turns the
-weights around in every call. The transposition is an index in the reader.
+Taps and channels are the reduction axis of a matrix product, which is then contiguous. Otherwise a kernel would
+transpose the weights in every call. The transposition that remains becomes an index in the reader.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from dataclasses import replace
 
 import numpy as np
 
-from autosched.graph.fusion.node_properties import operand_facts
+from autosched.graph.fusion.node_properties import access_of
 from autosched.graph.graph import Graph, Node
 from autosched.graph.passes.rewrite import Change, new_name, rewrite
 
-# Of each operator the places of the channels that are added up, and of those that are made, in its weights.
+# For each operator, the axes of its weights that are the input channels and the output channels.
 CHANNELS: Mapping[str, tuple[int, int]] = {"conv": (1, 0), "conv_integer": (1, 0), "conv_transpose": (0, 1)}
 
 
-def turn_weights(graph: Graph) -> Graph:
-    """Weights with the channels that are added up last, for convolutions of images whose channels are last."""
+def transform_weight_layouts(graph: Graph) -> Graph:
+    """Store the weights of channels-last convolutions with their input channels last."""
     return rewrite(graph, _turned)
 
 
 def _turned(graph: Graph, node: Node) -> Change | None:
-    """A convolution of several taps and channels whose weights are a constant that lies as it came, read at places that
-    are axes: other places the partition does not take in."""
+    """Transform a convolution of several taps and channels with constant weights that are indexed by axes alone; for
+    others the partition would not inline the transposition."""
     name = node.inputs[1] if node.operator in CHANNELS else None
     array = graph.constants.get(name or "")
     if array is None or not node.attributes.get("channels_last"):
         return None
     added, made = CHANNELS[node.operator]
     order = (made, *range(2, array.ndim), added)
-    is_plain = operand_facts(node, graph, name or "").is_plain
-    if array.shape[added] == 1 or math.prod(array.shape[2:]) == 1 or not is_plain:
+    is_axis_indexed = access_of(node, graph, name or "").is_axis_indexed
+    if array.shape[added] == 1 or math.prod(array.shape[2:]) == 1 or not is_axis_indexed:
         return None
     stored, seen = new_name(graph, node, "turned"), new_name(graph, node, "seen")
     back = tuple(order.index(n) for n in range(array.ndim))

@@ -24,7 +24,7 @@ from autosched.ir.dtype import DTYPES
 _FLOATS = ("float32", "float64")  # in which (q * scale) / scale is rounded to q
 
 
-def dequantize_late(graph: Graph) -> Graph:
+def dequantise_late(graph: Graph) -> Graph:
     """What moves dequantised numbers moves the bytes, and none are quantised again as they were."""
     return rewrite(graph, _same_again, _above_zero, _later)
 

@@ -44,7 +44,7 @@ class _IntegerProduct:
     inner: int = 0
 
 
-def multiply_integers(graph: Graph) -> Graph:
+def use_integer_products(graph: Graph) -> Graph:
     """Convolutions and matrix products of two dequantised operands on the integers."""
     return rewrite(graph, _instead)
 

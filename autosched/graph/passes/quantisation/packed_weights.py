@@ -47,7 +47,7 @@ class _Codes:
         return other.size == 1 or (self.shape == self.codes.shape and other.ndim <= self.codes.ndim)
 
 
-def keep_few_bits(graph: Graph) -> Graph:
+def pack_low_bit_weights(graph: Graph) -> Graph:
     """Products of few rows by constants that are made of codes of 4 or 8 bits."""
     return rewrite(graph, _instead) if sys.byteorder == "little" else graph
 
