@@ -10,7 +10,7 @@ from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
 from autosched.graph.operators import results_of
 from autosched.graph.passes import run_passes
-from autosched.graph.passes.quantisation.packed_weights import MOST_ROWS
+from autosched.graph.passes.quantisation.packed_weights import MAX_ROWS
 
 RNG = np.random.default_rng(5)
 
@@ -78,7 +78,7 @@ def test_products_of_few_rows_keep_weights_of_few_bits(rows, width, groups, grou
 
 
 @pytest.mark.parametrize(
-    ("rows", "group"), [(MOST_ROWS + 1, 32), (1, 12)], ids=["many rows", "groups of one word and a half"]
+    ("rows", "group"), [(MAX_ROWS + 1, 32), (1, 12)], ids=["many rows", "groups of one word and a half"]
 )
 def test_others_are_computed_ahead(rows, group):
     after = check(product(rows, 150, 12, group))

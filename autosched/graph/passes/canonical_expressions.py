@@ -1,10 +1,10 @@
-"""Expressions of one value in a form that does not depend on how they were written.
+"""Canonical expressions of a value, equal for algebraically equal ways to write them, and their matching with patterns.
 
-    0.5 * x * (1 + erf(x / sqrt(2)))     (x * 0.5) * (erf(x * 0.7071) + 1)     the same form
+    0.5 * x * (1 + erf(x / sqrt(2)))     (x * 0.5) * (erf(x * 0.7071) + 1)     the same expression
 
-A sum is a constant and a multiple of each of its terms, a product powers of its factors, and everything else a call.
-Division, square roots, squares and negation are powers and multiples. Patterns are written with the operators of
-Python; ANY stands for a number that they leave open.
+A sum is a constant and multiples of terms, a product is powers of factors, and everything else is a call. Division,
+square roots, squares and negation are powers and multiples. Patterns are written with the operators of Python; ANY is
+an open number.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-ANY = math.nan  # arithmetic keeps it: ANY + 1 and ANY * 2 are open too
+ANY = math.nan  # arithmetic propagates it: ANY + 1 and ANY * 2 are open too
 
 
 class Form:
-    """What patterns are written with: +, -, *, / and ** of forms and numbers."""
+    """A canonical expression, built by +, -, *, / and ** of expressions and numbers."""
 
     def __add__(self, other: Form | float) -> Form:
         return plus(self, _form(other))
@@ -54,7 +54,7 @@ class Leaf(Form):
 
 @dataclass(frozen=True)
 class CallForm(Form):
-    """A function of one form, and the numbers that say which. `axes`: those of a reduction, () in a pattern: open."""
+    """A function of one expression with numbers as parameters. `axes`: of a reduction; () in a pattern is open."""
 
     function: str
     argument: Form
@@ -64,7 +64,7 @@ class CallForm(Form):
 
 @dataclass(frozen=True)
 class Product(Form):
-    """Factors to powers, without a constant factor, which is the sum's around it."""
+    """Factors to powers; a constant factor is in the `Sum` around the product."""
 
     factors: tuple[tuple[Form, float], ...]
 
@@ -81,8 +81,8 @@ def _form(value: Form | float) -> Form:
     return value if isinstance(value, Form) else Sum(float(value))
 
 
-def _gathered(pairs: Sequence[tuple[Form, float]]) -> tuple[tuple[Form, float], ...]:
-    """Equal forms once, with their numbers added up; what is left 0 times goes."""
+def _merge_equal(pairs: Sequence[tuple[Form, float]]) -> tuple[tuple[Form, float], ...]:
+    """Merge equal expressions, adding up their numbers, and drop those with 0."""
     total: dict[Form, float] = {}
     for form, count in pairs:
         total[form] = total.get(form, 0.0) + count
@@ -94,7 +94,7 @@ def _as_sum(form: Form) -> Sum:
 
 
 def _as_multiple(form: Form) -> tuple[float, tuple[tuple[Form, float], ...]]:
-    """(c, factors) of which the form is the product; a sum of several terms is a factor itself."""
+    """Return (c, factors) whose product is the expression; a sum of several terms is a factor itself."""
     if isinstance(form, Sum):
         if not form.terms:
             return form.constant, ()
@@ -105,7 +105,7 @@ def _as_multiple(form: Form) -> tuple[float, tuple[tuple[Form, float], ...]]:
 
 
 def _multiple(count: float, factors: tuple[tuple[Form, float], ...]) -> Form:
-    """The simplest form of a product."""
+    """Return the canonical expression of a product."""
     if not factors:
         return Sum(count)
     single = factors[0][0] if len(factors) == 1 and factors[0][1] == 1 else Product(factors)
@@ -116,7 +116,7 @@ def _multiple(count: float, factors: tuple[tuple[Form, float], ...]) -> Form:
 
 def plus(a: Form, b: Form) -> Form:
     x, y = _as_sum(a), _as_sum(b)
-    constant, terms = x.constant + y.constant, _gathered((*x.terms, *y.terms))
+    constant, terms = x.constant + y.constant, _merge_equal((*x.terms, *y.terms))
     if constant == 0 and len(terms) == 1 and terms[0][1] == 1:
         return terms[0][0]
     return Sum(constant, terms)
@@ -124,18 +124,18 @@ def plus(a: Form, b: Form) -> Form:
 
 def times(a: Form, b: Form) -> Form:
     (x, left), (y, right) = _as_multiple(a), _as_multiple(b)
-    return _multiple(x * y, _gathered((*left, *right)))
+    return _multiple(x * y, _merge_equal((*left, *right)))
 
 
 def power(base: Form, exponent: float) -> Form:
-    """Of several factors only whole powers go to each: sqrt(x ** 2) is not x."""
+    """Return base ** exponent; only integer exponents distribute over factors: sqrt(x ** 2) is not x."""
     count, factors = _as_multiple(base)
     if exponent == 0:
         return Sum(1.0)
     if not factors:
         return Sum(_power_of_number(count, exponent))
-    goes_in = exponent == int(exponent) or (count > 0 and len(factors) == 1 and factors[0][1] in (1.0, -1.0))
-    if not goes_in:
+    is_distributive = exponent == int(exponent) or (count > 0 and len(factors) == 1 and factors[0][1] in (1.0, -1.0))
+    if not is_distributive:
         return Product(((base, exponent),))
     return _multiple(_power_of_number(count, exponent), tuple((form, n * exponent) for form, n in factors))
 
@@ -149,43 +149,46 @@ def _power_of_number(count: float, exponent: float) -> float:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a pattern left open: the number for ANY, and the axes of its reductions."""
+class Bindings:
+    """The bindings of a pattern: the number for ANY, and the axes of its reductions."""
 
     number: float | None = None
     axes: tuple[int, ...] | None = None
 
 
-def match(pattern: Form, form: Form, tolerance: float, found: Found | None = None) -> Found | None:
-    """What `form` has where `pattern` is open, or None where they differ by more than rounded numbers."""
-    return next(_matches(pattern, form, tolerance, found or Found()), None)
+def match(pattern: Form, form: Form, tolerance: float, found: Bindings | None = None) -> Bindings | None:
+    """Return the bindings with which `form` matches `pattern`, None if there are none.
+
+    Numbers match within the relative `tolerance`.
+    """
+    return next(_matches(pattern, form, tolerance, found or Bindings()), None)
 
 
-def _matches(pattern: Form, form: Form, tolerance: float, found: Found) -> Iterator[Found]:
+def _matches(pattern: Form, form: Form, tolerance: float, found: Bindings) -> Iterator[Bindings]:
     match pattern, form:
         case Leaf(), Leaf():
             yield from [found] if pattern == form else []
         case CallForm(), CallForm() if (pattern.function, len(pattern.numbers)) == (form.function, len(form.numbers)):
             if found.axes is not None and form.axes != found.axes:
                 return
-            told = Found(found.number, form.axes or found.axes)
+            told = Bindings(found.number, form.axes or found.axes)
             for a, b in zip(pattern.numbers, form.numbers, strict=True):
-                if (told_next := _number(a, b, tolerance, told)) is None:
+                if (following := _number(a, b, tolerance, told)) is None:
                     return
-                told = told_next
+                told = following
             yield from _matches(pattern.argument, form.argument, tolerance, told)
         case Product(), Product():
             yield from _match_pairs(pattern.factors, form.factors, tolerance, found)
         case Sum(), Sum():
-            told_next = _number(pattern.constant, form.constant, tolerance, found)
-            if told_next is not None:
-                yield from _match_pairs(pattern.terms, form.terms, tolerance, told_next)
+            following = _number(pattern.constant, form.constant, tolerance, found)
+            if following is not None:
+                yield from _match_pairs(pattern.terms, form.terms, tolerance, following)
 
 
 def _match_pairs(
-    patterns: Sequence[tuple[Form, float]], forms: Sequence[tuple[Form, float]], tolerance: float, found: Found
-) -> Iterator[Found]:
-    """Each pattern with another of the forms, in any order."""
+    patterns: Sequence[tuple[Form, float]], forms: Sequence[tuple[Form, float]], tolerance: float, found: Bindings
+) -> Iterator[Bindings]:
+    """Match each pattern with another of the expressions, in any order."""
     if len(patterns) != len(forms):
         return
     if not patterns:
@@ -199,8 +202,8 @@ def _match_pairs(
                 yield from _match_pairs(others, [*forms[:n], *forms[n + 1 :]], tolerance, inner)
 
 
-def _number(pattern: float, number: float, tolerance: float, found: Found) -> Found | None:
+def _number(pattern: float, number: float, tolerance: float, found: Bindings) -> Bindings | None:
     if math.isnan(pattern):
         is_same = found.number is None or found.number == number
-        return Found(number, found.axes) if is_same and not math.isnan(number) else None
+        return Bindings(number, found.axes) if is_same and not math.isnan(number) else None
     return found if math.isclose(pattern, number, rel_tol=tolerance) else None

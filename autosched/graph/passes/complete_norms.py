@@ -1,4 +1,4 @@
-"""Norms with everything that belongs to them: scale and bias, and groups.
+"""Completion of norms: a scale and a bias that follow become operands of the norm, and group norms are recognised.
 
 add(mul(layer_norm(x), s), b)  =  layer_norm(x, s, b)
 reshape(instance_norm(reshape(x, [N, G, -1]), 1, 0), [N, C, ...])  =  group_norm(x, groups=G)
@@ -17,12 +17,12 @@ from autosched.graph.passes.rewrite import Change, made_by, new_name, read_once,
 
 
 def complete_norms(graph: Graph) -> Graph:
-    """Takes the scale and the bias that follow a norm into it, after group norms have been found."""
+    """Recognise group norms, then make the scale and the bias that follow a norm its operands."""
     return rewrite(graph, _group_norm, _with_scale_or_bias)
 
 
 def _group_norm(graph: Graph, node: Node) -> Change | None:
-    """Normalising groups as if they were instances."""
+    """Replace an instance norm of channels reshaped to groups by a group norm."""
     norm = made_by(graph, node.inputs[0], "instance_norm") if node.operator == "reshape" else None
     before = None if norm is None else made_by(graph, norm.inputs[0], "reshape")
     if norm is None or before is None or not all(read_once(graph, n.outputs[0]) for n in (before, norm)):
@@ -43,7 +43,7 @@ def _is_all(graph: Graph, name: str | None, value: float) -> bool:
 
 
 def _with_scale_or_bias(graph: Graph, node: Node) -> Change | None:
-    """mul is a scale where the norm has neither, add a bias where it has none."""
+    """Make a factor the scale of a norm without scale and bias, a summand the bias of one without a bias."""
     if node.operator not in ("mul", "add"):
         return None
     for place, name in enumerate(node.inputs):
@@ -56,7 +56,7 @@ def _with_scale_or_bias(graph: Graph, node: Node) -> Change | None:
         if not is_free or (made.shape, made.dtype) != (given.shape, given.dtype):
             continue
         if node.operator == "add" and norm.operator == "rms_norm":
-            continue  # it has no bias
+            continue  # rms_norm has no bias
         found = _as_parameter(graph, node, other, _OWN_SHAPES[norm.operator](made.shape, norm))
         if found is not None:
             parameter, constants = found
@@ -74,7 +74,7 @@ def _of_channels(shape: Shape, norm: Node) -> tuple[Shape, Shape]:
     return shape[1:2], (shape[1], *(1,) * (len(shape) - 2))
 
 
-# The shape of a norm's scale and bias, and how it is written to stretch to the result.
+# The shape of a norm's scale and bias, and the shape that broadcasts to the result.
 _OWN_SHAPES: Mapping[str, Callable[[Shape, Node], tuple[Shape, Shape]]] = {
     "layer_norm": _of_last_axes,
     "rms_norm": _of_last_axes,
@@ -85,7 +85,7 @@ _OWN_SHAPES: Mapping[str, Callable[[Shape, Node], tuple[Shape, Shape]]] = {
 def _as_parameter(
     graph: Graph, node: Node, name: str, shapes: tuple[Shape, Shape]
 ) -> tuple[str, dict[str, Array]] | None:
-    """A factor or summand as scale or bias, and the constant that has to be made for that."""
+    """Return the name of a factor or summand as scale or bias, with a new constant if it must be reshaped."""
     own, stretched = shapes
     value = graph.values[name]
     if value.shape == own and own == stretched:
@@ -95,14 +95,14 @@ def _as_parameter(
         return None
     try:
         whole = np.broadcast_to(array.reshape(_without_ones(array.shape, len(stretched))), stretched)
-    except ValueError:  # it is not one number for each place of the norm
+    except ValueError:  # it is not one number per element of the scale
         return None
     made = new_name(graph, node, "parameter")
     return made, {made: np.ascontiguousarray(whole).reshape(own)}
 
 
 def _without_ones(shape: Shape, rank: int) -> Shape:
-    """Without leading sizes of 1 beyond `rank`."""
+    """Drop leading sizes of 1 beyond `rank`."""
     while len(shape) > rank and shape[0] == 1:
         shape = shape[1:]
     return shape

@@ -1,9 +1,9 @@
-"""Scales and shifts of channels become part of the weights and the bias of the product before them.
+"""Batch norm folding: scales and shifts of channels become part of the weights and the bias of the product before.
 
     conv(x, w, b) -> batch_norm -> mul by a constant for each channel  =  conv(x, w', b')
 
-Each channel of what follows is s * y + t. The s and t of a whole chain are collected in float64, and the new weights
-are rounded once.
+Each following node computes s * y + t for each channel. The s and t of a chain are combined in float64, and the new
+weights are rounded once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STEPS = ("batch_norm", "add", "sub", "mul", "div")
 
 @dataclass(frozen=True)
 class _Product:
-    """How an operator of (x, weights, bias) lays its channels out. `scaled(weights, s, node)`: the weights times s."""
+    """Where an operator of (x, weights, bias) has its channels. `scaled(weights, s, node)`: the weights times s."""
 
     scaled: Callable[[Array, Array, Node], Array]
     channel: int  # the dimension of the result
@@ -42,7 +42,7 @@ class _Affine:
 
 
 def fold_batch_norm(graph: Graph) -> Graph:
-    """Folds batch norms and constants for each channel into the convolution, linear or matmul before them."""
+    """Fold batch norms and constants per channel into the convolution, linear or matmul before them."""
     return rewrite(graph, _fold)
 
 

@@ -1,4 +1,4 @@
-"""softmax(q @ k.T * scale + mask) @ v is one node, so that the scores need not be kept."""
+"""Recognition of attention: softmax(q @ k.T * scale + mask) @ v becomes one node, whose scores need not be stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autosched.ir.dtype import DTYPES
 
 @dataclass(frozen=True)
 class _Mask:
-    """What is added to the scores, or which of them are kept (`of_bools`), or hidden (`is_inverted`)."""
+    """A mask: summands of the scores, or booleans (`of_bools`) of scores that are kept, or hidden if `is_inverted`."""
 
     name: str
     of_bools: bool = False
@@ -26,7 +26,7 @@ class _Mask:
 
 @dataclass(frozen=True)
 class _Scores:
-    """What softmax is taken of: q @ keys * scale, masked."""
+    """The operand of the softmax: q @ keys * scale, masked."""
 
     q: str
     keys: str  # [..., D, L]
@@ -36,18 +36,19 @@ class _Scores:
 
 @dataclass(frozen=True)
 class _Keys:
-    """Keys as [..., L, D], times `factor`; `turned` are nodes that make them."""
+    """Keys as [..., L, D], times `factor`; `transposes`: new nodes that compute them."""
 
     name: str
     shape: Shape
     factor: float
-    turned: tuple[Node, ...] = ()
+    transposes: tuple[Node, ...] = ()
 
 
 def recognise_attention(graph: Graph) -> Graph:
-    """One node for the products, the mask and the softmax of attention.
+    """Replace the products, the mask and the softmax of attention by one node.
 
-    Constants that hide all that comes after become `causal`, and heads that are repeated for several queries are not.
+    Constant causal masks become the attribute `causal`. Keys and values that are repeated for groups of query heads are
+    read without the repetition.
     """
     return rewrite(graph, _attention)
 
@@ -70,7 +71,7 @@ def _attention(graph: Graph, node: Node) -> Change | None:
         return None
     attributes: dict[str, Attribute] = {"scale": scores.scale * keys.factor}
     inputs: tuple[str, ...] = (scores.q, _ungrouped(graph, keys.name), _ungrouped(graph, v))
-    nodes, constants = list(keys.turned), dict[str, Array]()
+    nodes, constants = list(keys.transposes), dict[str, Array]()
     if scores.mask is not None and _is_causal(graph, scores.mask):
         attributes["causal"] = True
     elif scores.mask is not None and scores.mask.is_inverted:
@@ -86,7 +87,7 @@ def _attention(graph: Graph, node: Node) -> Change | None:
 
 
 def _uncast(graph: Graph, name: str | None) -> str | None:
-    """Before casts between floats: attention computes wide anyway."""
+    """Return the value before casts between floats, which attention does not need as it computes in a wide type."""
     while (node := made_by(graph, name, "cast")) is not None:
         if not all(DTYPES[graph.values[n].dtype].is_float for n in (*node.used, *node.outputs)):
             break
@@ -109,7 +110,7 @@ def _scores(graph: Graph, name: str | None) -> _Scores | None:
 
 
 def _unmasked(graph: Graph, name: str | None) -> Iterator[tuple[str, _Mask | None]]:
-    """What scores may be before a mask, and the mask: one that is added, or one that chooses."""
+    """Yield the possible scores before a mask, with the mask: a summand, or a `where` with minus infinity."""
     if name is None:
         return
     node = made_by(graph, name, "add", "where")
@@ -127,7 +128,7 @@ def _unmasked(graph: Graph, name: str | None) -> Iterator[tuple[str, _Mask | Non
 
 
 def _unscaled(graph: Graph, name: str | None) -> tuple[str | None, float]:
-    """A value before it is multiplied or divided by numbers, and the factor."""
+    """Return a value before products with and quotients by numbers, and the total factor."""
     factor = 1.0
     while (node := made_by(graph, name, "mul", "div")) is not None:
         places = [place for place, side in enumerate(node.inputs) if number(graph, side) is not None]
@@ -145,7 +146,7 @@ def _unscaled(graph: Graph, name: str | None) -> tuple[str | None, float]:
 
 
 def _turned_back(graph: Graph, node: Node, keys: str) -> _Keys | None:
-    """None where the keys are not transposed: to do that would be a pass over them."""
+    """Return the keys before their transposition; None if they are not transposed, as that would cost a pass."""
     turn = made_by(graph, keys, "transpose")
     source, factor = _unscaled(graph, None if turn is None else turn.used[0])
     if turn is None or source is None:
@@ -161,7 +162,7 @@ def _turned_back(graph: Graph, node: Node, keys: str) -> _Keys | None:
 
 
 def _ungrouped(graph: Graph, name: str) -> str:
-    """Keys or values before each of their heads was repeated for several heads of queries."""
+    """Return keys or values before each head was repeated for a group of query heads."""
     joined = made_by(graph, name, "reshape")
     repeated = made_by(graph, joined.inputs[0], "expand") if joined is not None else None
     apart = made_by(graph, repeated.inputs[0], "reshape") if repeated is not None else None
@@ -184,6 +185,6 @@ def _is_causal(graph: Graph, mask: _Mask) -> bool:
     square, kept = array.reshape(array.shape[-2:]), np.tri(array.shape[-1], dtype=bool)
     if mask.of_bools:
         return bool(np.all((square != mask.is_inverted) == kept))
-    # exp of this, beside a score that is not masked, is 0.
+    # The softmax weight of such a score underflows to 0.
     hidden = max(-1e9, -DTYPES[graph.values[mask.name].dtype].largest)
     return bool(np.all(square[~kept] <= hidden) and np.all(square[kept] == 0))

@@ -1,6 +1,7 @@
-"""Activations and norms that a file has in pieces become one node, whatever their nodes are called and in what order.
+"""Recognition of composites: activations and norms that are written out become one node.
 
-The nodes around a value are read as an expression of that value alone (`forms.py`), which is compared with those below.
+The nodes that compute a value are read as a canonical expression of another value (`canonical_expressions`), which is
+matched with the patterns below.
 """
 
 from __future__ import annotations
@@ -11,21 +12,21 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from autosched.graph.graph import Attribute, Graph, Node
-from autosched.graph.passes.canonical_expressions import ANY, CallForm, Form, Found, Leaf, Sum, match
+from autosched.graph.passes.canonical_expressions import ANY, Bindings, CallForm, Form, Leaf, Sum, match
 from autosched.graph.passes.rewrite import Change, number, rewrite
 from autosched.ir.dtype import DTYPES
 
-_REACH = 24  # nodes around a value at most
-_SIZE = 48  # nodes of an expression at most, where one that is read twice counts twice: it would double with each step
-_ROUNDING = 5e-6  # relative: 1.41421 stands for sqrt(2)
-_ROOTS = ("mul", "div", "cast")  # what the last node of a composite is
+_MAX_NODES = 24  # of a composite
+_MAX_SIZE = 48  # nodes of an expression as a tree, in which a node that is read twice counts twice
+_TOLERANCE = 5e-6  # relative, of constants: 1.41421 stands for sqrt(2)
+_ROOTS = ("mul", "div", "cast")  # possible last nodes of a composite
 
 
 @dataclass(frozen=True)
 class Composite:
-    """An operator as an expression of X. `needs`: functions without which an expression need not be looked at.
+    """An operator as an expression of X; epsilon and the axes of a norm are open in the pattern.
 
-    What the pattern leaves open are `epsilon` and the last axes of a norm.
+    `needs`: operators of which at least one must occur for the pattern to match.
     """
 
     operator: str
@@ -67,7 +68,7 @@ COMPOSITES = (
 
 
 def recognise_composites(graph: Graph) -> Graph:
-    """One node for gelu, silu, hard_swish, layer_norm and rms_norm that are written out."""
+    """Replace gelu, silu, hard_swish, layer_norm and rms_norm that are written out by one node each."""
     return rewrite(graph, _recognise)
 
 
@@ -83,7 +84,7 @@ def _recognise(graph: Graph, node: Node) -> Change | None:
     possible = [composite for composite in COMPOSITES if not operators.isdisjoint(composite.needs)]
     if not possible:
         return None
-    tolerance = max(_ROUNDING, 2 * kind.unit_roundoff)
+    tolerance = max(_TOLERANCE, 2 * kind.unit_roundoff)
     forms = dict(_forms(graph, node, around))
     for composite in possible:
         for name, form in forms.items():
@@ -95,7 +96,7 @@ def _recognise(graph: Graph, node: Node) -> Change | None:
 
 
 def _forms(graph: Graph, node: Node, around: list[Node]) -> Iterator[tuple[str, Form]]:
-    """The node's result as a form of each value that it may be an activation or a norm of."""
+    """Yield the node's result as an expression of each value that it may be an activation or a norm of."""
     made = graph.values[node.outputs[0]]
     for name in dict.fromkeys(name for step in around for name in step.used if not graph.is_constant(name)):
         if (graph.values[name].shape, graph.values[name].dtype) == (made.shape, made.dtype):
@@ -105,8 +106,8 @@ def _forms(graph: Graph, node: Node, around: list[Node]) -> Iterator[tuple[str, 
                 yield name, form
 
 
-def _attributes(composite: Composite, found: Found, rank: int) -> dict[str, Attribute] | None:
-    """With what a pattern left open; None where a norm is not over the last axes."""
+def _attributes(composite: Composite, found: Bindings, rank: int) -> dict[str, Attribute] | None:
+    """Return the attributes with those that the pattern left open; None for a norm over other than the last axes."""
     if found.axes is None:
         return dict(composite.attributes)
     count = len(found.axes)
@@ -116,9 +117,9 @@ def _attributes(composite: Composite, found: Found, rank: int) -> dict[str, Attr
 
 
 def _around(graph: Graph, root: Node) -> list[Node]:
-    """The nodes that a composite ending at `root` may be made of, nearest first."""
+    """Return the nodes that a composite ending at `root` may consist of, nearest first."""
     found, waiting = [root], [root]
-    while waiting and len(found) < _REACH:
+    while waiting and len(found) < _MAX_NODES:
         for name in waiting.pop(0).used:
             node = graph.producers.get(name)
             if node is not None and node.operator in _READ and all(node is not other for other in found):
@@ -128,7 +129,7 @@ def _around(graph: Graph, root: Node) -> list[Node]:
 
 
 class _Reader:
-    """Reads nodes as forms of the value `leaf`."""
+    """Reads nodes as expressions of the value `leaf`."""
 
     def __init__(self, graph: Graph, leaf: str, around: list[Node]) -> None:
         self.graph = graph
@@ -136,16 +137,16 @@ class _Reader:
         self.within = {step.outputs[0] for step in around}
         self.known: dict[str, Form] = {leaf: X}
         self.sizes: dict[str, int] = {}
-        self.nodes: list[Node] = []  # those that were read
+        self.nodes: list[Node] = []
 
     def root(self, node: Node) -> Form:
-        """The form of the last node, which may round to a smaller type."""
+        """Return the expression of the last node, which may be a cast to a smaller type."""
         if node.operator == "cast" and self._is_float(node.used[0]):
             return self.value(node.used[0])
         return self.value(node.outputs[0])
 
     def is_alone(self, root: Node) -> bool:
-        """Whether nothing else needs what is between the leaf and the root."""
+        """Whether no other node and no output reads the values between leaf and root."""
         inner = {id(step) for step in (*self.nodes, root)}
         between = [name for step in self.nodes for name in step.outputs if step is not root]
         return all(
@@ -162,13 +163,13 @@ class _Reader:
         return self.known[name]
 
     def _read(self, name: str) -> Form | None:
-        """None where a value is as good as any other that is not the leaf."""
+        """Return the expression of a value, or None to treat it as an opaque leaf."""
         node = self.graph.producers.get(name)
         if node is None or name not in self.within or not self._is_float(node.used[0]):
             return None
         form = _READ[node.operator](self, node)
         self.sizes[name] = 1 + sum(self.sizes.get(read or "", 1) for read in node.inputs)
-        if form is None or self.sizes[name] > _SIZE:
+        if form is None or self.sizes[name] > _MAX_SIZE:
             return None
         self.nodes.append(node)
         return form
@@ -204,13 +205,13 @@ def _negated(reader: _Reader, node: Node) -> Form:
 
 
 def _widened(reader: _Reader, node: Node) -> Form | None:
-    """A cast that changes no number."""
+    """Return the operand of a cast that is exact, else None."""
     given, made = reader.graph.values[node.used[0]], reader.graph.values[node.outputs[0]]
     return reader.value(given.name) if DTYPES[made.dtype].holds(DTYPES[given.dtype]) else None
 
 
 def _averaged(reader: _Reader, node: Node) -> Form | None:
-    """A mean, or a sum as a multiple of it, that leaves its dimensions in place."""
+    """Return a mean with keepdims, or a sum as a multiple of it, else None."""
     shape, axes = reader.graph.values[node.used[0]].shape, node.attributes.get("axes")
     if not isinstance(axes, tuple) or not axes or not node.attributes.get("keepdims", True):
         return None
@@ -220,7 +221,7 @@ def _averaged(reader: _Reader, node: Node) -> Form | None:
 
 
 def _clipped(reader: _Reader, node: Node) -> Form | None:
-    """Between two numbers, also where it takes two nodes: clip, relu, maximum, minimum, hard_sigmoid."""
+    """Return clip, relu, maximum, minimum or hard_sigmoid as one clip between two numbers, nested ones merged."""
     low, high, form = -math.inf, math.inf, reader.value(node.inputs[0])
     told = node.attributes
     if node.operator == "relu":
@@ -245,7 +246,7 @@ def _clipped(reader: _Reader, node: Node) -> Form | None:
 
 
 _ENDS = (("low", -math.inf), ("high", math.inf))
-# How the nodes of an operator are read.
+# The reader of each operator.
 _READ: Mapping[str, Callable[[_Reader, Node], Form | None]] = {
     **dict.fromkeys(("add", "sub", "mul", "div"), _combined),
     **dict.fromkeys(("pow", "sqrt", "rsqrt", "reciprocal"), _powered),

@@ -1,4 +1,4 @@
-"""Scatters that write whole rows along one axis are `write_rows`, which may be done in the caller's memory.
+"""Recognition of row writes: scatters of whole rows along one axis become `write_rows`, which can work in place.
 
 transpose(scatter_nd(transpose(x, p), [[at]], rows), inverse of p)     index_copy, as ONNX files have it
 scatter_nd(x, [[at]], rows)                                            the same along the first axis
@@ -16,12 +16,12 @@ from autosched.graph.passes.rewrite import Change, made_by, new_name, read_once,
 
 
 def recognise_row_writes(graph: Graph) -> Graph:
-    """Scatters without a reduction whose places are those of rows."""
+    """Replace scatters of whole rows without a reduction by `write_rows`."""
     return rewrite(graph, _turned, _in_front, _spread)
 
 
 def _turned(graph: Graph, node: Node) -> Change | None:
-    """The axis is brought to the front, and back."""
+    """Match a scatter along an axis that is transposed to the front and back."""
     scatter = made_by(graph, node.inputs[0], "scatter_nd") if node.operator == "transpose" else None
     front = None if scatter is None else made_by(graph, scatter.inputs[0], "transpose")
     if scatter is None or front is None or not _writes_rows(graph, scatter) or not read_once(graph, scatter.outputs[0]):
@@ -40,7 +40,7 @@ def _in_front(graph: Graph, node: Node) -> Change | None:
 
 
 def _spread(graph: Graph, node: Node) -> Change | None:
-    """Each row's place is repeated for all of its elements."""
+    """Match a scatter of elements whose index is that of the row, expanded to its elements."""
     spread = made_by(graph, node.inputs[1], "expand") if node.operator == "scatter_elements" else None
     if spread is None or node.attributes.get("reduction", "none") != "none":
         return None
@@ -55,7 +55,7 @@ def _spread(graph: Graph, node: Node) -> Change | None:
 
 
 def _writes_rows(graph: Graph, scatter: Node) -> bool:
-    """Whether indices are a list of places along the first axis."""
+    """Whether the indices are a list of rows along the first axis."""
     ids = graph.values[scatter.inputs[1] or ""].shape
     return scatter.attributes.get("reduction", "none") == "none" and len(ids) == 2 and ids[-1] == 1
 
@@ -63,8 +63,10 @@ def _writes_rows(graph: Graph, scatter: Node) -> bool:
 def _written(
     graph: Graph, node: Node, scatter: Node, operands: tuple[str | None, ...], axis: int, rows: Node | None = None
 ) -> Change:
-    """`node`, the result of `scatter`, as the write of (x, places in any shape, rows); `rows` makes the last of
-    these."""
+    """Replace `node`, the result of `scatter`, by a write of (x, indices in any shape, rows).
+
+    `rows`: the node that computes the last of these, if it is new.
+    """
     x, ids, last = operands
     count = math.prod(graph.values[ids or ""].shape)
     at = Node("reshape", (ids,), (new_name(graph, node, "at"),), {"shape": (count,)})

@@ -1,11 +1,11 @@
-"""Images of a batch a few at a time, so that what lies between two layers stays in the caches of the cores.
+"""Batch splitting: kernels compute a few images at a time, so that intermediates stay in the caches of the cores.
 
     y = f(x)    ->    y = concat(f(x[0:2]), f(x[2:4]), ...)
 
-A value of all images goes through the last cache, once when it is written and once for each reader; one of a few is
-read where it was written. But the weights are read for each of these parts. Of each kernel it is decided how many
-images are a part, so that the sum of both is least: few where images are large, as in the first layers, and all where
-weights are. Parts lie behind each other, so that taking apart and putting together moves nothing.
+A value of the whole batch goes through the last cache, once when it is written and once for each reader; one of a few
+images stays in the core's cache. But each part of the batch reads the weights again. The number of images of a part is
+chosen for each kernel so that the traffic of both is least: few for large images, as in the first layers, and all for
+large weights. The parts of a value are contiguous, so that slicing and concatenating them copies nothing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from autosched.graph.operators import results_of
 from autosched.graph.steps import Group
 from autosched.ir.dtype import DTYPES
 
-Part = tuple[int, int]  # the first image, and the one after the last
+Part = tuple[int, int]  # a range of images, without its end
 
 
 def split_batches(graph: Graph, rates: FusionRates, cache_bytes: int) -> Graph:
-    """The graph with parts of the batch where that is faster for cores whose own caches hold so many bytes together."""
+    """Split the batch where that is faster for cores whose private caches have `cache_bytes` in total."""
     count = next((shape[0] for name in graph.inputs if (shape := graph.values[name].shape)), 1)
     if count == 1:
         return graph
@@ -41,7 +41,7 @@ def split_batches(graph: Graph, rates: FusionRates, cache_bytes: int) -> Graph:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """How many images are a part, for each kernel in order."""
+    """The choice of the images of a part for each kernel, in order."""
 
     graph: Graph
     groups: Sequence[Group]
@@ -50,7 +50,7 @@ class _Sizes:
     cache_bytes: int
 
     def best(self) -> tuple[int, ...]:
-        """The sizes of which the cycles beside arithmetic are fewest: the shortest way from kernel to kernel."""
+        """Return the sizes with the fewest cycles of calls and traffic, by dynamic programming over the kernels."""
         ways: dict[int, tuple[float, tuple[int, ...]]] = {self.count: (0.0, ())}
         for group in self.groups:
             before = list(ways.items())
@@ -66,16 +66,19 @@ class _Sizes:
         return list(_nested(self.count))
 
     def _cycles(self, group: Group, size: int, last: int) -> float:
-        """Of beginning a kernel for each part and moving its weights, and its images where they leave the cache, or
-        where the kernel before has others in a part: the skipped layers of a residual are further away then."""
+        """Return the cycles of calling a kernel for each part, of reading its weights, and of moving its images.
+
+        Images are moved if they do not fit in the cache, or if the previous kernel has parts of another size `last`,
+        because the operands of residual connections are then further away.
+        """
         parts = self.count // size
         read, written, weights = self._bytes(group)
-        leaves = size * (read + written) + weights > self.cache_bytes
-        moved = parts * weights + self.count * ((read + 2 * written) * leaves + 2 * read * (size != last))
+        is_evicted = size * (read + written) + weights > self.cache_bytes
+        moved = parts * weights + self.count * ((read + 2 * written) * is_evicted + 2 * read * (size != last))
         return parts * self.rates.call_cycles + moved / self.rates.bytes_per_cycle
 
     def _bytes(self, group: Group) -> tuple[int, int, int]:
-        """Read and written of an image, and those of what all images share."""
+        """Return the bytes read and written per image, and those of the operands that all images share."""
         read, weights = 0, 0
         for name in group.inputs:
             if has_batch(self.graph, name, self.count):
@@ -90,7 +93,7 @@ class _Sizes:
 
 
 def _nested(count: int) -> Iterator[int]:
-    """Sizes of parts that each divide the one before, from the whole on to one image."""
+    """Yield sizes of parts from the whole batch to one image, each a divisor of the one before."""
     while count > 1:
         yield count
         count //= next(n for n in range(2, count + 1) if count % n == 0)
@@ -99,7 +102,7 @@ def _nested(count: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class _Split:
-    """`stored`: of what kernels write, the images of a part."""
+    """The graph with the batch split. `stored`: the images of a part, for each value that kernels write."""
 
     graph: Graph
     count: int
@@ -110,25 +113,25 @@ class _Split:
         return 0, self.count
 
     @cached_property
-    def wanted(self) -> dict[str, dict[Part, None]]:
-        """The parts of each value that are read, with those that are made."""
+    def needed(self) -> dict[str, dict[Part, None]]:
+        """The parts of each value that its readers need."""
         found: dict[str, dict[Part, None]] = {name: {} for name in self.graph.values}
         for name in self.graph.outputs:
             found[name][self.whole] = None
         for node in reversed(self.graph.nodes):
-            for part in self._made(node, found):
+            for part in self._computed_parts(node, found):
                 for name in node.used:
                     found[name][part if has_batch(self.graph, name, self.count) else self.whole] = None
         return found
 
-    def _made(self, node: Node, wanted: Mapping[str, Mapping[Part, None]]) -> list[Part]:
-        """The parts that a node makes of its results."""
+    def _computed_parts(self, node: Node, needed: Mapping[str, Mapping[Part, None]]) -> list[Part]:
+        """Return the parts of its results that a node computes."""
         if not is_batchwise(node, self.graph, self.count):
             return [self.whole]
-        return sorted({p for name in node.outputs for part in wanted[name] for p in self._pieces(name, part)})
+        return sorted({p for name in node.outputs for part in needed[name] for p in self._covering_parts(name, part)})
 
-    def _pieces(self, name: str, part: Part) -> list[Part]:
-        """What is made of a value where a part of it is wanted."""
+    def _covering_parts(self, name: str, part: Part) -> list[Part]:
+        """Return the computed parts of a value that cover a part."""
         if name not in self.stored:
             return [part]
         size, (start, stop) = self.stored[name], part
@@ -142,29 +145,29 @@ class _Split:
             values.update((value.name, value) for value in results_of(node, values))
 
         for name in self.graph.inputs:
-            for node in self._taken(name, [self.whole]):
+            for node in self._glue_nodes(name, [self.whole]):
                 add(node)
         for node in self.graph.nodes:
-            made = self._made(node, self.wanted)
-            for part in made:
+            computed = self._computed_parts(node, self.needed)
+            for part in computed:
                 inputs = (None if x is None else self._name(x, part) for x in node.inputs)
                 add(replace(node, inputs=tuple(inputs), outputs=tuple(self._name(x, part) for x in node.outputs)))
             for name in node.outputs:
-                for glue in self._taken(name, made):
+                for glue in self._glue_nodes(name, computed):
                     add(glue)
         return self.graph.with_nodes(nodes, values.values())
 
-    def _taken(self, name: str, made: Sequence[Part]) -> Iterator[Node]:
-        """Nodes for the parts of a value that are wanted, but not made as they are."""
-        for part in self.wanted[name]:
-            if part in made:
+    def _glue_nodes(self, name: str, computed: Sequence[Part]) -> Iterator[Node]:
+        """Yield concatenations and slices for the parts of a value that are needed but not computed as such."""
+        for part in self.needed[name]:
+            if part in computed:
                 continue
             start, stop = part
-            inner = [p for p in made if start <= p[0] and p[1] <= stop]
+            inner = [p for p in computed if start <= p[0] and p[1] <= stop]
             if inner:
                 yield Node("concat", tuple(self._name(name, p) for p in inner), (self._name(name, part),), {"axis": 0})
             else:
-                outer = next(p for p in made if p[0] <= start and stop <= p[1])
+                outer = next(p for p in computed if p[0] <= start and stop <= p[1])
                 place = {"starts": (start - outer[0],), "stops": (stop - outer[0],), "axes": (0,)}
                 yield Node("slice", (self._name(name, outer),), (self._name(name, part),), place)
 

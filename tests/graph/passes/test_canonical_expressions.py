@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autosched.graph.passes.canonical_expressions import ANY, CallForm, Found, Leaf, Sum, match
+from autosched.graph.passes.canonical_expressions import ANY, Bindings, CallForm, Leaf, Sum, match
 
 X, Y = Leaf("x"), Leaf("y")
 TOLERANCE = 1e-6
@@ -33,8 +33,8 @@ def exp(form):
     ],
 )
 def test_the_same(one, other):
-    assert match(one, other, TOLERANCE) == Found()
-    assert match(other, one, TOLERANCE) == Found()
+    assert match(one, other, TOLERANCE) == Bindings()
+    assert match(other, one, TOLERANCE) == Bindings()
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,12 @@ def test_not_the_same(one, other):
 def test_what_a_pattern_leaves_open():
     pattern = X * (CallForm("mean", X**2) + ANY) ** -0.5
     found = match(pattern, X / (CallForm("mean", X * X, axes=(2,)) + 1e-5) ** 0.5, TOLERANCE)
-    assert found == Found(1e-5, (2,))
+    assert found == Bindings(1e-5, (2,))
 
 
 def test_what_is_left_open_is_the_same_everywhere():
     pattern = exp(X + ANY) * (Y + ANY)
-    assert match(pattern, exp(X + 2) * (Y + 2), TOLERANCE) == Found(2.0)
+    assert match(pattern, exp(X + 2) * (Y + 2), TOLERANCE) == Bindings(2.0)
     assert match(pattern, exp(X + 2) * (Y + 3), TOLERANCE) is None
     means = CallForm("mean", X) + exp(CallForm("mean", X))
     assert match(means, CallForm("mean", X, axes=(1,)) + exp(CallForm("mean", X, axes=(2,))), TOLERANCE) is None
@@ -74,4 +74,4 @@ def test_what_is_left_open_is_the_same_everywhere():
 def test_every_order_of_the_terms_is_tried():
     """The first of two like factors takes the number that only the second can have."""
     pattern = exp(X + ANY) * exp(X + 1)
-    assert match(pattern, exp(X + 1) * exp(X + 5), TOLERANCE) == Found(5.0)
+    assert match(pattern, exp(X + 1) * exp(X + 5), TOLERANCE) == Bindings(5.0)

@@ -1,11 +1,11 @@
-"""Bytes that stand for floats stay bytes through whatever moves them or takes the greatest of them.
+"""Late dequantisation: movements, max pooling and relu work on the quantised bytes, and the result is dequantised.
 
     move(dequantize(x, s, z))              =  dequantize(move(x), s, z)
     max_pool(dequantize(x, s, z))          =  dequantize(max_pool(x), s, z)         where s > 0
     relu(dequantize(x, s, z))              =  dequantize(maximum(x, z), s, z)       where s > 0
     quantize(dequantize(x, s, z), s, z)    =  x                                     where s > 0
 
-So a value between two layers has a fourth of the bytes, and products find what they can do on the integers.
+Values between layers then have a fourth of the bytes, and products have dequantised operands (`integer_products`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _FLOATS = ("float32", "float64")  # in which (q * scale) / scale is rounded to q
 
 
 def dequantise_late(graph: Graph) -> Graph:
-    """What moves dequantised numbers moves the bytes, and none are quantised again as they were."""
-    return rewrite(graph, _same_again, _above_zero, _later)
+    """Move each `dequantize` behind nodes that can work on bytes, and cancel `quantize` of an equal `dequantize`."""
+    return rewrite(graph, _cancel_requantisation, _drop_relu, _move_behind)
 
 
-def _same_again(graph: Graph, node: Node) -> Change | None:
-    """The bytes themselves in place of their copy."""
+def _cancel_requantisation(graph: Graph, node: Node) -> Change | None:
+    """Cancel quantize(dequantize(x)) with equal parameters."""
     inner = made_by(graph, node.inputs[0], "dequantize") if node.operator == "quantize" else None
     if inner is None or not _is_of_bytes(graph, inner) or not _has_positive_scale(graph, inner):
         return None
@@ -39,8 +39,8 @@ def _same_again(graph: Graph, node: Node) -> Change | None:
     return Change(aliases={made.name: source.name}) if is_same else None
 
 
-def _above_zero(graph: Graph, node: Node) -> Change | None:
-    """What a relu is given, of which nothing is below zero."""
+def _drop_relu(graph: Graph, node: Node) -> Change | None:
+    """Remove a relu of dequantised bytes whose lowest value is zero."""
     inner = made_by(graph, node.inputs[0], "dequantize") if node.operator == "relu" else None
     if inner is None or not _is_of_bytes(graph, inner) or not _has_positive_scale(graph, inner):
         return None
@@ -51,8 +51,8 @@ def _above_zero(graph: Graph, node: Node) -> Change | None:
     return Change(aliases={node.outputs[0]: inner.outputs[0]}) if is_lowest else None
 
 
-def _later(graph: Graph, node: Node) -> Change | None:
-    can = _CAN.get(node.operator)
+def _move_behind(graph: Graph, node: Node) -> Change | None:
+    can = _WORKS_ON_BYTES.get(node.operator)
     if can is None or not node.inputs:
         return None
     count = len(node.inputs) if node.operator == "concat" else 1
@@ -62,11 +62,11 @@ def _later(graph: Graph, node: Node) -> Change | None:
         return None
     if len({graph.values[maker.inputs[0] or ""].dtype for maker in found}) > 1:
         return None
-    return _moved(graph, node, found)
+    return _on_bytes(graph, node, found)
 
 
-def _moved(graph: Graph, node: Node, found: list[Node]) -> Change:
-    """The node on the bytes, whose results are dequantised."""
+def _on_bytes(graph: Graph, node: Node, found: list[Node]) -> Change:
+    """Replace a node by the same node on bytes, followed by `dequantize`."""
     bytes_ = tuple(maker.inputs[0] for maker in found)
     scale, zero = _parameters(found[0])
     names = tuple(new_name(graph, node, f"bytes{n}" if n else "bytes") for n in range(len(node.outputs)))
@@ -89,7 +89,7 @@ def _moved(graph: Graph, node: Node, found: list[Node]) -> Change:
 
 
 def _axis_after(graph: Graph, node: Node, inner: Node) -> int:
-    """The dimension with a scale for each index, where the node has put it."""
+    """Return the axis with a scale per index after a node that may have permuted the axes."""
     axis = cast("int", inner.attributes.get("axis", 1))
     if node.operator != "transpose" or _has_one(graph, inner):
         return axis
@@ -108,7 +108,7 @@ def _has_one(graph: Graph, inner: Node) -> bool:
 
 
 def _has_positive_scale(graph: Graph, inner: Node) -> bool:
-    """Whether more of the integer is more of the number, and a quotient by the scale is a number."""
+    """Whether dequantisation is increasing, and division by the scale cannot overflow."""
     scale = graph.constants.get(inner.inputs[1] or "")
     return scale is not None and bool(np.all(np.isfinite(scale) & (scale >= np.finfo(scale.dtype).tiny)))
 
@@ -138,10 +138,10 @@ def _is_same(graph: Graph, a: str | None, b: str | None) -> bool:
     )
 
 
-# Which nodes can do on bytes what they do.
+# Whether a node can work on bytes.
 
 
-def _moves_any(graph: Graph, node: Node, inner: Node) -> bool:
+def _has_one_scale(graph: Graph, node: Node, inner: Node) -> bool:
     return _has_one(graph, inner)
 
 
@@ -149,8 +149,8 @@ def _permutes(graph: Graph, node: Node, inner: Node) -> bool:
     return True
 
 
-def _takes_greatest(graph: Graph, node: Node, inner: Node) -> bool:
-    """Of windows each of which has an element of the image: around it lies what no byte stands for."""
+def _is_covered_max_pool(graph: Graph, node: Node, inner: Node) -> bool:
+    """Whether each window has an element of the image: no byte stands for the padding's minus infinity."""
     if not _has_one(graph, inner) or not _has_positive_scale(graph, inner):
         return False
     kernel = cast("tuple[int, ...]", node.attributes["kernel"])
@@ -168,9 +168,9 @@ def _is_at_least_zero(graph: Graph, node: Node, inner: Node) -> bool:
 
 
 _MOVEMENTS = ("reshape", "slice", "split", "concat", "expand", "flip", "roll", "tile", "gather")
-_CAN: Mapping[str, Callable[[Graph, Node, Node], bool]] = {
-    **dict.fromkeys(_MOVEMENTS, _moves_any),
+_WORKS_ON_BYTES: Mapping[str, Callable[[Graph, Node, Node], bool]] = {
+    **dict.fromkeys(_MOVEMENTS, _has_one_scale),
     "transpose": _permutes,
-    "max_pool": _takes_greatest,
+    "max_pool": _is_covered_max_pool,
     "relu": _is_at_least_zero,
 }

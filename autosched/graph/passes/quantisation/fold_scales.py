@@ -1,9 +1,9 @@
-"""The scale of a quantisation is divided by ahead of time, in the constants that its operand was multiplied by.
+"""Scale folding: the division by the scale of a quantisation is folded into constant factors of its operand.
 
     quantize(x * a + b, s, z)                                  =  quantize(x * (a / s) + b / s, 1, z)
     quantize(dequantize(p, a, y) + dequantize(q, b, w), s, z)  =  quantize(dequantize(p, a / s, y) + ..., 1, z)
 
-A vector less is multiplied for each sixteen results. What is rounded differs in its last bit.
+This saves a vector multiplication per vector of results. Rounded results may differ in the last bit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FLOATS = ("float32", "float64")
 
 
 def fold_scales(graph: Graph) -> Graph:
-    """Quantisations without a scale, where what they quantise was multiplied by constants."""
+    """Remove the scale of each `quantize` whose operand was multiplied by constants."""
     return rewrite(graph, _without_scale)
 
 
@@ -37,7 +37,7 @@ def _without_scale(graph: Graph, node: Node) -> Change | None:
 
 @dataclass
 class _Quotient:
-    """What makes a value divided by `scale`, for `reader` alone."""
+    """The nodes and constants of a value divided by `scale`, which only `reader` reads."""
 
     graph: Graph
     reader: Node
@@ -46,7 +46,7 @@ class _Quotient:
     constants: dict[str, Array] = field(default_factory=dict)
 
     def of(self, name: str) -> str | None:
-        """The name of the quotient; None where no constant takes the scale."""
+        """Return the name of the quotient of a value; None if no constant can absorb the scale."""
         if self.graph.is_constant(name):
             return self._constant(name)
         maker = self.graph.producers.get(name)

@@ -1,9 +1,9 @@
-"""Products of dequantised numbers become products of the integers themselves, whose sums are scaled.
+"""Integer products: products of dequantised operands become products of the integers, whose sums are scaled.
 
     conv(dequantize(x, sx, zx), dequantize(w, sw, zw), b)  =  cast(conv_integer(x, w, zx, zw)) * (sx sw) + b
 
-The sums are exact, processors have instructions for them, and weights keep their bytes. A `quantize` that follows is
-part of the same kernel, as anything that is computed element by element.
+The sums are exact, processors have instructions for them, and weights stay integers in memory. A `quantize` that
+follows is fused as an epilogue, as any elementwise node.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from autosched.graph.graph import Attribute, Graph, Node
 from autosched.graph.operators.quantised import BYTES
 from autosched.graph.passes.rewrite import Change, made_by, new_name, rewrite
 
-_FLOATS = ("float32", "float64")  # that hold any sum of 32 bits within their range
-_MOST_TERMS = (2**31 - 1) // 255**2  # of which no sum wraps around, whatever the bytes and their zeros are
+_FLOATS = ("float32", "float64")  # types whose range holds any sum of 32 bits
+_MAX_TERMS = (2**31 - 1) // 255**2  # of a sum that cannot overflow 32 bits, whatever the bytes and zero points are
 
 
 @dataclass(frozen=True)
 class _Quantised:
-    """(values - zero) * scale; a zero that is None is 0. With `by_channel` there is a scale for each channel."""
+    """A dequantised value, (values - zero) * scale; `zero` None is 0. `by_channel`: one scale per channel."""
 
     values: str
     scale: str
@@ -35,21 +35,24 @@ class _Quantised:
 
 @dataclass(frozen=True)
 class _IntegerProduct:
-    """An operator of (x, weights, bias) as `operator` of integers. Weights have their channels in the dimension
-    `channel` and are matrices to be transposed if `turned`; results have theirs before `inner` other dimensions."""
+    """The integer `operator` for an operator of (x, weights, bias).
+
+    `channel`: the axis of output channels in the weights, which are transposed if `is_transposed`. `inner`: the number
+    of axes after the channels in the result.
+    """
 
     operator: str
     channel: int
-    turned: bool = False
+    is_transposed: bool = False
     inner: int = 0
 
 
 def use_integer_products(graph: Graph) -> Graph:
-    """Convolutions and matrix products of two dequantised operands on the integers."""
-    return rewrite(graph, _instead)
+    """Replace convolutions and matrix products of two dequantised operands by integer ones."""
+    return rewrite(graph, _to_integers)
 
 
-def _instead(graph: Graph, node: Node) -> Change | None:
+def _to_integers(graph: Graph, node: Node) -> Change | None:
     product = _product(graph, node)
     if product is None or len(node.inputs) < 2:
         return None
@@ -59,18 +62,18 @@ def _instead(graph: Graph, node: Node) -> Change | None:
     made, shape = graph.values[node.outputs[0]], graph.values[w.values].shape
     terms = math.prod(shape[1:]) if product.inner else math.prod(shape[-2:]) // shape[product.channel]
     dtypes = {made.dtype, graph.values[x.scale].dtype, graph.values[w.scale].dtype}
-    if terms > _MOST_TERMS or len(dtypes) > 1 or made.dtype not in _FLOATS:
+    if terms > _MAX_TERMS or len(dtypes) > 1 or made.dtype not in _FLOATS:
         return None
     return Change(tuple(_nodes(graph, node, product, (x, w))))
 
 
 def _product(graph: Graph, node: Node) -> _IntegerProduct | None:
-    """What takes the place of a node; None where nothing does."""
+    """Return the integer product for a node, or None."""
     match node.operator:
         case "conv":
             return _IntegerProduct("conv_integer", 0, inner=len(graph.values[node.outputs[0]].shape) - 2)
         case "linear":
-            return _IntegerProduct("matmul_integer", 0, turned=True)
+            return _IntegerProduct("matmul_integer", 0, is_transposed=True)
         case "matmul" if all(len(graph.values[name].shape) > 1 for name in node.used):
             return _IntegerProduct("matmul_integer", len(graph.values[node.inputs[1] or ""].shape) - 1)
         case "gemm" if not node.attributes.get("trans_a") and all(
@@ -82,7 +85,7 @@ def _product(graph: Graph, node: Node) -> _IntegerProduct | None:
 
 
 def _quantised(graph: Graph, name: str | None, channel: int | None) -> _Quantised | None:
-    """What a value is dequantised from, with one scale for all or one for each index of the dimension `channel`."""
+    """Return the operands of a `dequantize` with one scale, or one for each index of the axis `channel`, else None."""
     node = made_by(graph, name, "dequantize")
     if node is None:
         return None
@@ -113,10 +116,10 @@ def _nodes(
         return Node(operator, inputs, (name,), attributes, node.origin)
 
     def of_channels(name: str, word: str) -> Iterator[Node]:
-        """What is there for each channel, in the shape that stretches to the result."""
+        """Reshape a value per channel so that it broadcasts to the result."""
         yield add("reshape", word, name, shape=(math.prod(graph.values[name].shape), *(1,) * product.inner))
 
-    if product.turned:
+    if product.is_transposed:
         turned = add("transpose", "turned", weights, perm=(1, 0))
         weights = turned.outputs[0]
         yield turned

@@ -1,10 +1,9 @@
-"""Products of few rows read weights of few bits as they are stored, and not the floats that these stand for.
+"""Low-bit weights: products of few rows read weights of 4 or 8 bits as they are stored, without dequantising them.
 
     linear(x, reshape((cast(q) - zero) * scale), b)  =  linear_few_bits(x, words of q, scale, zero, b)
 
-What depends on weights alone is otherwise computed once, when a network is loaded. For many rows that is right. One row
-uses each weight once, so that it takes as long as the bytes of all weights take to come from memory: an eighth of those
-of floats, where a weight has 4 bits.
+Constant folding would dequantise the weights at load time, which is right for many rows. One row uses each weight
+once, so its time is that of reading the weights from memory: with 4 bits an eighth of the bytes of float32.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from autosched.graph.graph import Array, Graph, Node, Shape
 from autosched.graph.operators.few_bits import WORD_BITS
 from autosched.graph.passes.rewrite import Change, new_name, rewrite
 
-MOST_ROWS = 16  # with more, unpacking for each register tile takes longer than the floats take to come
-FEWEST_WEIGHTS = 1 << 14  # fewer stay in the caches as floats
+MAX_ROWS = 16  # with more rows, unpacking in each register tile takes longer than reading floats
+MIN_WEIGHTS = 1 << 14  # fewer weights stay in the caches as floats
 _BITS = (4, 8)
 _FLOAT = "float32"
 
 
 @dataclass(frozen=True)
 class _Codes:
-    """(codes - zero) * scale, all of which broadcast to the shape of `codes`, seen in `shape`."""
+    """Weights (codes - zero) * scale, which broadcast to the shape of `codes`, reshaped to `shape`."""
 
     codes: Array
     scale: Array
@@ -38,27 +37,27 @@ class _Codes:
     def scaled(self, by: Array) -> _Codes | None:
         return replace(self, scale=self.scale * by) if self._fits(by) else None
 
-    def moved(self, by: Array) -> _Codes | None:
-        """With `by` added."""
+    def shifted(self, by: Array) -> _Codes | None:
+        """Return the codes with `by` added."""
         return replace(self, zero=self.zero - by / self.scale) if self._fits(by) and np.all(self.scale) else None
 
     def _fits(self, other: Array) -> bool:
-        """Whether the operand belongs to the codes in the shape that they have themselves, or to all alike."""
+        """Whether an operand is a scalar, or broadcasts to the codes before any reshape."""
         return other.size == 1 or (self.shape == self.codes.shape and other.ndim <= self.codes.ndim)
 
 
 def pack_low_bit_weights(graph: Graph) -> Graph:
-    """Products of few rows by constants that are made of codes of 4 or 8 bits."""
-    return rewrite(graph, _instead) if sys.byteorder == "little" else graph
+    """Replace products of few rows with constants of 4 or 8 bits by `linear_few_bits`."""
+    return rewrite(graph, _to_low_bits) if sys.byteorder == "little" else graph
 
 
-def _instead(graph: Graph, node: Node) -> Change | None:
+def _to_low_bits(graph: Graph, node: Node) -> Change | None:
     if node.operator not in ("linear", "matmul") or len(node.inputs) < 2 or node.inputs[0] is None:
         return None
     x, weights = graph.values[node.inputs[0]], graph.values[node.inputs[1] or ""]
     plain = len(weights.shape) == 2 and len(x.shape) > 1 and x.dtype == graph.values[node.outputs[0]].dtype == _FLOAT
     rows = math.prod(x.shape[:-1])
-    if not plain or rows > MOST_ROWS or math.prod(weights.shape) < FEWEST_WEIGHTS or weights.name in graph.constants:
+    if not plain or rows > MAX_ROWS or math.prod(weights.shape) < MIN_WEIGHTS or weights.name in graph.constants:
         return None
     found = _codes(graph, weights.name)
     if found is None:
@@ -68,7 +67,7 @@ def _instead(graph: Graph, node: Node) -> Change | None:
 
 
 def _codes(graph: Graph, name: str) -> _Codes | None:
-    """What a value is made of, if of constants alone: codes, times and plus numbers that groups of them share."""
+    """Return a value as scaled and shifted constant codes, or None."""
     array = graph.constants.get(name)
     if array is not None:
         one = np.ones((), np.float64)
@@ -87,7 +86,7 @@ def _codes(graph: Graph, name: str) -> _Codes | None:
 
 
 def _combined(graph: Graph, node: Node) -> _Codes | None:
-    """Arithmetic with a constant, which stretches nothing."""
+    """Return codes after arithmetic with a constant that does not broadcast the result, or None."""
     first, second = (graph.constants.get(name or "") for name in node.inputs)
     array, other = (first, node.inputs[1]) if second is None else (second, node.inputs[0])
     if array is None or array.dtype != _FLOAT or (array is first and node.operator in ("sub", "div")):
@@ -97,12 +96,12 @@ def _combined(graph: Graph, node: Node) -> _Codes | None:
         return None
     by = array.astype(np.float64)
     if node.operator in ("add", "sub"):
-        return inner.moved(by if node.operator == "add" else -by)
+        return inner.shifted(by if node.operator == "add" else -by)
     return inner.scaled(by if node.operator == "mul" else 1 / by) if np.all(by) else None
 
 
 def _dequantized(graph: Graph, node: Node, inner: _Codes) -> _Codes | None:
-    """With the scale and the zero of all, or of each index of an axis."""
+    """Return codes after `dequantize` with one scale and zero, or one for each index of an axis."""
     names, axis = (*node.inputs[1:], None)[:2], node.attributes.get("axis", 1)
     given: list[Array | None] = [None if name is None else graph.constants.get(name) for name in names]
     if given[0] is None or (names[1] is not None and given[1] is None) or not isinstance(axis, int):
@@ -110,12 +109,12 @@ def _dequantized(graph: Graph, node: Node, inner: _Codes) -> _Codes | None:
     after = (1,) * (len(inner.shape) - 1 - axis % len(inner.shape))
     scale, zero = (None if a is None else a.astype(np.float64).reshape(*(a.shape if a.size > 1 else ()), *after)
                    for a in given)  # fmt: skip
-    moved = inner if zero is None else inner.moved(-zero)
-    return None if moved is None or scale is None else moved.scaled(scale)
+    shifted = inner if zero is None else inner.shifted(-zero)
+    return None if shifted is None or scale is None else shifted.scaled(scale)
 
 
 def _packed(graph: Graph, node: Node, found: _Codes, turned: bool, bias: str | None) -> Change | None:
-    """The product with the codes in words; None where these are of more bits, or groups are no whole words."""
+    """Return the product with the codes packed in words; None for codes of more bits or groups of partial words."""
     if len(found.shape) != 2 or not np.all(found.scale):
         return None
     low, high = int(found.codes.min()), int(found.codes.max())
@@ -142,7 +141,7 @@ def _packed(graph: Graph, node: Node, found: _Codes, turned: bool, bias: str | N
 
 
 def _grouped(found: _Codes, turned: bool) -> tuple[Array, Array, Array] | None:
-    """Codes [N, K], scales and zeros [N, groups]; None where neighbours along K have numbers of their own."""
+    """Return codes [N, K], scales and zeros [N, groups]; None where scales differ between neighbours along K."""
     shape = found.codes.shape
     parts = [np.broadcast_to(a, (*(1,) * (len(shape) - a.ndim), *a.shape)) for a in (found.scale, found.zero)]
     if turned:  # [K, N], of which each column is a group
@@ -161,7 +160,7 @@ def _grouped(found: _Codes, turned: bool) -> tuple[Array, Array, Array] | None:
 
 
 def _words(codes: Array, bits: int) -> Array:
-    """Codes [N, K] of one byte each in words, the first in the lowest bits."""
+    """Pack codes [N, K], a byte each, in words of 32 bits, the first in the lowest bits."""
     bytes_ = codes if bits == 8 else codes[:, ::2] | codes[:, 1::2] << 4
     words: Array = np.ascontiguousarray(bytes_).view(np.int32)
     return words
