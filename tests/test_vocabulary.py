@@ -49,15 +49,15 @@ BANNED = (
     ("in one|in one nest", "fused nest, fused kernel", "search_spaces/"),
     ("rings?", "pipeline", "search_spaces/"),
     ("place of|places? taken|row places", "loop, row weights", "search_spaces/"),
-    ("joined|apart|forms?", "fused, unfused, fusion choice", "autosched/plan/"),
-    ("prices?|priced", "predicted latency", "autosched/plan/"),
-    ("drafted", "best by the model", "autosched/plan/"),
+    ("joined|apart|forms?", "fused, unfused, fusion choice", "autosched/planning/"),
+    ("prices?|priced", "predicted latency", "autosched/planning/"),
+    ("drafted", "best by the model", "autosched/planning/"),
     ("taken? in", "inlined", "autosched/graph/"),
     ("given? out", "extra output, fused with the reader", "autosched/graph/"),
     ("lies well", "is contiguous", "autosched/graph/"),
     ("tenants?", "buffer, live range", ""),
     ("facts", "node properties, operand access", "autosched/graph/fusion/"),
-    ("place of weights|without place", "weight residency", "autosched/plan/"),
+    ("place of weights|without place", "weight residency", "autosched/planning/"),
 )
 # Classes of one name that are one idea for two kinds of machine, or a protocol and what fulfils it.
 DRIVERS = ("cuda_core", "pycuda", "opencl", "fake")

@@ -1,15 +1,15 @@
-"""Networks: graphs of operators, from importers to one program.
+"""Networks as graphs of operators, from importers to groups of nodes and a memory plan.
 
-    graph        values, nodes, constants; `verify` tells whether a graph is one
+    graph        values, nodes, constants; `verify` checks that a graph is well-formed
     operators/   what nodes compute: one function each
     interpret    the reference: node by node, in float64
     saved        graphs as files
-    onnx/        ONNX files as graphs
-    torch/       torch modules, and what torch.compile hands over, as graphs
-    passes/      what is done to a graph before it is cut into kernels, in order
-    group_description  what one kernel computes, as data
-    fusion/      which nodes one kernel computes
-    memory/      in which order kernels run, from when to when values are needed, and where each is stored
+    onnx/        import of ONNX files
+    torch/       import of torch modules and of the graphs of torch.compile
+    passes/      transformations of graphs before the partition into kernels, in order
+    group_description  a group as data
+    fusion/      the partition of nodes into groups, one kernel each
+    memory/      order of steps, liveness, arena planning, storage of values
 
-`autosched.planning` makes kernels of the groups, `autosched.executor` runs them.
+`autosched.planning` compiles the groups, `autosched.executor` runs them.
 """

@@ -1,4 +1,4 @@
-"""Formats of model files, told by their first bytes, for messages about files that are no network here."""
+"""Detection of model file formats by their first bytes, for messages about files that cannot be loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONVERT = "load it where it comes from, and export it by torch.export or torch.
 _PICKLE = f"a pickle, as old versions of torch.save wrote, which is never read: {_CONVERT}"
 _WEIGHTS = f"has weights without a graph: {_CONVERT}"
 
-# What a file begins with, and what it is then.
+# Descriptions by the first bytes of a file.
 _MAGIC: Mapping[bytes, str] = {
     b"GGUF": f"a GGUF file of llama.cpp, which {_WEIGHTS}",
     b"ggjt": f"a GGML file of llama.cpp, which {_WEIGHTS}",
@@ -37,7 +37,7 @@ _AT_4: Mapping[bytes, str] = {
 
 
 def describe_format(path: Path) -> str:
-    """Return what a file or folder is, with what to do, as a noun phrase; empty where its first bytes say nothing."""
+    """Return a noun phrase for the format of a file or folder, with a remedy; empty for an unknown format."""
     if path.is_dir():
         return _folder(path)
     try:
@@ -54,7 +54,7 @@ def describe_format(path: Path) -> str:
 
 
 def has_program(names: Sequence[str]) -> bool:
-    """Whether these are the names within what torch.export.save wrote."""
+    """Whether the names in a zip archive are those of a file that torch.export.save wrote."""
     return _any(names, lambda name: name.endswith("/archive_format")) and _any(names, _is_model)
 
 
@@ -67,7 +67,7 @@ def _any(names: Sequence[str], holds: Callable[[str], bool]) -> bool:
     return any(map(holds, names))
 
 
-# What an archive is, by the names of the files within, the first that fits.
+# Descriptions of zip archives by the names of the files in them; the first match counts.
 _ARCHIVES: Sequence[tuple[Callable[[Sequence[str]], bool], str]] = (
     (has_program, "a program that torch.export.save wrote: name it *.pt2"),
     (

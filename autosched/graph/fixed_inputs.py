@@ -1,4 +1,4 @@
-"""Inputs with values that are fixed at load: constants of a graph, converted and checked here."""
+"""Inputs that are fixed at load: their values are checked and become constants of the graph."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def fix_inputs(graph: Graph, fixed: Mapping[str, npt.ArrayLike]) -> Graph:
     for name, value in fixed.items():
         if name not in graph.inputs:
             raise unknown_input(name, graph.inputs)
-        known = graph.values[name]
-        arrays[name] = fixed_array(name, value, DTYPES[known.dtype].numpy_dtype, known.shape)
+        described = graph.values[name]
+        arrays[name] = fixed_array(name, value, DTYPES[described.dtype].numpy_dtype, described.shape)
     inputs = tuple(name for name in graph.inputs if name not in arrays)
     return replace(graph, inputs=inputs, constants={**graph.constants, **arrays}) if arrays else graph
 
 
-def fixed_how(name: str) -> str:
-    """How a caller gives an input a value at load."""
+def how_to_fix(name: str) -> str:
+    """Return the remedy for messages: how a caller fixes an input at load."""
     call = f'autosched.load(path, inputs={{"{name}": VALUE}})'
     return f"an input that is always the same can be fixed at load: {call}, or --fix {name}=VALUE"
 
@@ -40,8 +40,11 @@ def unknown_input(name: str, inputs: Sequence[str]) -> GraphError:
 def fixed_array(
     name: str, value: npt.ArrayLike, dtype: np.dtype[np.generic], shape: Sequence[int | str | None]
 ) -> Array:
-    """Return `value` as the array that the input `name` is fixed to. Python numbers become elements of the type where
-    they are in its range; arrays must have the type already. Sizes of `shape` that are no numbers may be any."""
+    """Return `value` as the array that the input `name` is fixed to.
+
+    Python numbers are converted if they are in the range of the type; arrays must have the type already. Symbolic sizes
+    of `shape` match any size. Raises GraphError.
+    """
     try:
         given = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged lists; tensors that NumPy cannot see
@@ -56,7 +59,7 @@ def fixed_array(
 
 
 def _holds(dtype: np.dtype[np.generic], given: Array) -> bool:
-    """Whether Python's numbers can be elements of a type; floats are rounded, integers are not."""
+    """Whether Python numbers can be elements of a type: floats may be rounded, integers must be in range."""
     kinds = {"b": "b", "i": "iu", "u": "iu"}.get(dtype.kind, "fiu")  # small floats of ml_dtypes are of kind V
     if given.dtype.kind not in kinds:
         return False

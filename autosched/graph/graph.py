@@ -1,9 +1,9 @@
-"""A network as data: values with shape and type, nodes that compute them, constants.
+"""The graph of a network as data: values with shape and type, nodes that compute them, constants.
 
     Value(name, shape, dtype)      Node(operator, inputs, outputs, attributes)      Graph(inputs, outputs, nodes, ...)
 
-Everything is immutable; passes make new graphs. A node names an operator of `graph.operators` and its values; what it
-computes, and the shape and type of its results, follow from the operator's function alone.
+Everything is immutable; passes make new graphs. A node names an operator of `graph.operators` and its operands; its
+computation, and the shape and type of its results, follow from the operator's function alone.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from autosched.ir.dtype import DTYPES
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
-# What an attribute may be: JSON's data, with tuples for lists.
+# An attribute is JSON data with tuples for lists.
 Attribute = bool | int | float | str | None | tuple["Attribute", ...]
 
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor that flows between nodes. Sizes are at least 1; `shape` () is a scalar."""
+    """A tensor. Sizes are at least 1; `shape` () is a scalar."""
 
     name: str
     shape: Shape
@@ -38,9 +38,9 @@ class Value:
 
 @dataclass(frozen=True)
 class Node:
-    """`outputs` = `operator` of `inputs` and `attributes`; an input that is left out is None.
+    """`outputs` = `operator` of `inputs` and `attributes`; an optional input that is left out is None.
 
-    `origin`: what the node is called where the graph came from, for messages.
+    `origin`: the node's name in the imported model, for messages.
     """
 
     operator: str
@@ -62,7 +62,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """`nodes` are in an order in which each value is made before it is read.
+    """A network; `nodes` are in topological order.
 
     `inputs` and `outputs` are names of values. `constants` are arrays by name, of the shape and type of their values;
     they may be mapped from a file. An output may be an input or a constant. `winograd`: whether the larger error of
@@ -79,21 +79,21 @@ class Graph:
 
     @cached_property
     def producers(self) -> Mapping[str, Node]:
-        """The node that makes each value; inputs and constants have none."""
+        """The node that computes each value; inputs and constants have none."""
         return {name: node for node in self.nodes for name in node.outputs}
 
     @cached_property
     def users(self) -> Mapping[str, tuple[Node, ...]]:
-        """The nodes that read each value, in order; that it is an output of the graph is not among them."""
-        found: dict[str, list[Node]] = {name: [] for name in self.values}
+        """The nodes that read each value, in order. Being an output of the graph does not count as a read."""
+        users: dict[str, list[Node]] = {name: [] for name in self.values}
         for node in self.nodes:
             for name in node.used:
-                found[name].append(node)
-        return {name: tuple(nodes) for name, nodes in found.items()}
+                users[name].append(node)
+        return {name: tuple(nodes) for name, nodes in users.items()}
 
     @cached_property
     def rounds_to_bytes(self) -> bool:
-        """Whether floats that depend on inputs become integers of 8 bits on the way."""
+        """Whether the graph quantises floats that depend on inputs to integers of 8 bits."""
         varying = set(self.inputs)
         for node in self.nodes:
             read = [DTYPES[self.values[name].dtype] for name in node.used if name in varying]
@@ -114,21 +114,23 @@ class Graph:
         constants: Mapping[str, Array] | None = None,
         outputs: Sequence[str] | None = None,
     ) -> Graph:
-        """The graph with these nodes instead, new `values` and `constants` beside its own, and what is no longer read
-        left out."""
+        """Return the graph with these nodes, and with new `values` and `constants` added to its own.
+
+        Values and constants that are no longer read are dropped.
+        """
         kept = tuple(nodes)
         ends = self.outputs if outputs is None else tuple(outputs)
         arrays = {**self.constants, **(constants or {})}
         fresh = [Value(name, array.shape, array.dtype.name) for name, array in (constants or {}).items()]
         table = {**self.values, **{v.name: v for v in (*fresh, *values)}}
-        made = {name for node in kept for name in node.outputs}
+        computed = {name for node in kept for name in node.outputs}
         read = {*self.inputs, *ends, *(name for node in kept for name in node.used)}
         return replace(
             self,
             outputs=ends,
             nodes=kept,
-            values={name: value for name, value in table.items() if name in made or name in read},
-            constants={name: array for name, array in arrays.items() if name in read and name not in made},
+            values={name: value for name, value in table.items() if name in computed or name in read},
+            constants={name: array for name, array in arrays.items() if name in read and name not in computed},
         )
 
     def __str__(self) -> str:
@@ -142,7 +144,7 @@ class Graph:
 
 
 def fresh_name(taken: Iterable[str], stem: str) -> str:
-    """`stem`, or the first of `stem.1`, `stem.2`, ... that is not among `taken`."""
+    """Return `stem`, or the first of `stem.1`, `stem.2`, ... that is not among `taken`."""
     names = set(taken)
     if stem not in names:
         return stem

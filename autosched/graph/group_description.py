@@ -1,11 +1,11 @@
-"""A group as data that says all of what its kernel computes, and nothing of what its values are called in a network.
+"""Description of a group as data: everything that its kernel computes, without the names of values in the network.
 
     {"inputs": [[shape, dtype], ...], "weights": n, "nodes": [[operator, inputs, outputs, attributes], ...],
      "outputs": [...]}
 
 Values are numbered: inputs first, of which the last `weights` are constants that kernels may pack, then results in the
-order of the nodes; an input that is left out is null. Groups that compute the same have the same description, so it
-tells tasks apart, goes to processes that build kernels, and stands in records. It is JSON without infinities: these are
+order of the nodes; an optional input that is left out is null. Equal groups have equal descriptions. A description
+identifies a task, is sent to the processes that compile kernels, and is stored in records. It is JSON; infinities are
 {"number": "inf"}.
 """
 
@@ -27,8 +27,7 @@ from autosched.te import ComputeDAG
 
 
 def describe(graph: Graph, group: Group, has_weights: bool = True) -> dict[str, Any]:
-    """What the kernel of `group` computes. Constants are inputs as others are for a target that prepares none, which
-    `has_weights` says."""
+    """Return the description of `group`. `has_weights`: whether the target packs constants; else they are inputs."""
     numbers = {name: n for n, name in enumerate(group.inputs)}
     nodes = []
     for node in group.nodes:
@@ -43,7 +42,7 @@ def describe(graph: Graph, group: Group, has_weights: bool = True) -> dict[str, 
 
 
 def described_dag(description: object) -> ComputeDAG:
-    """The stages of a group that is described. Raises GraphError for a description that is none."""
+    """Return the stages of a described group. Raises GraphError for an invalid description."""
     try:
         graph, group = _read(description)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
@@ -60,15 +59,15 @@ def _read(description: Any) -> tuple[Graph, Group]:
     inputs = tuple(values)
     first_weight = len(inputs) - int(description["weights"])
     nodes = []
-    for operator, used, made, attributes in description["nodes"]:
+    for operator, used, results, attributes in description["nodes"]:
         if operator not in operators():
             raise ValueError(f"there is no operator {operator}")
-        given = tuple(None if n is None else _name(n) for n in used)
-        node = Node(operator, given, tuple(map(_name, made)), {k: attribute_of(v) for k, v in attributes.items()})
+        operands = tuple(None if n is None else _name(n) for n in used)
+        node = Node(operator, operands, tuple(map(_name, results)), {k: attribute_of(v) for k, v in attributes.items()})
         values.update((value.name, value) for value in results_of(node, values))
         nodes.append(node)
     outputs = tuple(map(_name, description["outputs"]))
-    # A constant's elements do not matter here: one stands for all.
+    # The stages do not depend on the elements of constants, so zeros that share memory are enough.
     constants = {
         name: np.broadcast_to(np.zeros((), DTYPES[values[name].dtype].numpy_dtype), values[name].shape)
         for name in inputs[first_weight:]
@@ -84,7 +83,7 @@ def _name(number: object) -> str:
 
 
 def attribute_data(value: Attribute) -> Any:
-    """An attribute as JSON without infinities."""
+    """Return an attribute as JSON data without infinities."""
     if isinstance(value, tuple):
         return [attribute_data(part) for part in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -93,7 +92,7 @@ def attribute_data(value: Attribute) -> Any:
 
 
 def attribute_of(data: Any) -> Attribute:
-    """What `attribute_data` was made of. Raises TypeError, ValueError or KeyError for other data."""
+    """Return the attribute of the result of `attribute_data`. Raises TypeError, ValueError or KeyError."""
     if isinstance(data, list):
         return tuple(attribute_of(part) for part in data)
     if isinstance(data, dict):

@@ -1,10 +1,10 @@
-"""Bounds checks of indices: which elements of which values must lie in which range for the nodes of a graph.
+"""Bounds checks of indices: the range in which the elements of index operands must be.
 
     gather(x[5, 8], ids)     ->  IndexCheck(ids, low=-5, high=4)       of "wrapped" indexing; "plain": low=0
 
-A constant is checked when a graph is imported. A value is checked in each call, unless interval analysis
-(`value_ranges`) proves its range. The check moves from a value to what that is a rearrangement of: to an input, mostly,
-which is in memory in any case.
+Constants are checked when a graph is imported. Other values are checked in each call, unless interval analysis
+(`value_ranges`) proves their range. A check of a rearranged value is moved to its source, mostly an input, which is in
+memory in any case.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autosched.graph.operators.index_maps import axis_of
 from autosched.graph.value_ranges import value_ranges
 from autosched.ir.dtype import DTYPES
 
-Sizes: TypeAlias = Callable[[Shape, Shape, Node], tuple[int, ...]]  # of x, of its indices, the node
+Sizes: TypeAlias = Callable[[Shape, Shape, Node], tuple[int, ...]]  # of the shapes of x and its indices, and the node
 
 
 def _along_axis(x: Shape, ids: Shape, node: Node) -> tuple[int, ...]:
@@ -32,7 +32,7 @@ def _of_coordinates(x: Shape, ids: Shape, node: Node) -> tuple[int, ...]:
     return x[first : first + ids[-1]]
 
 
-# Operators whose second operand has indices of the first -> the sizes that these index, in turn along the last axis.
+# Operators whose second operand indexes the first -> the sizes of the indexed axes, in turn along the last axis.
 INDEXED: Mapping[str, Sizes] = {
     "gather": _along_axis,
     "gather_elements": _along_axis,
@@ -41,15 +41,17 @@ INDEXED: Mapping[str, Sizes] = {
     "scatter_nd": _of_coordinates,
     "write_rows": _along_axis,
 }
-# Operators whose result has the elements of their first operand, all of them and no others.
-CHECKS = "first_outside"  # the operator that checks, where a kernel has to
+CHECKS = "first_outside"  # the operator that checks within a kernel
+# Operators whose result has exactly the elements of their first operand.
 _REARRANGED = ("reshape", "transpose", "expand", "identity", "flip", "roll", "tile")
 
 
 @dataclass(frozen=True)
 class IndexCheck:
-    """The elements `column`, `column + columns`, ... of the value `ids` must lie in `low` to `high`; `reader` is the
-    operator that uses them, as messages name it."""
+    """The condition that the elements `column`, `column + columns`, ... of `ids` are in `low` to `high`.
+
+    `reader`: the operator that uses them, for messages.
+    """
 
     ids: str
     low: int
@@ -59,12 +61,12 @@ class IndexCheck:
     columns: int = 1
 
     def message(self, index: int) -> str:
-        """What is wrong with an index that is outside."""
+        """Return the message for an index that is out of range."""
         return f"{self.reader}: the index {index} is out of range, which is {self.low} to {self.high}"
 
 
-def needs_of(node: Node, values: Mapping[str, Value]) -> tuple[IndexCheck, ...]:
-    """What a node needs of its indices, whatever these are."""
+def required_checks(node: Node, values: Mapping[str, Value]) -> tuple[IndexCheck, ...]:
+    """Return the checks of a node's indices, without regard to what is known about them."""
     indexing = node.attributes.get("indexing", WRAPPED)
     if node.operator not in INDEXED or indexing == UNCHECKED:
         return ()
@@ -77,54 +79,60 @@ def needs_of(node: Node, values: Mapping[str, Value]) -> tuple[IndexCheck, ...]:
 
 
 def check_constants(graph: Graph) -> None:
-    """Raises GraphError for a constant index that is out of range."""
+    """Raise GraphError for a constant index that is out of range."""
     for node in graph.nodes:
-        for need in needs_of(node, graph.values):
-            if need.ids in graph.constants:
-                _check_constant(need, graph.constants[need.ids])
+        for check in required_checks(node, graph.values):
+            if check.ids in graph.constants:
+                _check_constant(check, graph.constants[check.ids])
 
 
-def _check_constant(need: IndexCheck, array: Array) -> None:
-    indices = array.reshape(-1)[need.column :: need.columns]
-    if indices.size and not need.low <= int(indices.min()) <= int(indices.max()) <= need.high:
-        outside = indices[(indices < need.low) | (indices > need.high)]
-        raise GraphError(need.message(int(outside[0])))
+def _check_constant(check: IndexCheck, array: Array) -> None:
+    indices = array.reshape(-1)[check.column :: check.columns]
+    if indices.size and not check.low <= int(indices.min()) <= int(indices.max()) <= check.high:
+        outside = indices[(indices < check.low) | (indices > check.high)]
+        raise GraphError(check.message(int(outside[0])))
 
 
 def checks_of(graph: Graph) -> tuple[IndexCheck, ...]:
-    """What calls have to check, in the order of the graph. Raises GraphError as `check_constants` does."""
+    """Return the checks that each call must make, in the order of the graph.
+
+    Raises GraphError as `check_constants` does.
+    """
     check_constants(graph)
-    needs = [need for node in graph.nodes for need in needs_of(node, graph.values) if need.ids not in graph.constants]
-    ranges = value_ranges(graph, {need.ids for need in needs})
-    found: dict[IndexCheck, IndexCheck] = {}  # by all but their readers
-    for need in needs:
-        for check in _at_sources(graph, need):
+    required = [check for node in graph.nodes for check in required_checks(node, graph.values)]
+    required = [check for check in required if check.ids not in graph.constants]
+    ranges = value_ranges(graph, {check.ids for check in required})
+    distinct: dict[IndexCheck, IndexCheck] = {}  # by the check without its reader
+    for each in required:
+        for check in _at_sources(graph, each):
             low, high = ranges.get(check.ids, DTYPES[graph.values[check.ids].dtype].integer_range)
             if not check.low <= low <= high <= check.high:
-                found.setdefault(replace(check, reader=""), check)
-    return tuple(found.values())
+                distinct.setdefault(replace(check, reader=""), check)
+    return tuple(distinct.values())
 
 
 def with_check_nodes(graph: Graph) -> Graph:
-    """The graph with a node for each check, for devices on which kernels alone can look at indices. What these nodes
-    make is no output; `reports_of` names it."""
+    """Add a node for each check, for devices on which only kernels can read indices.
+
+    The results of these nodes are no outputs of the graph; `reports_of` returns their names.
+    """
     nodes, values = list(graph.nodes), list[Value]()
     for check in checks_of(graph):
         taken = {*graph.values, *(value.name for value in values)}
-        made = tuple(fresh_name(taken, f"{check.ids}.{word}") for word in ("outside", "number"))
+        results = tuple(fresh_name(taken, f"{check.ids}.{word}") for word in ("outside", "number"))
         attributes = {"low": check.low, "high": check.high, "column": check.column, "columns": check.columns}
-        nodes.append(Node(CHECKS, (check.ids,), made, attributes, check.reader))
-        values += (Value(name, (), "int64") for name in made)
+        nodes.append(Node(CHECKS, (check.ids,), results, attributes, check.reader))
+        values += (Value(name, (), "int64") for name in results)
     return graph.with_nodes(nodes, values) if values else graph
 
 
 def reports_of(graph: Graph) -> tuple[tuple[str, ...], ...]:
-    """What each node of `with_check_nodes` makes: the first index outside, its number."""
+    """Return the results of each node of `with_check_nodes`: the first index out of range, and its number."""
     return tuple(node.outputs for node in graph.nodes if node.operator == CHECKS)
 
 
 def _at_sources(graph: Graph, check: IndexCheck) -> Iterator[IndexCheck]:
-    """The same check of the values that indices are a rearrangement of; constants are checked here."""
+    """Yield the same check for the sources of rearranged indices; constant sources are checked at once."""
     waiting = [check]
     while waiting:
         check = waiting.pop()
@@ -137,7 +145,7 @@ def _at_sources(graph: Graph, check: IndexCheck) -> Iterator[IndexCheck]:
 
 
 def _before(graph: Graph, check: IndexCheck) -> Iterator[IndexCheck]:
-    """The check of the operands whose elements the checked value has; none where it has others."""
+    """Yield the check for the operands that the checked value is a rearrangement of; nothing if it is none."""
     maker = graph.producers.get(check.ids)
     if maker is None:
         return
@@ -149,17 +157,17 @@ def _before(graph: Graph, check: IndexCheck) -> Iterator[IndexCheck]:
     if keeps_order or (maker.operator in _REARRANGED and check.columns == 1):
         yield replace(check, ids=source)
     elif maker.operator == "concat":
-        yield from _of_parts(graph, check, maker)
+        yield from _of_operands(graph, check, maker)
 
 
 def _whole(graph: Graph, name: str) -> tuple[int, int]:
-    """All that a type of integers can hold; of other types nothing."""
+    """Return the range of an integer type; an empty one for other types."""
     row = DTYPES[graph.values[name].dtype]
     return row.integer_range if row.is_integer else (0, 0)
 
 
-def _of_parts(graph: Graph, check: IndexCheck, concat: Node) -> Iterator[IndexCheck]:
-    """Of all parts, or of the one that has the checked column of coordinates."""
+def _of_operands(graph: Graph, check: IndexCheck, concat: Node) -> Iterator[IndexCheck]:
+    """Yield the check for all operands of a concatenation, or for the one that has the checked column."""
     parts = [name for name in concat.inputs if name is not None]
     shape = graph.values[check.ids].shape
     if check.columns == 1:

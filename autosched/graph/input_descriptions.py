@@ -1,5 +1,7 @@
-"""The inputs of a network before it is imported, for messages and for values by name: ONNX files whose sizes are not
-given yet, saved graphs, torch modules and programs, graphs."""
+"""Descriptions of the inputs of networks that are not imported yet, for messages and for values by name.
+
+Networks are ONNX files with symbolic sizes, saved graphs, torch modules and programs, and graphs.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,11 @@ class DescribedInput:
 
 
 def describe_inputs(model: Any, example_inputs: Sequence[Any] | None = None) -> tuple[DescribedInput, ...]:
-    """The inputs of a network in the order of a call: of an ONNX file or a saved network by its path, a Graph, a
-    torch program, or a torch module with its example inputs. Raises GraphError for a file that cannot be read."""
+    """Return the inputs of a network in the order of a call.
+
+    `model`: the path of an ONNX file or a saved network, a Graph, a torch program, or a torch module, which needs
+    `example_inputs`. Raises GraphError for a file that cannot be read.
+    """
     if isinstance(model, Path):
         if model.suffix.lower() != SAVED:
             from autosched.graph.onnx import read_onnx

@@ -1,7 +1,7 @@
-"""The reference of a network: node by node, without any pass, fusion or generated code.
+"""Reference interpreter of networks: node by node, without passes, fusion or generated code.
 
-`rounded` has float64 within an operator and the type of each value between operators, `exact` float64 throughout.
-`plain` computes in the values' own types, as any program does that knows nothing better.
+The arithmetic `rounded` computes each operator in float64 and rounds its results to their types, `exact` computes in
+float64 throughout, `plain` in the types of the values, as straightforward programs do.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Arithmetic: TypeAlias = Callable[[ComputeDAG, Mapping[str, Array]], tuple[Array,
 
 
 def exact(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
-    """In float64, which nothing rounds; integers in their own types."""
+    """Evaluate in float64 without rounding to smaller types; integers in their own types."""
     return evaluate_exactly(dag, inputs)
 
 
 def rounded(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
-    """In float64, the results rounded to their types."""
+    """Evaluate in float64 and round the results to their types."""
     types = [DTYPES[t.dtype].numpy_dtype for t in dag.outputs]
     return tuple(value.astype(dtype) for value, dtype in zip(exact(dag, inputs), types, strict=True))
 
@@ -37,17 +37,19 @@ plain: Arithmetic = evaluate_plainly
 
 
 def interpret(graph: Graph, inputs: Mapping[str, Array], arithmetic: Arithmetic = rounded) -> dict[str, Array]:
-    """The outputs of `graph` for `inputs`, by name; with `exact` floats are float64."""
-    kept = set(graph.outputs)
-    found = {name: array for name, array in each_value(graph, inputs, arithmetic) if name in kept}
-    return {name: found[name] for name in graph.outputs}
+    """Return the outputs of `graph` for `inputs`, by name; with `exact` floats are float64."""
+    outputs = set(graph.outputs)
+    arrays = {name: array for name, array in each_value(graph, inputs, arithmetic) if name in outputs}
+    return {name: arrays[name] for name in graph.outputs}
 
 
 def each_value(
     graph: Graph, inputs: Mapping[str, Array], arithmetic: Arithmetic = rounded
 ) -> Iterator[tuple[str, Array]]:
-    """(name, array) of every value in the order in which they are made; inputs and constants first. What no node reads
-    any more is not held."""
+    """Yield (name, array) of every value in the order of computation, inputs and constants first.
+
+    Dead values are not kept in memory. Raises GraphError for an input of another shape or type.
+    """
     values: dict[str, Array] = dict(graph.constants)
     for name in graph.inputs:
         value, array = graph.values[name], np.asarray(inputs[name])
@@ -68,10 +70,10 @@ def each_value(
 def evaluate_node(
     node: Node, graph: Graph, values: Mapping[str, Array], arithmetic: Arithmetic = rounded
 ) -> tuple[Array, ...]:
-    """The results of one node for arrays of what it reads."""
+    """Return the results of one node, given the arrays of its operands."""
     labels = {name: f"x{n}" for n, name in enumerate(node.used)}
     tensors = {n: placeholder(graph.values[n].shape, graph.values[n].dtype, labels[n]) for n in node.used}
-    made = build(node, [None if name is None else tensors[name] for name in node.inputs])
-    dag = ComputeDAG([own_result(t) for t in made])
-    given = {labels[n]: values[n] for n in node.used}
-    return arithmetic(dag, {t.name: given[t.name] for t in dag.inputs})
+    results = build(node, [None if name is None else tensors[name] for name in node.inputs])
+    dag = ComputeDAG([own_result(t) for t in results])
+    arrays = {labels[n]: values[n] for n in node.used}
+    return arithmetic(dag, {t.name: arrays[t.name] for t in dag.inputs})

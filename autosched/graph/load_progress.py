@@ -1,6 +1,6 @@
-"""Progress of a load: the stage that it is in, told to a callback, a line on stderr and the logger "autosched" (INFO).
+"""Progress of loading a network, reported to a callback, a line on stderr, and the logger "autosched" (INFO).
 
-Whatever takes long while a network is loaded calls `report_stage`, which does nothing outside of a load.
+Long operations call `report_stage`, which does nothing outside of a load.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from dataclasses import dataclass, field
 from typing import TextIO, TypeAlias
 
 LOGGER = logging.getLogger("autosched")
-COLUMNS = 80  # of a terminal that does not say how many it has
-REDRAWN_S = 0.1  # between two drawings of the line
+COLUMNS = 80  # of a terminal of unknown width
+REDRAW_S = 0.1  # minimum time between two drawings of the line
 
 
 @dataclass(frozen=True)
 class LoadEvent:
-    """What is being done for the network `name`, `seconds` after the load began: a `stage`, and how many kernels of
-    `of` are `done` where that is known."""
+    """The `stage` of loading the network `name`, `seconds` after the load began.
+
+    `done` of `of` kernels are compiled; `of` is 0 if the stage has no count.
+    """
 
     name: str
     stage: str
@@ -40,7 +42,7 @@ LoadCallback: TypeAlias = Callable[[LoadEvent], None]
 
 
 class LoadLine:
-    """A line of a stream: redrawn on a terminal, and gone at the end; elsewhere one for each stage."""
+    """A progress line: on a terminal it is redrawn, and erased at the end; elsewhere each stage has a line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -49,7 +51,7 @@ class LoadLine:
 
     def __call__(self, event: LoadEvent) -> None:
         is_new = event.stage != self._stage
-        if not is_new and (not self._is_live or event.seconds - self._drawn_s < REDRAWN_S):
+        if not is_new and (not self._is_live or event.seconds - self._drawn_s < REDRAW_S):
             return
         self._stage, self._drawn_s = event.stage, event.seconds
         if self._is_live:
@@ -89,20 +91,22 @@ _DEFAULT: ContextVar[bool] = ContextVar("load_line", default=False)
 
 
 def show_on_terminal() -> None:
-    """From now on each load has a line on stderr where that is a terminal."""
+    """Draw a progress line for each later load if stderr is a terminal."""
     _DEFAULT.set(sys.stderr.isatty())
 
 
 @contextmanager
 def reported_load(name: str, progress: bool | LoadCallback | None) -> Iterator[None]:
-    """A load of the network `name`. `progress`: a callback, True for a line on stderr; None: what `show_on_terminal`
-    has chosen. A load within another one is part of it."""
-    wanted = _DEFAULT.get() if progress is None else progress
-    if _CURRENT.get() is not None or not (wanted or LOGGER.isEnabledFor(logging.INFO)):
+    """Report the stages of loading the network `name` within this context; a nested load is part of the outer one.
+
+    `progress`: a callback, True for a line on stderr, None for the default of `show_on_terminal`.
+    """
+    receiver = _DEFAULT.get() if progress is None else progress
+    if _CURRENT.get() is not None or not (receiver or LOGGER.isEnabledFor(logging.INFO)):
         yield
         return
-    line = LoadLine(sys.stderr) if wanted is True else None
-    listener = line if line is not None else wanted if callable(wanted) else None
+    line = LoadLine(sys.stderr) if receiver is True else None
+    listener = line if line is not None else receiver if callable(receiver) else None
     load = _Load(name, listener)
     token = _CURRENT.set(load)
     try:
@@ -115,6 +119,6 @@ def reported_load(name: str, progress: bool | LoadCallback | None) -> Iterator[N
 
 
 def report_stage(stage: str, done: int = 0, of: int = 0) -> None:
-    """Tells who listens to this load that a stage has begun, or how far it is."""
+    """Report that a stage of the current load has begun, or how far it is."""
     if (load := _CURRENT.get()) is not None:
         load.tell(stage, done, of)

@@ -1,4 +1,4 @@
-"""Arrays mapped from files: where they begin, and whether their files still have them."""
+"""Memory-mapped arrays: mapping of file ranges, and the check that files were not truncated since."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from autosched.graph.graph import Array
 
 
 def map_bytes(path: Path, offset: int, nbytes: int) -> Array:
-    """Bytes of a file, read only. Raises OSError, and ValueError for bytes that are not there."""
+    """Map bytes of a file, read only. Raises OSError, and ValueError for bytes beyond the end of the file."""
     return np.asarray(np.memmap(path, np.uint8, "r", offset, (nbytes,)))
 
 
 def check_mapped(constants: Mapping[str, Array]) -> None:
-    """Raises GraphError where a file has become shorter than what is mapped from it: to read that ends the process."""
+    """Raise GraphError if a file is shorter than what is mapped from it: reading that would kill the process."""
     for name, array in constants.items():
         source: object = array
         while not isinstance(mapping := getattr(source, "base", None), mmap.mmap) and mapping is not None:
             source = mapping
         if not isinstance(source, np.memmap) or mapping is None:
             continue
-        needed, there = source.offset + source.nbytes, mapping.size()
-        if there < needed:
+        needed, available = source.offset + source.nbytes, mapping.size()
+        if available < needed:
             raise GraphError(
                 f"{source.filename} has become shorter: the constant {name} needs its first {needed} bytes, and it has "
-                f"{there}; restore the file and load the network again"
+                f"{available}; restore the file and load the network again"
             )

@@ -1,12 +1,12 @@
-"""A graph as a file: one in the format of safetensors, whose tensors are the constants and whose metadata is the graph.
+"""Saved graphs: safetensors files whose tensors are the constants and whose metadata is the graph.
 
     8 bytes              length of the header, little-endian
     header               JSON: {"NAME": {"dtype": "F32", "shape": [...], "data_offsets": [begin, end]}, ...,
                                 "__metadata__": {"graph": JSON, ...}}
     constants            their bytes, one after the other, those of the widest elements first
 
-The metadata begin with a digest of the whole file, which is checked when it is loaded. Constants are mapped from the
-file, not read. Nothing in a file is code; what does not add up is refused.
+The metadata begin with a digest of the whole file, which is checked at load. Constants are mapped from the file, not
+read. Files contain no code; inconsistent files are refused.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ MAX_HEADER = 100 << 20  # bytes; the format's own limit
 DIGEST = "digest"  # the name of the first of the metadata
 _DIGEST_PREFIX = b'{"__metadata__": {"digest": "'  # of the header
 _DIGEST_AT, _DIGEST_LENGTH = 8 + len(_DIGEST_PREFIX), 64
-_BLOCK = 1 << 20  # bytes of which the digest has a sum
-_TYPES = {dtype.abbreviation.upper(): name for name, dtype in DTYPES.items()}  # by what safetensors calls them
+_BLOCK = 1 << 20  # bytes per sum in the digest
+_TYPES = {dtype.abbreviation.upper(): name for name, dtype in DTYPES.items()}  # by their safetensors names
 
 
 def save_graph(path: Path, graph: Graph, facts: Mapping[str, str]) -> None:
-    """Writes a graph, with more text by name. A file that is there is replaced once the new one is whole. Raises
-    GraphError where a constant cannot be read any more."""
+    """Write a graph and further metadata `facts`. An existing file is replaced when the new one is complete.
+
+    Raises GraphError where a constant cannot be read any more.
+    """
     check_mapped(graph.constants)
     entries: dict[str, Any] = {}
     at = 0
@@ -56,7 +58,7 @@ def save_graph(path: Path, graph: Graph, facts: Mapping[str, str]) -> None:
     header = header_of(
         entries, {DIGEST: "0" * _DIGEST_LENGTH, **facts, "graph": json.dumps(_data(graph), sort_keys=True)}
     )
-    descriptor, part = tempfile.mkstemp(dir=path.parent)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(descriptor, "w+b") as file:
             file.write(header)
@@ -65,24 +67,28 @@ def save_graph(path: Path, graph: Graph, facts: Mapping[str, str]) -> None:
             digest = _digest(file)
             file.seek(_DIGEST_AT)
             file.write(digest.encode())
-        os.replace(part, path)
+        os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(part)
+            os.unlink(temporary)
         raise
 
 
 def header_of(tensors: Mapping[str, Mapping[str, Any]], facts: Mapping[str, str]) -> bytes:
-    """What a file of the format begins with, its length first; the metadata, `facts`, come before the tensors. What
-    follows is aligned to ALIGNMENT bytes."""
+    """Return the header of a safetensors file with its length; the metadata `facts` come before the tensors.
+
+    It is padded to a multiple of ALIGNMENT bytes.
+    """
     header = json.dumps({"__metadata__": facts, **tensors}).encode()
     header += b" " * (-(8 + len(header)) % ALIGNMENT)
     return len(header).to_bytes(8, "little") + header
 
 
 def load_saved(path: Path) -> tuple[Graph, dict[str, str]]:
-    """The graph of a file, and what else was saved with it; among that the digest, where it has one. Raises GraphError
-    for a file that is not such a one, or not as it was written."""
+    """Return the graph of a file and its other metadata, with the digest if there is one.
+
+    Raises GraphError for a file of another format, or one that was changed since it was written.
+    """
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -111,22 +117,25 @@ def _check_digest(path: Path, file: BinaryIO, header: bytes) -> None:
 
 
 def _digest(file: BinaryIO) -> str:
-    """Of a whole file, with zeros for the digest in it: SHA-256 of a sum for each block, of its words of 64 bits times
-    odd numbers, all different. Any word that differs changes its sum; a hash of all bytes takes 4 times as long."""
+    """Return the digest of a file, computed with zeros in the place of the digest.
+
+    It is SHA-256 of one sum for each block, of its 64-bit words times different odd numbers. Any changed word changes
+    the sum; SHA-256 of all bytes takes 4 times as long.
+    """
     factors, block = 2 * np.arange(_BLOCK // 8, dtype="<u8") + 1, bytearray(_BLOCK)
-    found, size = hashlib.sha256(), 0
+    digest, size = hashlib.sha256(), 0
     file.seek(0)
     while length := _fill(file, block):
         if size == 0:
             block[_DIGEST_AT : _DIGEST_AT + _DIGEST_LENGTH] = b"0" * _DIGEST_LENGTH
-        found.update(int(np.dot(np.frombuffer(block, "<u8"), factors)).to_bytes(8, "little"))
+        digest.update(int(np.dot(np.frombuffer(block, "<u8"), factors)).to_bytes(8, "little"))
         size += length
-    found.update(size.to_bytes(8, "little"))
-    return found.hexdigest()
+    digest.update(size.to_bytes(8, "little"))
+    return digest.hexdigest()
 
 
 def _fill(file: BinaryIO, block: bytearray) -> int:
-    """Reads a block, with zeros behind the end of the file; the bytes that were read."""
+    """Read a block, with zeros after the end of the file, and return the number of bytes read."""
     data = file.read(len(block))
     block[:] = data.ljust(len(block), b"\0")
     return len(data)
@@ -150,21 +159,21 @@ def _graph(data: Any, constants: Mapping[str, Array]) -> Graph:
             raise ValueError(f"a value of {dtype}{shape}")
         values[str(name)] = Value(str(name), tuple(shape), dtype)
     nodes = []
-    for operator, used, made, attributes, origin in data["nodes"]:
-        given = tuple(None if name is None else str(name) for name in used)
-        found = {str(k): attribute_of(v) for k, v in attributes.items()}
-        nodes.append(Node(str(operator), given, tuple(map(str, made)), found, str(origin)))
+    for operator, used, results, attributes, origin in data["nodes"]:
+        operands = tuple(None if name is None else str(name) for name in used)
+        parsed = {str(k): attribute_of(v) for k, v in attributes.items()}
+        nodes.append(Node(str(operator), operands, tuple(map(str, results)), parsed, str(origin)))
     inputs, outputs = (tuple(map(str, data[ends])) for ends in ("inputs", "outputs"))
     winograd = data.get("winograd") is True
     return Graph(inputs, outputs, tuple(nodes), values, constants, str(data["name"]), winograd)
 
 
 def _constants(path: Path, entries: Mapping[str, Any], start: int, size: int) -> dict[str, Array]:
-    found: dict[str, Array] = {}
+    constants: dict[str, Array] = {}
     for name, entry in entries.items():
         shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
         dtype = DTYPES[_TYPES[entry["dtype"]]].numpy_dtype
         if not 0 <= begin <= end <= size - start or end - begin != math.prod(shape) * dtype.itemsize:
             raise ValueError(f"the constant {name} lies from byte {begin} to {end} of {size - start}")
-        found[name] = map_bytes(path, start + begin, end - begin).view(dtype).reshape(shape)
-    return found
+        constants[name] = map_bytes(path, start + begin, end - begin).view(dtype).reshape(shape)
+    return constants

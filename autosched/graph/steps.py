@@ -1,4 +1,4 @@
-"""What a network is made of when it runs: kernels, views and parts of memory, rows that are written to inputs."""
+"""Steps of a network at run time: kernels, views, concatenations in place, and row writes to inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autosched.graph.graph import Array, Node, Shape
 
 @dataclass(frozen=True)
 class Group:
-    """One kernel. `inputs`: values from outside, constants last; `outputs`: values that are needed outside."""
+    """The nodes of one kernel. `inputs`: values from outside, constants last; `outputs`: values read outside."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[str, ...]
@@ -26,33 +26,36 @@ class Group:
 
 @dataclass(frozen=True)
 class Alias:
-    """`output` is `base` in another shape, from the element `offset` on."""
+    """A view: `output` is `base` in another shape, from the element `offset` on."""
 
     output: str
     base: str
     offset: int = 0
 
     def part_of(self, array: Array, shape: Shape) -> Array:
-        """The elements of `output`, of this `shape`, in the array of `base`."""
+        """Return the view of the array of `base` that is `output`, of this `shape`."""
         return array.reshape(-1)[self.offset : self.offset + math.prod(shape)].reshape(shape)
 
 
 @dataclass(frozen=True)
 class Join:
-    """`output` is its `parts`, results of groups, behind each other."""
+    """A concatenation in place: `output` consists of the results `parts`, which are written one after the other."""
 
     output: str
     parts: tuple[str, ...]
 
     def of(self, arrays: Sequence[Array], shape: Shape) -> Array:
-        """`output`, of this `shape`, from the arrays of its parts."""
+        """Return `output`, of this `shape`, from the arrays of its parts."""
         return np.concatenate([array.reshape(-1) for array in arrays]).reshape(shape)
 
 
 @dataclass(frozen=True)
 class Write:
-    """`output` is `base`, an input, with `rows` at the places `at` along `axis`, [n] or for each index of the first
-    dimension [batch, n]. It is in the input's memory where the caller gives that for both, and else in a copy."""
+    """A row write: `output` is `base`, an input, with `rows` at the indices `at` along `axis`.
+
+    `at` is [n], or [batch, n] with indices for each index of the first dimension. `output` is in the input's memory if
+    the caller passes that memory for both, else in a copy.
+    """
 
     output: str
     base: str
@@ -65,22 +68,22 @@ class Write:
         return self.base, self.at, self.rows
 
     def of(self, base: Array, at: Array, rows: Array) -> Array:
-        """`output` from the arrays that it is made of."""
+        """Return `output` from the arrays of its operands."""
         if at.ndim == 2:
             each = replace(self, axis=self.axis - 1)
             return np.stack([each.of(*parts) for parts in zip(base, at, rows, strict=True)])
-        made, size = np.moveaxis(base.copy(), self.axis, 0), base.shape[self.axis]
-        for place, row in zip(at.tolist(), np.moveaxis(rows, self.axis, 0), strict=True):
-            if -size <= place < size:
-                made[place] = row
-        return np.moveaxis(made, 0, self.axis)
+        written, size = np.moveaxis(base.copy(), self.axis, 0), base.shape[self.axis]
+        for index, row in zip(at.tolist(), np.moveaxis(rows, self.axis, 0), strict=True):
+            if -size <= index < size:
+                written[index] = row
+        return np.moveaxis(written, 0, self.axis)
 
 
 NetworkStep: TypeAlias = Group | Alias | Join | Write
 
 
 def views_of(steps: Iterable[NetworkStep]) -> dict[str, Alias]:
-    """Of each value that is a view, where it lies in one that is none."""
+    """Return each view as a view of a value that is no view."""
     views: dict[str, Alias] = {}
     for step in steps:
         if isinstance(step, Alias):

@@ -1,7 +1,7 @@
-"""Interval analysis of integers: the least and the greatest element that values of a graph may have.
+"""Interval analysis of the integers in a graph: the least and the greatest element that a value may have.
 
-The intervals of a node's results follow from its expression and the intervals of its operands; constants have those of
-their elements, inputs all that their types can hold. Floats have none: what is rounded to integers may be any.
+The intervals of a node's results follow from its expression and the intervals of its operands. Constants have the
+interval of their elements, inputs that of their type. Floats have none, so floats rounded to integers may be anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BOOLS = (0, 1)
 
 
 def value_ranges(graph: Graph, names: Iterable[str]) -> dict[str, Interval]:
-    """The intervals of `names`, which are integers, and of all integers that they are computed from."""
+    """Return the intervals of the integer values `names` and of all integer values that they depend on."""
     needed, waiting = set[str](), [*names]
     while waiting:
         name = waiting.pop()
@@ -32,22 +32,22 @@ def value_ranges(graph: Graph, names: Iterable[str]) -> dict[str, Interval]:
             needed.add(name)
             maker = graph.producers.get(name)
             waiting += maker.used if maker is not None else ()
-    found = {name: _given(graph, name) for name in needed if name not in graph.producers}
+    intervals = {name: _of_source(graph, name) for name in needed if name not in graph.producers}
     for node in graph.nodes:
         if not needed.isdisjoint(node.outputs):
-            made = _of_node(graph, node, found)
-            found |= {name: interval for name, interval in made.items() if name in needed}
-    return found
+            results = _of_node(graph, node, intervals)
+            intervals |= {name: interval for name, interval in results.items() if name in needed}
+    return intervals
 
 
 def _type_range(dtype: str) -> Interval | None:
-    """All integers of a type; None for floats."""
+    """Return the interval of a type; None for floats."""
     row = DTYPES[dtype]
     return row.integer_range if row.is_integer else _BOOLS if row.kind == "b" else None
 
 
-def _given(graph: Graph, name: str) -> Interval:
-    """Of an input or a constant."""
+def _of_source(graph: Graph, name: str) -> Interval:
+    """Return the interval of an input or a constant."""
     array = graph.constants.get(name)
     whole = _type_range(graph.values[name].dtype)
     assert whole is not None
@@ -67,7 +67,7 @@ def _of_node(graph: Graph, node: Node, known: Mapping[str, Interval]) -> dict[st
 
 
 class _Stages:
-    """Intervals of the stages of one node."""
+    """The intervals of the stages of one node, computed on demand."""
 
     def __init__(self, known: dict[tuple[int, int], Interval]) -> None:
         self.known = known
@@ -92,7 +92,7 @@ class _Stages:
         return (low, high) if whole[0] <= low <= high <= whole[1] else whole
 
     def _of_body(self, op: ComputeOp, body: Expr) -> Interval:
-        """Of an expression; elements that are all the same, of a constant divisor say, are that number."""
+        """Return the interval of an expression, in which loads of equal elements are replaced by their number."""
 
         def as_number(node: Expr, new: Expr) -> Expr:
             if not isinstance(node, TensorLoad) or not DTYPES[node.dtype].is_integer:
@@ -107,6 +107,6 @@ class _Stages:
 
 
 def _stays_within(reducer: Reducer, place: int, interval: Interval) -> bool:
-    """Whether what is combined of two numbers in an interval is in it, so that all that is reduced is."""
+    """Whether a reducer combines two numbers in an interval to one in it, so that the whole reduction is in it."""
     low, high = integer_bounds(reducer.results[place], {reducer.lhs[place]: interval, reducer.rhs[place]: interval})
     return interval[0] <= low <= high <= interval[1]

@@ -14,7 +14,7 @@ import numpy as np
 
 from autosched.graph.fusion.node_properties import NodeKind, properties_of
 from autosched.graph.graph import Array, Graph, Node
-from autosched.graph.index_checks import needs_of
+from autosched.graph.index_checks import required_checks
 from autosched.graph.operators import build
 from autosched.ir.dtype import DTYPES
 from autosched.ir.visit import loads
@@ -107,7 +107,7 @@ def _uses(graph: Graph) -> dict[str, _Use]:
 
 def _own_uses(node: Node, graph: Graph) -> Iterator[tuple[str, _Use]]:
     """What a node needs of its operands: of indices as such, and what its expression says."""
-    for need in needs_of(node, graph.values):
+    for need in required_checks(node, graph.values):
         yield need.ids, _Use(places=need.high + 1)
     labels = {name: f"x{n}" for n, name in enumerate(node.used)}
     names = {label: name for name, label in labels.items()}

@@ -20,7 +20,7 @@ from autosched.errors import AutoschedError, InternalError
 from autosched.executor.compile_graph import compile_graph
 from autosched.graph.fusion.partition import dag_of, partition
 from autosched.graph.graph import Array, Graph
-from autosched.graph.index_checks import needs_of
+from autosched.graph.index_checks import required_checks
 from autosched.graph.interpret import each_value, exact, interpret
 from autosched.graph.passes import run_passes
 from autosched.graph.steps import Alias, Join
@@ -84,7 +84,7 @@ def inputs_for(graph: Graph, seed: int) -> dict[str, Array]:
 def is_out_of_range(graph: Graph, inputs: Mapping[str, Array]) -> bool:
     """Whether an index is, by the values of the graph as it came."""
     values = dict(each_value(graph, inputs))
-    needs = [need for node in graph.nodes for need in needs_of(node, graph.values)]
+    needs = [need for node in graph.nodes for need in required_checks(node, graph.values)]
     return any(((values[need.ids] < need.low) | (values[need.ids] > need.high)).any() for need in needs)
 
 

@@ -11,6 +11,7 @@ from autosched.graph.interpret import interpret
 from autosched.graph.steps import Group
 from autosched.kernel.device import Device, find_device
 from autosched.kernel.spec import Recipe
+from search_spaces.cpu.fused_reductions import FUSED_MARK
 from autosched.planning import fusion_candidates
 from autosched.planning.device_passes import prepare_graph
 from autosched.planning.execution_plan import steps_of

@@ -1,12 +1,12 @@
 """Storage of a network: one home for each value, and the check of what each home holds whenever a step reads it.
 
-    Region   where a value lies within another one, as the steps Alias and Join declare it
+    Region   the position of a value within another one, as the steps Alias and Join declare it
     Home     the bytes of a buffer that hold a value: dense, in row-major order, so that strides follow from the shape
 
 The buffers are the caller's arrays, one for each input and each output, the arena and the block of weights. The check
-runs the steps on labels instead of numbers: each byte is labelled with the value that was written there, and a step
-must find the labels of what it reads. So two values that are needed at once cannot share bytes unless one is declared
-a view of the other, whichever pass or plan would have it so.
+interprets the steps on labels instead of numbers: each byte is labelled with the value that was written there last, and
+a step must read the labels of its operands. So two live values cannot share bytes unless one is declared a view of the
+other, whatever passes and plans do.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from autosched.graph.steps import Alias, Join, NetworkStep, Write
 from autosched.ir.dtype import DTYPES
 
 Region = Alias  # `output` is within `base`, which is within no other value, from the element `offset` on
-Buffer = tuple[str, int]  # of the arrays of a caller the number
-Label = tuple[str, int, int]  # bytes of a value that a kernel writes or a caller gives: its name, the first, how many
+Buffer = tuple[str, int]  # the kind of the buffer, and the number of the caller's array or 0
+Label = tuple[str, int, int]  # bytes of a value: its name, the first byte, the number of bytes
 
 
 class StorageError(InternalError):
-    """A plan of a network's memory by which values that are needed at once would overwrite each other."""
+    """A memory plan by which live values would overwrite each other."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def nbytes_of(graph: Graph, name: str) -> int:
 def regions_of(graph: Graph, steps: Iterable[NetworkStep]) -> dict[str, Region]:
     """Return, for each value that is a part or a view of another one, its region in the outermost value.
 
-    Raises StorageError for a value that would be in two places, or in itself.
+    Raises StorageError for a value that is declared to be within two others, or within itself.
     """
     declared: dict[str, Region] = {}
     for part in (part for step in steps for part in _declared(graph, step)):
@@ -121,10 +121,12 @@ def homes_of(
 
 @dataclass(frozen=True)
 class Storage:
-    """What is to be checked: the `runs` in order of all that reads or writes memory, each with what it is called in
-    messages; the `homes` of what these read and write, workspaces and packed weights too; the `sizes` of the buffers in
-    bytes; and `alignment`, the bytes that homes in the arena and the weights begin at multiples of, unless they are
-    `regions`."""
+    """The storage of a network, to be verified.
+
+    `runs`: everything that reads or writes memory, in order, with descriptions for messages. `homes`: those of values,
+    workspaces and packed weights. `sizes`: bytes of the buffers. `alignment`: bytes, of homes in the arena and the
+    weights that are no regions of others.
+    """
 
     graph: Graph
     steps: Sequence[NetworkStep]
@@ -136,8 +138,8 @@ class Storage:
 
 
 def verify_storage(storage: Storage) -> None:
-    """Raises StorageError unless each step finds the values that it reads where they are stored, writes nothing that it
-    reads, and the outputs are in the caller's arrays at the end."""
+    """Check that each step reads the values it should and does not overwrite its operands, and that the outputs are in
+    the caller's arrays at the end. Raises StorageError."""
     graph = storage.graph
     for name, home in storage.homes.items():
         _check_home(storage, name, home)
@@ -168,7 +170,7 @@ def _check_home(storage: Storage, name: str, home: Home) -> None:
 
 
 def _initial(storage: Storage) -> Iterator[str]:
-    """What the block of weights holds from the start: constants, and the packed weights of kernels."""
+    """Yield the constants and the packed weights, which are in the block of weights from the start."""
     held = (name for name, home in storage.homes.items() if home.buffer[0] == WEIGHTS)
     yield from (name for name in held if name not in storage.regions)
 
@@ -202,7 +204,7 @@ def _check_read(storage: Storage, step: str, name: str, contents: _Contents, lab
 
 
 class _Labels:
-    """The labels of the bytes of each value: its own, unless steps declare it a part or a view of others."""
+    """The labels of the bytes of each value: its own, unless steps declare it a concatenation or a view of others."""
 
     def __init__(self, graph: Graph, steps: Sequence[NetworkStep]) -> None:
         self._graph = graph
@@ -228,7 +230,7 @@ class _Labels:
 
 
 def _cut(labels: Iterable[Label], start: int, stop: int) -> Iterator[Label]:
-    """The labels of the bytes from `start` to `stop` of those that are labelled."""
+    """Yield the labels of the bytes from `start` to `stop` of a labelled range."""
     at = 0
     for name, first, count in labels:
         low, high = max(start, at), min(stop, at + count)
@@ -238,7 +240,7 @@ def _cut(labels: Iterable[Label], start: int, stop: int) -> Iterator[Label]:
 
 
 def _merged(labels: Iterable[Label]) -> tuple[Label, ...]:
-    """The labels, neighbouring bytes of one value as one."""
+    """Merge the labels of neighbouring bytes of one value."""
     found: list[Label] = []
     for name, first, count in labels:
         if found and found[-1][0] == name and found[-1][1] + found[-1][2] == first:
@@ -250,13 +252,13 @@ def _merged(labels: Iterable[Label]) -> tuple[Label, ...]:
 
 @dataclass
 class _Contents:
-    """What the bytes of all buffers hold: of each the labelled spans in order, with the byte at which each begins."""
+    """The labels of all buffers: sorted spans of each buffer, and the first byte of each span."""
 
     starts: dict[Buffer, list[int]] = field(default_factory=dict)
     spans: dict[Buffer, list[Label]] = field(default_factory=dict)
 
     def read(self, home: Home) -> tuple[Label, ...]:
-        """The labels of a home in order, without those of bytes that nothing was written to."""
+        """Return the labels of a home in order, without bytes that were never written."""
         low, high = self._touched(home)
         starts, spans = self.starts.get(home.buffer, []), self.spans.get(home.buffer, [])
         found = []
@@ -284,7 +286,7 @@ class _Contents:
         spans[low:high] = [label for _, label in kept]
 
     def _touched(self, home: Home) -> tuple[int, int]:
-        """The numbers of the spans that a home has bytes of, from and to."""
+        """Return the range of the numbers of the spans that overlap a home."""
         starts, spans = self.starts.get(home.buffer, []), self.spans.get(home.buffer, [])
         low = bisect_right(starts, home.start)
         if low and starts[low - 1] + spans[low - 1][2] > home.start:

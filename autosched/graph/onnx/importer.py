@@ -17,7 +17,7 @@ import numpy.typing as npt
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from autosched.errors import GraphError, locating_bugs
-from autosched.graph.fixed_inputs import fixed_how
+from autosched.graph.fixed_inputs import how_to_fix
 from autosched.graph.graph import Array, Graph
 from autosched.graph.onnx.builder import GraphBuilder
 from autosched.graph.onnx.definitions import OperatorDefinition, definition_of, has_definition, local_definitions
@@ -168,7 +168,7 @@ class Importer:
             return ""
         names = sorted(sizes, key=lambda name: (sizes[name], name))
         more = ", ..." if len(names) > HINTED else ""
-        return f" (it is computed from {', '.join(names[:HINTED])}{more}; {fixed_how(names[0])})"
+        return f" (it is computed from {', '.join(names[:HINTED])}{more}; {how_to_fix(names[0])})"
 
     def _has_meaning(self, node: NodeProto, scope: NameScope) -> bool:
         """Whether there is a rule of the operator, or a definition by others."""
