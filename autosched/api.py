@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from autosched.artifacts.sources import writable, write_fastest
 from autosched.errors import UsageError
+from autosched.artifacts.sources import make_output_directory, write_fastest
+from autosched.inspection import record as recorded
 from autosched.inspection.estimate import estimate
 from autosched.inspection.record import stored_kernel
 from autosched.inspection_api import explain, export, show, verify
@@ -175,7 +177,7 @@ def tune(
         _check_interpreter()
     request = _request(workload, Asked(**asked), runs=setup.measure)
     request.check()
-    directory = None if out_dir is None else writable(out_dir)
+    directory = None if out_dir is None else make_output_directory(out_dir)
     if setup.measure:
         space = Space(tuple(rules), setup.narrow, setup.policy.draft)
         return _search(request, space, settings, db, resume, callbacks, directory)

@@ -1,4 +1,4 @@
-"""What C sees of an exported function: types, names, prototypes, and the header around them."""
+"""C interface of exported functions: types, names, prototypes and the header."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ C_FLOATS = {"float32": "float", "float64": "double"}
 
 @dataclass(frozen=True)
 class Argument:
-    """An array in C: its pointer's type, its name, and whether it is "in ", "out" or a "weight"."""
+    """An array parameter in C: the type of its pointer, its name, and its role: "in ", "out" or "weight"."""
 
     kind: str
     name: str
@@ -26,7 +26,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Function:
-    """A function in C that calls `entry` of the kernel's module with `arguments` and memory of the caller's."""
+    """A C function that calls `entry` of the kernel's module with `arguments` and the caller's `memory`."""
 
     symbol: str
     entry: str
@@ -40,9 +40,12 @@ class Function:
 
 @dataclass(frozen=True)
 class Header:
-    """A C header (C99 or C++). `about`: lines of its comment; `macros`: (name, value) that `symbol` in capitals and an
-    underscore go before; `own`: text after the prototypes, for functions that are only here. The thread pool's comes
-    after `prototypes`; several headers may declare it."""
+    """A C header (C99 or C++).
+
+    `about`: lines of its comment. `macros`: (name, value); names get the prefix `SYMBOL_`. `own`: text after the
+    prototypes, for functions that only this header defines. The prototype of the thread pool follows `prototypes`;
+    several headers may declare it.
+    """
 
     symbol: str
     title: str
@@ -66,22 +69,24 @@ class Header:
 def arguments_of(
     inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec], weights: Sequence[str] = ()
 ) -> tuple[Argument, ...]:
-    """One for each array, in the order of the arrays; `weights` names inputs."""
-    found = []
+    """Return the parameters of the arrays, in their order; `weights`: names of inputs."""
+    arguments = []
     names = c_names(spec.name for spec in (*inputs, *outputs))
     for n, (name, spec) in enumerate(zip(names, (*inputs, *outputs), strict=True)):
         is_input = n < len(inputs)
         role = ("weight" if spec.name in weights else "in ") if is_input else "out"
-        found.append(Argument(f"{'const ' if is_input else ''}{c_type(spec.dtype)} *", name, spec, role))
-    return tuple(found)
+        arguments.append(Argument(f"{'const ' if is_input else ''}{c_type(spec.dtype)} *", name, spec, role))
+    return tuple(arguments)
 
 
-def wrapper_ir(symbol: str, entry: str, places: Sequence[int], size: int, threads: int) -> str:
-    """LLVM IR of a function `symbol` with a pointer for each of `places` and one of scratch memory; it calls `entry`
-    with an array of `size` pointers, which has them at their places."""
-    taken = ", ".join([*(f"ptr %a{i}" for i in places), "ptr %workspace"])
-    lines = [f"\ndefine i32 @{symbol}({taken}) nounwind {{", f"  %args = alloca [{size} x ptr], align 16"]
-    for i in places:
+def wrapper_ir(symbol: str, entry: str, positions: Sequence[int], size: int, threads: int) -> str:
+    """Return LLVM IR of a function `symbol` with a parameter for each of `positions` and one for scratch memory.
+
+    It calls `entry` with an array of `size` pointers, which has the parameters at these positions.
+    """
+    parameters = ", ".join([*(f"ptr %a{i}" for i in positions), "ptr %workspace"])
+    lines = [f"\ndefine i32 @{symbol}({parameters}) nounwind {{", f"  %args = alloca [{size} x ptr], align 16"]
+    for i in positions:
         lines.append(f"  %p{i} = getelementptr [{size} x ptr], ptr %args, i64 0, i64 {i}")
         lines.append(f"  store ptr %a{i}, ptr %p{i}")
     call = f"call i32 @{entry}(ptr %args, ptr %workspace, i64 {threads})"
@@ -93,7 +98,7 @@ def workspace_line(nbytes: int) -> str:
 
 
 def terms(target: Target, threads: int) -> list[str]:
-    """What holds of all exported functions."""
+    """Return the comment lines that apply to all exported functions."""
     return [
         f"Dense row-major arrays that do not overlap; runs on at most {threads} thread(s); returns 0.",
         f"Made for {target.fingerprint}: another processor may not have its instructions.",
@@ -103,25 +108,25 @@ def terms(target: Target, threads: int) -> list[str]:
 
 
 def c_identifier(text: str) -> str:
-    """`text` with everything that a C name cannot hold replaced by an underscore."""
+    """Replace each character of `text` that a C identifier cannot have by an underscore."""
     return re.sub(r"\W", "_", text, flags=re.ASCII) or "kernel"
 
 
 def c_names(names: Iterable[str]) -> list[str]:
-    """Distinct argument names that are no words of C or C++: each ends in an underscore if it has to."""
+    """Return distinct argument names that are no keywords of C or C++, with underscores appended where needed."""
     used = {*MEMORY, *_RESERVED}
-    found = []
+    distinct = []
     for name in names:
         word = c_identifier(name)
         word = f"_{word}" if word[0].isdigit() else word
         while word in used:
             word += "_"
         used.add(word)
-        found.append(word)
-    return found
+        distinct.append(word)
+    return distinct
 
 
-MEMORY = ("workspace", "packed", "weights")  # what functions take besides arrays
+MEMORY = ("workspace", "packed", "weights")  # parameters besides arrays
 _RESERVED = {
     "auto", "bool", "break", "case", "catch", "char", "class", "const", "continue", "default", "delete", "do",
     "double", "else", "enum", "extern", "false", "float", "for", "friend", "goto", "if", "inline", "int", "long",
@@ -133,11 +138,11 @@ _RESERVED = {
 
 
 def c_type(dtype: str) -> str:
-    """The type of an element; an unsigned integer of its bits where C has none."""
+    """Return the C type of an element; an unsigned integer of the same bits if C has no such type."""
     row = DTYPES[dtype]
     return C_FLOATS.get(dtype) or f"{dtype if row.is_integer else row.bits_dtype}_t"
 
 
 def _comment(text: str) -> str:
-    """Text of a record inside a C comment."""
+    """Escape text for a C comment."""
     return "".join(c if c.isprintable() else "?" for c in text).replace("*/", "* /")

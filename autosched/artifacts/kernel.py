@@ -1,18 +1,18 @@
-"""A kernel as files that need no autosched: an object, a shared library, a C header.
+"""Export of a kernel to files that need no autosched: an object, a shared library, a C header.
 
-The files hold one function, with C linkage and without state that a caller could see:
+The files contain one stateless function with C linkage:
 
     int autosched_NAME(const T *in0, ..., T *out0, ..., void *workspace);
 
-or two, where inputs are weights: these go to the first, once, and the other one takes what that has made of them:
+or two, if inputs are weights: the first one packs them, once, and the other one reads the packed weights:
 
     int autosched_NAME_prepare(const T *weight0, ..., void *packed, void *workspace);
     int autosched_NAME(const T *in0, ..., T *out0, ..., const void *packed, void *workspace);
 
 They return 0. Arrays are dense, row-major and do not overlap; `workspace` is scratch memory, 64-byte aligned, of
 AUTOSCHED_NAME_WORKSPACE_BYTES (see the header), one for each call in flight; `packed` has AUTOSCHED_NAME_PACKED_BYTES,
-aligned alike, and calls in flight may share it. The thread pool is inside; several of these objects in one program
-share it. Needed at link time: the C library with threads, and libm.
+64-byte aligned, and calls in flight may share it. The thread pool is part of the object; several of these objects in
+one program share one pool. Needed at link time: the C library with threads, and libm.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from autosched.artifacts.c_interface import Argument, Function, Header, argument
 from autosched.artifacts.linking import linked, write_whole
 from autosched.backends import BACKENDS, exports
 from autosched.errors import DeviceError, UsageError
+from autosched.artifacts.c_interface import Argument, Function, Header, arguments_of, terms, workspace_line, wrapper_ir
+from autosched.artifacts.linking import link_library, write_whole
 from autosched.target import DEFAULT_ARCH, Target
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ S = TypeVar("S", bound="Source")
 
 @dataclass(frozen=True)
 class Deployable(Generic[S]):
-    """A kernel with all that a caller has to know; `name` is a C identifier without `autosched_`."""
+    """A kernel to export, with its interface; `name` is a C identifier without the prefix `autosched_`."""
 
     name: str
     title: str  # of the header
@@ -54,43 +56,43 @@ class Deployable(Generic[S]):
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        """One for each array, in the kernel's order."""
+        """The array parameters in the kernel's order."""
         return arguments_of(self.inputs, self.outputs, self.weights)
 
 
 def _functions(kernel: Deployable[KernelSource]) -> tuple[Function, ...]:
-    """What the files hold: of a kernel with weights two functions, the one that prepares them first."""
+    """Return the exported functions; of a kernel with weights two, the one that packs them first."""
     source, arguments = kernel.source, kernel.arguments
     scratch = "void *workspace"
     if source.prepare is None:
         return (Function(kernel.symbol, source.name, arguments, (scratch,)),)
-    given = tuple(a for a in arguments if a.role == "weight")
+    weights = tuple(a for a in arguments if a.role == "weight")
     rest = tuple(a for a in arguments if a.role != "weight")
     return (
-        Function(f"{kernel.symbol}_prepare", source.prepare, given, ("void *packed", scratch)),
+        Function(f"{kernel.symbol}_prepare", source.prepare, weights, ("void *packed", scratch)),
         Function(kernel.symbol, source.name, rest, ("const void *packed", scratch)),
     )
 
 
 @dataclass(frozen=True)
 class FileKind:
-    """`content` makes the file of a kernel, whose name is known by then; a C header may come beside it."""
+    """A format of exported files: the function that returns the content for a path, and whether it has a C header."""
 
     content: Callable[[Deployable[Any], Path], bytes]
     has_header: bool = False
 
 
 def check_kind(kind: str) -> None:
-    """Raises UsageError for a kind of file that cannot be made."""
+    """Raise UsageError for an unknown kind of file."""
     if kind not in exports():
         raise UsageError(f"a kernel is exported as {', '.join(exports())}, got {kind!r}")
 
 
 def write_files(kernel: Deployable[Any], kind: str, out: Path | None) -> list[Path]:
-    """Writes `kernel` as a file of `kind` at `out` (default: its name, here), a processor's code with its header.
+    """Write `kernel` as a file of `kind` at `out`, with a C header for processors, and return the paths.
 
-    Each file is there whole or not at all. Raises UsageError for a path that cannot be written, and where there is no
-    linker for a shared library; DeviceError where there is no compiler.
+    `out` is by default the kernel's symbol in the current directory. Each file is written atomically. Raises UsageError
+    for a path that cannot be written, or for a shared library without a linker; DeviceError without a compiler.
     """
     suffix = BACKENDS[exports()[kind]].exports[kind]
     path = Path(f"{kernel.symbol}{suffix}") if out is None else out
@@ -105,7 +107,7 @@ def write_files(kernel: Deployable[Any], kind: str, out: Path | None) -> list[Pa
 
 
 def _cubin(kernel: Deployable[GpuSource], path: Path) -> bytes:
-    """CUDA C compiled for the target's compute capability."""
+    """Return CUDA C compiled for the target's compute capability."""
     from autosched.runtime.gpu.compile import CompileError, cuda_compiler
 
     arch = kernel.target.arch
@@ -116,7 +118,7 @@ def _cubin(kernel: Deployable[GpuSource], path: Path) -> bytes:
 
 
 def object_code(kernel: Deployable[KernelSource]) -> bytes:
-    """The object file: kernel, thread pool and the functions of the module's text."""
+    """Return the object file with the kernel, the thread pool and the exported functions."""
     from autosched.runtime.jit import export_object
 
     ir = kernel.source.ir
@@ -129,16 +131,16 @@ def object_code(kernel: Deployable[KernelSource]) -> bytes:
 
 
 def _entry_ir(kernel: Deployable[KernelSource], function: Function) -> str:
-    """A function with one pointer for each of its arrays, which calls its entry of the kernel."""
+    """Return the LLVM IR of an exported function, which calls its entry of the kernel."""
     names = [a.name for a in kernel.arguments]
-    places = [names.index(a.name) for a in function.arguments]
+    positions = [names.index(a.name) for a in function.arguments]
     if kernel.source.prepare is not None:
-        places = [*places, len(names)]  # the block comes last
-    return wrapper_ir(function.symbol, function.entry, places, len(names) + 1, kernel.source.threads)
+        positions = [*positions, len(names)]  # the packed weights are the last
+    return wrapper_ir(function.symbol, function.entry, positions, len(names) + 1, kernel.source.threads)
 
 
 def header_text(kernel: Deployable[KernelSource]) -> str:
-    """The C header: what the functions take, and how much memory they need."""
+    """Return the C header: the functions, their parameters, and the sizes of memory that they need."""
     target, threads, packed_bytes = kernel.target, kernel.source.threads, kernel.source.packed_bytes
     about = [f"  {a.name:<12} {a.role}  {a.spec}" for a in kernel.arguments]
     macros: list[tuple[str, object]] = [("TARGET", f'"{target.arch}-{target.mcpu}"'), ("THREADS", threads)]
@@ -154,16 +156,16 @@ def header_text(kernel: Deployable[KernelSource]) -> str:
     return Header(kernel.symbol, kernel.title, about, ("stdint.h",), macros, prototypes).text
 
 
-def _linked(kernel: Deployable[KernelSource], path: Path) -> bytes:
+def _library(kernel: Deployable[KernelSource], path: Path) -> bytes:
     try:
-        return linked([object_code(kernel)], path)
+        return link_library([object_code(kernel)], path)
     except UsageError as error:
         raise UsageError(f"{error}; --kind object needs no linker") from error
 
 
-_TEXT = FileKind(lambda kernel, path: kernel.source.text.encode())  # whose comment says how to launch it
+_TEXT = FileKind(lambda kernel, path: kernel.source.text.encode())  # a comment in it describes the launch
 FILE_KINDS: dict[str, FileKind] = {
-    "so": FileKind(_linked, has_header=True),
+    "so": FileKind(_library, has_header=True),
     "object": FileKind(lambda kernel, path: object_code(kernel), has_header=True),
     "c-header": FileKind(lambda kernel, path: header_text(kernel).encode()),
     "cuda": _TEXT,

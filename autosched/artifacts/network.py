@@ -1,12 +1,12 @@
-"""A network as files that need no autosched: a shared library, its header, and a file with its weights.
+"""Export of a network to files that need no autosched: a shared library, its header, and a weights file.
 
     int autosched_NAME(const T *in0, ..., T *out0, ..., const void *weights, void *workspace);
 
-It is without state and returns 0, or OUT_OF_RANGE (34) where an index that is data is out of range: `workspace` then
-begins with two int64_t, the number of the check, which the header explains, and the index. NAME.safetensors has the
-weights as the kernels read them, packed, as one tensor; `weights` is where they begin, 64-byte aligned, the same for
-all calls. `autosched_NAME_map`, in the header, maps the file, and refuses one of another network and one that is
-damaged. `workspace`, 64-byte aligned, is for one call in flight.
+The function is stateless and returns 0, or OUT_OF_RANGE (34) if an index is out of range: `workspace` then begins with
+two int64_t, the number of the bounds check, which the header lists, and the index. NAME.safetensors has the packed
+weights as one tensor; `weights` points to it, 64-byte aligned, for all calls. `autosched_NAME_map`, in the header, maps
+the file, and refuses a damaged file and one of another network. Each call in flight needs a `workspace` of its own,
+64-byte aligned.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from autosched.artifacts.weights_file import SUFFIX, WeightsFile, map_function, 
 from autosched.codegen.calls import OUT_OF_RANGE
 from autosched.codegen.llvm.program import emit_program
 from autosched.errors import UsageError
+from autosched.artifacts.c_interface import Header, arguments_of, c_identifier, terms, workspace_line, wrapper_ir
+from autosched.artifacts.linking import link_library, write_whole
+from autosched.artifacts.weights_file import SUFFIX, WeightsFile, map_function, packed_weights
 from autosched.graph.saved import ALIGNMENT
 from autosched.planning.extract_tasks import objects_of
 from autosched.runtime.jit import export_object
@@ -34,16 +37,16 @@ INCLUDES = ("errno.h", "stddef.h", "stdint.h", "string.h", "fcntl.h", "sys/mman.
 
 
 def export_model(model: NativeModel, path: Path) -> list[Path]:
-    """Writes the library at `path`, NAME.so, and beside it NAME.h and NAME.safetensors; returns the three.
+    """Write the library at `path`, NAME.so, with NAME.h and NAME.safetensors next to it, and return the three paths.
 
-    Each file is there whole or not at all; the library, without which the others are of no use, comes last. Raises
-    UsageError for a path that cannot be written, and where there is no linker.
+    Each file is written atomically, the library last. Raises UsageError for a path that cannot be written, or without a
+    linker.
     """
     if path.suffix != ".so":
         raise UsageError(f"a network is exported as a shared library, so the path ends in .so, not {path.name}")
     symbol = f"autosched_{c_identifier(path.stem)}"
     weights = packed_weights(model.block, model.program.graph.name, model.device.target)
-    library = linked([_entry(model, symbol), *objects_of(model.tasks)], path, SCRIPT)
+    library = link_library([_entry(model, symbol), *objects_of(model.tasks)], path, SCRIPT)
     files = {
         path.with_suffix(SUFFIX): weights.content,
         path.with_suffix(".h"): _header(model, symbol, weights).text.encode(),
@@ -55,10 +58,10 @@ def export_model(model: NativeModel, path: Path) -> list[Path]:
 
 
 def _entry(model: NativeModel, symbol: str) -> bytes:
-    """The function and the thread pool; the kernels are objects of their own."""
+    """Return the object file of the exported function and the thread pool; kernels are further objects."""
     n, device = len(model.inputs) + len(model.outputs), model.device
     program = emit_program(ENTRY, tuple(model.program.calls()), n, device.target, tuple(model.program.copies()))
-    wrapper = wrapper_ir(symbol, ENTRY, range(n + 1), n + 1, device.threads)  # the weights come last
+    wrapper = wrapper_ir(symbol, ENTRY, range(n + 1), n + 1, device.threads)  # the weights are the last
     return export_object(program + wrapper, device.target, device.threads, alone=False)
 
 
@@ -70,7 +73,7 @@ def _header(model: NativeModel, symbol: str, weights: WeightsFile) -> Header:
         result, given = arguments[len(model.inputs) + output].name, arguments[base].name
         about.append(f"  {result:<12} may be the array of {given}: then rows of it are written, and no more is copied")
     about.append(f'  {"weights":<12} from {symbol}_map("NAME{SUFFIX}"), the same for all calls')
-    workspace_bytes = max(-(-model.workspace_bytes // ALIGNMENT), 1) * ALIGNMENT  # as aligned_alloc wants it
+    workspace_bytes = max(-(-model.workspace_bytes // ALIGNMENT), 1) * ALIGNMENT  # aligned_alloc needs a multiple
     about += [workspace_line(workspace_bytes), "", *terms(target, threads), *_checks(model, symbol)]
     macros: list[tuple[str, object]] = [
         ("TARGET", f'"{target.arch}-{target.mcpu}"'),
@@ -90,7 +93,7 @@ def _header(model: NativeModel, symbol: str, weights: WeightsFile) -> Header:
 
 
 def _checks(model: NativeModel, symbol: str) -> list[str]:
-    """What is said of indices that are data."""
+    """Return the comment lines about the bounds checks of indices."""
     if not model.program.checks:
         return []
     rows = [f"  {n}: {check.reader}, {check.low} to {check.high}" for n, check in enumerate(model.program.checks)]

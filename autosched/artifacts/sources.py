@@ -1,4 +1,4 @@
-"""The code of a search's best candidates as files, for those who want to read it."""
+"""Source files of the best candidates of a search."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from autosched.tuner.result import Result
     from autosched.tuner.task import Task
 
-WRITTEN = 4  # candidates
+N_SOURCES = 4  # candidates whose source is written
 
 
-def writable(out_dir: Path | str) -> Path:
-    """Makes the directory where it is missing, and sees that files can be written there: before the search."""
+def make_output_directory(out_dir: Path | str) -> Path:
+    """Return the directory, created if it is missing, before a search. Raises UsageError if it is read-only."""
     from autosched.store import named_path
 
     directory = named_path(out_dir)
@@ -33,22 +33,22 @@ def writable(out_dir: Path | str) -> Path:
 
 
 def write_fastest(directory: Path, task: Task, result: Result, spec: str, db: Path | str | None) -> None:
-    """The sources of the WRITTEN fastest candidates of a search, the best of the final comparison first."""
+    """Write the sources of the N_SOURCES fastest candidates, the best of the final comparison first."""
     from autosched.store import command
 
     timed = sorted((t for t in result.records if t.seconds is not None), key=lambda t: t.seconds or 0.0)
     timed.sort(key=lambda t: t.record_id != result.record_id)
     try:
-        write_sources(directory, task, [task.source(trial.candidate) for trial in timed[:WRITTEN]], spec)
+        write_sources(directory, task, [task.source(trial.candidate) for trial in timed[:N_SOURCES]], spec)
     except UsageError as error:
-        found = f"the best of the search, {1e6 * result.best_s:.4g} us, is record {result.record_id} all the same"
-        raise UsageError(f"{error}; {found} ({command(f'show {result.record_id}', db)})") from error
+        stored = f"the best of the search, {1e6 * result.best_s:.4g} us, is record {result.record_id} all the same"
+        raise UsageError(f"{error}; {stored} ({command(f'show {result.record_id}', db)})") from error
 
 
 def write_sources(directory: Path, task: Task, sources: Sequence[Source], spec: str) -> None:
-    """The code of the best candidates, as `<workload>-<rank>.ll`, `.cu` or `.cl`.
+    """Write the code of candidates as `<workload>-<rank>.ll`, `.cu` or `.cl`.
 
-    Beside a GPU's, `.json` says how it is launched and what it computes: `spec`.
+    For a GPU, a `.json` file next to it has the launch parameters and the workload `spec`.
     """
     name = task.subject.workload.rpartition(":")[2]
     for rank, source in enumerate(sources, start=1):
@@ -56,8 +56,7 @@ def write_sources(directory: Path, task: Task, sources: Sequence[Source], spec: 
 
 
 def write_source(directory: Path, name: str, source: Source, spec: str) -> Path:
-    """The code of one kernel, with a GPU's description; where it is."""
-    from autosched.artifacts.linking import write_whole
+    """Write the code of one kernel, for a GPU with its description, and return the path of the code."""
     from autosched.codegen.c.source import GpuSource
 
     path = directory / f"{name}{source.suffix}"

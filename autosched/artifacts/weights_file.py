@@ -1,8 +1,8 @@
-"""A network's weights as kernels read them, in a file of their own, and the C function that maps it.
+"""Weights file of an exported network: the packed weights as kernels read them, and the C function that maps the file.
 
-The file is one in the format of safetensors with a single tensor, `packed`, and what it belongs to as metadata, which
-begin with a digest of the tensor: it tells one network's weights from another's. That they are whole a weighted sum of
-their words tells, which takes a machine no longer than reading them.
+The file is a safetensors file with one tensor, `packed`. Its metadata name network and target and begin with a digest
+of the tensor, which identifies the weights. Damage is detected by a weighted sum of the words, which takes no longer
+than reading the file.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from autosched.graph.saved import ALIGNMENT, header_of
 from autosched.target import Target
 
 SUFFIX = ".safetensors"
-# Instruction sets, by LLVM's names, that all C compilers of the last years can ask the processor for.
-ASKED = ("avx2", "fma", "bmi2", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni")
+# Instruction sets, by LLVM's names, that `__builtin_cpu_supports` of current C compilers can test.
+TESTED_FEATURES = ("avx2", "fma", "bmi2", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni")
 _MAP = """
 /* The weights in the file `path`, mapped, for as long as the process lives. NULL where that cannot be, and errno says
    why: ENOEXEC, this processor lacks instructions of the library; EINVAL, the file has not the weights of this library,
@@ -60,7 +60,7 @@ static inline const void *{symbol}_map(const char *path)
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """`head`: what the file begins with; `block`: the bytes that follow, a multiple of 64."""
+    """The file's header `head`, the weights `block`, a multiple of 64 bytes, and their digest."""
 
     head: bytes
     block: Array
@@ -72,19 +72,21 @@ class WeightsFile:
 
     @property
     def digest_at(self) -> int:
-        """The byte of the file at which the digest begins."""
+        """The offset of the digest in the file."""
         return self.head.index(self.digest.encode())
 
     @property
     def checksum(self) -> int:
-        """The sum of all words of 64 bits, each times an odd number of its own, modulo 2**64: of a file in which one
-        word, or two that changed places, differ, it is another."""
+        """The sum of all 64-bit words, each times an odd number of its own, modulo 2**64.
+
+        It changes if one word changes, or if two words are exchanged.
+        """
         words = self.block.view("<u8")
         return int(np.dot(words, 2 * np.arange(words.size, dtype="uint64") + 1))
 
 
 def packed_weights(block: Array, network: str, target: Target) -> WeightsFile:
-    """The file of a network's block of weights (uint8), for kernels that were made for `target`."""
+    """Return the file of a network's block of weights (uint8), packed for kernels of `target`."""
     padded = np.zeros(-(-block.nbytes // ALIGNMENT) * ALIGNMENT, "uint8")
     padded[: block.nbytes] = block
     digest = hashlib.sha256(padded.data).hexdigest()
@@ -94,8 +96,10 @@ def packed_weights(block: Array, network: str, target: Target) -> WeightsFile:
 
 
 def map_function(symbol: str, weights: WeightsFile, target: Target) -> str:
-    """C source (C99 or C++) of `SYMBOL_map`; it uses the macros of the network's header."""
-    asked = [f'__builtin_cpu_supports("{name}")' for name in ASKED if target.arch == "x86_64" and target.has(name)]
+    """Return the C source (C99 or C++) of `SYMBOL_map`, which uses the macros of the network's header."""
+    tests = [
+        f'__builtin_cpu_supports("{name}")' for name in TESTED_FEATURES if target.arch == "x86_64" and target.has(name)
+    ]
     return _MAP.format(
-        symbol=symbol, capitals=symbol.upper(), digest_at=weights.digest_at, runs_here=" && ".join(asked) or "1"
+        symbol=symbol, capitals=symbol.upper(), digest_at=weights.digest_at, runs_here=" && ".join(tests) or "1"
     )

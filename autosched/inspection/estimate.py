@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autosched.artifacts.sources import WRITTEN, write_sources
+from autosched.artifacts.sources import N_SOURCES, write_sources
 from autosched.kernel.request import Request
 from autosched.kernel.simulation import right_ones
 from autosched.kernel.task import Space, analytic_best, make_task
@@ -28,7 +28,7 @@ def estimate(request: Request, space: Space, directory: Path | None, begun: floa
 
     task, _ = make_task(request, space)
     search_begun = time.monotonic()
-    drafted, failures = analytic_best(task, WRITTEN, task.source), Counter[str]()
+    drafted, failures = analytic_best(task, N_SOURCES, task.source), Counter[str]()
     n_drafted = len(drafted)
     if simulate:
         drafted, failures = right_ones(request.problem.dag, drafted)

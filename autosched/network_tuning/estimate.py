@@ -15,6 +15,7 @@ from autosched.artifacts.sources import writable, write_source
 from autosched.codegen import Source
 from autosched.executor.compile_graph import plan_graph
 from autosched.executor.load import load_network
+from autosched.artifacts.sources import make_output_directory, write_source
 from autosched.graph.graph import Graph
 from autosched.kernel.roofline import compulsory_bytes
 from autosched.keywords import spelled_out
@@ -92,7 +93,7 @@ def plan(
     """What a network, as `autosched.load` takes it, becomes on a device that need not be there; the code of each task
     goes to a file of its own in `out_dir`. Raises what `load` does, but for a device that is absent, and UsageError
     where files cannot be written."""
-    directory = None if out_dir is None else writable(out_dir)
+    directory = None if out_dir is None else make_output_directory(out_dir)
     graph = load_network(model, example_inputs, sizes, inputs, winograd)[0]
     program, device = plan_graph(graph, target, threads)
     tasks = sorted(program.tasks, key=lambda t: -t.count * t.kernel.estimate_s)

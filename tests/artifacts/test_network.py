@@ -15,6 +15,7 @@ from autosched.artifacts.weights_file import ASKED
 from autosched.errors import UsageError
 from autosched.executor.compile_graph import compile_graph
 from autosched.executor.model import Model
+from autosched.artifacts.weights_file import TESTED_FEATURES
 from autosched.graph.graph import Graph, Node, Value
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -108,7 +109,7 @@ def test_another_processor_is_refused(exported: tuple[Model, Path]) -> None:
     """What the header asks the processor for is what the library was made for."""
     net, folder = exported
     text = (folder / "net.h").read_text()
-    for name in ASKED:
+    for name in TESTED_FEATURES:
         asked = f'__builtin_cpu_supports("{name}")' in text
         assert asked == (net.device.target.arch == "x86_64" and net.device.target.has(name))
 

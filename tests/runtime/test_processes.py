@@ -13,6 +13,7 @@ import pytest
 from autosched.artifacts.linking import linked
 from autosched.codegen import GpuSource
 from autosched.errors import UsageError
+from autosched.artifacts.linking import link_library
 from autosched.runtime import processes
 from autosched.runtime.gpu.compile import CompileError, NvccCompiler
 from autosched.runtime.processes import ProcessLost, ask_within, end_group, run_within
@@ -99,7 +100,7 @@ def test_linkers_and_compilers_that_are_struck_are_one_sentence(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(UsageError, match=r"cc (cannot link the library: exit code -9|was stopped by a signal)"):
-        linked([b""], tmp_path / "x.so")
+        link_library([b""], tmp_path / "x.so")
     source = GpuSource("f", "cuda", "", (), (), (), ())
     with pytest.raises(CompileError, match=r"nvcc (left with -9|was stopped by a signal)"):
         NvccCompiler("sm_80", str(tmp_path / "nvcc"), "12").compile(source)
