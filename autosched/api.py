@@ -14,10 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from autosched.artifacts.sources import writable, write_fastest
-from autosched.errors import UsageError
 from autosched.artifacts.sources import make_output_directory, write_fastest
-from autosched.inspection import record as recorded
+from autosched.errors import UsageError
 from autosched.inspection.estimate import estimate
 from autosched.inspection.record import stored_kernel
 from autosched.inspection_api import explain, export, show, verify

@@ -156,7 +156,7 @@ def show_network(
     if isinstance(what, Model):
         if as_ in TEXTS:
             program = what.program
-            return TEXTS[as_](Steps(program.graph, program.steps, program.alternatives))
+            return TEXTS[as_](Steps(program.graph, program.steps, program.fusion_choices))
         graph, device, choices = what.original, what.device, BY_MODEL
     else:
         graph, choices = load_network(what, example_inputs, sizes, inputs)

@@ -24,11 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from autosched.artifacts.c_interface import Argument, Function, Header, arguments_of, terms, workspace_line, wrapper_ir
-from autosched.artifacts.linking import linked, write_whole
+from autosched.artifacts.linking import link_library, write_whole
 from autosched.backends import BACKENDS, exports
 from autosched.errors import DeviceError, UsageError
-from autosched.artifacts.c_interface import Argument, Function, Header, arguments_of, terms, workspace_line, wrapper_ir
-from autosched.artifacts.linking import link_library, write_whole
 from autosched.target import DEFAULT_ARCH, Target
 
 if TYPE_CHECKING:

@@ -16,14 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.artifacts.c_interface import Header, arguments_of, c_identifier, terms, workspace_line, wrapper_ir
-from autosched.artifacts.linking import linked, write_whole
+from autosched.artifacts.linking import link_library, write_whole
 from autosched.artifacts.weights_file import SUFFIX, WeightsFile, map_function, packed_weights
 from autosched.codegen.calls import OUT_OF_RANGE
 from autosched.codegen.llvm.program import emit_program
 from autosched.errors import UsageError
-from autosched.artifacts.c_interface import Header, arguments_of, c_identifier, terms, workspace_line, wrapper_ir
-from autosched.artifacts.linking import link_library, write_whole
-from autosched.artifacts.weights_file import SUFFIX, WeightsFile, map_function, packed_weights
 from autosched.graph.saved import ALIGNMENT
 from autosched.planning.extract_tasks import objects_of
 from autosched.runtime.jit import export_object

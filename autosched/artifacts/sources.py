@@ -57,6 +57,7 @@ def write_sources(directory: Path, task: Task, sources: Sequence[Source], spec: 
 
 def write_source(directory: Path, name: str, source: Source, spec: str) -> Path:
     """Write the code of one kernel, for a GPU with its description, and return the path of the code."""
+    from autosched.artifacts.linking import write_whole
     from autosched.codegen.c.source import GpuSource
 
     path = directory / f"{name}{source.suffix}"

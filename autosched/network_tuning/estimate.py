@@ -11,11 +11,10 @@ from pathlib import Path
 
 import numpy.typing as npt
 
-from autosched.artifacts.sources import writable, write_source
+from autosched.artifacts.sources import make_output_directory, write_source
 from autosched.codegen import Source
 from autosched.executor.compile_graph import plan_graph
 from autosched.executor.load import load_network
-from autosched.artifacts.sources import make_output_directory, write_source
 from autosched.graph.graph import Graph
 from autosched.kernel.roofline import compulsory_bytes
 from autosched.keywords import spelled_out

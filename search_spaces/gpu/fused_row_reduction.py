@@ -27,7 +27,7 @@ from search_spaces.gpu import domains
 from search_spaces.gpu.matrices import Matrices, matrix_product, multiplied
 from search_spaces.gpu.rows import reduction_alternatives, split_reduction
 from search_spaces.gpu.thread_binding import bind_blocks, size
-from search_spaces.gpu.warpgroups import TiledProduct, in_ring, products_of
+from search_spaces.gpu.warpgroups import TiledProduct, pipelined_product, products_of
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext
 from search_spaces.space import SketchParam
 
@@ -197,6 +197,6 @@ def _by_warpgroups(tiled: TiledProduct, reduction: _RowReduction, context: Sketc
         *(Unroll(name, x) for x in inner),
         AcrossLanes(name, n[1]),
     )
-    sketch = in_ring(sketch, tiled, name, tiled.name, context)
+    sketch = pipelined_product(sketch, tiled, name, tiled.name, context)
     how = f"{tiled.name}:{tiled.row.name}{'-copied' * tiled.by_threads}"
     return sketch.finish(name, tiled.name, note=how).finish(note=reduction.note)

@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autosched.artifacts.weights_file import ASKED
+from autosched.artifacts.weights_file import TESTED_FEATURES
 from autosched.errors import UsageError
 from autosched.executor.compile_graph import compile_graph
 from autosched.executor.model import Model
-from autosched.artifacts.weights_file import TESTED_FEATURES
 from autosched.graph.graph import Graph, Node, Value
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")

@@ -54,12 +54,12 @@ def test_nothing_needs_nothing():
 
 @pytest.mark.parametrize("change", [{"nbytes": 0}, {"last": 1}])
 def test_what_is_no_tenant(change):
-    with pytest.raises(ValueError, match="no buffer: "):
+    with pytest.raises(ValueError, match="not a buffer: "):
         replace(LiveBuffer("a", 64, 2, 3), **change)
 
 
 def test_a_name_is_one_tenant():
-    with pytest.raises(ValueError, match="a is two buffers"):
+    with pytest.raises(ValueError, match="a is the name of two buffers"):
         plan_arena([LiveBuffer("a", 64, 0, 0), LiveBuffer("a", 64, 1, 1)])
 
 

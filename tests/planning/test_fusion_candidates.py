@@ -11,12 +11,12 @@ from autosched.graph.interpret import interpret
 from autosched.graph.steps import Group
 from autosched.kernel.device import Device, find_device
 from autosched.kernel.spec import Recipe
-from search_spaces.cpu.fused_reductions import FUSED_MARK
 from autosched.planning import fusion_candidates
 from autosched.planning.device_passes import prepare_graph
 from autosched.planning.execution_plan import steps_of
 from autosched.planning.fusion_candidates import find_fusion_candidates, has_fused_sketch
 from autosched.planning.fusion_choice import PredictedGroup, apply_fusion_choices
+from search_spaces.cpu.fused_reductions import FUSED_MARK
 
 
 def bottleneck(n: int = 1, size: int = 13, channels: int = 16, more: tuple[str, ...] = ()) -> Graph:

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from autosched.artifacts.linking import linked
+from autosched.artifacts.linking import link_library
 from autosched.codegen import GpuSource
 from autosched.errors import UsageError
-from autosched.artifacts.linking import link_library
 from autosched.runtime import processes
 from autosched.runtime.gpu.compile import CompileError, NvccCompiler
 from autosched.runtime.processes import ProcessLost, ask_within, end_group, run_within

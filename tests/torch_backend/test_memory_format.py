@@ -32,6 +32,6 @@ def test_inputs_and_outputs_have_the_shape_of_memory() -> None:
     turned = with_orders(graph, {"x": (0, 2, 1)}, {0: (2, 0, 1)})
     assert turned.values[turned.inputs[0]].shape == (2, 5, 3)
     assert turned.values[turned.outputs[0]].shape == (5, 2, 3)
-    x = np.random.default_rng(0).standard_normal((2, 5, 3))
+    x = np.random.default_rng(0).standard_normal((2, 5, 3), "float32")
     (y,) = interpret(turned, {turned.inputs[0]: x}).values()
     np.testing.assert_allclose(y, np.exp(x).transpose(1, 0, 2), rtol=1e-6)
