@@ -23,7 +23,7 @@ import torch
 
 from autosched.errors import AutoschedError, VerificationError
 from autosched.executor.compile_graph import SIMULATED, compile_graph
-from autosched.executor.load import load_graph
+from autosched.executor.load import load_network
 from autosched.graph.graph import Graph
 from autosched.kernel.device import find_device
 from autosched.kernel.versions import own_code
@@ -78,7 +78,7 @@ def graph_of(name: str, dtype: str) -> Graph:
     module, inputs = build(name, reduced=True)
     kind = getattr(torch, dtype)
     given = tuple(t.to(kind) if t.is_floating_point() else t for t in inputs)
-    return load_graph(module.to(kind), given, {})
+    return load_network(module.to(kind), given)[0]
 
 
 def _parser() -> argparse.ArgumentParser:

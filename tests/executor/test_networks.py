@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from autosched.executor.compile_graph import compile_graph  # noqa: E402
-from autosched.executor.load import load_graph  # noqa: E402
+from autosched.executor.load import load_network  # noqa: E402
 from autosched.graph.interpret import interpret  # noqa: E402
 from experiments.networks.models import NETWORKS, build  # noqa: E402
 
@@ -57,7 +57,7 @@ def exported(module: Any, inputs: Sequence[Any], folder: Path) -> Path:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_is_as_exact_as_eager(name, origin, tmp_path):
     module, inputs, eager, exact = case(name)
-    graph = load_graph(module if origin == "torch" else exported(module, inputs, tmp_path), inputs, {})
+    graph = load_network(module if origin == "torch" else exported(module, inputs, tmp_path), inputs)[0]
     bound = max(4 * error(eager, exact), ROUNDING)
     given = dict(zip(graph.inputs, arrays(inputs), strict=True))
     reference = interpret(graph, given)

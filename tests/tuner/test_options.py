@@ -8,10 +8,11 @@ import pytest
 
 import autosched as at
 from autosched.errors import UsageError
-from autosched.tuner.options import Asked, AskedKeywords, asks
+from autosched.keywords import spelled_out
+from autosched.tuner.options import Asked, AskedKeywords
 
 
-@asks
+@spelled_out(Asked)
 def door(workload: str, *, trials: int = 64, **asked: Any) -> tuple[str, int, Asked]:
     return workload, trials, Asked(**asked)
 
