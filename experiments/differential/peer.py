@@ -63,9 +63,9 @@ def evaluator(model: ModelProto) -> Run:
 
 
 def node_by_node(model: ModelProto) -> Run:
-    """ONNX Runtime with a session for each node, so that each value is rounded to its type: within one session it keeps
-    float16 in float32 from one operator to the next, in which nothing overflows. Raises ValueError where a node has a
-    body of its own, and what ONNX Runtime raises for a node that it does not take."""
+    """A peer for each node, so that each value is rounded to its type: within one session ONNX Runtime keeps float16 in
+    float32 from one operator to the next, in which nothing overflows. Raises ValueError where a node has a body of its
+    own, and when it runs where neither peer takes a node."""
     if any(a.HasField("g") for node in model.graph.node for a in node.attribute):
         raise ValueError("a node has a body, whose values are those of the model")
 
@@ -80,7 +80,7 @@ def node_by_node(model: ModelProto) -> Run:
             ]
             graph = helper.make_graph([node], "node", inputs, [onnx.ValueInfoProto(name=name) for name in made])
             single = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
-            values |= dict(zip(made, runtime(single, UNOPTIMISED)(None, given), strict=True))
+            values |= dict(zip(made, Peer(single, UNOPTIMISED).run(None, given), strict=True))
         return [values[info.name] for info in model.graph.output]
 
     return run
