@@ -1,4 +1,4 @@
-"""ONNX files as graphs of our operators; needs the extra `onnx`.
+"""ONNX importer: files as graphs of our operators; needs the extra `onnx`.
 
 files      the model of a path, arrays of its tensors
 importer   one forward pass: shapes, constants, rules
@@ -25,21 +25,21 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """An ONNX file that was read (`model`), and the folder of data beside it. `fixed`: inputs with values, which are
-    constants and which a call does not take."""
+    """A parsed ONNX file, and the folder of its external data. `fixed`: inputs with constant values, which calls do not
+    pass."""
 
     model: Any
     folder: Path
     fixed: Mapping[str, npt.ArrayLike] = field(default_factory=dict)
 
     def graph(self, sizes: Mapping[str, int] = NONE) -> Graph:
-        """The network, as `load_onnx` says."""
+        """Return the network, see `load_onnx`."""
         from autosched.graph.onnx.importer import import_model
 
         return import_model(self.model, sizes, self.fixed, self.folder)
 
     def inputs(self) -> tuple[str, ...]:
-        """The names of the arrays that a call takes, in their order."""
+        """The names of the arrays that a call passes, in order."""
         from autosched.graph.onnx.inputs import call_inputs
 
         return tuple(info.name for info in call_inputs(self.model.graph, self.fixed))
@@ -60,7 +60,7 @@ class OnnxFile:
 
 
 def read_onnx(path: str | Path, fixed: Mapping[str, npt.ArrayLike] = NONE) -> OnnxFile:
-    """Raises GraphError for what is no ONNX file, UsageError where the package onnx is missing."""
+    """Parse an ONNX file. Raises GraphError for other files, UsageError without the package onnx."""
     try:
         from autosched.graph.onnx.files import read_model
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The graph that is being made: values, constants, nodes, and names for them."""
+"""Graph under construction: values, constants, nodes, and fresh names for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autosched.ir.dtype import DTYPES
 
 
 def check_value(value: Value) -> None:
-    """Raises GraphError for a value that no graph of ours may have."""
+    """Raise GraphError for a value whose shape or type graphs do not support."""
     if value.dtype not in DTYPES:
         raise GraphError(f"the value {value} is of a type that is not supported; {', '.join(DTYPES)} are")
     if 0 in value.shape:
@@ -21,18 +21,18 @@ def check_value(value: Value) -> None:
 
 
 class GraphBuilder:
-    """Constants may also be what no graph can have, as empty ones: nodes that would read them are refused."""
+    """Adds values and nodes. Constants that graphs do not support, as empty ones, are refused when nodes read them."""
 
     def __init__(self) -> None:
         self.values: dict[str, Value] = {}
         self.constants: dict[str, Array] = {}
         self.nodes: list[Node] = []
-        self.sequences: dict[str, tuple[str, ...]] = {}  # of values, under names that no value has
-        self._numbers: Counter[str] = Counter()  # of names made of each stem
+        self.sequences: dict[str, tuple[str, ...]] = {}  # names of their tensors, by names that no value has
+        self._numbers: Counter[str] = Counter()  # of names derived from each stem
         self._reserved: set[str] = set()
 
     def reserve(self, names: Iterable[str]) -> None:
-        """No value is called so by itself: they are ONNX's names, which what they stand for will have."""
+        """Keep ONNX's names for the values that they denote: no other value gets them."""
         self._reserved.update(names)
 
     def add_value(self, value: Value) -> None:
@@ -41,7 +41,7 @@ class GraphBuilder:
         self.values[value.name] = value
 
     def add_constant(self, array: Array, stem: str) -> str:
-        """A constant under a name made of `stem`."""
+        """Add a constant under a fresh name derived from `stem`."""
         name = self._new_name(stem)
         self.name_constant(name, array)
         return name
@@ -51,7 +51,7 @@ class GraphBuilder:
         self.constants[name] = array
 
     def add_sequence(self, parts: Sequence[str], stem: str) -> str:
-        """A sequence of values under a name made of `stem`."""
+        """Add a sequence of values under a fresh name derived from `stem`."""
         name = self._new_name(f"{stem}.sequence")
         self.sequences[name] = tuple(parts)
         return name
@@ -71,7 +71,7 @@ class GraphBuilder:
         return outputs
 
     def rename(self, new: Mapping[str, str], start: int) -> None:
-        """Gives values that the nodes from `start` on make other names."""
+        """Rename results of the nodes from `start` on."""
         for old, name in new.items():
             self.add_value(replace(self.values.pop(old), name=name))
         for n in range(start, len(self.nodes)):
@@ -80,7 +80,7 @@ class GraphBuilder:
             self.nodes[n] = replace(node, inputs=inputs, outputs=tuple(new.get(o, o) for o in node.outputs))
 
     def output(self, name: str, value: str) -> None:
-        """Makes `value` an output of the network, called `name`."""
+        """Add `value` as an output of the network, called `name`."""
         if value in self.sequences:
             raise GraphError(f"the output {name} of the model is a sequence, where only tensors are supported")
         check_value(self.values[value])

@@ -1,4 +1,4 @@
-"""Operators that are defined by others: the model's own functions, and what the standard says."""
+"""Operators defined as functions of others: the model's own functions, and function bodies of the standard."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OperatorDefinition:
     defaults: tuple[AttributeProto, ...]
 
     def nodes_reading(self, given: Collection[str]) -> list[NodeProto]:
-        """The nodes, without inputs that are not `given`."""
+        """Return the nodes, without inputs that are not among `given`."""
         absent = {name for name in self.inputs if name not in given}
         nodes = []
         for node in self.nodes:
@@ -38,7 +38,7 @@ class OperatorDefinition:
 
 
 def local_definitions(model: ModelProto) -> dict[tuple[str, str], OperatorDefinition]:
-    """The functions of a model by domain and name."""
+    """Return the functions of a model by domain and name."""
     return {
         ("" if f.domain in STANDARD else f.domain, f.name): _of_function(f, tuple(f.attribute_proto))
         for f in model.functions
@@ -46,7 +46,7 @@ def local_definitions(model: ModelProto) -> dict[tuple[str, str], OperatorDefini
 
 
 def has_definition(node: NodeProto, opsets: Mapping[str, int]) -> bool:
-    """Whether the standard defines the operator of a node by others."""
+    """Whether the standard defines the operator of a node as a function of others."""
     schema: Any = schema_of(node, opsets)  # its types lack these
     return schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
 
@@ -54,7 +54,7 @@ def has_definition(node: NodeProto, opsets: Mapping[str, int]) -> bool:
 def definition_of(
     node: NodeProto, attributes: Mapping[str, Any], opsets: Mapping[str, int], operands: Sequence[Value | None]
 ) -> OperatorDefinition:
-    """What the standard says that a node computes; some definitions depend on the types of what it reads."""
+    """Return the standard's definition of a node, which may depend on the types of its operands."""
     schema: Any = schema_of(node, opsets)
     defaults = tuple(a.default_value for a in schema.attributes.values() if a.default_value.type)
     latest = opsets[""]

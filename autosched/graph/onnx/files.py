@@ -1,4 +1,4 @@
-"""ONNX files: the model of a path, and arrays of its tensors.
+"""Reading of ONNX files: the model, and the arrays of its tensors.
 
 Data beside the model is mapped into memory, not read. It must lie in the model's folder: a file that is loaded must not
 make us read another one of the machine.
@@ -26,7 +26,7 @@ FEW_BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}  #
 
 
 def read_model(path: Path) -> ModelProto:
-    """The model in a file, without data that lies beside it. Raises GraphError."""
+    """Return the model in a file, without external data. Raises GraphError."""
     try:
         data = path.read_bytes()
     except IsADirectoryError as error:
@@ -46,7 +46,7 @@ def read_model(path: Path) -> ModelProto:
 
 
 def _check_text(message: Any, path: Path) -> None:
-    """Raises GraphError for names that are no UTF-8, which protobuf gives as bytes."""
+    """Raise GraphError for names that are not UTF-8, which protobuf returns as bytes."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:
             texts = (value,) if isinstance(value, (str, bytes)) else value
@@ -58,7 +58,7 @@ def _check_text(message: Any, path: Path) -> None:
 
 
 def opsets_of(model: ModelProto | FunctionProto) -> dict[str, int]:
-    """The version of each domain of operators that a model uses; the standard's domain is ''."""
+    """Return the opset version of each domain that a model uses; the standard's domain is ''."""
     found = {"" if o.domain in STANDARD else o.domain: o.version for o in model.opset_import}
     version = found.get("")
     if version is not None and version not in OPSETS:
@@ -67,7 +67,7 @@ def opsets_of(model: ModelProto | FunctionProto) -> dict[str, int]:
 
 
 def type_named(number: int) -> str | None:
-    """Our type for one of ONNX's; None where there is none."""
+    """Return our type for a type number of ONNX, or None."""
     if not _has_elements(number):
         return None
     name = onnx.helper.tensor_dtype_to_np_dtype(number).name
@@ -75,7 +75,7 @@ def type_named(number: int) -> str | None:
 
 
 def type_label(number: int) -> str:
-    """What ONNX calls one of its types; the number of one that it does not have."""
+    """Return ONNX's name of a type number, or the number if it has none."""
     known = number in TensorProto.DataType.values()
     return TensorProto.DataType.Name(number) if known else str(number)
 
@@ -86,7 +86,7 @@ def _has_elements(number: int) -> bool:
 
 
 def array_of(tensor: TensorProto, folder: Path | None) -> Array:
-    """The array of a tensor, read only. `folder`: where data beside the model lies."""
+    """Return the array of a tensor, read only. `folder`: that of external data."""
     where = f"the tensor {tensor.name or '(without name)'}"
     if not _has_elements(tensor.data_type):
         raise GraphError(f"{where} is of type {type_label(tensor.data_type)}, which is not supported")
@@ -102,7 +102,7 @@ def array_of(tensor: TensorProto, folder: Path | None) -> Array:
 
 
 def mapped(tensor: TensorProto, folder: Path | None, where: str) -> Array:
-    """The array of a tensor whose data lies in a file of `folder`."""
+    """Return the array of a tensor with external data in a file of `folder`."""
     facts = {entry.key: entry.value for entry in tensor.external_data}
     location = facts.get("location", "")
     if folder is None:

@@ -1,4 +1,4 @@
-"""What is known while importing: constants, shapes, and arithmetic on small constants.
+"""Constant folding during import: shapes, and arithmetic on small constants.
 
 Results of any size that only look at their operand are views. Other nodes are computed here only where all they read is
 small, as shapes are: large constants are the passes' matter.
@@ -18,10 +18,10 @@ from autosched.graph.graph import Array, Value
 from autosched.ir.dtype import numpy_dtype
 
 SMALL = 1 << 16  # elements
-LARGEST = 1 << 27  # elements of a result that is computed while importing
-# Small integers that stand for floats stay as they are, for integer products; random numbers are none.
+LARGEST = 1 << 27  # elements of a folded result
+# Operators that are never folded: dequantisation, for integer products, and random numbers.
 KEPT = {"DequantizeLinear", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-KEPT |= {"Bernoulli", "Multinomial", "Dropout", "If", "Loop", "Scan"}  # rules choose among graphs
+KEPT |= {"Bernoulli", "Multinomial", "Dropout", "If", "Loop", "Scan"}  # their rules select subgraphs
 
 
 def _constant_of_shape(arrays: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
@@ -57,14 +57,14 @@ VIEWS: Mapping[str, Callable[[Sequence[Array], Mapping[str, Any]], Array]] = {
     "Expand": _expand,
     "Transpose": _transpose,
 }
-# How many elements operators make whose results may be much larger than what they read.
+# The number of elements in results of operators that may enlarge their operands.
 GROWING: Mapping[str, Callable[[Sequence[Any]], float]] = {
     "Range": lambda arrays: (float(arrays[1].item()) - float(arrays[0].item())) / (float(arrays[2].item()) or math.nan),
     "Tile": lambda arrays: arrays[0].size * math.prod(arrays[1].reshape(-1).tolist()),
     "OneHot": lambda arrays: arrays[0].size * float(arrays[1].item()),
 }
-OF_SHAPES = {"Shape", "Size"}  # of operands whose elements are not read
-# Operators that have no rule: what they make is known while importing, or refused.
+OF_SHAPES = {"Shape", "Size"}  # operators of shapes, which read no elements
+# Operators without a rule: their results are folded, or refused.
 FOLDED_ONLY = {"Constant", "ConstantOfShape", *OF_SHAPES, "Range", "NonZero", "MelWeightMatrix"}
 
 
@@ -75,7 +75,7 @@ def folded(
     operands: Sequence[Value | None],
     constants: Mapping[str, Array],
 ) -> tuple[Array, ...] | None:
-    """The results of a node that are known; None where they are not, or are left to the network."""
+    """Return the folded results of a node; None if they are not constant, or are left to the network."""
     if node.domain or node.op_type in KEPT:
         return None
     if node.op_type in OF_SHAPES and operands[0] is not None:
@@ -109,7 +109,7 @@ def _of_shape(operator: str, shape: tuple[int, ...], attributes: Mapping[str, An
 def _by_reference(
     node: NodeProto, opsets: Mapping[str, int], arrays: Sequence[Array | None]
 ) -> tuple[Array, ...] | None:
-    """By ONNX's own NumPy; None for an operator that it lacks, and for results that are no arrays."""
+    """Evaluate a node by ONNX's reference; None for an unsupported operator, and for results that are no arrays."""
     from onnx.reference import ReferenceEvaluator
     from onnx.reference.op_run import RuntimeContextError
 

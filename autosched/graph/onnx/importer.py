@@ -1,4 +1,4 @@
-"""A model as a graph: one pass over its nodes, in which shapes are known, constants folded and rules applied.
+"""Import of a model: one pass over its nodes that infers shapes, folds constants and applies rules.
 
 A node that cannot be imported does not end the pass: its results are lost, and with them what reads them, so that
 every operator that is not supported is named at once.
@@ -34,17 +34,17 @@ FAMILIES = (
     *("normalisation", "pools", "products", "quantised", "quantised_runtime", "recurrent", "reductions", "resizing"),
     *("sequences", "signals"),
 )
-# What reads sequences of tensors.
+# Operators of sequences of tensors.
 _OF_SEQUENCES = {"ConcatFromSequence", "Identity", "Loop", "If"}
 _OF_SEQUENCES |= {f"Sequence{what}" for what in ("Insert", "Erase", "At", "Length")}
-HINTED = 4  # inputs that a refusal names
-DEEPEST = 50  # of graphs and definitions within each other
+N_HINTS = 4  # inputs named in a message
+MAX_DEPTH = 50  # of nested graphs and definitions
 
 
 def import_model(
     model: ModelProto, sizes: Mapping[str, int], fixed: Mapping[str, npt.ArrayLike], folder: Path | None = None
 ) -> Graph:
-    """The graph of a model in memory; `folder`: where data beside it lies. Raises GraphError."""
+    """Return the graph of a model in memory; `folder`: that of external data. Raises GraphError."""
     for family in FAMILIES:
         importlib.import_module(f"autosched.graph.onnx.rules.{family}")
     scope = NameScope({}, opsets_of(model))
@@ -76,11 +76,11 @@ def import_model(
 
 
 class Unsupported(GraphError):
-    """An operator that there is no rule for."""
+    """An operator without a rule."""
 
 
 class Importer:
-    """Adds ONNX's nodes to a graph, and keeps what went wrong."""
+    """Adds ONNX nodes to a graph and collects errors, so that all unsupported operators are reported together."""
 
     def __init__(self, definitions: Mapping[tuple[str, str], OperatorDefinition], folder: Path | None) -> None:
         self.builder = GraphBuilder()
@@ -100,7 +100,7 @@ class Importer:
                 scope.names[tensor.name] = tensor.name
 
     def add_graph(self, graph: GraphProto, scope: NameScope, given: Sequence[str]) -> tuple[str, ...]:
-        """The results of a graph within the graph, which sees the names around it."""
+        """Import a subgraph, which sees the names of the enclosing scope, and return its results."""
         if len(graph.input) != len(given):
             raise GraphError(f"its graph {graph.name} has {len(graph.input)} inputs, and is given {len(given)}")
         names = ChainMap(dict[str, "str | None"](), scope.names)
@@ -108,12 +108,12 @@ class Importer:
         self.add_initializers(graph, inner)
         names.update({info.name: value for info, value in zip(graph.input, given, strict=True)})
         self.add_nodes(graph.node, inner)
-        return self._found([o.name for o in graph.output], inner)
+        return self._resolve([o.name for o in graph.output], inner)
 
     def add_nodes(self, nodes: Iterable[NodeProto], scope: NameScope) -> None:
-        """Nodes that read what `scope` names, and what they make."""
-        if scope.depth > DEEPEST:
-            raise GraphError(f"the model has more than {DEEPEST} graphs or functions within each other")
+        """Import nodes, whose operands and results are in `scope`."""
+        if scope.depth > MAX_DEPTH:
+            raise GraphError(f"the model has more than {MAX_DEPTH} graphs or functions within each other")
         sequence = in_order(nodes, scope.names)
         if scope.depth == 0:
             self.builder.reserve(name for node in sequence for name in node.output)
@@ -153,8 +153,7 @@ class Importer:
         scope.names.update({new: renamed.get(old, old) for old, new in pairs})
 
     def _hint(self, error: NotConstant) -> str:
-        """Which inputs the value that must be known is computed from, and how they are fixed; empty where it was said
-        already."""
+        """Return which inputs a value that must be constant depends on, and how to fix them; empty if said before."""
         producers = {name: n for n in self.builder.nodes for name in n.outputs}
         seen, open_ = set[str](), [error.value] if error.value in self.builder.values else []
         error.value = ""
@@ -167,11 +166,11 @@ class Importer:
         if not sizes:
             return ""
         names = sorted(sizes, key=lambda name: (sizes[name], name))
-        more = ", ..." if len(names) > HINTED else ""
-        return f" (it is computed from {', '.join(names[:HINTED])}{more}; {how_to_fix(names[0])})"
+        more = ", ..." if len(names) > N_HINTS else ""
+        return f" (it is computed from {', '.join(names[:N_HINTS])}{more}; {how_to_fix(names[0])})"
 
     def _has_meaning(self, node: NodeProto, scope: NameScope) -> bool:
-        """Whether there is a rule of the operator, or a definition by others."""
+        """Whether the operator has a rule or a definition."""
         key = domain_of(node), node.op_type
         return (
             key in RULES or key in self._definitions or self._is_known_only(node) or has_definition(node, scope.opsets)
@@ -201,17 +200,17 @@ class Importer:
             which = next((v.name for v in operands if v and v.name not in self.builder.constants), "")
             raise NotConstant(f"what it makes must be known while importing, but {which} depends on data", which)
         if key in RULES and key not in self._definitions:
-            wanted, origin = tuple(map(bool, node.output)), f"{node.op_type} {label(node)}"
-            site = Site(self, scope, node.op_type, origin, tuple(inputs), wanted, attributes)
+            is_used, origin = tuple(map(bool, node.output)), f"{node.op_type} {label(node)}"
+            site = Site(self, scope, node.op_type, origin, tuple(inputs), is_used, attributes)
             found = RULES[key](site)
             if found is not None:
-                if unread := sorted(set(attributes) - site.asked):
+                if unread := sorted(set(attributes) - site.read_attributes):
                     raise GraphError(f"the attribute {unread[0]} = {attributes[unread[0]]!r} is not supported")
                 return (found,) if isinstance(found, str) else found
         return self._expanded(node, inputs, attributes, scope)
 
     def _constants(self, node: NodeProto, arrays: Sequence[Array], scope: NameScope) -> tuple[str, ...]:
-        """What a node makes that is known; within definitions, names are not of this graph."""
+        """Add folded results of a node as constants; within definitions, they get fresh names."""
         names = [name for name in node.output if name]
         made = {}
         for name, array in zip(names, arrays, strict=True):
@@ -221,7 +220,7 @@ class Importer:
         return tuple(made.get(name, "") for name in node.output)
 
     def _attribute(self, attribute: AttributeProto, scope: NameScope) -> Any:
-        """None for one of the definition around it that was not given."""
+        """Return an attribute's value; None if it refers to an attribute of the definition that was not given."""
         if attribute.ref_attr_name:
             return scope.attributes.get(attribute.ref_attr_name)
         value = helper.get_attribute_value(attribute)
@@ -236,23 +235,23 @@ class Importer:
     def _expanded(
         self, node: NodeProto, inputs: Sequence[str | None], attributes: Mapping[str, Any], scope: NameScope
     ) -> tuple[str, ...]:
-        """A node as the nodes that define it."""
-        found = self._definitions.get((domain_of(node), node.op_type))
-        if found is None:
+        """Import the definition of a node instead of the node."""
+        definition = self._definitions.get((domain_of(node), node.op_type))
+        if definition is None:
             operands = [None if name is None else self.builder.values[name] for name in inputs]
-            found = definition_of(node, attributes, scope.opsets, operands)
-        defaults = {a.name: self._attribute(a, scope) for a in found.defaults}
-        pairs = zip(found.inputs, inputs, strict=False)
+            definition = definition_of(node, attributes, scope.opsets, operands)
+        defaults = {a.name: self._attribute(a, scope) for a in definition.defaults}
+        pairs = zip(definition.inputs, inputs, strict=False)
         names: dict[str, str | None] = {name: value for name, value in pairs if value is not None}
-        inner = NameScope(names, {**scope.opsets, **found.opsets}, {**defaults, **attributes}, scope.depth + 1)
-        self.add_nodes(found.nodes_reading(names), inner)
-        wanted = [made if name else "" for made, name in zip(found.outputs, node.output, strict=False)]
-        return self._found(wanted, inner)
+        inner = NameScope(names, {**scope.opsets, **definition.opsets}, {**defaults, **attributes}, scope.depth + 1)
+        self.add_nodes(definition.nodes_reading(names), inner)
+        outputs = [output if name else "" for output, name in zip(definition.outputs, node.output, strict=False)]
+        return self._resolve(outputs, inner)
 
-    def _found(self, wanted: Iterable[str], scope: NameScope) -> tuple[str, ...]:
-        """What a graph or definition within the graph returns; '' where that is not wanted."""
+    def _resolve(self, names: Iterable[str], scope: NameScope) -> tuple[str, ...]:
+        """Return the values of the outputs of a subgraph or definition; '' for an output that is not used."""
         results = []
-        for name in wanted:
+        for name in names:
             if name and scope.names.get(name) is None:
                 self.raise_what_failed()
                 raise GraphError(f"nothing makes {name}, which it returns")

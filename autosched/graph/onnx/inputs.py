@@ -1,4 +1,4 @@
-"""The inputs of a model as values of a graph: types, and sizes for symbolic dimensions."""
+"""Inputs of a model as values of a graph, with sizes for symbolic dimensions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from autosched.graph.graph import Array, Value
 from autosched.graph.onnx.files import type_label, type_named
 from autosched.ir.dtype import DTYPES
 
-# What exporters write for a dimension that has no name; tf2onnx numbers them.
+# Names that exporters write for an unnamed dimension; tf2onnx numbers them.
 ANONYMOUS = re.compile(r"\s*(\?|\*|None|-1|unk__\d+|)\s*")
 
 
 @dataclass(frozen=True)
 class InputDimension:
-    """A dimension of an input. `name`: that of its symbol, or the place of one that has none, as x[0]; `written`: what
-    the file says there; `size`: None for a symbolic one."""
+    """A dimension of an input. `name`: its symbol, or its position as x[0] if it has none; `written`: the text in the
+    file; `size`: None for a symbolic one."""
 
     name: str
     written: str
@@ -33,8 +33,10 @@ class InputDimension:
 
 
 def inputs_of(graph: GraphProto, sizes: Mapping[str, int], fixed: Mapping[str, Array]) -> list[Value]:
-    """The inputs of the network, with `sizes` for symbolic dimensions; those that are `fixed` are constants, and say
-    the sizes of their symbolic dimensions."""
+    """Return the inputs of the network, with `sizes` for symbolic dimensions. Raises GraphError.
+
+    `fixed` inputs are constants, whose shapes determine their symbolic dimensions.
+    """
     known: set[str] = set()  # names of symbolic dimensions
     sizes = dict(sizes)
     for info in (info for info in graph.input if info.name in fixed):
@@ -72,13 +74,13 @@ def _names(dimension: InputDimension) -> set[str]:
 
 
 def call_inputs(graph: GraphProto, fixed: Collection[str] = ()) -> list[ValueInfoProto]:
-    """The inputs that a call takes: those that have no value in the file, and are not `fixed`."""
+    """Return the inputs that a call passes: those without a value in the file that are not `fixed`."""
     constants = {*(tensor.name for tensor in graph.initializer), *fixed}
     return [info for info in graph.input if info.name not in constants]
 
 
 def symbolic_dimensions(graph: GraphProto, fixed: Collection[str] = ()) -> dict[str, tuple[str, int]]:
-    """By name, each with the input that has it first, and its place there."""
+    """Return the symbolic dimensions by name, each with the first input that has it, and its axis there."""
     found: dict[str, tuple[str, int]] = {}
     for info in call_inputs(graph, fixed):
         for place, dimension in enumerate(dimensions(info)):
@@ -88,7 +90,7 @@ def symbolic_dimensions(graph: GraphProto, fixed: Collection[str] = ()) -> dict[
 
 
 def described_inputs(graph: GraphProto) -> dict[str, tuple[str, tuple[int | str, ...]]]:
-    """The inputs that a call takes, by name: type, and shape with names for symbolic dimensions."""
+    """Return type and shape of the inputs that a call passes, by name, with names for symbolic dimensions."""
     return {
         info.name: (dtype_of(info), tuple(d.name if d.size is None else d.size for d in dimensions(info)))
         for info in call_inputs(graph)
@@ -96,7 +98,7 @@ def described_inputs(graph: GraphProto) -> dict[str, tuple[str, tuple[int | str,
 
 
 def fixed_inputs(graph: GraphProto, fixed: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
-    """The values of inputs that are constants, as arrays of their types."""
+    """Return the values of fixed inputs as arrays of their types. Raises GraphError."""
     infos = {info.name: info for info in call_inputs(graph)}
     arrays = {}
     for name, value in fixed.items():

@@ -1,4 +1,4 @@
-"""Nodes in an order in which each value is made before it is read."""
+"""Topological order of the nodes of an ONNX graph."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from autosched.errors import GraphError
 
 
 def in_order(nodes: Iterable[NodeProto], known: Container[str]) -> list[NodeProto]:
-    """The nodes of a graph, each after what it reads; the given order where it is one, as ONNX asks. Raises GraphError
-    for a value that nothing makes, that two make, and for a cycle."""
+    """Return the nodes in topological order, unchanged if they are, as ONNX requires.
+
+    Raises GraphError for a value that no node or several nodes compute, and for a cycle.
+    """
     waiting, makers = list(nodes), dict[str, NodeProto]()
     for node in waiting:
         for name in filter(None, node.output):
@@ -40,12 +42,12 @@ def in_order(nodes: Iterable[NodeProto], known: Container[str]) -> list[NodeProt
 
 
 def label(node: NodeProto) -> str:
-    """What a node is called: its name, else that of its first result."""
+    """Return the name of a node, else that of its first result."""
     return node.name or next(filter(None, node.output), "(without name)")
 
 
 def reads(node: NodeProto) -> Iterator[str]:
-    """The values that a node reads, also within the graphs that it holds."""
+    """Yield the values that a node reads, also within its subgraphs."""
     yield from filter(None, node.input)
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:

@@ -1,4 +1,4 @@
-"""What the standard says of an operator: whether there is one, of how many inputs, of which attributes."""
+"""Operator schemas of the standard: the check of a node's inputs and attributes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def domain_of(node: NodeProto) -> str:
 
 
 def schema_of(node: NodeProto, opsets: Mapping[str, int]) -> defs.OpSchema | None:
-    """The operator of a node at the version that the model is of; None where the standard knows none."""
+    """Return the schema of a node's operator at the opset of the model; None if the standard has none."""
     domain = domain_of(node)
     if domain not in opsets or not defs.has(node.op_type, domain):
         return None
@@ -26,7 +26,7 @@ def schema_of(node: NodeProto, opsets: Mapping[str, int]) -> defs.OpSchema | Non
 
 
 def check_node(node: NodeProto, opsets: Mapping[str, int]) -> None:
-    """Raises GraphError where a node has not the inputs and attributes that its operator has."""
+    """Raise GraphError if a node's inputs or attributes do not match its operator's schema."""
     schema = schema_of(node, opsets)
     if schema is None:
         if defs.has(node.op_type, domain_of(node)):

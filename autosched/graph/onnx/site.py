@@ -1,4 +1,4 @@
-"""What a rule sees of a node of ONNX, and the table of rules.
+"""Interface of the import rules: a node of ONNX as a rule sees it, and the table of rules.
 
     @rule("Flatten")
     def flatten(site: Site) -> str: ...     emits nodes of ours; returns the names of the values that are its results
@@ -28,7 +28,7 @@ RULES: dict[tuple[str, str], Rule] = {}  # by domain and name
 
 
 def rule(*names: str, domain: str = "") -> Callable[[Rule], Rule]:
-    """Decorator: the function is the rule of these operators."""
+    """Register the decorated function as the rule of these operators."""
 
     def add(function: Rule) -> Rule:
         for name in names:
@@ -40,7 +40,7 @@ def rule(*names: str, domain: str = "") -> Callable[[Rule], Rule]:
 
 
 class NotConstant(GraphError):
-    """An operand that must be known while importing is not; `value` is its name."""
+    """An operand, named `value`, that must be constant at import and is not."""
 
     def __init__(self, message: str, value: str) -> None:
         super().__init__(message)
@@ -49,8 +49,8 @@ class NotConstant(GraphError):
 
 @dataclass(frozen=True)
 class NameScope:
-    """What nodes see: values of ours by ONNX's names (None for one that is lost), the version of each domain of
-    operators, and the attributes of the definition that they are part of. `depth`: how many graphs lie around them."""
+    """The scope of nodes: our values by ONNX's names (None after an error), the opset of each domain, and attributes of
+    the enclosing definition. `depth`: the number of enclosing graphs."""
 
     names: MutableMapping[str, str | None]
     opsets: Mapping[str, int]
@@ -59,7 +59,7 @@ class NameScope:
 
 
 class GraphImporter(Protocol):
-    """What adds ONNX's nodes to the graph that is being made."""
+    """Adds ONNX nodes to the graph under construction."""
 
     builder: GraphBuilder
 
@@ -68,16 +68,16 @@ class GraphImporter(Protocol):
 
 @dataclass
 class Site:
-    """One node of ONNX; `inputs` are names of values of our graph, None where one is left out."""
+    """A node of ONNX during import; `inputs` are names of values of our graph, None for one that is left out."""
 
     importer: GraphImporter
     scope: NameScope
     operator: str
     origin: str  # operator and name, for messages
     inputs: tuple[str | None, ...]
-    wanted: tuple[bool, ...]  # of each result, whether it has a name
+    is_used: tuple[bool, ...]  # for each result, whether it has a name
     attributes: Mapping[str, Any]
-    asked: set[str] = field(default_factory=set)  # attributes
+    read_attributes: set[str] = field(default_factory=set)
 
     @property
     def builder(self) -> GraphBuilder:
@@ -85,18 +85,18 @@ class Site:
 
     @property
     def opset(self) -> int:
-        """The version of the standard's operators."""
+        """The opset version of the standard's operators."""
         return self.scope.opsets[""]
 
-    # What the node says
+    # The node
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        self.asked.add(name)
+        self.read_attributes.add(name)
         return self.attributes.get(name, default)
 
     def ignore(self, *names: str) -> None:
-        """These attributes do not matter here."""
-        self.asked.update(names)
+        """Mark attributes as read that have no effect here."""
+        self.read_attributes.update(names)
 
     def optional(self, n: int) -> str | None:
         return self.inputs[n] if n < len(self.inputs) else None
@@ -107,12 +107,12 @@ class Site:
             raise GraphError(f"input {n} is missing")
         return name
 
-    def given(self) -> list[str]:
-        """All inputs, of an operator that takes any number."""
+    def all_inputs(self) -> list[str]:
+        """Return all inputs of a variadic operator. Raises GraphError for one that is left out."""
         return [self.input(n) for n in range(len(self.inputs))]
 
     def array(self, n: int) -> Array | None:
-        """The value of input `n`, which must be known; None where it is left out."""
+        """Return the constant value of input `n`, None if it is left out. Raises NotConstant."""
         name = self.optional(n)
         if name is None:
             return None
@@ -121,7 +121,7 @@ class Site:
         return self.builder.constants[name]
 
     def integers(self, n: int, attribute: str, since: int) -> tuple[int, ...] | None:
-        """A list of numbers that is input `n` from opset `since` on, and was an attribute before it."""
+        """Return a list of integers that is input `n` from opset `since` on, and an attribute before."""
         if self.opset < since:
             found = self.attribute(attribute)
             return None if found is None else tuple(found)
@@ -129,18 +129,18 @@ class Site:
         return None if array is None else tuple(int(i) for i in array.reshape(-1))
 
     def run(self, graph: GraphProto, given: Sequence[str]) -> tuple[str, ...]:
-        """The results of a graph that the node holds."""
+        """Import a subgraph of the node and return its results."""
         return self.importer.add_graph(graph, self.scope, given)
 
     def parts(self, n: int) -> tuple[str, ...]:
-        """The tensors of input `n`, a sequence."""
+        """Return the tensors of input `n`, a sequence. Raises GraphError for other inputs."""
         found = self.builder.sequences.get(self.input(n))
         if found is None:
             raise GraphError(f"input {n} is no sequence of tensors")
         return found
 
-    def is_wanted(self, n: int) -> bool:
-        return n < len(self.wanted) and self.wanted[n]
+    def is_output_used(self, n: int) -> bool:
+        return n < len(self.is_used) and self.is_used[n]
 
     # Values
 
@@ -157,7 +157,7 @@ class Site:
         return DTYPES[self.dtype(name)].is_float
 
     def axis(self, axis: int, rank: int) -> int:
-        """An axis that may count from the end."""
+        """Return an axis counted from the start. Raises GraphError for one out of range."""
         if not -rank <= axis < rank:
             raise GraphError(f"there is no axis {axis} of {rank}")
         return axis % rank
@@ -168,12 +168,12 @@ class Site:
             raise GraphError(f"the axes {list(axes)} name one twice")
         return found
 
-    # What is made of it
+    # New values
 
     def constant(self, array: Any, dtype: str | None = None) -> str:
-        """A new constant; `dtype` is one of our types."""
-        made = np.asarray(array, None if dtype is None else DTYPES[dtype].numpy_dtype)
-        return self.builder.add_constant(made, self.origin)
+        """Add a constant; `dtype` is one of our types."""
+        converted = np.asarray(array, None if dtype is None else DTYPES[dtype].numpy_dtype)
+        return self.builder.add_constant(converted, self.origin)
 
     def emit(self, operator: str, *inputs: str | None, **attributes: Attribute) -> str:
         return self.emit_all(1, operator, *inputs, **attributes)[0]
@@ -182,31 +182,31 @@ class Site:
         return self.builder.add_node(operator, inputs, attributes, n, self.origin)
 
     def reshape(self, name: str, shape: Sequence[int]) -> str:
-        """`name` with another shape; itself where it has it."""
-        wanted = tuple(int(size) for size in shape)
-        if self.shape(name) == wanted:
+        """Return a value reshaped to `shape`, or itself if it has that shape."""
+        sizes = tuple(int(size) for size in shape)
+        if self.shape(name) == sizes:
             return name
-        found = self.builder.constants.get(name)
-        return self.emit("reshape", name, shape=wanted) if found is None else self.constant(found.reshape(wanted))
+        array = self.builder.constants.get(name)
+        return self.emit("reshape", name, shape=sizes) if array is None else self.constant(array.reshape(sizes))
 
     def sequence(self, parts: Sequence[str]) -> str:
-        """A new sequence of these tensors."""
+        """Add a sequence of these tensors."""
         return self.builder.add_sequence(parts, self.origin)
 
     def cast(self, name: str, dtype: str) -> str:
         return name if self.dtype(name) == dtype else self.emit("cast", name, dtype=dtype)
 
     def part(self, name: str, axis: int, start: int, stop: int) -> str:
-        """Elements `start` to `stop` of an axis."""
+        """Return elements `start` to `stop` along an axis."""
         if (start, stop) == (0, self.shape(name)[axis]):
             return name
-        found = self.builder.constants.get(name)
-        if found is not None:
-            return self.constant(found[(slice(None),) * axis + (slice(start, stop),)])
+        array = self.builder.constants.get(name)
+        if array is not None:
+            return self.constant(array[(slice(None),) * axis + (slice(start, stop),)])
         return self.emit("slice", name, starts=(start,), stops=(stop,), axes=(axis,), steps=(1,))
 
 
 def refuse(condition: bool, what: str) -> None:
-    """Raises GraphError where a rule does not take what it sees."""
+    """Raise GraphError that `what` is not supported if the condition holds."""
     if condition:
         raise GraphError(f"{what} is not supported")

@@ -5,10 +5,10 @@
     @operator
     def concat(*x: Tensor, axis: int) -> Tensor   Node("concat", ("a", "b"), ("c",), {"axis": 1})
 
-Tensors come by position, None where an optional one is left out; attributes by name. What such a function returns, a
-tensor or a tuple of them, says shape and type of the results, gives the reference its values and becomes part of a
-kernel, so that all of `te` (inlining, fusion, Winograd, intrinsics) applies. It raises GraphError for what it does not
-take. OPERATORS has all of them by name; importers say which one a foreign operator is.
+Tensors are passed by position, None for an optional one that is left out; attributes by name. The returned tensor, or
+tuple of tensors, determines shape and type of the results, their values in the reference, and the stages of a kernel.
+So all of `te` (inlining, fusion, Winograd, intrinsics) applies. An operator raises GraphError for what it does not
+support. `operators()` has all of them by name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TABLE: dict[str, Callable[..., Any]] = {}
 
 
 def operator(function: F) -> F:
-    """Decorator: the function is the operator of its name (without a trailing underscore)."""
+    """Register the decorated function as the operator of its name (without a trailing underscore)."""
     name = function.__name__.rstrip("_")
     assert name not in _TABLE, f"there are two operators {name}"
     _TABLE[name] = function
@@ -55,14 +55,14 @@ def operator(function: F) -> F:
 
 @cache
 def operators() -> Mapping[str, Callable[..., Any]]:
-    """All operators by name."""
+    """Return all operators by name."""
     for family in _FAMILIES:
         importlib.import_module(f"{__name__}.{family}")
     return _TABLE
 
 
 def build(node: Node, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """The results of a node as stages over `tensors`, one for each of its inputs. Raises GraphError."""
+    """Return the results of a node as stages over `tensors`, one for each input. Raises GraphError."""
     try:
         return _apply(node.operator, tensors, node.attributes, len(node.outputs))
     except (ExpressionError, GraphError) as error:
@@ -70,7 +70,7 @@ def build(node: Node, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
 
 
 def own_result(tensor: Tensor) -> Tensor:
-    """A result that is an operand itself as a copy of it, which can be computed."""
+    """Return a copy of a result that is an operand itself, so that a kernel can compute it; others as they are."""
     if isinstance(tensor.op, ComputeOp):
         return tensor
     copy: Tensor = compute(tensor.shape, lambda *index: tensor[index], name="copy")
@@ -78,7 +78,7 @@ def own_result(tensor: Tensor) -> Tensor:
 
 
 def results_of(node: Node, values: Mapping[str, Value]) -> tuple[Value, ...]:
-    """The values that a node makes of others: their shapes and types."""
+    """Return the results of a node as values, with shapes and types. Raises GraphError."""
     given = tuple(None if name is None else (values[name].shape, values[name].dtype) for name in node.inputs)
     try:
         made = _inferred(node.operator, given, tuple(sorted(node.attributes.items())), len(node.outputs))
@@ -107,6 +107,6 @@ def _inferred(
     attributes: tuple[tuple[str, Attribute], ...],
     n_outputs: int,
 ) -> tuple[tuple[tuple[int, ...], str], ...]:
-    """Shapes and types of the results; equal layers share an answer."""
+    """Return shapes and types of the results; cached, because the layers of a network are often equal."""
     tensors = [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(given)]
     return tuple((t.public_shape, t.dtype) for t in _apply(name, tensors, dict(attributes), n_outputs))

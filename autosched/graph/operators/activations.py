@@ -1,4 +1,4 @@
-"""Activations: functions of one element with numbers as attributes, as ONNX and torch define them."""
+"""Activation functions, as ONNX and torch define them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Functions of one element that `te` has not, composed of those that it has.
+"""Elementary functions that `te` lacks, composed of those that it has.
 
-Each is within a few units in the last place of float32, near 0 as well, where the textbook's form would lose all
-digits: log(1 + x), exp(x) - 1. What stands in the branch of a select that is not taken may be NaN or infinite.
+Each is accurate to a few units in the last place of float32, also near 0, where the textbook formula would lose all
+digits: log(1 + x), exp(x) - 1. Branches of a select that are not taken may be NaN or infinite.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operators on elements, with NumPy's broadcasting."""
+"""Elementwise operators with NumPy's broadcasting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autosched.te import Tensor
 
 
 def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """NumPy's: aligned at the end, sizes of 1 stretch. Raises GraphError where they do not fit."""
+    """Return the broadcast shape by NumPy's rules. Raises GraphError for incompatible shapes."""
     rank = max((len(s) for s in shapes), default=0)
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
     for sizes in zip(*padded, strict=True):
@@ -26,7 +26,7 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def element(x: Tensor, index: tuple[Any, ...]) -> Any:
-    """The element of `x` that broadcasting puts at `index`."""
+    """Return the element of `x`, broadcast to the result, at `index`."""
     own = index[len(index) - len(x.shape) :]
     return x[tuple(0 if size == 1 else i for i, size in zip(own, x.shape, strict=True))]
 
@@ -40,7 +40,7 @@ def narrowed(value: Expr, *tensors: Tensor) -> Expr:
 
 
 def map_elements(function: Callable[..., Any], *tensors: Tensor, name: str) -> Tensor:
-    """`function` of the elements that broadcasting brings together."""
+    """Apply `function` to the elements of broadcast operands."""
     shape = broadcast_shape(*(t.shape for t in tensors))
 
     def at(*index: Expr) -> Expr:
@@ -51,7 +51,7 @@ def map_elements(function: Callable[..., Any], *tensors: Tensor, name: str) -> T
 
 
 def of_elements(function: Callable[..., Any], name: str = "") -> Callable[..., Tensor]:
-    """A function of elements and attributes becomes the operator of that name."""
+    """Register a function of elements and attributes as the operator of that name."""
     label = name or function.__name__.rstrip("_")
 
     def mapped(*tensors: Tensor, **attributes: Any) -> Tensor:

@@ -1,10 +1,10 @@
-"""Products with weights of few bits, which are unpacked in registers: of one token, weights are all that takes time.
+"""Products with low-bit weights, which are unpacked in registers: for one token, the weights' bytes are all the time.
 
     words[n, k / p] holds p = 32 / bits codes, the first in the lowest bits; groups of each row share scale and zero:
 
     y[m, n] = sum over k of x[m, k] * (code[n, k] - zero[n, k / group]) * scale[n, k / group]
 
-A word's terms are added up first, so that the scale is multiplied once for all of them, and zeros once for their sum.
+The terms of a word are summed first, so that scale and zero are applied once per word.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Elements at places that are data: gathers, scatters and one-hot numbers.
+"""Gathers, scatters and one-hot encodings: accesses whose indices are data.
 
 `indexing` says which indices are valid along a dimension of size n, and whether networks check them
 (`graph.index_checks`):
 
     wrapped      -n .. n - 1; negative ones count from the end
     plain        0 .. n - 1
-    unchecked    any: outside of -n .. n - 1 there is nothing
+    unchecked    any; the network does not check them
 
-Whatever the indices are, memory is safe: an index outside of the dimension reads the nearest element, and updates at
-one are dropped.
+Memory is safe for all indices: an index out of range reads the nearest element, and updates at one are dropped.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ WRAPPED, PLAIN, UNCHECKED = INDEXINGS = ("wrapped", "plain", "unchecked")
 
 
 def place_of(index: Expr, size: int, indexing: str) -> Expr:
-    """The place in a dimension that an index names."""
+    """Return the index from the start that an index of a dimension means."""
     row = DTYPES[index.dtype]
     if not row.is_integer:
         raise GraphError(f"places are integers but got {index.dtype}")
@@ -43,7 +42,7 @@ def place_of(index: Expr, size: int, indexing: str) -> Expr:
 
 @operator
 def gather(x: Tensor, ids: Tensor, axis: int = 0, indexing: str = WRAPPED) -> Tensor:
-    """What x has along `axis` at `ids`, whose dimensions take the place of that one."""
+    """Return x indexed by `ids` along `axis`, which is replaced by the axes of `ids`."""
     axis = axis_of(axis, len(x.shape))
     end = axis + len(ids.shape)
 
@@ -69,7 +68,7 @@ def gather_elements(x: Tensor, ids: Tensor, axis: int, indexing: str = WRAPPED) 
 
 
 def _check_within(x: Tensor, ids: Tensor, axis: int) -> None:
-    """Whether `ids` reach no further than x in other dimensions than `axis`."""
+    """Raise GraphError if `ids` is larger than x along another axis than `axis`."""
     fits = len(ids.shape) == len(x.shape)
     if not fits or any(m > n for d, (m, n) in enumerate(zip(ids.shape, x.shape, strict=True)) if d != axis):
         raise GraphError(
@@ -97,7 +96,7 @@ def gather_nd(x: Tensor, ids: Tensor, batch_dims: int = 0) -> Tensor:
 
 @dataclass(frozen=True)
 class _Joining:
-    """How what arrives at an element joins it: reduced among itself, then with the element."""
+    """How updates are combined: `reduction` of all updates of an element, then with the element itself."""
 
     reduce: Callable[..., Expr]
     combine: Callable[[Expr, Expr], Expr]

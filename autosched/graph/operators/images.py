@@ -1,4 +1,4 @@
-"""Where images have their channels: operators on images are written once, for both ways to lay them out."""
+"""Layouts of images: channels first or last, so that operators on images are written once for both."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Images:
         return "[N, ..., C]" if self.channels_last else "[N, C, ...]"
 
     def index(self, n: T, c: T, rest: Iterable[T]) -> tuple[T, ...]:
-        """What belongs to the batch, the channels and the other dimensions in the order of the dimensions."""
+        """Return items for batch, channels and spatial axes in the order of the layout."""
         return (n, *rest, c) if self.channels_last else (n, c, *rest)
 
     def parts(self, items: Sequence[T]) -> tuple[T, T, tuple[T, ...]]:
-        """The opposite of `index`: what belongs to the batch, the channels and the other dimensions."""
+        """Return the items for batch, channels and spatial axes, the inverse of `index`."""
         n, *others = items
         c = others.pop(-1 if self.channels_last else 0)
         return n, c, tuple(others)
@@ -32,7 +32,7 @@ class Images:
         return index[-1 if self.channels_last else 1]
 
     def terms(self, channel: T, taps: Sequence[T]) -> list[T]:
-        """The axes of a convolution's sum, the one that lies densest in the image last."""
+        """Return the reduction axes of a convolution, the one that is contiguous in the image last."""
         return [*taps, channel] if self.channels_last else [channel, *taps]
 
     def by(self, at: Callable[..., Any]) -> Callable[..., Any]:

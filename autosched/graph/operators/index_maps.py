@@ -1,4 +1,4 @@
-"""Operators that compute nothing: each element of the result is one of the operand's, at another place."""
+"""Data movement operators: each element of the result is an element of the operand at another index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """The dimension that `axis` means; negative ones count from the end."""
+    """Return the axis counted from the start; negative ones count from the end."""
     if not -rank <= axis < rank:
         raise GraphError(f"the axis {axis} is none of the {rank} dimensions there are")
     return axis % rank
@@ -49,7 +49,7 @@ def moved(x: Tensor, shape: Shape, place: Any, name: str) -> Tensor:
 
 
 def flat_place(index: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """The place of `index` among the elements of an array of these `sizes`, in order."""
+    """Return the flat row-major position of `index` in an array of these `sizes`."""
     place: Any = 0
     for i, size in zip(index, sizes, strict=True):
         place = place * size + i
@@ -57,7 +57,7 @@ def flat_place(index: Sequence[Any], sizes: Sequence[int]) -> Any:
 
 
 def index_at(place: Any, sizes: Sequence[int]) -> list[Any]:
-    """The index that has this place among the elements of an array of these `sizes`."""
+    """Return the index of a flat row-major position in an array of these `sizes`."""
     steps = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
     return [
         place // step % size if d else place // step for d, (step, size) in enumerate(zip(steps, sizes, strict=True))
@@ -65,8 +65,10 @@ def index_at(place: Any, sizes: Sequence[int]) -> list[Any]:
 
 
 def _runs(old: Shape, new: Shape) -> Iterator[tuple[list[int], list[int]]]:
-    """The dimensions of two shapes of as many elements, but for those of size 1, in the shortest runs that hold as many
-    elements: within each of them only is there something to divide."""
+    """Yield the shortest runs of axes of two shapes that have equally many elements, without axes of size 1.
+
+    A reshape divides indices only within such a run.
+    """
     left, right = ([d for d, size in enumerate(shape) if size > 1] for shape in (old, new))
     while left:
         a, b = [left.pop(0)], [right.pop(0)]
@@ -120,8 +122,7 @@ def slice_ranges(
     axes: Sequence[int] | None = None,
     steps: Sequence[int] | None = None,
 ) -> tuple[range, ...]:
-    """The places that a slice takes along each dimension. Raises GraphError for attributes that are none of a slice,
-    and where nothing is left."""
+    """Return the indices that a slice selects along each axis. Raises GraphError for invalid or empty slices."""
     named = axes_of(range(len(starts)) if axes is None else axes, len(shape))
     strides = (1,) * len(named) if steps is None else tuple(steps)
     if not len(starts) == len(stops) == len(strides) == len(named) or 0 in strides:

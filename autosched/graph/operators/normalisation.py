@@ -1,4 +1,4 @@
-"""Normalisations. Every intermediate is a stage of its own; fusing them is the schedule's business."""
+"""Normalisations. Every intermediate is a stage of its own, which schedules fuse."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def _moments(
 
 
 def _affine(x: Expr, scale: Tensor | None, bias: Tensor | None, at: Callable[[Tensor], Expr]) -> Expr:
-    """x times scale plus bias, as far as there are any; `at`: which element of them."""
+    """Return x * scale + bias, each optional; `at`: the index of their element."""
     x = x if scale is None else x * at(scale)
     return x if bias is None else x + at(bias)
 

@@ -1,4 +1,4 @@
-"""Padding: a tensor with more elements at the ends of its dimensions."""
+"""Padding of tensors along their axes, by a constant or by elements of the tensor."""
 
 from __future__ import annotations
 

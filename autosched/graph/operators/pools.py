@@ -1,4 +1,4 @@
-"""Pools over the spatial dimensions of images."""
+"""Pooling over the spatial axes of images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products and sums of products in index notation."""
+"""Matrix products and einsum."""
 
 from __future__ import annotations
 

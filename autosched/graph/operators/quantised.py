@@ -1,11 +1,10 @@
-"""Integers that stand for floats, (q - zero) * scale, and sums of products of them.
+"""Quantisation, q for (q - zero) * scale, and products of quantised operands.
 
-Products of q - zero are taken apart, so that the sums themselves are over plain bytes, for which processors have
-instructions:
+Products of q - zero are expanded, so that the sums are over bytes, for which processors have dot-product instructions:
 
     sum (a - za) (b - zb) = sum a b - za sum b - zb sum a + K za zb
 
-Integers of 32 bits that wrap around make that exact. What holds of constant weights alone is computed once.
+This is exact in 32-bit integers that wrap around. Sums over constant weights are computed once, at load time.
 """
 
 from __future__ import annotations

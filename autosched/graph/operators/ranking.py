@@ -1,7 +1,7 @@
-"""The greatest elements of rows, in order.
+"""Top-k: the greatest elements of rows, in order.
 
-te has no sort, but each element can say what its rank is. Of a row of n elements the first k cost k n comparisons where
-one after the other is looked for, which k stages do, and n^2 where the elements before each one are counted.
+te has no sort, so ranks are computed by comparisons. The first k of n elements take k n comparisons if they are found
+one after the other, in k stages, and n^2 if the rank of each element is counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tens
 
 
 def _is_before(a: Expr, b: Expr, largest: bool) -> Expr:
-    """Whether a comes before b whatever their places are."""
+    """Whether a is ranked before b, without regard to their indices."""
     better = a > b if largest else a < b
     if not DTYPES[a.dtype].is_float:
         return better
@@ -46,7 +46,7 @@ def _read(x: Tensor, places: Tensor, axis: int) -> Tensor:
 
 
 def _by_counting(x: Tensor, k: int, axis: int, largest: bool) -> Tensor:
-    """The places of the first k: of each element how many come before it, then where each rank is."""
+    """Return the indices of the first k, by counting the elements before each one and inverting the ranks."""
     n = x.shape[axis]
 
     def rank(*index: Expr) -> Expr:
@@ -69,7 +69,7 @@ def _by_counting(x: Tensor, k: int, axis: int, largest: bool) -> Tensor:
 
 
 def _one_after_the_other(x: Tensor, k: int, axis: int, largest: bool) -> tuple[Tensor, Tensor]:
-    """In each round the best of what comes after the last one: its value, then the first place that has it."""
+    """Search the first k one by one: in each round the best element after the last one, and its first index."""
     outer, n = replaced(x.shape, axis, 1), x.shape[axis]
     best, never = (te.max, smallest_number(x.dtype)) if largest else (te.min, largest_number(x.dtype))
     found: list[tuple[Tensor, Tensor]] = []

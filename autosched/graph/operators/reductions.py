@@ -1,4 +1,4 @@
-"""Reductions over dimensions, places of extremes, and running sums."""
+"""Reductions over axes, argmax and argmin, and cumulative sums and products."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _mean(x: Expr, over: Sequence[Any]) -> Expr:
 
 
 def _log_sum_exp(x: Expr, over: Sequence[Any]) -> Expr:
-    """By way of the greatest element, so that no power overflows; an infinite one cannot be subtracted from itself."""
+    """Subtract the maximum before exp, so that it does not overflow; an infinite maximum is not subtracted."""
     largest = te.max(x, axis=over)
     finite = te.select(te.equal(te.abs(largest), math.inf), 0.0, largest)
     return te.log(te.sum(te.exp(x - finite), axis=over)) + finite
@@ -63,7 +63,7 @@ _REDUCTIONS: Mapping[str, Reduction] = {
 
 
 def _reducing(name: str, reduction: Reduction) -> None:
-    """The reduction becomes the operator of that name."""
+    """Register a reduction as the operator of that name."""
 
     def over_axes(x: Tensor, axes: Sequence[int] | None = None, keepdims: bool = True) -> Tensor:
         return reduced(x, axes, keepdims, reduction, name)
@@ -93,13 +93,13 @@ def _place_of(best: Callable[..., Any], x: Tensor, axis: int, keepdims: bool, la
 
 @operator
 def argmax(x: Tensor, axis: int, keepdims: bool = True, last: bool = False) -> Tensor:
-    """The place of the greatest element along `axis`, of several that of the first, or of the last; NaN is greater."""
+    """Return the index of the maximum along `axis`, the first or the last of equal ones; NaN is the greatest."""
     return _place_of(te.argmax, x, axis, keepdims, last)
 
 
 @operator
 def argmin(x: Tensor, axis: int, keepdims: bool = True, last: bool = False) -> Tensor:
-    """The place of the smallest element along `axis`, of several that of the first, or of the last; NaN is smaller."""
+    """Return the index of the minimum along `axis`, the first or the last of equal ones; NaN is the smallest."""
     return _place_of(te.argmin, x, axis, keepdims, last)
 
 

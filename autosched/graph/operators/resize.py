@@ -1,7 +1,7 @@
-"""Resizing: interpolation between elements of a dimension.
+"""Resizing: interpolation between elements along an axis.
 
-Where an element of the result comes from, (i + 1/2) n / m - 1/2 or another such form, is a fraction of integers: its
-whole part is an index, and its rest is exact.
+The source position of an element of the result, (i + 1/2) n / m - 1/2 or a similar formula, is computed as a fraction
+of integers, so that its floor is an exact index.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from autosched.te import Tensor
 from autosched.te.operators.window import stored, widen
 
 _HALF = Fraction(1, 2)
-_FINEST = 1 << 16  # a scale is taken for the nearest fraction of a denominator up to this: 0.6 for 3/5
+_MAX_DENOMINATOR = 1 << 16  # scales are rounded to fractions of at most this denominator: 0.6 to 3/5
 
 
 @dataclass(frozen=True)
 class _Source:
-    """Place i of the result lies at (numerator i + offset) / denominator in the operand, whose size is `size`."""
+    """The source positions along an axis: (numerator i + offset) / denominator in an operand of size `size`."""
 
     numerator: int
     offset: int
@@ -38,11 +38,11 @@ class _Source:
     sizes: int  # of the result
 
     def times(self, i: Any) -> Any:
-        """The place of i, times the denominator."""
+        """Return the source position of i times the denominator."""
         return i * self.numerator + self.offset
 
     def within(self, place: Callable[[Any], Any], i: Expr) -> Any:
-        """place(i), which grows with i, as an index: kept inside where it would leave the operand."""
+        """Return the index place(i), increasing in i, clamped to the operand where it could leave it."""
         index, last = place(i), self.size - 1
         index = te.max(index, 0) if place(0) < 0 else index
         return te.min(index, last) if place(self.sizes - 1) > last else index
@@ -58,7 +58,7 @@ def _half_pixel_symmetric(n: int, m: int, step: Fraction) -> tuple[Fraction, Fra
     return slope, start + (n - m * step) * _HALF
 
 
-# The step from place to place and the place of 0, for n elements of the operand, m of the result and the step n / m.
+# The step between source positions and that of 0, for sizes n of the operand and m of the result, and the step n / m.
 COORDINATES: Mapping[str, Callable[[int, int, Fraction], tuple[Fraction, Fraction]]] = {
     "half_pixel": _half_pixel,
     "pytorch_half_pixel": lambda n, m, step: _half_pixel(n, m, step) if m > 1 else (Fraction(0), Fraction(0)),
@@ -68,7 +68,7 @@ COORDINATES: Mapping[str, Callable[[int, int, Fraction], tuple[Fraction, Fractio
     "align_corners": lambda n, m, step: (Fraction(n - 1, max(m - 1, 1)), Fraction(0)),
 }
 
-# The nearest element to p / q.
+# The element nearest to the position p / q.
 _NEAREST: Mapping[str, Callable[[Any, int], Any]] = {
     "floor": lambda p, q: p // q,
     "ceil": lambda p, q: (p + (q - 1)) // q,
@@ -78,7 +78,7 @@ _NEAREST: Mapping[str, Callable[[Any, int], Any]] = {
 
 
 def _linear(t: Expr, cubic: float) -> list[Expr]:
-    """The weights of the elements at 0 and 1 for the place t between them."""
+    """Return the weights of the elements at 0 and 1 for the position t between them."""
     return [1.0 - t, t]
 
 
@@ -95,7 +95,7 @@ def cubic_weights(t: Expr, a: float) -> list[Expr]:
     return [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)]
 
 
-# The first element that has a weight, counted from the whole part of the place, and all weights.
+# The first element with a weight, relative to the floor of the position, and all weights.
 _WEIGHTS: Mapping[str, tuple[int, Callable[[Expr, float], list[Expr]]]] = {
     "linear": (0, _linear),
     "cubic": (-1, cubic_weights),
@@ -129,7 +129,7 @@ def resize(
         raise GraphError(f"resize by {mode} needs floats but got {x.dtype}")
     result = x
     for axis, (n, m) in enumerate(zip(x.shape, sizes, strict=True)):
-        scale = None if scales is None else Fraction(scales[axis]).limit_denominator(_FINEST)
+        scale = None if scales is None else Fraction(scales[axis]).limit_denominator(_MAX_DENOMINATOR)
         step = Fraction(n, m) if scale is None else 1 / scale
         if n == m and step == 1:
             continue
@@ -156,13 +156,13 @@ def _by_nearest(x: Tensor, axis: int, source: _Source, index_of: Callable[[Any, 
 
 
 def _neighbour(source: _Source, shift: int, i: Expr) -> Expr:
-    """The place so many elements behind the one that is at or before the source of `i`."""
+    """Return the clamped index `shift` elements after the floor of the source position of `i`."""
     place: Expr = source.times(i) // source.denominator + shift
     return place
 
 
 def _by_weights(x: Tensor, axis: int, source: _Source, mode: str, cubic: float) -> Tensor:
-    """The sum of a few elements times weights; an element beyond the border is the one there."""
+    """Return the weighted sum of neighbours; those beyond the border are the border element."""
     first, weights = _WEIGHTS[mode]
 
     def at(*index: Expr) -> Expr:
@@ -181,7 +181,7 @@ def _by_weights(x: Tensor, axis: int, source: _Source, mode: str, cubic: float) 
 
 @operator
 def resample(x: Tensor, places: Tensor, weights: Tensor, axis: int) -> Tensor:
-    """Elements i along `axis`: the sum of x at places[i, t] times weights[i, t] over t."""
+    """Return, for each i along `axis`, the sum over t of x at places[i, t] times weights[i, t]."""
     axis = axis_of(axis, len(x.shape))
     if len(places.shape) != 2 or places.shape != weights.shape:
         raise GraphError(

@@ -1,4 +1,4 @@
-"""Images read at places that are data: each a few neighbours, weighed by how near they are."""
+"""Sampling of images at data-dependent positions: interpolation between a few neighbours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autosched.ir.expr import Expr
 from autosched.te import Tensor
 from autosched.te.operators.window import stored, widen
 
-# The neighbours of a place, counted from the whole number below it, and their weights for the rest.
+# The neighbours of a position, relative to its floor, and their weights as functions of the fraction.
 _NEIGHBOURS: Mapping[str, tuple[tuple[int, ...], Callable[[Expr], list[Expr]]]] = {
     "linear": ((0, 1), lambda t: [1.0 - t, t]),
     "cubic": ((-1, 0, 1, 2), lambda t: cubic_weights(t, -0.75)),
@@ -41,7 +41,7 @@ def grid_sample(
     sizes, kind = x.shape[2:], DTYPES[x.dtype].computes_in
 
     def place(d: int, *index: Expr) -> Expr:
-        """Where along dimension d, as a number between elements."""
+        """Return the position along dimension d as a fractional index."""
         at = te.cast(grid[(*index, rank - 1 - d)], kind)
         size = float(sizes[d])
         found = (at + 1.0) * ((size - 1.0) / 2.0) if align_corners else ((at + 1.0) * size - 1.0) * 0.5
@@ -64,8 +64,10 @@ def grid_sample(
 def _weighed(
     x: Tensor, places: Sequence[Tensor], mode: str, zeros: bool, kept: Callable[[Expr, int], Expr]
 ) -> Callable[..., Expr]:
-    """The value at a place: of the nearest element, or the sum of the neighbours times their weights. `kept` says
-    which element of a dimension stands for one; with `zeros` those outside are 0."""
+    """Return the nearest element, or the weighted sum of the neighbours, at a position.
+
+    `kept` maps an index of a dimension to a valid one; with `zeros`, elements outside are 0.
+    """
     sizes = x.shape[2:]
 
     def neighbours(d: int, index: tuple[Expr, ...]) -> list[tuple[Expr, Expr | None]]:
@@ -93,12 +95,12 @@ def _weighed(
 
 
 def _within(at: Expr, size: int) -> Expr:
-    """A whole number as a place of the dimension, the nearest that there is."""
+    """Clamp an index to the dimension."""
     return te.cast(te.max(te.min(at, float(size - 1)), 0.0), "int64")
 
 
 def _mirrored(at: Expr, size: int, align_corners: bool) -> Expr:
-    """`at` reflected at the middles of the outer elements (`align_corners`) or at the borders, until it lies inside."""
+    """Reflect `at` at the centres of the outer elements (`align_corners`) or at the borders until it is inside."""
     low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
     span = high - low
     if span <= 0:

@@ -1,4 +1,4 @@
-"""Where the windows of convolutions and pools lie in an image: one number for each spatial dimension."""
+"""Geometry of the windows of convolutions and pools: kernel, strides, pads and dilations per spatial axis."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ Pads = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows over `images` of these `sizes`. `pads`: what is read before and after the image, `given` what was asked
-    for; the last windows of `ceil_mode` read more."""
+    """Windows over `images` of these `sizes`.
+
+    `given`: the pads of the operator. `pads`: those that windows read, which are more for the last windows of
+    `ceil_mode`.
+    """
 
     images: Images
     sizes: Ints
@@ -40,7 +43,7 @@ class Windows:
         dilations: Ints,
         ceil_mode: bool = False,
     ) -> Windows:
-        """Raises GraphError where there are none. Empty `strides`, `pads` and `dilations` are 1, none and 1."""
+        """Return the windows; empty `strides`, `pads` and `dilations` are 1, 0 and 1. Raises GraphError for none."""
         rank = len(kernel)
         if not 1 <= rank <= 3 or len(x.shape) != rank + 2:
             raise GraphError(f"windows {list(kernel)} are for images of 1 to 3 dimensions, x is {list(x.shape)}")
@@ -72,30 +75,30 @@ class Windows:
         )
 
     def padded(self, x: Tensor, value: Any = 0) -> Tensor:
-        """The image with `value` around it, as far as windows reach."""
+        """Return the image padded with `value` as far as windows reach."""
         return pad(x, self.images.index((0, 0), (0, 0), self.pads), value)
 
     def shape(self, n: int, c: int) -> Ints:
-        """Of a result with an element for each window of n images of c channels."""
+        """Return the shape of a result with an element for each window of n images of c channels."""
         return self.images.index(n, c, self.out)
 
     def taps(self) -> list[Any]:
-        """A reduce axis for each dimension of the kernel."""
+        """Return a reduce axis for each axis of the kernel."""
         names = "dhw"[3 - len(self.kernel) :]
         return [te.reduce_axis(k, name=f"k{d}") for k, d in zip(self.kernel, names, strict=True)]
 
     def element(self, padded: Tensor, n: Any, c: Any, position: Sequence[Expr], taps: Sequence[Expr]) -> Expr:
-        """What the window at `position` has of channel c at its `taps`."""
+        """Return the element of channel c at the `taps` of the window at `position`."""
         found: Expr = padded[self.images.index(n, c, self.places(position, taps))]
         return found
 
     def places(self, position: Sequence[Expr], taps: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Where the window at `position` has its `taps` in the padded image."""
+        """Return the indices in the padded image of the `taps` of the window at `position`."""
         return tuple(p * s + t * d for p, t, s, d in zip(position, taps, self.strides, self.dilations, strict=True))
 
 
 def _count(size: int, span: int, stride: int, pads: tuple[int, int], ceil_mode: bool) -> int:
-    """How many windows there are; with `ceil_mode` also one that sticks out, if it does not begin behind the image."""
+    """Return the number of windows; with `ceil_mode`, a last partial one counts if it begins within image or pads."""
     room = size + sum(pads) - span
     if not ceil_mode:
         return room // stride + 1

@@ -13,7 +13,7 @@ def attention(site: Site) -> Results | None:
     causal, precision = bool(site.attribute("is_causal", 0)), site.attribute("softmax_precision", 1)
     windows = [site.attribute(f"{side}_window_size", -1) for side in ("left", "right")]
     site.ignore("qk_matmul_output_mode")
-    extras = any(site.optional(n) is not None for n in range(4, 7)) or any(site.wanted[1:])
+    extras = any(site.optional(n) is not None for n in range(4, 7)) or any(site.is_used[1:])
     if extras or site.attribute("softcap", 0.0) or precision != 1 or windows != [-1, -1]:
         return None
     packed = site.rank(q) == 3

@@ -39,7 +39,7 @@ def loop(site: Site) -> Results:
         condition, *made = site.run(body, [site.constant(len(rows), "int64"), condition, *carried])
         rows.append(tuple(made[len(carried) :]))
         carried = made[: len(carried)]
-    count = len(site.wanted) - len(carried)
+    count = len(site.is_used) - len(carried)
     if count and not rows:
         raise GraphError("it makes no step, and so results without elements, which are not supported")
     return (*carried, *(stacked(site, [row[n] for row in rows], 0) for n in range(count)))
@@ -49,7 +49,7 @@ def loop(site: Site) -> Results:
 def scan(site: Site) -> Results:
     """A body from what is carried and rows of the inputs, to what is carried and rows of the results."""
     body, n_rows = site.attribute("body"), site.attribute("num_scan_inputs")
-    given = site.given()
+    given = site.all_inputs()
     carried, read = given[: len(given) - n_rows], given[len(given) - n_rows :]
     n_results = len(body.output) - len(carried)
     axes, backwards = (site.attribute(f"scan_input_{what}", (0,) * n_rows) for what in ("axes", "directions"))

@@ -36,7 +36,7 @@ WITH_NUMBERS: dict[str, tuple[str, dict[str, float | str]]] = {
 
 
 def same(ours: str) -> Rule:
-    return lambda site: site.emit(ours, *site.given())
+    return lambda site: site.emit(ours, *site.all_inputs())
 
 
 def with_numbers(ours: str, defaults: dict[str, float | str]) -> Rule:
@@ -65,7 +65,7 @@ def dropout(site: Site) -> Results:
     ratio = site.array(1) if training is not None and training.item() else None
     refuse(training is not None and bool(training.item()) and (ratio is None or ratio.item() != 0), "training mode")
     x = site.input(0)
-    return (x, site.constant(np.broadcast_to(np.True_, site.shape(x)))) if site.is_wanted(1) else x
+    return (x, site.constant(np.broadcast_to(np.True_, site.shape(x)))) if site.is_output_used(1) else x
 
 
 @rule("Pow")
@@ -91,13 +91,13 @@ def shift(site: Site) -> Results:
 
 @rule("Max", "Min")
 def extremum(site: Site) -> Results:
-    given = site.given()
+    given = site.all_inputs()
     return given[0] if len(given) == 1 else site.emit("maximum" if site.operator == "Max" else "minimum", *given)
 
 
 @rule("Sum", "Mean")
 def total(site: Site) -> Results:
-    given = site.given()
+    given = site.all_inputs()
     result = given[0]
     for name in given[1:]:
         result = site.emit("add", result, name)

@@ -30,7 +30,7 @@ def packed_attention(site: Site) -> Results:
         by_head(site, site.part(wide, 2, end - width, end), heads) for end, width in zip(ends, widths, strict=True)
     )
     y = mixed(site, (q, k, v), site.optional(3), site.optional(5))
-    if not site.is_wanted(1):
+    if not site.is_output_used(1):
         return y
     rows = [site.reshape(t, (1, *site.shape(t))) for t in (k, v)]
     return y, site.emit("concat", *rows, axis=0)

@@ -120,7 +120,7 @@ def empty(site: Site, x: str, axis: int) -> str:
 @rule("Concat")
 def concat(site: Site) -> Results:
     """What is empty adds nothing."""
-    given = site.given()
+    given = site.all_inputs()
     axis = site.axis(site.attribute("axis"), site.rank(given[0]))
     full = [name for name in given if 0 not in site.shape(name)] or given[:1]
     return full[0] if len(full) == 1 else site.emit("concat", *full, axis=axis)
@@ -130,7 +130,7 @@ def concat(site: Site) -> Results:
 def split(site: Site) -> Results:
     x = site.input(0)
     axis = site.axis(site.attribute("axis", 0), site.rank(x))
-    size, n = site.shape(x)[axis], len(site.wanted)
+    size, n = site.shape(x)[axis], len(site.is_used)
     sizes = site.integers(1, "split", since=13)
     count = site.attribute("num_outputs", n)
     if count < 1:
@@ -241,13 +241,13 @@ def gather_nd(site: Site) -> Results:
 
 @rule("ScatterND")
 def scatter_nd(site: Site) -> Results:
-    return site.emit("scatter_nd", *site.given(), reduction=site.attribute("reduction", "none"))
+    return site.emit("scatter_nd", *site.all_inputs(), reduction=site.attribute("reduction", "none"))
 
 
 @rule("ScatterElements", "Scatter")
 def scatter_elements(site: Site) -> Results:
     axis = site.axis(site.attribute("axis", 0), site.rank(site.input(0)))
-    return site.emit("scatter_elements", *site.given(), axis=axis, reduction=site.attribute("reduction", "none"))
+    return site.emit("scatter_elements", *site.all_inputs(), axis=axis, reduction=site.attribute("reduction", "none"))
 
 
 @rule("OneHot")

@@ -97,7 +97,7 @@ def quick_gelu(site: Site) -> Results:
 @rule("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=DOMAIN)
 def skip_norm(site: Site) -> Results:
     """The norm of x + skip + bias; the last result is that sum."""
-    refuse(any(site.wanted[1:3]), "the mean as a result")
+    refuse(any(site.is_used[1:3]), "the mean as a result")
     simplified = site.operator == "SkipSimplifiedLayerNormalization"
     bias = site.optional(3 if simplified else 4)
     total = site.emit("add", site.input(0), site.input(1))
@@ -112,7 +112,7 @@ def skip_norm(site: Site) -> Results:
 def simplified_norm(site: Site) -> Results:
     """ONNX Runtime's, though it is in the standard's domain: RMSNormalization of the last axis."""
     site.ignore("stash_type")
-    refuse(any(site.wanted[1:]), "the mean as a result")
+    refuse(any(site.is_used[1:]), "the mean as a result")
     x = site.input(0)
     axis = site.axis(site.attribute("axis", -1), site.rank(x))
     refuse(axis != site.rank(x) - 1, f"the norm of all axes from {axis} on")
@@ -135,7 +135,7 @@ def embed_norm(site: Site) -> Results:
         total = site.emit("add", total, site.emit("gather", site.input(4), segments, axis=0))
     y = site.emit("layer_norm", total, site.input(5), site.input(6), axes=1, epsilon=site.attribute("epsilon", 1e-12))
     lengths = ""
-    if site.is_wanted(1):
+    if site.is_output_used(1):
         zeros = site.constant(np.zeros(batch, np.int32))
         lengths = zeros if mask is None else site.emit("reduce_sum", mask, axes=(1,), keepdims=False)
     return y, lengths, total

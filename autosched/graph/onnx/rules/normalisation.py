@@ -10,15 +10,15 @@ from autosched.graph.onnx.site import Results, Site, refuse, rule
 @rule("BatchNormalization")
 def batch_norm(site: Site) -> Results:
     site.ignore("momentum")  # of training
-    refuse(bool(site.attribute("training_mode", 0)) or any(site.wanted[1:]), "training mode")
+    refuse(bool(site.attribute("training_mode", 0)) or any(site.is_used[1:]), "training mode")
     refuse(not site.attribute("spatial", 1), "a statistic for each place (spatial = 0)")
-    return site.emit("batch_norm", *site.given(), epsilon=site.attribute("epsilon", 1e-5))
+    return site.emit("batch_norm", *site.all_inputs(), epsilon=site.attribute("epsilon", 1e-5))
 
 
 @rule("LayerNormalization")
 def layer_norm(site: Site) -> Results | None:
     site.ignore("stash_type")  # we compute in float32 at least
-    if any(site.wanted[1:]):
+    if any(site.is_used[1:]):
         return None
     x, epsilon = site.input(0), site.attribute("epsilon", 1e-5)
     axes = site.rank(x) - site.axis(site.attribute("axis", -1), site.rank(x))
@@ -61,7 +61,7 @@ def group_norm(site: Site) -> Results:
 
 @rule("InstanceNormalization")
 def instance_norm(site: Site) -> Results:
-    return site.emit("instance_norm", *site.given(), epsilon=site.attribute("epsilon", 1e-5))
+    return site.emit("instance_norm", *site.all_inputs(), epsilon=site.attribute("epsilon", 1e-5))
 
 
 @rule("LRN")

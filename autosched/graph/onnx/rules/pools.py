@@ -13,9 +13,9 @@ from autosched.graph.onnx.site import Results, Site, refuse, rule
 def max_pool(site: Site) -> Results:
     x = site.input(0)
     window = window_of(site, x, site.attribute("kernel_shape"))
-    refuse(site.attribute("storage_order", 0) != 0 and site.is_wanted(1), "indices in the order of columns")
+    refuse(site.attribute("storage_order", 0) != 0 and site.is_output_used(1), "indices in the order of columns")
     attributes = {**vars(window), "ceil_mode": bool(site.attribute("ceil_mode", 0))}
-    if not site.is_wanted(1):
+    if not site.is_output_used(1):
         return site.emit("max_pool", x, **attributes)
     values, places = site.emit_all(2, "max_pool_indices", x, **attributes)
     # Ours count within a plane, ONNX's within the whole array.

@@ -23,4 +23,4 @@ def gemm(site: Site) -> Results:
 
 @rule("Einsum")
 def einsum(site: Site) -> Results:
-    return site.emit("einsum", *site.given(), equation=site.attribute("equation").replace(" ", ""))
+    return site.emit("einsum", *site.all_inputs(), equation=site.attribute("equation").replace(" ", ""))

@@ -26,7 +26,7 @@ def empty(site: Site) -> Results:
 
 @rule("SequenceConstruct")
 def construct(site: Site) -> Results:
-    return site.sequence(site.given())
+    return site.sequence(site.all_inputs())
 
 
 @rule("SequenceInsert")
