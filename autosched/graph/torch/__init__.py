@@ -1,11 +1,13 @@
-"""Graphs from PyTorch: modules by torch.export, and torch.fx graphs as torch.compile hands them to a backend.
+"""PyTorch importer: modules by torch.export, and the torch.fx graphs that torch.compile passes to a backend.
 
-load      load_torch, load_fx; which nodes of an fx graph can be in a Graph
-program   programs of torch.export, and the files that they are saved in
-builder   makes values, nodes and constants
-rules/    one function for each ATen operator: which operators of `graph.operators` it is
+load       load_torch, load_fx; whether a node of an fx graph can be imported
+program    programs of torch.export, and their files
+builder    the graph under construction: values, nodes and constants
+rules/     the operators of `graph.operators` for each ATen operator, one function each
+decompose  decompositions of composite ATen operators
+sizes      fx graphs with symbolic sizes, specialised to numbers
 
-Only this package and what stands on it import torch.
+Only this package and those that depend on it import torch.
 """
 
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""What rules make a graph with: nodes, values whose shapes the operators say, constants that are torch's memory."""
+"""Graph under construction: nodes, values with inferred shapes, and constants in torch's own memory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from autosched.graph.graph import Array, Attribute, Graph, Node, Shape, Value, f
 from autosched.graph.operators import results_of
 from autosched.ir.dtype import DTYPES
 
-# torch's integers of the size of an element that NumPy has no type for.
+# torch's integer types of the size of element types that NumPy lacks.
 _CARRIERS = {1: torch.uint8, 2: torch.int16}
 
 Operand = Value | bool | int | float
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Our name of a type of torch's. Raises GraphError where we have none."""
+    """Return our name of a type of torch. Raises GraphError for an unsupported one."""
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise GraphError(f"the type {dtype} is not one of {', '.join(DTYPES)}")
@@ -30,7 +30,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def value_of(tensor: torch.Tensor, name: str) -> Value:
-    """The value that `tensor` is, which may be a fake one. Raises GraphError for what a graph cannot hold."""
+    """Return shape and type of `tensor`, which may be a fake tensor, as a value. Raises GraphError."""
     if tensor.device.type not in ("cpu", "meta") or tensor.layout is not torch.strided:
         raise GraphError(f"{name} is a tensor on {tensor.device} of layout {tensor.layout}, not a dense one on cpu")
     if not all(isinstance(size, int) for size in tensor.shape):
@@ -41,7 +41,7 @@ def value_of(tensor: torch.Tensor, name: str) -> Value:
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """The tensor's own memory as an array."""
+    """Return an array in the tensor's own memory."""
     row = DTYPES[dtype_name(tensor.dtype)]
     plain = tensor.detach().resolve_conj().resolve_neg()
     if not row.in_ml_dtypes:
@@ -53,24 +53,24 @@ def array_of(tensor: torch.Tensor) -> Array:
 
 @dataclass
 class TraceBuilder:
-    """A graph while it is made. A rule gets one, with what torch says of the results of the operator at hand."""
+    """A graph under construction, with torch's shapes and types of the results of the operator that a rule imports."""
 
     values: dict[str, Value] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
-    wanted: tuple[Value | None, ...] = ()  # shapes and types of the results that the rule at hand is asked for
+    wanted: tuple[Value | None, ...] = ()  # shapes and types of the results of the current rule
     origin: str = ""
-    transposed: dict[str, Value] = field(default_factory=dict)  # what the last two dimensions were exchanged of
+    transposed: dict[str, Value] = field(default_factory=dict)  # the operands of transpositions of the last two axes
 
     @property
     def result(self) -> Value:
-        """The first result that is wanted."""
+        """The first expected result."""
         found = self.wanted[0]
         assert found is not None, f"{self.origin}: the first result is no tensor"
         return found
 
     def emit(self, operator: str, *inputs: Value | None, **attributes: Attribute) -> Value:
-        """A new node with one result."""
+        """Add a node with one result."""
         return self.emit_many(operator, inputs, 1, **attributes)[0]
 
     def emit_many(
@@ -88,7 +88,7 @@ class TraceBuilder:
         return results
 
     def declare(self, value: Value) -> Value:
-        """The value under a name that is free: an input."""
+        """Add an input under a fresh name."""
         made = Value(fresh_name(self.values, value.name), value.shape, value.dtype)
         self.values[made.name] = made
         return made
@@ -99,7 +99,7 @@ class TraceBuilder:
         return made
 
     def operand(self, x: Operand, dtype: str) -> Value:
-        """A tensor or number in this type."""
+        """Return a tensor or number converted to a type."""
         if isinstance(x, Value):
             return self.cast(x, dtype)
         if not DTYPES[dtype].is_float and isinstance(x, float) and not math.isfinite(x):
@@ -107,11 +107,11 @@ class TraceBuilder:
         return self.constant(np.array(x).astype(DTYPES[dtype].numpy_dtype))
 
     def filled(self, shape: Shape, x: bool | int | float, dtype: str) -> Value:
-        """A constant that is `x` everywhere, in the memory of one element."""
+        """Add a constant whose elements are all `x`, in the memory of one element."""
         return self.constant(np.broadcast_to(np.array(x).astype(DTYPES[dtype].numpy_dtype), shape))
 
     def cast(self, x: Value, dtype: str) -> Value:
-        """As torch casts: truncated to integers, True for what is not 0."""
+        """Cast as torch does: floats are truncated to integers, other numbers than 0 are True."""
         if x.dtype == dtype:
             return x
         if dtype == "bool":
@@ -134,13 +134,13 @@ class TraceBuilder:
         return made
 
     def slice(self, x: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
-        """x[start:stop:step] along one dimension; bounds are within it."""
+        """Return x[start:stop:step] along one axis; the bounds are within it."""
         if (start, stop, step) == (0, x.shape[axis], 1):
             return x
         return self.emit("slice", x, starts=(start,), stops=(stop,), axes=(axis,), steps=(step,))
 
     def graph(self, inputs: Sequence[str], outputs: Sequence[str], name: str) -> Graph:
-        """Of all nodes those that an output needs."""
+        """Return the graph of the nodes that outputs depend on."""
         read, kept = set(outputs), []
         for node in reversed(self.nodes):
             if not read.isdisjoint(node.outputs):
@@ -151,12 +151,12 @@ class TraceBuilder:
 
 
 def axis_of(x: Value, dim: int) -> int:
-    """A dimension counted from the front; that of a scalar is 0."""
+    """Return an axis counted from the start; 0 for a scalar."""
     return dim % max(len(x.shape), 1)
 
 
 def axes_of(x: Value, dims: Any) -> tuple[int, ...]:
-    """Dimensions as torch gives them: one, several, or none or an empty list for all."""
+    """Return the axes of torch's `dims`: one, several, or None or an empty list for all."""
     if dims is None or dims == []:
         return tuple(range(len(x.shape)))
     return tuple(sorted(axis_of(x, d) for d in ([dims] if isinstance(dims, int) else dims)))

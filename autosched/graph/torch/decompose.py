@@ -1,7 +1,7 @@
-"""Operators of torch that compute much at once, as those that have rules: the layers of transformers as torch runs them
-without gradients, products with weights of 4 bits, bags of embeddings, distances.
+"""Decompositions of composite ATen operators: transformer layers as torch runs them without gradients, products with
+4-bit weights, embedding bags, distances.
 
-A function gets the arguments of its ATen operator by their names, those that are left out too.
+A function gets all arguments of its ATen operator by name, defaults included.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-MOST_COMPARED = 1024  # boundaries that are worth comparing with each number; torch halves them
+MAX_COMPARED = 1024  # boundaries up to which each number is compared with all; torch bisects
 _MEAN, _MAX = 1, 2  # modes of bags; 0 is their sum
-_COLUMNS = {"AVX512": 64, "AVX2": 32}  # of a block, by what torch finds that the processor has
-_OF_KEYS = 1  # the kind of a mask for each batch; others fit the scores
+_COLUMNS = {"AVX512": 64, "AVX2": 32}  # of a block, by the instruction set that torch detects
+_OF_KEYS = 1  # mask type: one mask per batch; other types have the shape of the scores
 Given = SimpleNamespace
 
 
 def decomposed() -> dict[Any, Callable[..., Any]]:
-    """By overload."""
+    """Return the decompositions by overload."""
     aten = torch.ops.aten
     table: dict[Any, Callable[[Given], Any]] = {
         aten._transformer_encoder_layer_fwd.default: encoder_layer,
@@ -78,8 +78,10 @@ def multi_head_attention(a: Given) -> tuple[Tensor, Tensor]:
 
 
 def _attended(a: Given, operands: tuple[Tensor, Tensor, Tensor], heads: int) -> tuple[Tensor, Tensor]:
-    """Queries, keys and values with their batches first, to the result and the weights of each head. What the mask has
-    that is not 0 is left out."""
+    """Return the result of attention and the weights of each head; operands have the batch first.
+
+    Positions where the mask is not 0 are excluded.
+    """
     size = a.embed_dim // heads
 
     def projected(x: Tensor, part: int) -> Tensor:
@@ -98,7 +100,7 @@ def _attended(a: Given, operands: tuple[Tensor, Tensor, Tensor], heads: int) -> 
 
 
 def embedding_bag(a: Given) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Rows of a table, those of a bag together: bag i has the indices from offsets[i] to the next offset."""
+    """Reduce the rows of a table per bag: bag i has the indices from offsets[i] to the next offset."""
     n, starts = a.indices.shape[0], a.offsets[: a.offsets.shape[0] - int(a.include_last_offset)]
     count = starts.shape[0]
     begins = a.indices.new_zeros(n + 1).scatter_add(0, starts, torch.ones_like(starts))
@@ -122,8 +124,8 @@ def embedding_bag(a: Given) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def search(a: Given, boundaries: Tensor, values: Tensor) -> Tensor:
-    """How many of the boundaries, along their last dimension, come before each number."""
-    if getattr(a, "sorter", None) is not None or boundaries.shape[-1] > MOST_COMPARED:
+    """Count the boundaries, along their last axis, before each number."""
+    if getattr(a, "sorter", None) is not None or boundaries.shape[-1] > MAX_COMPARED:
         return NotImplemented
     of_each, number = boundaries.unsqueeze(-2) if boundaries.ndim > 1 else boundaries, values.unsqueeze(-1)
     before = of_each <= number if a.right or getattr(a, "side", None) == "right" else of_each < number
@@ -131,17 +133,17 @@ def search(a: Given, boundaries: Tensor, values: Tensor) -> Tensor:
 
 
 def distances(a: Given) -> Tensor:
-    """Of each row to each other one, in the norm of order p."""
+    """Return the distance of each row to each other one, in the norm of order p."""
     return torch.linalg.vector_norm(a.x1.unsqueeze(-2) - a.x2.unsqueeze(-3), a.p, -1)
 
 
 def trilinear(a: Given) -> Tensor:
-    """The product of three tensors with dimensions of size 1 put in, summed over some."""
+    """Return the product of three unsqueezed tensors, summed over some axes."""
     return (_spread(a.i1, a.expand1) * _spread(a.i2, a.expand2) * _spread(a.i3, a.expand3)).sum(a.sumdim)
 
 
 def product_of_codes(a: Given) -> Tensor:
-    """The product with weights (code - 8) * scale + zero, of which `qGroupSize` along a row share scale and zero."""
+    """Return the product with weights (code - 8) * scale + zero; groups of `qGroupSize` share scale and zero."""
     codes = _codes_of(a.mat2)
     groups = codes.reshape(codes.shape[0], -1, a.qGroupSize).to(torch.float32) - 8
     scales, zeros = (a.qScaleAndZeros[:, :, n].to(torch.float32).t().unsqueeze(2) for n in range(2))

@@ -1,8 +1,8 @@
-"""PyTorch modules and fx graphs as graphs of operators.
+"""Import of PyTorch modules and fx graphs as graphs of operators.
 
-An ATen operator becomes what its rule makes of it. What depends on no input, as masks and positions do, torch computes
-here and now; parameters and buffers become constants in their own memory. All operators without a rule are named in one
-message.
+Each ATen operator is imported by its rule. Nodes that depend on no input, as masks and positions, are evaluated by
+torch at import; parameters and buffers become constants in their own memory. All operators without a rule are named in
+one message.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from autosched.graph.torch.rules import rules
 from autosched.graph.torch.sizes import NoNumber, numbers_for, with_numbers
 from autosched.graph.verify import verify
 
-# Operators that check something, which a graph with known shapes needs no more.
+# Assertions, which are redundant for known shapes.
 _CHECKS = (
     *("aten._assert_tensor_metadata.default", "aten._assert_async.msg", "aten._assert_scalar.default"),
     *("aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default"),
@@ -38,14 +38,18 @@ _CHECKS = (
 
 
 def load_torch(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor]) -> Graph:
-    """The graph of a module for inputs of the shapes and types of `example_inputs`. Outputs are in the order in which
-    they appear in what the module returns. Raises GraphError."""
+    """Return the graph of a module for inputs of the shapes and types of `example_inputs`.
+
+    Outputs are in the order of the leaves of the module's result. Raises GraphError.
+    """
     return of_program(type(module).__name__, _exported(module, example_inputs))
 
 
 def of_program(name: str, program: Any, traced: fx.GraphModule | None = None) -> Graph:
-    """The graph of an exported program of ATen operators, called `name`. `traced`: the graph with numbers for its
-    sizes, where the program has none."""
+    """Return the graph of an exported program of ATen operators, called `name`.
+
+    `traced`: the fx graph with numbers for symbolic sizes, if the program has such.
+    """
     whole = program.graph_module if traced is None else traced
     drop_empty_parts(whole.graph)
     places = {node.name: node for node in whole.graph.find_nodes(op="placeholder")}
@@ -71,15 +75,17 @@ def of_program(name: str, program: Any, traced: fx.GraphModule | None = None) ->
 
 @dataclass
 class AnyShapes:
-    """A module as graphs for inputs of several shapes. It is exported once for all that have the same sizes of 1, where
-    torch can do that, else for each anew."""
+    """A module that is imported for inputs of several shapes.
+
+    It is exported once for all shapes with the same sizes of 1, if torch supports that, else for each shape.
+    """
 
     module: torch.nn.Module
     example_inputs: Sequence[torch.Tensor]
     _programs: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
     def graph(self, shapes: Sequence[tuple[int, ...]]) -> Graph:
-        """Inputs that have another shape than their example are zeros. Raises GraphError."""
+        """Return the graph for inputs of these shapes. Raises GraphError."""
         inputs = [
             x if tuple(x.shape) == shape else torch.zeros(shape, dtype=x.dtype)
             for x, shape in zip(self.example_inputs, shapes, strict=True)
@@ -91,18 +97,18 @@ class AnyShapes:
         return of_program(type(self.module).__name__, program, traced)
 
     def _program(self, inputs: Sequence[torch.Tensor]) -> Any:
-        """Of any sizes but those that are 1, or of any whole numbers of them; None where there is none."""
+        """Return a program with symbols for the sizes that are not 1, or None if it cannot be exported."""
         key = tuple(tuple(n == 1 for n in x.shape) for x in inputs)
         if key not in self._programs:
             try:
                 self._programs[key] = _exported(self.module, inputs, varying=True)
-            except GraphError:  # which is told where it stays so for the sizes themselves
+            except GraphError:  # reported if the export fails for fixed sizes, too
                 self._programs[key] = None
         return self._programs[key]
 
 
 def for_inputs(program: Any, inputs: Sequence[torch.Tensor]) -> fx.GraphModule | None:
-    """The graph of an exported program for the sizes of inputs; None where it is not for such."""
+    """Return the fx graph of a program for the sizes of inputs; None if it does not support them."""
     given = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
     places = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     if len(given) != len(inputs):
@@ -117,8 +123,10 @@ def for_inputs(program: Any, inputs: Sequence[torch.Tensor]) -> fx.GraphModule |
 def load_fx(
     module: fx.GraphModule, example_inputs: Sequence[Any], constants: Mapping[int, torch.Tensor] | None = None
 ) -> Graph:
-    """The graph of ATen operators that AOTAutograd or a partition of its graph is. `constants` are arguments, by their
-    position, that are known and no inputs of the graph. Raises GraphError."""
+    """Return the graph of an fx graph of ATen operators, of AOTAutograd or a partition of it.
+
+    `constants`: arguments that are constant, by position; the others are inputs. Raises GraphError.
+    """
     places = module.graph.find_nodes(op="placeholder")
     if not all("val" in node.meta for node in module.graph.nodes if node.op != "output"):
         FakeTensorProp(module).propagate(*example_inputs)
@@ -135,7 +143,7 @@ def load_fx(
 
 
 def drop_empty_parts(graph: fx.Graph) -> None:
-    """Leaves tensors without elements out of what is joined with others, as caches begin with one."""
+    """Remove empty tensors from concatenations, as those with which caches begin."""
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
         parts: Any = node.args[0]
         full = [part for part in parts if "val" not in part.meta or part.meta["val"].numel() != 0]
@@ -145,8 +153,7 @@ def drop_empty_parts(graph: fx.Graph) -> None:
 
 
 def drop_restrides(graph: fx.Graph) -> None:
-    """Leaves out views that only say other strides of dimensions of one element, as pools over whole images make of
-    channels that lie last."""
+    """Remove views that only change the strides of axes of size 1, as global pools of channels-last images have."""
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided.default):
         source: Any = node.args[0]
         x, y = source.meta.get("val"), node.meta.get("val")
@@ -158,7 +165,7 @@ def drop_restrides(graph: fx.Graph) -> None:
 
 
 def can_load(node: fx.Node) -> bool:
-    """Whether a node of an fx graph of ATen operators can be one of a Graph, results that are read included."""
+    """Whether a node of an fx graph of ATen operators can be imported with all results that are read."""
     if node.op != "call_function":
         return False
     if node.target is operator.getitem:
@@ -167,7 +174,7 @@ def can_load(node: fx.Node) -> bool:
     b = TraceBuilder()
     try:
         if not node.all_input_nodes:
-            return _is_known_ahead(node, ()) and None not in _wanted(node)
+            return _can_fold(node, ()) and None not in _wanted(node)
         if str(node.target) not in rules():
             return False
         made = _apply(b, node, lambda n: _declared(b, n))
@@ -177,7 +184,7 @@ def can_load(node: fx.Node) -> bool:
 
 
 def _declared(b: TraceBuilder, node: fx.Node) -> Value | tuple[Value, ...]:
-    """What another node gives as if it were an input."""
+    """Declare the results of another node as inputs."""
     found = node.meta.get("val")
     if isinstance(found, tuple | list):
         return tuple(b.declare(value_of(part, node.name)) for part in found)
@@ -185,8 +192,10 @@ def _declared(b: TraceBuilder, node: fx.Node) -> Value | tuple[Value, ...]:
 
 
 def _exported(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor], varying: bool = False) -> Any:
-    """What torch.export makes of a module, with composite operators that have a rule whole; `varying`: with symbols for
-    sizes where that is possible. Raises GraphError."""
+    """Export a module by torch.export without decomposing composite operators that have a rule. Raises GraphError.
+
+    `varying`: with symbols for sizes where possible.
+    """
     sizes = tuple(dict.fromkeys(range(x.dim()), torch.export.Dim.AUTO) for x in example_inputs) if varying else None
     with torch.no_grad(), without_treespec_warnings():
         try:
@@ -199,18 +208,18 @@ def _exported(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor], v
 
 @contextmanager
 def without_treespec_warnings() -> Iterator[None]:
-    """torch before 2.14 warns of its own class LeafSpec whenever it copies an exported program."""
+    """Silence the warnings of torch before 2.14 about its own class LeafSpec when it copies an exported program."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*treespec", FutureWarning)
         yield
 
 
-# Of training; torch.export's table leaves them whole.
+# Operators of training, which torch.export's table does not decompose.
 _OF_TRAINING = ("_native_batch_norm_legit_functional", "native_batch_norm_backward", "batch_norm_backward")
 
 
 def decompositions() -> dict[Any, Any]:
-    """torch's own and ours, of operators for which there is no rule."""
+    """Return torch's decompositions and ours of operators without a rule."""
     table: dict[Any, Any] = torch.export.default_decompositions()
     table.update(decomposed())
     table.update(get_decompositions([getattr(torch.ops.aten, name) for name in _OF_TRAINING]))
@@ -220,13 +229,13 @@ def decompositions() -> dict[Any, Any]:
 
 
 def _state(program: Any, target: str) -> torch.Tensor:
-    """A parameter, buffer or constant of an exported program; buffers that are not saved are among its constants."""
+    """Return a parameter, buffer or constant of an exported program; non-persistent buffers are its constants."""
     tensor: torch.Tensor = program.state_dict[target] if target in program.state_dict else program.constants[target]
     return tensor
 
 
 def _constant(b: TraceBuilder, tensor: torch.Tensor, name: str) -> Value:
-    value_of(tensor, name)  # refuses what a graph cannot hold
+    value_of(tensor, name)  # raises for unsupported shapes and types
     return b.constant(array_of(tensor), name)
 
 
@@ -238,7 +247,7 @@ def _tensor(node: fx.Node) -> torch.Tensor:
 
 
 def _wanted(node: fx.Node) -> tuple[Value | None, ...]:
-    """The results of a node by torch; None for one that is no tensor, or is empty and never read."""
+    """Return the results of a node by torch; None for one that is no tensor, or is empty and not read."""
     found = node.meta.get("val")
     if not isinstance(found, tuple | list):
         return (value_of(found, node.name) if isinstance(found, torch.Tensor) else None,)
@@ -250,12 +259,12 @@ def _wanted(node: fx.Node) -> tuple[Value | None, ...]:
 
 
 def _read_places(node: fx.Node) -> set[Any]:
-    """Which of several results are read."""
+    """Return which of several results are read."""
     return {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
 
 
 def _origin(node: fx.Node) -> str:
-    """The operator and the submodule that it is in."""
+    """Return the operator and its submodule, for messages."""
     stack = node.meta.get("nn_module_stack") or {}
     path = next((entry[0] for entry in reversed(stack.values()) if isinstance(entry[0], str) and entry[0]), "")
     return f"{node.target} ({path})" if path else str(node.target)
@@ -265,8 +274,8 @@ def _bug_at(module: str, node: fx.Node, _: Exception) -> str:
     return f"a bug of autosched: the module {module} cannot be imported: {_origin(node)}"
 
 
-def _is_known_ahead(node: fx.Node, arguments: Sequence[Any]) -> bool:
-    """Whether torch can compute the node now: of an operator that always gives the same, and of no inputs."""
+def _can_fold(node: fx.Node, arguments: Sequence[Any]) -> bool:
+    """Whether torch can evaluate the node at import: a deterministic operator of constants."""
     target: Any = node.target
     if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded in target.tags:
         return False
@@ -274,13 +283,13 @@ def _is_known_ahead(node: fx.Node, arguments: Sequence[Any]) -> bool:
 
 
 def _mapped(node: fx.Node, value: Callable[[fx.Node], Any]) -> Any:
-    """Arguments and named arguments with values for nodes."""
+    """Replace the nodes among all arguments by values."""
     as_argument: Any = value
     return fx.map_arg((node.args, dict(node.kwargs)), as_argument)
 
 
 def _arguments(node: fx.Node, value: Callable[[fx.Node], Any]) -> tuple[list[Any], dict[str, Any]]:
-    """All arguments of a node, those that it leaves out too; `value` gives what another node is."""
+    """Return all arguments of a node, defaults included; `value` maps another node to its value."""
     args, kwargs = _mapped(node, value)
     given = [*args]
     named: dict[str, Any] = {}
@@ -295,7 +304,7 @@ def _arguments(node: fx.Node, value: Callable[[fx.Node], Any]) -> tuple[list[Any
 
 
 def _apply(b: TraceBuilder, node: fx.Node, value: Callable[[fx.Node], Any]) -> Any:
-    """What the rule of a node makes: a value, or a tuple with None for a result that it does not make."""
+    """Apply the rule of a node: a value, or a tuple with None for a result that the rule does not compute."""
     b.wanted, b.origin = _wanted(node), _origin(node)
     args, named = _arguments(node, value)
     made = rules()[str(node.target)](b, *args, **named)
@@ -306,7 +315,7 @@ def _apply(b: TraceBuilder, node: fx.Node, value: Callable[[fx.Node], Any]) -> A
 
 
 class _Refused:
-    """What a node gives that has no place in a graph; it is named in the end, with all others."""
+    """The result of a node that cannot be imported; all such nodes are named in one message."""
 
 
 _REFUSED = _Refused()
@@ -314,7 +323,7 @@ _REFUSED = _Refused()
 
 @dataclass
 class _Walk:
-    """The nodes of an fx graph one after the other."""
+    """The import of the nodes of an fx graph in order."""
 
     b: TraceBuilder
     known: dict[str, Any]  # by node: a value, a tensor that torch has computed, a tuple of them, _REFUSED
@@ -335,7 +344,7 @@ class _Walk:
             return self.part(node)
         if str(target) in _CHECKS:
             return None
-        if _is_known_ahead(node, arguments):
+        if _can_fold(node, arguments):
             args, kwargs = _mapped(node, lambda n: self.known[n.name])
             with _disable_current_modes(), torch.no_grad():
                 return target(*args, **kwargs)
@@ -346,7 +355,7 @@ class _Walk:
         return _apply(self.b, node, lambda n: self.value(self.known[n.name]))
 
     def part(self, node: fx.Node) -> Any:
-        """One of several results, which may be one that nobody reads."""
+        """Return one of several results, which may be unread."""
         source: Any = node.args[0]
         found, place = self.known[source.name], node.args[1]
         made = found if found is _REFUSED else found[place]
@@ -355,7 +364,7 @@ class _Walk:
         return made
 
     def value(self, found: Any) -> Any:
-        """A tensor that torch has computed becomes a constant where it is read."""
+        """Return a value; a tensor that torch has computed becomes a constant when it is read."""
         if not isinstance(found, torch.Tensor):
             return found
         if id(found) not in self.as_constants:
@@ -390,7 +399,7 @@ def _walk(b: TraceBuilder, module: fx.GraphModule, known: dict[str, Any], inputs
 
 
 def _attribute(module: torch.nn.Module, path: str) -> Any:
-    """The attribute of an fx module that a get_attr node reads."""
+    """Return the attribute of an fx module that a get_attr node reads."""
     found: Any = module
     for part in path.split("."):
         found = getattr(found, part)

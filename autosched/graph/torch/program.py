@@ -1,7 +1,7 @@
-"""Programs of torch.export as graphs, from objects and from the files that torch.export.save writes.
+"""Import of torch.export programs, from objects and from the files that torch.export.save writes.
 
-torch reads such a file itself, and would run what is pickled in it, load libraries, and evaluate the text of symbolic
-sizes. Whatever of that is more than tensors and arithmetic is refused before.
+torch itself reads such a file; it would unpickle objects, load libraries, and evaluate the text of symbolic sizes. So
+files with more than tensors and arithmetic are refused first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autosched.graph.file_formats import describe_format, has_program
 from autosched.graph.graph import Graph
 from autosched.graph.torch.load import decompositions, for_inputs, of_program, without_treespec_warnings
 
-# Symbols, numbers, and functions of torch's arithmetic on sizes.
+# The tokens of torch's arithmetic on sizes: symbols, numbers and functions.
 _WORD = (
     r"[suz]\d+|\d+(?:\.\d+)?|Max|Min|Mod|Abs|Eq|Ne|Lt|Le|Gt|Ge|And|Or|Not|Add|Mul|Integer|Rational|oo|int_oo|"
     r"true|false|True|False"
@@ -44,8 +44,10 @@ def is_program(model: object) -> bool:
 
 
 def load_program(program: Any, example_inputs: Sequence[Any] | None = None, name: str = "program") -> Graph:
-    """The graph of an exported program, for inputs of the sizes that it was exported for; symbolic ones are those of
-    `example_inputs`, or else of the inputs that it was exported with. Raises GraphError."""
+    """Return the graph of an exported program. Raises GraphError.
+
+    Symbolic sizes are those of `example_inputs`, or else of the inputs that the program was exported with.
+    """
     inputs = example_tensors(program) if example_inputs is None else list(example_inputs)
     with torch.no_grad(), without_treespec_warnings():
         try:
@@ -66,13 +68,13 @@ def load_program(program: Any, example_inputs: Sequence[Any] | None = None, name
 
 
 def example_tensors(program: Any) -> list[Any] | None:
-    """The inputs that a program was exported with, in the order of its own; None where it has none."""
+    """Return the inputs that a program was exported with, in its order, or None."""
     given = program.example_inputs
     return None if given is None else list(_pytree.tree_leaves(given))
 
 
 def described_inputs(program: Any) -> Iterator[tuple[str, str, tuple[int | str, ...]]]:
-    """Name, type and shape of each tensor that a program takes; symbolic sizes are their symbols."""
+    """Yield name, type and shape of each tensor input of a program, with symbols for symbolic sizes."""
     places = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     for spec in program.graph_signature.input_specs:
         value = places[spec.arg.name].meta.get("val") if spec.kind.name == "USER_INPUT" else None
@@ -82,7 +84,7 @@ def described_inputs(program: Any) -> Iterator[tuple[str, str, tuple[int | str, 
 
 
 def parameter_names(module: torch.nn.Module, count: int) -> tuple[str, ...]:
-    """What torch.export calls the first `count` tensors that a module takes."""
+    """Return torch.export's names of the first `count` tensor inputs of a module."""
     names: list[str] = []
     for name, parameter in inspect.signature(module.forward).parameters.items():
         is_many = parameter.kind is inspect.Parameter.VAR_POSITIONAL
@@ -95,7 +97,7 @@ def _shape(value: Any) -> Sequence[Any]:
 
 
 def read_program(path: Path) -> Any:
-    """The exported program in a file. Raises GraphError for a file that is none, or that is more than data."""
+    """Read an exported program. Raises GraphError for other files, and for files with more than data."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -122,7 +124,7 @@ def read_program(path: Path) -> Any:
 
 
 def _check_archive(path: Path, archive: zipfile.ZipFile) -> None:
-    """Raises GraphError for libraries, pickled objects and text that is no arithmetic."""
+    """Raise GraphError for libraries, pickled objects and text that is no arithmetic."""
     for name in archive.namelist():
         inner = name.partition("/")[2]
         if inner.startswith("data/aotinductor/"):
@@ -146,7 +148,7 @@ def _check_archive(path: Path, archive: zipfile.ZipFile) -> None:
 
 
 def _first_other(nodes: Any) -> str:
-    """The target of the first node that calls something else than an operator; empty for none."""
+    """Return the target of the first node that calls something else than an operator; empty if there is none."""
     targets = [str(node.get("target")) for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []
     return next((target[:80] for target in targets if not _OPERATOR.fullmatch(target)), "")
 

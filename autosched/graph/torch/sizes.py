@@ -1,4 +1,4 @@
-"""fx graphs whose sizes are symbols, as graphs whose sizes are numbers: in far less time than tracing takes again."""
+"""Specialisation of fx graphs with symbolic sizes to numbers, which is much faster than tracing again."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class NoNumber(Exception):
-    """A size that arguments do not determine, as data do."""
+    """A size that depends on data, so that arguments do not determine it."""
 
 
 def numbers_for(places: Sequence[fx.Node], arguments: Sequence[Any]) -> Numbers | None:
-    """What the symbols in the sizes of placeholders are for these arguments. None where one does not fit: it has
-    another size than the graph was traced for, or one for which a condition of the trace does not hold."""
+    """Return the numbers of the symbols in the sizes of placeholders, given the arguments.
+
+    None if an argument has another fixed size than in the trace, or if a guard of the trace does not hold.
+    """
     pairs = [pair for node, x in zip(places, arguments, strict=True) for pair in _sizes(node.meta.get("val"), x)]
     found = {size.node.expr: int(n) for size, n in pairs if _is_symbol(size)}
     environments = {id(s.node.shape_env): s.node.shape_env for s, _ in pairs if isinstance(s, torch.SymInt)}
@@ -30,7 +32,7 @@ def numbers_for(places: Sequence[fx.Node], arguments: Sequence[Any]) -> Numbers 
 
 
 def with_numbers(module: fx.GraphModule, numbers: Numbers) -> fx.GraphModule:
-    """A copy of the graph in which sizes are numbers, and so is what was computed of them. Raises NoNumber."""
+    """Return a copy of the graph with numbers for sizes and for computations on sizes. Raises NoNumber."""
     graph = fx.Graph()
     known: dict[fx.Node, Any] = {}
     for node in module.graph.nodes:
@@ -46,7 +48,7 @@ def with_numbers(module: fx.GraphModule, numbers: Numbers) -> fx.GraphModule:
 
 
 def _sizes(value: Any, argument: Any) -> Iterator[tuple[Any, Any]]:
-    """Each number of what a placeholder stands for, with that of the argument."""
+    """Yield each size of a placeholder with that of the argument."""
     if isinstance(value, torch.Tensor):
         yield from zip(value.shape, argument.shape, strict=True)
         yield from zip(value.stride(), argument.stride(), strict=True)
@@ -59,7 +61,7 @@ def _is_symbol(size: Any) -> bool:
 
 
 def _holds(environment: Any, numbers: Numbers) -> bool:
-    """Whether all that the trace took for granted is so."""
+    """Whether all guards of the trace hold."""
     for symbol, n in numbers.items():
         known = environment.var_to_range.get(symbol)
         if known is not None and not known.lower <= n <= known.upper:
@@ -70,7 +72,7 @@ def _holds(environment: Any, numbers: Numbers) -> bool:
 
 
 def _number(size: Any, numbers: Numbers) -> Any:
-    """What may be a symbolic number as a plain one. Raises NoNumber."""
+    """Return a number for a number that may be symbolic. Raises NoNumber."""
     if not isinstance(size, _SYMBOLIC):
         return size
     found = size.node.expr.subs(numbers)
@@ -82,7 +84,7 @@ def _number(size: Any, numbers: Numbers) -> Any:
 
 
 def _with_numbers(value: Any, numbers: Numbers) -> Any:
-    """What a node gives, with numbers for its sizes; tensors without elements in memory."""
+    """Return the metadata of a node with numbers for sizes; tensors have no memory."""
     if isinstance(value, tuple | list):
         return type(value)(_with_numbers(part, numbers) for part in value)
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.device.type != "cpu":
