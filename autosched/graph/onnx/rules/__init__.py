@@ -1,1 +1,1 @@
-"""Rules: ONNX operators as nodes of ours."""
+"""Import rules: ONNX operators as nodes of our operators."""

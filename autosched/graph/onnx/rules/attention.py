@@ -1,4 +1,4 @@
-"""Attention."""
+"""Rules of attention."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from autosched.graph.onnx.site import Results, Site, rule
 
 @rule("Attention")
 def attention(site: Site) -> Results | None:
-    """Plain attention is one node; with a cache, a cap or scores as a result it is written out by its definition."""
+    """Plain attention is one node; with a cache, a softcap or scores as a result it is expanded by its definition."""
     q, k, v, mask = site.input(0), site.input(1), site.input(2), site.optional(3)
     causal, precision = bool(site.attribute("is_causal", 0)), site.attribute("softmax_precision", 1)
     windows = [site.attribute(f"{side}_window_size", -1) for side in ("left", "right")]

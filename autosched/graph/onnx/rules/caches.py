@@ -1,4 +1,4 @@
-"""Caches of keys and values: what is new is written at places that are data."""
+"""Rules of key and value caches: new rows are written at indices that are data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control flow that is known while importing: branches are chosen, loops unrolled."""
+"""Rules of control flow with constant conditions: branches are selected, loops unrolled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BY_DATA = "depends on data; control flow by data is not supported"
 
 
 def is_true(site: Site, name: str, what: str) -> bool:
-    """The value of a condition, which must be known."""
+    """Return the value of a condition. Raises NotConstant."""
     if name not in site.builder.constants:
         raise NotConstant(f"{what} ({name}) {BY_DATA}", name)
     return bool(site.builder.constants[name].reshape(()))
@@ -28,7 +28,7 @@ def choose(site: Site) -> Results:
 
 @rule("Loop")
 def loop(site: Site) -> Results:
-    """A body from the step's number, a condition and what is carried, to a condition, what is carried, and rows."""
+    """Unroll a loop. Its body maps (iteration, condition, carried values) to (condition, carried values, rows)."""
     body, most, first = site.attribute("body"), site.array(0), site.optional(1)
     carried = [site.input(n) for n in range(2, len(site.inputs))]
     limit = MOST_STEPS + 1 if most is None else int(most.item())
@@ -47,7 +47,7 @@ def loop(site: Site) -> Results:
 
 @rule("Scan")
 def scan(site: Site) -> Results:
-    """A body from what is carried and rows of the inputs, to what is carried and rows of the results."""
+    """Unroll a scan. Its body maps carried values and rows of the inputs to carried values and rows of results."""
     body, n_rows = site.attribute("body"), site.attribute("num_scan_inputs")
     given = site.all_inputs()
     carried, read = given[: len(given) - n_rows], given[len(given) - n_rows :]
@@ -82,7 +82,7 @@ def row(site: Site, name: str, axis: int, at: int) -> str:
 
 
 def stacked(site: Site, parts: Sequence[str], axis: int) -> str:
-    """Rows along a new axis; a constant where all are."""
+    """Stack rows along a new axis; constant rows give a constant."""
     arrays = [site.builder.constants.get(name) for name in parts]
     known = [a for a in arrays if a is not None]
     shape = site.shape(parts[0])

@@ -1,4 +1,4 @@
-"""Convolutions."""
+"""Rules of convolutions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from autosched.graph.onnx.site import Results, Site, rule
 
 
 def kernel_of(site: Site, w: str) -> tuple[int, ...]:
-    """The weights' spatial sizes, which the node may repeat."""
+    """Return the spatial sizes of the weights, which the attribute `kernel_shape` may repeat."""
     own = site.shape(w)[2:]
     said = tuple(site.attribute("kernel_shape", own))
     if said != own:
@@ -26,7 +26,7 @@ def conv(site: Site) -> Results:
 
 @rule("ConvTranspose")
 def conv_transpose(site: Site) -> Results:
-    """Where the result's shape is given, pads follow; what they lack is padding of the result."""
+    """A given output shape determines the pads; negative ones become padding of the result."""
     x, w = site.input(0), site.input(1)
     window = window_of(site, x, kernel_of(site, w))
     n, spatial, rule_ = len(window.kernel), site.shape(x)[2:], site.attribute("auto_pad", "NOTSET")

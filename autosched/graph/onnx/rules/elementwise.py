@@ -1,4 +1,4 @@
-"""Operators on elements."""
+"""Rules of elementwise operators."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def identity(site: Site) -> Results:
 
 @rule("Dropout")
 def dropout(site: Site) -> Results:
-    """Of inference: nothing is dropped."""
+    """Dropout is the identity in inference."""
     site.ignore("seed", "ratio")
     training = site.array(2)
     ratio = site.array(1) if training is not None and training.item() else None
@@ -127,7 +127,7 @@ def cast(site: Site) -> Results:
 
 @rule("Clip")
 def clip(site: Site) -> Results:
-    """Bounds that are no constants are minimum and maximum."""
+    """Non-constant bounds become minimum and maximum."""
     x = site.input(0)
     if site.opset < 11:
         return site.emit("clip", x, low=site.attribute("min"), high=site.attribute("max"))

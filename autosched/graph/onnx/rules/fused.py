@@ -1,4 +1,4 @@
-"""What ONNX Runtime makes of a model that it saves: convolutions and products with the activation behind them."""
+"""Rules of ONNX Runtime's fused operators in models that it has saved: convolutions and products with activations."""
 
 from __future__ import annotations
 

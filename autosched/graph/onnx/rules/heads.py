@@ -1,4 +1,4 @@
-"""Attention in ONNX Runtime's own domain: of packed operands, by head, with caches and rotated places."""
+"""Rules of attention in ONNX Runtime's domain: packed operands, grouped heads, caches and rotary embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that move elements."""
+"""Rules of data movement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators of ONNX Runtime's own domain, com.microsoft: products, weights of few bits, activations and norms."""
+"""Rules of ONNX Runtime's domain, com.microsoft: products, low-bit weights, activations and norms."""
 
 from __future__ import annotations
 

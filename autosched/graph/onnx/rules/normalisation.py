@@ -1,4 +1,4 @@
-"""Normalisation and softmax."""
+"""Rules of normalisation and softmax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools."""
+"""Rules of pooling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Integers that stand for floats."""
+"""Rules of quantised operators of the standard."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def dequantize(site: Site) -> Results:
 
 
 def in_bytes(site: Site, name: str) -> str:
-    """A constant of a few bits as one of bytes."""
+    """Unpack a constant of a few bits to bytes."""
     found = site.builder.constants.get(name)
     wider = None if found is None else IN_BYTES.get(found.dtype.name)
     return name if found is None or wider is None else site.constant(found.astype(wider))
 
 
 def of_blocks(site: Site, name: str, x: str, axis: int, block: int) -> str:
-    """What each block along an axis of `x` has, for each of its elements."""
+    """Repeat a value per block along an axis of `x` for each element."""
     shape, wanted = site.shape(name), site.shape(x)
     blocks = -(-wanted[axis] // block)
     if shape != (*wanted[:axis], blocks, *wanted[axis + 1 :]):
@@ -64,7 +64,7 @@ def of_blocks(site: Site, name: str, x: str, axis: int, block: int) -> str:
 
 
 def quantised_axis(site: Site, x: str, scale: str) -> int:
-    """The axis that has a scale for each index; of one scale for all, any."""
+    """Return the axis with a scale per index; any axis if there is one scale."""
     axis = site.attribute("axis", 1)
     return site.axis(axis, site.rank(x)) if site.shape(scale) not in ((), (1,)) else 0
 

@@ -1,4 +1,4 @@
-"""Quantised operators of ONNX Runtime's own domain: those that it writes where the standard has none."""
+"""Rules of quantised operators of ONNX Runtime's domain, which the standard lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent networks, unrolled: what does not depend on the step before is one product for all steps.
+"""Rules of recurrent networks, unrolled; products that do not depend on the state are one product for all steps.
 
 Gates lie behind each other in the weights: input, output, forget, cell of LSTM; update, reset, hidden of GRU. A step
 behind the end of a sequence leaves its state as it is, and its output is 0. DynamicQuantizeLSTM, of ONNX Runtime's
@@ -163,7 +163,7 @@ def one_direction(
 
 
 def within(site: Site, t: int, steps: int) -> str | None:
-    """Which sequences, [B, 1], have a step t; None where all have it."""
+    """Return which sequences, [B, 1], have a step t; None if all have."""
     name = site.optional(4)
     if name is None:
         return None

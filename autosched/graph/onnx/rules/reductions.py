@@ -1,4 +1,4 @@
-"""Reductions over axes."""
+"""Rules of reductions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resizing of axes."""
+"""Rules of resizing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences of tensors: which tensors they hold is known while importing, so that none is left in the graph."""
+"""Rules of sequences of tensors, whose elements are known at import, so that graphs have no sequences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autosched.graph.onnx.site import Results, Site, rule
 
 
 def _place(site: Site, n: int, size: int) -> int:
-    """A place among `size`, which may count from the end; the last one where it is left out."""
+    """Return a position among `size` counted from the start; by default the last one."""
     found = site.array(n)
     place = size - 1 if found is None else int(found.item())
     if not -size <= place < size:
@@ -56,7 +56,7 @@ def length(site: Site) -> Results:
 
 @rule("SplitToSequence")
 def split(site: Site) -> Results:
-    """Parts of one size, the last one of what is left, or of the sizes given; rows where nothing says more."""
+    """Split into parts of one size, the last one smaller, or of given sizes; by default into rows."""
     x, sizes = site.input(0), site.array(1)
     shape = site.shape(x)
     axis, keep = site.axis(site.attribute("axis", 0), len(shape)), site.attribute("keepdims", 1)

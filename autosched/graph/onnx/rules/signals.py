@@ -1,4 +1,4 @@
-"""Fourier transforms as products with matrices, images at places that are data, and windows added up."""
+"""Rules of Fourier transforms, as products with matrices, of grid sampling and of col2im."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def waves_of(n: int, bins: int, inverse: bool) -> Array:
 
 
 def transformed(site: Site, x: str, matrix: Array, parts: int) -> str:
-    """x[..., n, parts] times a matrix, as numbers of so many `parts`."""
+    """Multiply x[..., n, parts] by a matrix; `parts` is 1 for real and 2 for complex numbers."""
     *lead, n, given = site.shape(x)
     y = site.emit("matmul", site.reshape(x, (*lead, n * given)), site.constant(matrix, site.dtype(x)))
     return site.reshape(y, (*lead, matrix.shape[1] // parts, parts))
@@ -74,7 +74,7 @@ def dft(site: Site) -> Results:
 
 
 def of_length(site: Site, x: str, n: int) -> str:
-    """The last axis but one cut, or filled up with zeros."""
+    """Truncate the last axis but one, or pad it with zeros."""
     rank, size = site.rank(x), site.shape(x)[-2]
     if n <= size:
         return site.part(x, rank - 2, 0, n)
@@ -84,7 +84,7 @@ def of_length(site: Site, x: str, n: int) -> str:
 
 @rule("STFT")
 def stft(site: Site) -> Results:
-    """Frames of a signal [batch, length, parts], times a window, transformed."""
+    """Transform the windowed frames of a signal [batch, length, parts]."""
     x, step, window, length = site.input(0), site.array(1), site.optional(2), site.array(3)
     assert step is not None, "its schema asks for two inputs"
     if site.rank(x) == 2:

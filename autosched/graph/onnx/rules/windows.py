@@ -1,4 +1,4 @@
-"""Windows over the spatial axes: what convolutions and pools say of them."""
+"""Windows of convolutions and pools, from the attributes of a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of our operators an ATen operator is: one function each, by the name that torch prints.
+"""Import rules: ATen operators as nodes of our operators, one function each, by the name that torch prints.
 
     @rule("aten.mm.default", "aten.bmm.default")
     def matmul(b: Builder, x: Value, y: Value) -> Value: ...

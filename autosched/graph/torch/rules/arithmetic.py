@@ -1,4 +1,4 @@
-"""Rules of arithmetic with two operands, comparisons, logic, choices and casts: torch's promotion is made explicit."""
+"""Rules of binary arithmetic, comparisons, logic, where and casts, with torch's type promotion made explicit."""
 
 from __future__ import annotations
 

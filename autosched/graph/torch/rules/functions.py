@@ -1,4 +1,4 @@
-"""Rules of functions of one element: activations and the like. Integers become floats first, as torch has it."""
+"""Rules of elementwise functions and activations. Integers are converted to floats first, as in torch."""
 
 from __future__ import annotations
 

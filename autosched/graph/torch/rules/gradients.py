@@ -1,4 +1,4 @@
-"""Rules of the operators that training alone has: derivatives that torch computes by an operator of their own."""
+"""Rules of backward operators, which only training has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that read and write where other tensors say. Negative indices count from the end in x[i] alone, as in torch."""
+"""Rules of gathers and scatters. As in torch, negative indices count from the end only in x[i]."""
 
 from __future__ import annotations
 

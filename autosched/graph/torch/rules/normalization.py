@@ -1,4 +1,4 @@
-"""Rules of normalization."""
+"""Rules of normalisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of sums, extremes, variances and running sums."""
+"""Rules of reductions, variances and cumulative sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that move elements and compute nothing: views, slices, joins, padding."""
+"""Rules of data movement: views, slices, concatenations, padding."""
 
 from __future__ import annotations
 

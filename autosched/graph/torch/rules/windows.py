@@ -1,4 +1,4 @@
-"""Rules of convolutions, pooling and changes of resolution."""
+"""Rules of convolutions, pooling and resizing."""
 
 from __future__ import annotations
 
