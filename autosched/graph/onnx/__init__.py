@@ -45,7 +45,7 @@ class OnnxFile:
         return tuple(info.name for info in call_inputs(self.model.graph, self.fixed))
 
     def symbolic_dimensions(self) -> dict[str, tuple[str, int]]:
-        """Those of the inputs, by name, each with the input that has it first and its place there. Raises GraphError
+        """The symbolic dimensions by name, each with the first input that has it and its axis there. Raises GraphError
         for inputs that are no tensors."""
         from autosched.graph.onnx.inputs import symbolic_dimensions
 

@@ -118,7 +118,7 @@ def _by_reference(
     imports = [helper.make_opsetid("", opsets[""])]  # a node alone would be one of the newest version
     model = helper.make_model(helper.make_graph([node], "folded", ins, outs), opset_imports=imports)
     try:
-        # It may write to what it is given.
+        # The reference may write to its operands.
         results = ReferenceEvaluator(model).run(None, {k: a.copy() for k, a in given.items()})
     except (NotImplementedError, RuntimeContextError):
         return None

@@ -137,7 +137,7 @@ def root(x: Expr, p: float) -> Expr:
 
 
 def _sums(x: Tensor, windows: Windows, of: Callable[[Expr], Expr]) -> Tensor:
-    """Of a function of the elements, which is 0 for 0, over each window."""
+    """Return the sum of a function of the elements, which maps 0 to 0, over each window."""
     padded, k = windows.padded(x), windows.taps()
 
     made: Tensor = over_windows(
@@ -147,7 +147,7 @@ def _sums(x: Tensor, windows: Windows, of: Callable[[Expr], Expr]) -> Tensor:
 
 
 def _counted(windows: Windows, position: Sequence[Expr], with_pads: bool) -> Expr:
-    """How many taps of the window at `position` lie in the image, or in it and the pads that were given."""
+    """Return the number of taps of the window at `position` in the image, or in image and pads of the operator."""
     count = te.const(1)
     for d, place in enumerate(position):
         size, k, stride, dilation = windows.sizes[d], windows.kernel[d], windows.strides[d], windows.dilations[d]

@@ -83,8 +83,8 @@ def _linear(t: Expr, cubic: float) -> list[Expr]:
 
 
 def cubic_weights(t: Expr, a: float) -> list[Expr]:
-    """Those of the elements at -1, 0, 1 and 2 (Keys, "Cubic convolution interpolation for digital image processing",
-    IEEE Transactions on Acoustics, Speech, and Signal Processing, 1981)."""
+    """Return the weights of the elements at -1, 0, 1 and 2 (Keys, "Cubic convolution interpolation for digital image
+    processing", IEEE Transactions on Acoustics, Speech, and Signal Processing, 1981)."""
 
     def near(d: Expr) -> Expr:
         return (d * (a + 2.0) - (a + 3.0)) * d * d + 1.0

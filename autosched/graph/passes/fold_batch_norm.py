@@ -121,7 +121,7 @@ def _channels(graph: Graph, product: Node) -> int:
 
 
 def _affine(graph: Graph, step: Node, product: Node) -> _Affine | None:
-    """What a step does to each channel; None where that is not a multiple plus a constant, or not by channel."""
+    """Return a node's scale and shift for each channel; None if it is not affine per channel."""
     made, same = graph.values[product.outputs[0]], graph.values[step.outputs[0]]
     if step.operator not in _STEPS or (same.shape, same.dtype) != (made.shape, made.dtype):
         return None

@@ -10,7 +10,7 @@ from autosched.graph.onnx.rules.caches import written
 from autosched.graph.onnx.rules.microsoft import DOMAIN
 from autosched.graph.onnx.site import Results, Site, refuse, rule
 
-MASKED = -10000.0  # what is added to a score that is masked, where nothing else is said
+MASKED = -10000.0  # the default summand of masked scores
 
 
 @rule("Attention", domain=DOMAIN)
@@ -81,7 +81,7 @@ def side_by_side(site: Site, x: str) -> str:
 
 
 def scores_of(site: Site, mask: str, batch: int, columns: int) -> str:
-    """What a mask adds to scores [batch, heads, rows, columns]. It says how many keys a sequence has [batch], or for
+    """Return the summand of a mask for scores [batch, heads, rows, columns]. A mask has lengths [batch], or for
     each key [batch, columns] or score [batch, rows, columns] whether it counts."""
     shape, dtype = site.shape(mask), site.dtype(site.input(0))
     if shape == (batch,):

@@ -119,7 +119,7 @@ def empty(site: Site, x: str, axis: int) -> str:
 
 @rule("Concat")
 def concat(site: Site) -> Results:
-    """What is empty adds nothing."""
+    """Concatenate without empty operands."""
     given = site.all_inputs()
     axis = site.axis(site.attribute("axis"), site.rank(given[0]))
     full = [name for name in given if 0 not in site.shape(name)] or given[:1]

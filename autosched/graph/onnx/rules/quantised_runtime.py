@@ -11,12 +11,12 @@ from autosched.graph.onnx.site import Results, Site, refuse, rule
 
 
 def floats(site: Site, n: int) -> str:
-    """What inputs `n` and after it, numbers with their scale and zero, stand for."""
+    """Dequantise input `n`, whose scale and zero are the next inputs."""
     return site.emit("dequantize", site.input(n), site.input(n + 1), site.optional(n + 2), axis=0)
 
 
 def bytes_of(site: Site, x: str, n: int, dtype: str) -> str:
-    """In the scale and zero that are inputs `n` and after it; without a zero in the type `dtype`."""
+    """Quantise with the scale and zero that are inputs `n` and `n + 1`; without a zero to the type `dtype`."""
     zero = site.optional(n + 1)
     return site.emit("quantize", x, site.input(n), zero, axis=0, dtype=dtype if zero is None else site.dtype(zero))
 
@@ -34,7 +34,7 @@ def where(site: Site) -> Results:
 
 
 def of_one(site: Site, operator: str, **attributes: float | tuple[int, ...] | bool) -> Results:
-    """One operator between what is made of bytes and bytes again."""
+    """Apply an operator between dequantisation and quantisation."""
     return bytes_of(site, site.emit(operator, floats(site, 0), **attributes), 3, site.dtype(site.input(0)))
 
 
@@ -115,13 +115,13 @@ def matmul_to_float(site: Site) -> Results:
 
 @rule("DynamicQuantizeMatMul", domain=DOMAIN)
 def dynamic_matmul(site: Site) -> Results:
-    """a as floats, whose scale is what its numbers need; b with its scale and zero; a bias."""
+    """Operands: a as floats, which is quantised dynamically; b with its scale and zero; a bias."""
     bytes_, scale, own = dynamically_quantised(site, site.input(0))
     sums = integer_product(site, bytes_, site.input(1), own, site.optional(3))
     return with_scale(site, sums, [scale, site.input(2)], site.optional(4))
 
 
 def with_scale(site: Site, sums: str, scales: Sequence[str], bias: str | None) -> str:
-    """Sums of 32 bits times both scales, plus a bias."""
+    """Scale sums of 32 bits by both scales and add a bias."""
     result = site.emit("mul", site.cast(sums, site.dtype(scales[0])), site.emit("mul", *scales))
     return result if bias is None else site.emit("add", result, bias)

@@ -203,7 +203,7 @@ def products_of(site: Site) -> tuple[tuple[int, int], ...]:
 
 
 def product_of(site: Site, weights: str, bias: str | None, gates: tuple[int, int]) -> Product:
-    """Of some gates; weights [gates * H, width], bias [gates * H]."""
+    """Return the products of some gates; weights [gates * H, width], bias [gates * H]."""
     hidden = site.shape(weights)[0] // GATES[site.operator]
     first, last = (n * hidden for n in gates)
     rows = site.part(weights, 0, first, last)
@@ -212,7 +212,10 @@ def product_of(site: Site, weights: str, bias: str | None, gates: tuple[int, int
 
 
 def quantised_product(site: Site, weights: str, scale: str | None, zero: str | None, bias: str | None, x: str) -> str:
-    """Of x in bytes with weights of bytes, [width, gates * H], whose scale and zero are one, or one for each column."""
+    """Return the products of dynamically quantised x with quantised weights [width, gates * H].
+
+    The weights have one scale and zero, or one for each column.
+    """
     if scale is None:
         raise GraphError("the scales of its weights are missing")
     bytes_, own_scale, own_zero = dynamically_quantised(site, x)
@@ -220,7 +223,7 @@ def quantised_product(site: Site, weights: str, scale: str | None, zero: str | N
 
 
 def activations_of(site: Site, direction: int) -> tuple[Activation, ...]:
-    """Those of one direction. Numbers are given to the functions that take some, in their order."""
+    """Return the activations of one direction; alphas and betas go, in order, to those that have such a parameter."""
     count = len(DEFAULTS[kind_of(site)])
     names = tuple(site.attribute("activations", DEFAULTS[kind_of(site)] * 2))
     numbers = {name: list(site.attribute(f"activation_{name}", ())) for name in ("alpha", "beta")}

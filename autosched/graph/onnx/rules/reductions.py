@@ -22,7 +22,7 @@ def reduce(site: Site) -> Results:
     ours, shape = table.get(site.operator, OURS[site.operator]), site.shape(x)
     axes = site.integers(1, "axes", since=13 if site.operator == "ReduceSum" else 18)
     keep = bool(site.attribute("keepdims", 1))
-    if site.attribute("noop_with_empty_axes", 0) and not axes:  # what is done to each element stays
+    if site.attribute("noop_with_empty_axes", 0) and not axes:  # elementwise functions of the reduction remain
         return site.emit(ours, site.reshape(x, (*shape, 1)), axes=(len(shape),), keepdims=False)
     found = site.axes(axes or range(len(shape)), len(shape))
     if not found:  # a scalar

@@ -16,7 +16,7 @@ from autosched.graph.operators.resize import COORDINATES
 
 @rule("Upsample")
 def upsample(site: Site) -> Results:
-    """What Resize was before opset 10: places are multiples, the nearest is the one before."""
+    """Resize before opset 10: positions are multiples of the scale, rounded down."""
     x = site.input(0)
     scales = site.attribute("scales") if site.opset < 9 else floats(site, 1)
     if scales is None or len(scales) != site.rank(x) or min(scales) <= 0:
@@ -81,7 +81,7 @@ def resized(
     return site.emit("resize", x, sizes=sizes, scales=scales, **how)
 
 
-# Where weights are no function of the rest alone: what each element is the sum of is computed here.
+# Weights that depend on the position: computed here for each element of the result.
 
 NEAREST: Mapping[str, Callable[[Array], Array]] = {
     "floor": np.floor,
@@ -111,7 +111,7 @@ def by_tables(site: Site, x: str, sizes: tuple[int, ...], scales: tuple[float, .
 
 
 def places_of(site: Site, axis: int, n: int, m: int, factor: float, coordinates: str) -> Array:
-    """Where the m elements of the result lie among the n of the operand."""
+    """Return the source positions of the m elements of the result among the n of the operand."""
     if coordinates == "tf_crop_and_resize":
         start, end = crop_of(site, axis)
         inside = (end - start) * (n - 1)

@@ -21,7 +21,7 @@ class Window:
 
     @property
     def strides_pads_dilations(self) -> dict[str, Attribute]:
-        """What a convolution's node says of its window; the kernel's sizes are those of the weights."""
+        """Return the window of a convolution, whose kernel has the sizes of the weights."""
         return {"strides": self.strides, "pads": self.pads, "dilations": self.dilations}
 
 
@@ -53,6 +53,6 @@ def explicit_pads(site: Site, n: int) -> Pads:
 
 
 def halves(totals: Sequence[int], rule: str) -> Pads:
-    """Of an odd pad, SAME_UPPER has more at the end, every other rule at the beginning."""
+    """Split a total pad in two; of an odd one, SAME_UPPER has the larger half at the end, others at the beginning."""
     pairs = [(total // 2, total - total // 2) for total in totals]
     return tuple(pairs if rule == "SAME_UPPER" else [(high, low) for low, high in pairs])

@@ -152,7 +152,7 @@ def fmod(b: TraceBuilder, x: Operand, y: Operand) -> Value:
 
 
 def present_of(operator: str) -> Callable[..., Value]:
-    """Of two numbers the one that is not NaN, or what `operator` says."""
+    """Return the operand that is not NaN, or the result of `operator` for two numbers."""
 
     def apply(b: TraceBuilder, x: Value, y: Value) -> Value:
         kind = b.result.dtype

@@ -27,7 +27,7 @@ def _around(padding: Ints) -> tuple[tuple[int, int], ...]:
 def convolution_backward(
     b: TraceBuilder, gradient: Value, x: Value, weight: Value, *numbers: Any
 ) -> tuple[Value | None, Value | None, Value | None]:
-    """Those of the input, the weight and the bias that are asked for."""
+    """Return the requested gradients of input, weight and bias."""
     _, stride, padding, dilation, transposed, _, groups, wanted = numbers
     rank = len(x.shape) - 2
     strides, pads, dilations = (_numbers(n, rank) for n in (stride, padding, dilation))
@@ -65,7 +65,9 @@ def _of_weight(
     window = b.transpose(moved, (1, 0, *range(2, 2 + len(space))))
     words: dict[str, Any] = {"strides": dilations, "pads": _around(pads), "dilations": strides, "groups": groups}
     made = b.emit("conv", rows, window, None, **words)
-    for axis, size in enumerate(shape[2:], 2):  # what strides left over at the end of the image is no part of it
+    for axis, size in enumerate(
+        shape[2:], 2
+    ):  # elements that strides leave over at the end of the image give further taps
         made = b.slice(made, axis, 0, size)
     return b.transpose(made, (1, 0, *range(2, 2 + len(space))))
 
@@ -147,7 +149,7 @@ def _of_heads(b: TraceBuilder, gradient: Value, own: int) -> Value:
 def attention_scores(
     b: TraceBuilder, query: Value, key: Value, is_causal: bool, mask: Value | None, scale: float | None
 ) -> tuple[Value, float]:
-    """What the softmax of attention is taken of, and the scale in it."""
+    """Return the operand of attention's softmax, and the scale in it."""
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     scores = b.emit("matmul", query, _turned(b, key))
     scores = b.emit("mul", scores, b.operand(factor, scores.dtype))

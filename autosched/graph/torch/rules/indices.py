@@ -174,7 +174,7 @@ def scatter_reduce(
 
 
 def _neutral(reduction: str, dtype: str) -> int | float:
-    """What changes no number that it joins."""
+    """Return the neutral element of a reduction."""
     if reduction not in ("amax", "amin"):
         return int(reduction == "prod")
     if DTYPES[dtype].is_float:

@@ -48,7 +48,7 @@ def batch_norm_of_statistics(b: TraceBuilder, x: Value, *arguments: Any) -> tupl
 
 @rule("aten._native_batch_norm_legit.no_stats")
 def batch_norm_of_one(b: TraceBuilder, x: Value, *arguments: Any) -> tuple[Value, None, None]:
-    """What torch makes of an instance norm: samples and channels are the channels of one sample."""
+    """Recognise torch's instance norm, a batch norm of one sample with samples and channels as its channels."""
     weight, bias, _, _, epsilon = arguments
     if x.shape[0] != 1:
         raise GraphError(f"{b.origin} is in training mode: call eval() of the module")

@@ -72,7 +72,7 @@ def flash_attention(
     is_causal: bool = False,
     **options: Any,
 ) -> tuple[Value, Value]:
-    """With the logarithms of the sums of exponentials, of which training makes gradients."""
+    """Attention that also returns the logsumexp of the scores, from which training computes gradients."""
     mask, scale = options.get("attn_mask"), options.get("scale")
     made = attention(b, query, key, value, mask, dropout_p, is_causal, scale=scale)
     scores, _ = attention_scores(b, query, with_heads(b, key, query.shape[1]), is_causal, mask, scale)

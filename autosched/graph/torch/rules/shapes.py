@@ -56,7 +56,7 @@ def repeat(b: TraceBuilder, x: Value, repeats: Sequence[int]) -> Value:
 
 
 def _bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
-    """Where a slice begins and ends, both within the dimension."""
+    """Return begin and end of a slice, clamped to the axis."""
     first, last, _ = slice(start, end).indices(size)
     return first, max(first, last)
 

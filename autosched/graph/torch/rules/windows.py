@@ -178,7 +178,7 @@ enter_all({f"aten._adaptive_avg_pool{n}d.default": _mean_pool for n in (2, 3)})
 
 
 def _greatest_of_windows(b: TraceBuilder, x: Value, sizes: Sequence[int]) -> Value:
-    """Of windows as equal as possible, one dimension after the other; a short window has its last element again."""
+    """Adaptive pooling over windows as equal as possible, axis by axis; short windows repeat their last element."""
     for axis, parts in enumerate(sizes, len(x.shape) - len(sizes)):
         size, window = x.shape[axis], np.arange(parts)
         ends = ((window + 1) * size + parts - 1) // parts
