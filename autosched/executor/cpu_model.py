@@ -86,8 +86,8 @@ class NativeModel(Kernel, Model):
             else:
                 pointers.append(address_of(given[name]))
         pointers += [address_of(array) for array in made.values()]
-        if number in program.packed:
-            pointers.append(weights + program.packed[number])
+        if number in program.packed_offsets:
+            pointers.append(weights + program.packed_offsets[number])
         block = (ctypes.c_size_t * len(pointers))(*pointers)
         workspace = aligned_empty((max(kernel.workspace_bytes, 1),), "uint8")
         code = self.linked[kernel.name](ctypes.addressof(block), address_of(workspace))
@@ -130,10 +130,10 @@ def _weights(program: NetworkProgram, loaded: Mapping[str, LoadedKernel]) -> Arr
     graph = program.graph
     check_mapped(graph.constants)
     block = aligned_zeros(max(program.weights_bytes, 1))  # what lies between them is the same each time
-    for name, at in program.raw.items():
+    for name, at in program.raw_offsets.items():
         array = np.ascontiguousarray(graph.constants[name])
         block[at : at + array.nbytes] = array.reshape(-1).view("uint8")
-    for at, n in {at: n for n, at in program.packed.items()}.items():
+    for at, n in {at: n for n, at in program.packed_offsets.items()}.items():
         step = program.steps[n]
         assert isinstance(step, Group)
         kernel = program.kernels[n]

@@ -110,9 +110,9 @@ class GpuModel(DeviceFunction, Model):
 
     def sharing(self, original: Graph, program: NetworkProgram, other: Model) -> GpuModel:
         mine, weights = program.graph.constants, self._blocks[WEIGHTS]
-        if isinstance(other, GpuModel) and program.raw == other.program.raw:
+        if isinstance(other, GpuModel) and program.raw_offsets == other.program.raw_offsets:
             theirs = other.program.graph.constants
-            if all(name in theirs and are_equal(mine[name], theirs[name]) for name in program.raw):
+            if all(name in theirs and are_equal(mine[name], theirs[name]) for name in program.raw_offsets):
                 weights = other._blocks[WEIGHTS]
         return GpuModel(original, program, self.device, self._device, self.loaded, weights)
 
@@ -291,7 +291,7 @@ class GpuModel(DeviceFunction, Model):
         block = self._blocks[WEIGHTS]
         check_mapped(self.program.graph.constants)
         with device_errors(self._device):
-            for name, at in self.program.raw.items():
+            for name, at in self.program.raw_offsets.items():
                 self._device.upload(block.memory, np.ascontiguousarray(self.program.graph.constants[name]), at)
 
 

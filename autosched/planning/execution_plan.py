@@ -65,9 +65,9 @@ class SplitGroup:
 class NetworkProgram:
     """The execution plan of a network before it is linked.
 
-    `kernels`: the kernel of each group, by the number of its step. `raw`: offsets in the block of weights of
-    constants that kernels read unpacked, by name; `packed`: those of packed weights, by step; steps of one kernel with
-    the same constants share them. `split`: groups that had to be several kernels. `checks`: the bounds checks of
+    `kernels`: the kernel of each group, by the number of its step. `raw_offsets`: offsets in the block of weights of
+    constants that kernels read unpacked, by name; `packed_offsets`: those of packed weights, by step; steps of one kernel
+    with the same constants share them. `split`: groups that had to be several kernels. `checks`: the bounds checks of
     indices that each call makes.
     """
 
@@ -77,8 +77,8 @@ class NetworkProgram:
     kernels: Mapping[int, KernelObject]
     backend: Backend
     memory: ArenaPlan
-    raw: Mapping[str, int]
-    packed: Mapping[int, int]
+    raw_offsets: Mapping[str, int]
+    packed_offsets: Mapping[int, int]
     weights_bytes: int
     split: tuple[SplitGroup, ...] = ()
     fusion_choices: tuple[FusionChoice, ...] = ()
@@ -102,11 +102,11 @@ class NetworkProgram:
     @cached_property
     def homes(self) -> Mapping[str, Home]:
         """The home of each value, workspace and packed weight; constants that are only read packed have none."""
-        homes = homes_of(self.graph, self.regions, self.memory.offsets, self.raw)
+        homes = homes_of(self.graph, self.regions, self.memory.offsets, self.raw_offsets)
         for n, kernel in self.kernels.items():
             if (name := workspace_name(n)) in self.memory.offsets:
                 homes[name] = Home((ARENA, 0), self.memory.offsets[name], kernel.workspace_bytes)
-        packed = {at: self.kernels[n].packed_bytes for n, at in self.packed.items()}
+        packed = {at: self.kernels[n].packed_bytes for n, at in self.packed_offsets.items()}
         return homes | {packed_name(at): Home((WEIGHTS, 0), at, nbytes) for at, nbytes in packed.items()}
 
     @property
@@ -148,7 +148,7 @@ class NetworkProgram:
         yield from checks(-1)
         for n, step in enumerate(self.steps):
             if isinstance(step, Group):
-                packed = [Pointer(WEIGHTS, self.packed[n])] if n in self.packed else []
+                packed = [Pointer(WEIGHTS, self.packed_offsets[n])] if n in self.packed_offsets else []
                 pointers = (*map(self.pointer, step.inputs), *map(self.pointer, step.outputs), *packed)
                 workspace = self.pointer(workspace_name(n)) or Pointer(ARENA, 0)
                 yield KernelCall(self.kernels[n].name, pointers, workspace)
@@ -218,9 +218,9 @@ class NetworkProgram:
             return None
         self._check_arrays(number, step)
         reads, writes = step.inputs, step.outputs
-        if number in self.packed:
+        if number in self.packed_offsets:
             kept = (name for name in reads if name in self.homes or not self.graph.is_constant(name))
-            reads = (*kept, packed_name(self.packed[number]))
+            reads = (*kept, packed_name(self.packed_offsets[number]))
         if self.kernels[number].workspace_bytes:
             writes = (*writes, workspace_name(number))
         return KernelRun(reads, writes)

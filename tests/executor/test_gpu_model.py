@@ -68,7 +68,7 @@ def test_a_program_computes_the_network(kind, build):
         given = {n: np.roll(x, seed) for n, x in inputs_of(graph).items()}
         check(graph, model(**given), given)
     backend, program = model.program.backend, model.program
-    offsets = [*program.memory.offsets.values(), *program.raw.values()]
+    offsets = [*program.memory.offsets.values(), *program.raw_offsets.values()]
     assert {offset % backend.array_alignment for offset in offsets} <= {0}
 
 

@@ -64,7 +64,7 @@ def test_equal_kernels_are_one_task():
 
 def test_steps_with_the_same_weights_have_them_once():
     program = compile_graph(networks.loop(), threads=1).program
-    places = [program.packed[n] for task in program.tasks for n in task.steps if n in program.packed]
+    places = [program.packed_offsets[n] for task in program.tasks for n in task.steps if n in program.packed_offsets]
     assert [count for _, count in Counter(places).most_common(2)] >= [4, 4]
 
 

@@ -50,7 +50,7 @@ def run_in_memory(program: NetworkProgram, arrays: Mapping[str, Array]) -> tuple
     graph = program.graph
     for name in graph.inputs:
         memory.store(name, arrays[name])
-    for name in program.raw:
+    for name in program.raw_offsets:
         memory.store(name, graph.constants[name])
     for copy in program.copies():
         memory.copy((ARGUMENT, copy.source), (ARGUMENT, copy.to))

@@ -147,7 +147,7 @@ def verify_storage(storage: Storage) -> None:
     for name in (*graph.inputs, *_initial(storage)):
         home = storage.homes[name]
         if contents.read(home):
-            raise StorageError(f"{name} would lie at {home}, where {contents.names(home)} lies from the start")
+            raise StorageError(f"{name} would be stored at {home}, where {contents.names(home)} is from the start")
         contents.write(home, labels.of(name, home.nbytes))
     for step in storage.steps:
         if isinstance(step, Write):
@@ -161,12 +161,12 @@ def verify_storage(storage: Storage) -> None:
 def _check_home(storage: Storage, name: str, home: Home) -> None:
     size = storage.sizes.get(home.buffer)
     if size is None or home.start < 0 or home.start + home.nbytes > size:
-        raise StorageError(f"{name} would lie at {home}, which has {size} bytes")
+        raise StorageError(f"{name} would be stored at {home}, which has {size} bytes")
     is_root = name not in storage.regions and home.buffer[0] != ARGUMENT
     item = DTYPES[storage.graph.values[name].dtype].nbytes if name in storage.graph.values else 1
     alignment = storage.alignment if is_root else item
     if home.start % alignment:
-        raise StorageError(f"{name} would lie at {home}, but must begin at a multiple of {alignment} bytes")
+        raise StorageError(f"{name} would be stored at {home}, but must begin at a multiple of {alignment} bytes")
 
 
 def _initial(storage: Storage) -> Iterator[str]:
@@ -200,7 +200,7 @@ def _check_read(storage: Storage, step: str, name: str, contents: _Contents, lab
         raise StorageError(f"{step} reads {name}, which is stored nowhere")
     if contents.read(home) != labels.of(name, home.nbytes):
         found = contents.names(home) or "nothing"
-        raise StorageError(f"{step} reads {name} at {home}, where {found} lies by then")
+        raise StorageError(f"{step} reads {name} at {home}, which holds {found} by then")
 
 
 class _Labels:

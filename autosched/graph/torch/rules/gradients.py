@@ -65,9 +65,7 @@ def _of_weight(
     window = b.transpose(moved, (1, 0, *range(2, 2 + len(space))))
     words: dict[str, Any] = {"strides": dilations, "pads": _around(pads), "dilations": strides, "groups": groups}
     made = b.emit("conv", rows, window, None, **words)
-    for axis, size in enumerate(
-        shape[2:], 2
-    ):  # elements that strides leave over at the end of the image give further taps
+    for axis, size in enumerate(shape[2:], 2):  # strides that do not divide give further taps
         made = b.slice(made, axis, 0, size)
     return b.transpose(made, (1, 0, *range(2, 2 + len(space))))
 
