@@ -66,9 +66,9 @@ class NetworkProgram:
     """The execution plan of a network before it is linked.
 
     `kernels`: the kernel of each group, by the number of its step. `raw_offsets`: offsets in the block of weights of
-    constants that kernels read unpacked, by name; `packed_offsets`: those of packed weights, by step; steps of one kernel
-    with the same constants share them. `split`: groups that had to be several kernels. `checks`: the bounds checks of
-    indices that each call makes.
+    constants that kernels read unpacked, by name. `packed_offsets`: those of packed weights, by step; steps of one
+    kernel with the same constants share them. `split`: groups that had to be several kernels. `checks`: the bounds
+    checks of indices that each call makes.
     """
 
     graph: Graph

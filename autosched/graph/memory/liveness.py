@@ -112,10 +112,10 @@ def _dies_for(
 
 def _read_with(steps: Sequence[KernelRun], buffer_of: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """Return, for each buffer, the others that are read in steps that write it."""
-    found: dict[str, dict[str, None]] = {buffer: {} for buffer in buffer_of.values()}
+    others: dict[str, dict[str, None]] = {buffer: {} for buffer in buffer_of.values()}
     for step in steps:
         read = [buffer_of[name] for name in step.reads if name in buffer_of]
         for name in step.writes:
             if name in buffer_of:
-                found[buffer_of[name]] |= {buffer: None for buffer in read if buffer != buffer_of[name]}
-    return {buffer: tuple(names) for buffer, names in found.items()}
+                others[buffer_of[name]] |= {buffer: None for buffer in read if buffer != buffer_of[name]}
+    return {buffer: tuple(names) for buffer, names in others.items()}

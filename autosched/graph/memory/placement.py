@@ -54,15 +54,15 @@ class Arena:
     @cached_property
     def neighbours(self) -> list[list[int]]:
         """For each buffer, those whose live range overlaps its own."""
-        found: list[list[int]] = [[] for _ in self.buffers]
+        neighbours: list[list[int]] = [[] for _ in self.buffers]
         alive: list[int] = []
         for n in sorted(range(len(self.buffers)), key=lambda n: self.buffers[n].first):
             alive = [m for m in alive if self.buffers[m].last >= self.buffers[n].first]
             for m in alive:
-                found[n].append(m)
-                found[m].append(n)
+                neighbours[n].append(m)
+                neighbours[m].append(n)
             alive.append(n)
-        return found
+        return neighbours
 
     @cached_property
     def partners(self) -> list[list[int]]:
@@ -70,11 +70,11 @@ class Arena:
         and both have a page of bytes or more."""
         numbers = {t.name: n for n, t in enumerate(self.buffers)}
         pairs = {(n, numbers[name]) for n, t in enumerate(self.buffers) for name in t.read_with}
-        found: list[list[int]] = [[] for _ in self.buffers]
+        partners: list[list[int]] = [[] for _ in self.buffers]
         for n, m in sorted(pairs | {(m, n) for n, m in pairs}):
             if n != m and min(self.sizes[n], self.sizes[m]) >= ALIASED_BYTES:
-                found[n].append(m)
-        return found
+                partners[n].append(m)
+        return partners
 
     @cached_property
     def _begun(self) -> tuple[list[int], list[int]]:

@@ -43,8 +43,8 @@ class Home:
 
     @property
     def pointer(self) -> Pointer:
-        place, number = self.buffer
-        return Pointer(ARGUMENT, number, self.start) if place == ARGUMENT else Pointer(place, self.start)
+        block, number = self.buffer
+        return Pointer(ARGUMENT, number, self.start) if block == ARGUMENT else Pointer(block, self.start)
 
     def overlaps(self, other: Home) -> bool:
         return (
@@ -54,8 +54,8 @@ class Home:
         )
 
     def __str__(self) -> str:
-        place, number = self.buffer
-        buffer = f"argument {number}" if place == ARGUMENT else f"the {place}"
+        block, number = self.buffer
+        buffer = f"argument {number}" if block == ARGUMENT else f"the {block}"
         return f"bytes {self.start} to {self.start + self.nbytes} of {buffer}"
 
 
@@ -74,7 +74,7 @@ def regions_of(graph: Graph, steps: Iterable[NetworkStep]) -> dict[str, Region]:
         if part.output in declared:
             raise StorageError(f"{part.output} is stored within both {declared[part.output].base} and {part.base}")
         declared[part.output] = part
-    found: dict[str, Region] = {}
+    regions: dict[str, Region] = {}
     for name in declared:
         base, offset = name, 0
         for _ in declared:
@@ -83,8 +83,8 @@ def regions_of(graph: Graph, steps: Iterable[NetworkStep]) -> dict[str, Region]:
             base, offset = declared[base].base, offset + declared[base].offset
         if base in declared:
             raise StorageError(f"{name} is stored within itself")
-        found[name] = Region(name, base, offset)
-    return found
+        regions[name] = Region(name, base, offset)
+    return regions
 
 
 def _declared(graph: Graph, step: NetworkStep) -> Iterator[Region]:
@@ -199,8 +199,8 @@ def _check_read(storage: Storage, step: str, name: str, contents: _Contents, lab
     if home is None:
         raise StorageError(f"{step} reads {name}, which is stored nowhere")
     if contents.read(home) != labels.of(name, home.nbytes):
-        found = contents.names(home) or "nothing"
-        raise StorageError(f"{step} reads {name} at {home}, which holds {found} by then")
+        held = contents.names(home) or "nothing"
+        raise StorageError(f"{step} reads {name} at {home}, which holds {held} by then")
 
 
 class _Labels:
@@ -209,15 +209,15 @@ class _Labels:
     def __init__(self, graph: Graph, steps: Sequence[NetworkStep]) -> None:
         self._graph = graph
         self._steps = {step.output: step for step in steps if isinstance(step, Alias | Join)}
-        self._known: dict[str, tuple[Label, ...]] = {}
+        self._labels: dict[str, tuple[Label, ...]] = {}
 
     def of(self, name: str, nbytes: int) -> tuple[Label, ...]:
-        known = self._known.get(name)
-        if known is None:
-            known = self._known[name] = self._found(name, nbytes)
-        return known
+        """Return the labels of a value of `nbytes` bytes."""
+        if name not in self._labels:
+            self._labels[name] = self._compute(name, nbytes)
+        return self._labels[name]
 
-    def _found(self, name: str, nbytes: int) -> tuple[Label, ...]:
+    def _compute(self, name: str, nbytes: int) -> tuple[Label, ...]:
         step = self._steps.get(name)
         if isinstance(step, Alias):
             start = step.offset * DTYPES[self._graph.values[name].dtype].nbytes
@@ -241,13 +241,13 @@ def _cut(labels: Iterable[Label], start: int, stop: int) -> Iterator[Label]:
 
 def _merged(labels: Iterable[Label]) -> tuple[Label, ...]:
     """Merge the labels of neighbouring bytes of one value."""
-    found: list[Label] = []
+    merged: list[Label] = []
     for name, first, count in labels:
-        if found and found[-1][0] == name and found[-1][1] + found[-1][2] == first:
-            found[-1] = (name, found[-1][1], found[-1][2] + count)
+        if merged and merged[-1][0] == name and merged[-1][1] + merged[-1][2] == first:
+            merged[-1] = (name, merged[-1][1], merged[-1][2] + count)
         else:
-            found.append((name, first, count))
-    return tuple(found)
+            merged.append((name, first, count))
+    return tuple(merged)
 
 
 @dataclass
@@ -261,11 +261,11 @@ class _Contents:
         """Return the labels of a home in order, without bytes that were never written."""
         low, high = self._touched(home)
         starts, spans = self.starts.get(home.buffer, []), self.spans.get(home.buffer, [])
-        found = []
+        labels = []
         for at, (name, first, count) in zip(starts[low:high], spans[low:high], strict=True):
             begin, end = max(at, home.start), min(at + count, home.start + home.nbytes)
-            found.append((name, first + begin - at, end - begin))
-        return tuple(found) if len(found) == 1 else _merged(found)
+            labels.append((name, first + begin - at, end - begin))
+        return tuple(labels) if len(labels) == 1 else _merged(labels)
 
     def names(self, home: Home) -> str:
         return ", ".join(dict.fromkeys(name for name, _, _ in self.read(home)))
