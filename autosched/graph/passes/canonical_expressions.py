@@ -16,95 +16,95 @@ from dataclasses import dataclass
 ANY = math.nan  # arithmetic propagates it: ANY + 1 and ANY * 2 are open too
 
 
-class Form:
+class Expression:
     """A canonical expression, built by +, -, *, / and ** of expressions and numbers."""
 
-    def __add__(self, other: Form | float) -> Form:
-        return plus(self, _form(other))
+    def __add__(self, other: Expression | float) -> Expression:
+        return plus(self, _as_expression(other))
 
     __radd__ = __add__
 
-    def __sub__(self, other: Form | float) -> Form:
-        return plus(self, _form(other) * -1)
+    def __sub__(self, other: Expression | float) -> Expression:
+        return plus(self, _as_expression(other) * -1)
 
-    def __rsub__(self, other: float) -> Form:
-        return plus(_form(other), self * -1)
+    def __rsub__(self, other: float) -> Expression:
+        return plus(_as_expression(other), self * -1)
 
-    def __mul__(self, other: Form | float) -> Form:
-        return times(self, _form(other))
+    def __mul__(self, other: Expression | float) -> Expression:
+        return times(self, _as_expression(other))
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: Form | float) -> Form:
-        return times(self, power(_form(other), -1))
+    def __truediv__(self, other: Expression | float) -> Expression:
+        return times(self, power(_as_expression(other), -1))
 
-    def __rtruediv__(self, other: float) -> Form:
-        return times(_form(other), power(self, -1))
+    def __rtruediv__(self, other: float) -> Expression:
+        return times(_as_expression(other), power(self, -1))
 
-    def __pow__(self, exponent: float) -> Form:
+    def __pow__(self, exponent: float) -> Expression:
         return power(self, exponent)
 
 
 @dataclass(frozen=True)
-class Leaf(Form):
+class Leaf(Expression):
     """A value by name."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class CallForm(Form):
+class CallExpression(Expression):
     """A function of one expression with numbers as parameters. `axes`: of a reduction; () in a pattern is open."""
 
     function: str
-    argument: Form
+    argument: Expression
     numbers: tuple[float, ...] = ()
     axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
-class Product(Form):
+class Product(Expression):
     """Factors to powers; a constant factor is in the `Sum` around the product."""
 
-    factors: tuple[tuple[Form, float], ...]
+    factors: tuple[tuple[Expression, float], ...]
 
 
 @dataclass(frozen=True)
-class Sum(Form):
+class Sum(Expression):
     """A constant and terms, each times a number."""
 
     constant: float
-    terms: tuple[tuple[Form, float], ...] = ()
+    terms: tuple[tuple[Expression, float], ...] = ()
 
 
-def _form(value: Form | float) -> Form:
-    return value if isinstance(value, Form) else Sum(float(value))
+def _as_expression(value: Expression | float) -> Expression:
+    return value if isinstance(value, Expression) else Sum(float(value))
 
 
-def _merge_equal(pairs: Sequence[tuple[Form, float]]) -> tuple[tuple[Form, float], ...]:
+def _merge_equal(pairs: Sequence[tuple[Expression, float]]) -> tuple[tuple[Expression, float], ...]:
     """Merge equal expressions, adding up their numbers, and drop those with 0."""
-    total: dict[Form, float] = {}
-    for form, count in pairs:
-        total[form] = total.get(form, 0.0) + count
-    return tuple((form, count) for form, count in total.items() if count != 0)
+    total: dict[Expression, float] = {}
+    for expression, count in pairs:
+        total[expression] = total.get(expression, 0.0) + count
+    return tuple((expression, count) for expression, count in total.items() if count != 0)
 
 
-def _as_sum(form: Form) -> Sum:
-    return form if isinstance(form, Sum) else Sum(0.0, ((form, 1.0),))
+def _as_sum(expression: Expression) -> Sum:
+    return expression if isinstance(expression, Sum) else Sum(0.0, ((expression, 1.0),))
 
 
-def _as_multiple(form: Form) -> tuple[float, tuple[tuple[Form, float], ...]]:
+def _as_multiple(expression: Expression) -> tuple[float, tuple[tuple[Expression, float], ...]]:
     """Return (c, factors) whose product is the expression; a sum of several terms is a factor itself."""
-    if isinstance(form, Sum):
-        if not form.terms:
-            return form.constant, ()
-        if form.constant == 0 and len(form.terms) == 1:
-            ((inner, count),) = form.terms
+    if isinstance(expression, Sum):
+        if not expression.terms:
+            return expression.constant, ()
+        if expression.constant == 0 and len(expression.terms) == 1:
+            ((inner, count),) = expression.terms
             return count, _as_multiple(inner)[1]
-    return 1.0, form.factors if isinstance(form, Product) else ((form, 1.0),)
+    return 1.0, expression.factors if isinstance(expression, Product) else ((expression, 1.0),)
 
 
-def _multiple(count: float, factors: tuple[tuple[Form, float], ...]) -> Form:
+def _multiple(count: float, factors: tuple[tuple[Expression, float], ...]) -> Expression:
     """Return the canonical expression of a product."""
     if not factors:
         return Sum(count)
@@ -114,7 +114,7 @@ def _multiple(count: float, factors: tuple[tuple[Form, float], ...]) -> Form:
     return Sum(0.0, ((single, count),))
 
 
-def plus(a: Form, b: Form) -> Form:
+def plus(a: Expression, b: Expression) -> Expression:
     x, y = _as_sum(a), _as_sum(b)
     constant, terms = x.constant + y.constant, _merge_equal((*x.terms, *y.terms))
     if constant == 0 and len(terms) == 1 and terms[0][1] == 1:
@@ -122,12 +122,12 @@ def plus(a: Form, b: Form) -> Form:
     return Sum(constant, terms)
 
 
-def times(a: Form, b: Form) -> Form:
+def times(a: Expression, b: Expression) -> Expression:
     (x, left), (y, right) = _as_multiple(a), _as_multiple(b)
     return _multiple(x * y, _merge_equal((*left, *right)))
 
 
-def power(base: Form, exponent: float) -> Form:
+def power(base: Expression, exponent: float) -> Expression:
     """Return base ** exponent; only integer exponents distribute over factors: sqrt(x ** 2) is not x."""
     count, factors = _as_multiple(base)
     if exponent == 0:
@@ -137,15 +137,15 @@ def power(base: Form, exponent: float) -> Form:
     is_distributive = exponent == int(exponent) or (count > 0 and len(factors) == 1 and factors[0][1] in (1.0, -1.0))
     if not is_distributive:
         return Product(((base, exponent),))
-    return _multiple(_power_of_number(count, exponent), tuple((form, n * exponent) for form, n in factors))
+    return _multiple(_power_of_number(count, exponent), tuple((expression, n * exponent) for expression, n in factors))
 
 
 def _power_of_number(count: float, exponent: float) -> float:
     try:
-        found = count**exponent
+        bindings = count**exponent
     except (ZeroDivisionError, OverflowError):
         return math.inf
-    return found if isinstance(found, float) else math.inf
+    return bindings if isinstance(bindings, float) else math.inf
 
 
 @dataclass(frozen=True)
@@ -156,54 +156,59 @@ class Bindings:
     axes: tuple[int, ...] | None = None
 
 
-def match(pattern: Form, form: Form, tolerance: float, found: Bindings | None = None) -> Bindings | None:
-    """Return the bindings with which `form` matches `pattern`, None if there are none.
+def match(
+    pattern: Expression, expression: Expression, tolerance: float, bindings: Bindings | None = None
+) -> Bindings | None:
+    """Return the bindings with which `expression` matches `pattern`, None if there are none.
 
     Numbers match within the relative `tolerance`.
     """
-    return next(_matches(pattern, form, tolerance, found or Bindings()), None)
+    return next(_matches(pattern, expression, tolerance, bindings or Bindings()), None)
 
 
-def _matches(pattern: Form, form: Form, tolerance: float, found: Bindings) -> Iterator[Bindings]:
-    match pattern, form:
+def _matches(pattern: Expression, expression: Expression, tolerance: float, bindings: Bindings) -> Iterator[Bindings]:
+    match pattern, expression:
         case Leaf(), Leaf():
-            yield from [found] if pattern == form else []
-        case CallForm(), CallForm() if (pattern.function, len(pattern.numbers)) == (form.function, len(form.numbers)):
-            if found.axes is not None and form.axes != found.axes:
+            yield from [bindings] if pattern == expression else []
+        case CallExpression(function=f, numbers=n), CallExpression(function=g, numbers=m) if (f, len(n)) == (g, len(m)):
+            if bindings.axes is not None and expression.axes != bindings.axes:
                 return
-            told = Bindings(found.number, form.axes or found.axes)
-            for a, b in zip(pattern.numbers, form.numbers, strict=True):
-                if (following := _number(a, b, tolerance, told)) is None:
+            extended = Bindings(bindings.number, expression.axes or bindings.axes)
+            for a, b in zip(n, m, strict=True):
+                if (following := _number(a, b, tolerance, extended)) is None:
                     return
-                told = following
-            yield from _matches(pattern.argument, form.argument, tolerance, told)
+                extended = following
+            yield from _matches(pattern.argument, expression.argument, tolerance, extended)
         case Product(), Product():
-            yield from _match_pairs(pattern.factors, form.factors, tolerance, found)
+            yield from _match_pairs(pattern.factors, expression.factors, tolerance, bindings)
         case Sum(), Sum():
-            following = _number(pattern.constant, form.constant, tolerance, found)
+            following = _number(pattern.constant, expression.constant, tolerance, bindings)
             if following is not None:
-                yield from _match_pairs(pattern.terms, form.terms, tolerance, following)
+                yield from _match_pairs(pattern.terms, expression.terms, tolerance, following)
 
 
 def _match_pairs(
-    patterns: Sequence[tuple[Form, float]], forms: Sequence[tuple[Form, float]], tolerance: float, found: Bindings
+    patterns: Sequence[tuple[Expression, float]],
+    expressions: Sequence[tuple[Expression, float]],
+    tolerance: float,
+    bindings: Bindings,
 ) -> Iterator[Bindings]:
     """Match each pattern with another of the expressions, in any order."""
-    if len(patterns) != len(forms):
+    if len(patterns) != len(expressions):
         return
     if not patterns:
-        yield found
+        yield bindings
         return
     (pattern, count), *others = patterns
-    for n, (form, number) in enumerate(forms):
-        told = _number(count, number, tolerance, found)
-        if told is not None:
-            for inner in _matches(pattern, form, tolerance, told):
-                yield from _match_pairs(others, [*forms[:n], *forms[n + 1 :]], tolerance, inner)
+    for n, (expression, number) in enumerate(expressions):
+        extended = _number(count, number, tolerance, bindings)
+        if extended is not None:
+            for inner in _matches(pattern, expression, tolerance, extended):
+                yield from _match_pairs(others, [*expressions[:n], *expressions[n + 1 :]], tolerance, inner)
 
 
-def _number(pattern: float, number: float, tolerance: float, found: Bindings) -> Bindings | None:
+def _number(pattern: float, number: float, tolerance: float, bindings: Bindings) -> Bindings | None:
     if math.isnan(pattern):
-        is_same = found.number is None or found.number == number
-        return Bindings(number, found.axes) if is_same and not math.isnan(number) else None
-    return found if math.isclose(pattern, number, rel_tol=tolerance) else None
+        is_same = bindings.number is None or bindings.number == number
+        return Bindings(number, bindings.axes) if is_same and not math.isnan(number) else None
+    return bindings if math.isclose(pattern, number, rel_tol=tolerance) else None

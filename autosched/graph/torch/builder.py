@@ -58,14 +58,14 @@ class TraceBuilder:
     values: dict[str, Value] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
-    wanted: tuple[Value | None, ...] = ()  # shapes and types of the results of the current rule
+    expected: tuple[Value | None, ...] = ()  # shapes and types of the results of the current rule
     origin: str = ""
     transposed: dict[str, Value] = field(default_factory=dict)  # the operands of transpositions of the last two axes
 
     @property
     def result(self) -> Value:
         """The first expected result."""
-        found = self.wanted[0]
+        found = self.expected[0]
         assert found is not None, f"{self.origin}: the first result is no tensor"
         return found
 
@@ -76,7 +76,7 @@ class TraceBuilder:
     def emit_many(
         self, operator: str, inputs: Sequence[Value | None], n_results: int, **attributes: Attribute
     ) -> tuple[Value, ...]:
-        stem = next(value.name for value in self.wanted if value is not None)
+        stem = next(value.name for value in self.expected if value is not None)
         names: list[str] = []
         for _ in range(n_results):
             names.append(fresh_name({*self.values, *names}, stem))

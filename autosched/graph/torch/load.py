@@ -52,25 +52,25 @@ def of_program(name: str, program: Any, traced: fx.GraphModule | None = None) ->
     """
     whole = program.graph_module if traced is None else traced
     drop_empty_parts(whole.graph)
-    places = {node.name: node for node in whole.graph.find_nodes(op="placeholder")}
+    placeholders = {node.name: node for node in whole.graph.find_nodes(op="placeholder")}
     b = TraceBuilder()
-    known: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     inputs: list[str] = []
     for spec in program.graph_signature.input_specs:
-        place = spec.arg.name
+        argument = spec.arg.name
         if spec.kind.name == "USER_INPUT":
-            if isinstance(found := places[place].meta.get("val"), torch.Tensor):
-                known[place] = b.declare(value_of(found, place))
-                inputs.append(known[place].name)
+            if isinstance(value := placeholders[argument].meta.get("val"), torch.Tensor):
+                results[argument] = b.declare(value_of(value, argument))
+                inputs.append(results[argument].name)
             else:
-                known[place] = getattr(spec.arg, "value", None)
+                results[argument] = getattr(spec.arg, "value", None)
             continue
         tensor = _state(program, spec.target)
-        known[place] = tensor if spec.kind.name == "CONSTANT_TENSOR" else _constant(b, tensor, str(spec.target))
+        results[argument] = tensor if spec.kind.name == "CONSTANT_TENSOR" else _constant(b, tensor, str(spec.target))
     changed = [str(s.target) for s in program.graph_signature.output_specs if s.kind.name != "USER_OUTPUT"]
     if changed:
         raise GraphError(f"the module {name} changes {', '.join(changed)}, which a network cannot")
-    return _walk(b, whole, known, inputs, name)
+    return _walk(b, whole, results, inputs, name)
 
 
 @dataclass
@@ -109,11 +109,11 @@ class AnyShapes:
 
 def for_inputs(program: Any, inputs: Sequence[torch.Tensor]) -> fx.GraphModule | None:
     """Return the fx graph of a program for the sizes of inputs; None if it does not support them."""
-    given = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
-    places = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
-    if len(given) != len(inputs):
+    names = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+    placeholders = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    if len(names) != len(inputs):
         return None
-    numbers = numbers_for([places[name] for name in given], inputs)
+    numbers = numbers_for([placeholders[name] for name in names], inputs)
     try:
         return None if numbers is None else with_numbers(program.graph_module, numbers)
     except NoNumber:
@@ -127,19 +127,19 @@ def load_fx(
 
     `constants`: arguments that are constant, by position; the others are inputs. Raises GraphError.
     """
-    places = module.graph.find_nodes(op="placeholder")
+    placeholders = module.graph.find_nodes(op="placeholder")
     if not all("val" in node.meta for node in module.graph.nodes if node.op != "output"):
         FakeTensorProp(module).propagate(*example_inputs)
     b = TraceBuilder()
-    known: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     inputs: list[str] = []
-    for n, node in enumerate(places):
+    for n, node in enumerate(placeholders):
         if constants is not None and n in constants:
-            known[node.name] = _constant(b, constants[n], node.name)
+            results[node.name] = _constant(b, constants[n], node.name)
         else:
-            known[node.name] = b.declare(value_of(_tensor(node), node.name))
-            inputs.append(known[node.name].name)
-    return _walk(b, module, known, inputs, type(module).__name__)
+            results[node.name] = b.declare(value_of(_tensor(node), node.name))
+            inputs.append(results[node.name].name)
+    return _walk(b, module, results, inputs, type(module).__name__)
 
 
 def drop_empty_parts(graph: fx.Graph) -> None:
@@ -174,20 +174,20 @@ def can_load(node: fx.Node) -> bool:
     b = TraceBuilder()
     try:
         if not node.all_input_nodes:
-            return _can_fold(node, ()) and None not in _wanted(node)
+            return _can_fold(node, ()) and None not in _expected_results(node)
         if str(node.target) not in rules():
             return False
-        made = _apply(b, node, lambda n: _declared(b, n))
+        results = _apply(b, node, lambda n: _declared(b, n))
     except GraphError:
         return False
-    return all(made[place] is not None for place in _read_places(node))
+    return all(results[index] is not None for index in _read_results(node))
 
 
 def _declared(b: TraceBuilder, node: fx.Node) -> Value | tuple[Value, ...]:
     """Declare the results of another node as inputs."""
-    found = node.meta.get("val")
-    if isinstance(found, tuple | list):
-        return tuple(b.declare(value_of(part, node.name)) for part in found)
+    value = node.meta.get("val")
+    if isinstance(value, tuple | list):
+        return tuple(b.declare(value_of(part, node.name)) for part in value)
     return b.declare(value_of(_tensor(node), node.name))
 
 
@@ -223,7 +223,7 @@ def decompositions() -> dict[Any, Any]:
     table: dict[Any, Any] = torch.export.default_decompositions()
     table.update(decomposed())
     table.update(get_decompositions([getattr(torch.ops.aten, name) for name in _OF_TRAINING]))
-    for overload in [found for found in table if str(found) in rules()]:
+    for overload in [each for each in table if str(each) in rules()]:
         del table[overload]
     return table
 
@@ -240,25 +240,25 @@ def _constant(b: TraceBuilder, tensor: torch.Tensor, name: str) -> Value:
 
 
 def _tensor(node: fx.Node) -> torch.Tensor:
-    found = node.meta.get("val")
-    if not isinstance(found, torch.Tensor):
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
         raise GraphError(f"{node.name} is no tensor")
-    return found
+    return value
 
 
-def _wanted(node: fx.Node) -> tuple[Value | None, ...]:
+def _expected_results(node: fx.Node) -> tuple[Value | None, ...]:
     """Return the results of a node by torch; None for one that is no tensor, or is empty and not read."""
-    found = node.meta.get("val")
-    if not isinstance(found, tuple | list):
-        return (value_of(found, node.name) if isinstance(found, torch.Tensor) else None,)
-    read = _read_places(node)
+    value = node.meta.get("val")
+    if not isinstance(value, tuple | list):
+        return (value_of(value, node.name) if isinstance(value, torch.Tensor) else None,)
+    read = _read_results(node)
     return tuple(
         value_of(part, node.name) if isinstance(part, torch.Tensor) and (n in read or part.numel() > 0) else None
-        for n, part in enumerate(found)
+        for n, part in enumerate(value)
     )
 
 
-def _read_places(node: fx.Node) -> set[Any]:
+def _read_results(node: fx.Node) -> set[Any]:
     """Return which of several results are read."""
     return {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
 
@@ -291,27 +291,31 @@ def _mapped(node: fx.Node, value: Callable[[fx.Node], Any]) -> Any:
 def _arguments(node: fx.Node, value: Callable[[fx.Node], Any]) -> tuple[list[Any], dict[str, Any]]:
     """Return all arguments of a node, defaults included; `value` maps another node to its value."""
     args, kwargs = _mapped(node, value)
-    given = [*args]
+    positional = [*args]
     named: dict[str, Any] = {}
     target: Any = node.target
     for n, argument in enumerate(target._schema.arguments):
-        found = kwargs.get(argument.name, argument.default_value)
+        value_or_default = kwargs.get(argument.name, argument.default_value)
         if argument.kwarg_only:
-            named[argument.name] = found
-        elif n >= len(given):
-            given.append(found)
-    return given, named
+            named[argument.name] = value_or_default
+        elif n >= len(positional):
+            positional.append(value_or_default)
+    return positional, named
 
 
 def _apply(b: TraceBuilder, node: fx.Node, value: Callable[[fx.Node], Any]) -> Any:
     """Apply the rule of a node: a value, or a tuple with None for a result that the rule does not compute."""
-    b.wanted, b.origin = _wanted(node), _origin(node)
+    b.expected, b.origin = _expected_results(node), _origin(node)
     args, named = _arguments(node, value)
-    made = rules()[str(node.target)](b, *args, **named)
-    for found, wanted in zip(made if isinstance(made, tuple) else (made,), b.wanted, strict=True):
-        if found is not None and wanted is not None and (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
-            raise GraphError(f"{b.origin}: it makes {wanted}, but its rule {found}")
-    return made
+    results = rules()[str(node.target)](b, *args, **named)
+    for result, expected in zip(results if isinstance(results, tuple) else (results,), b.expected, strict=True):
+        if (
+            result is not None
+            and expected is not None
+            and (result.shape, result.dtype) != (expected.shape, expected.dtype)
+        ):
+            raise GraphError(f"{b.origin}: it makes {expected}, but its rule {result}")
+    return results
 
 
 class _Refused:
@@ -326,61 +330,61 @@ class _Walk:
     """The import of the nodes of an fx graph in order."""
 
     b: TraceBuilder
-    known: dict[str, Any]  # by node: a value, a tensor that torch has computed, a tuple of them, _REFUSED
+    results: dict[str, Any]  # by node: a value, a tensor that torch has computed, a tuple of them, _REFUSED
     refused: Counter[str] = field(default_factory=Counter)
-    as_constants: dict[int, Value] = field(default_factory=dict)  # by the identity of a tensor in `known`
+    as_constants: dict[int, Value] = field(default_factory=dict)  # by the identity of a tensor in `results`
 
     def visit(self, node: fx.Node) -> None:
         try:
-            self.known[node.name] = self.result(node)
+            self.results[node.name] = self.result(node)
         except GraphError as error:
             self.refused[str(error)] += 1
-            self.known[node.name] = _REFUSED
+            self.results[node.name] = _REFUSED
 
     def result(self, node: fx.Node) -> Any:
-        arguments = [x for n in node.all_input_nodes for x in _parts(self.known[n.name])]
+        arguments = [x for n in node.all_input_nodes for x in _parts(self.results[n.name])]
         target: Any = node.target
         if target is operator.getitem:
             return self.part(node)
         if str(target) in _CHECKS:
             return None
         if _can_fold(node, arguments):
-            args, kwargs = _mapped(node, lambda n: self.known[n.name])
+            args, kwargs = _mapped(node, lambda n: self.results[n.name])
             with _disable_current_modes(), torch.no_grad():
                 return target(*args, **kwargs)
         if str(node.target) not in rules():
             raise GraphError(str(node.target))
         if any(x is _REFUSED for x in arguments):
             return _REFUSED
-        return _apply(self.b, node, lambda n: self.value(self.known[n.name]))
+        return _apply(self.b, node, lambda n: self.value(self.results[n.name]))
 
     def part(self, node: fx.Node) -> Any:
         """Return one of several results, which may be unread."""
         source: Any = node.args[0]
-        found, place = self.known[source.name], node.args[1]
-        made = found if found is _REFUSED else found[place]
-        if made is None and node.users:
-            raise GraphError(f"result {place} of {source.target}")
-        return made
+        results, index = self.results[source.name], node.args[1]
+        result = results if results is _REFUSED else results[index]
+        if result is None and node.users:
+            raise GraphError(f"result {index} of {source.target}")
+        return result
 
-    def value(self, found: Any) -> Any:
+    def value(self, result: Any) -> Any:
         """Return a value; a tensor that torch has computed becomes a constant when it is read."""
-        if not isinstance(found, torch.Tensor):
-            return found
-        if id(found) not in self.as_constants:
-            self.as_constants[id(found)] = _constant(self.b, found, "computed")
-        return self.as_constants[id(found)]
+        if not isinstance(result, torch.Tensor):
+            return result
+        if id(result) not in self.as_constants:
+            self.as_constants[id(result)] = _constant(self.b, result, "computed")
+        return self.as_constants[id(result)]
 
 
-def _parts(found: Any) -> Sequence[Any]:
-    return found if isinstance(found, tuple | list) else (found,)
+def _parts(result: Any) -> Sequence[Any]:
+    return result if isinstance(result, tuple | list) else (result,)
 
 
-def _walk(b: TraceBuilder, module: fx.GraphModule, known: dict[str, Any], inputs: Sequence[str], name: str) -> Graph:
-    walk = _Walk(b, known)
+def _walk(b: TraceBuilder, module: fx.GraphModule, results: dict[str, Any], inputs: Sequence[str], name: str) -> Graph:
+    walk = _Walk(b, results)
     for node in module.graph.nodes:
         if node.op == "get_attr":
-            known[node.name] = _attribute(module, str(node.target))
+            results[node.name] = _attribute(module, str(node.target))
         elif node.op == "call_function":
             with locating_bugs(partial(_bug_at, name, node)):
                 walk.visit(node)
@@ -388,11 +392,11 @@ def _walk(b: TraceBuilder, module: fx.GraphModule, known: dict[str, Any], inputs
         words = (f"{what} ({count})" if count > 1 else what for what, count in sorted(walk.refused.items()))
         raise GraphError(f"{name} has operators that networks do not take: {'; '.join(words)}")
     (end,) = module.graph.find_nodes(op="output")
-    ends = [known[x.name] if isinstance(x, fx.Node) else x for x in _parts(end.args[0])]
+    ends = [results[x.name] if isinstance(x, fx.Node) else x for x in _parts(end.args[0])]
     outputs = [walk.value(x) for x in ends]
     if not all(isinstance(value, Value) for value in outputs):
-        places = [n for n, value in enumerate(outputs) if not isinstance(value, Value)]
-        raise GraphError(f"{name}: outputs {places} are no tensors")
+        positions = [n for n, value in enumerate(outputs) if not isinstance(value, Value)]
+        raise GraphError(f"{name}: outputs {positions} are no tensors")
     graph = b.graph(inputs, [value.name for value in outputs], name)
     verify(graph)
     return graph
@@ -400,7 +404,7 @@ def _walk(b: TraceBuilder, module: fx.GraphModule, known: dict[str, Any], inputs
 
 def _attribute(module: torch.nn.Module, path: str) -> Any:
     """Return the attribute of an fx module that a get_attr node reads."""
-    found: Any = module
+    attribute: Any = module
     for part in path.split("."):
-        found = getattr(found, part)
-    return found
+        attribute = getattr(attribute, part)
+    return attribute

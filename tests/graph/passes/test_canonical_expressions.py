@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from autosched.graph.passes.canonical_expressions import ANY, Bindings, CallForm, Leaf, Sum, match
+from autosched.graph.passes.canonical_expressions import ANY, Bindings, CallExpression, Leaf, Sum, match
 
 X, Y = Leaf("x"), Leaf("y")
 TOLERANCE = 1e-6
 
 
-def exp(form):
-    return CallForm("exp", form)
+def exp(expression):
+    return CallExpression("exp", expression)
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_the_same(one, other):
         (X + 1, X),
         (X * 1.001, X),
         (exp(X), exp(Y)),
-        (exp(X), CallForm("tanh", X)),
+        (exp(X), CallExpression("tanh", X)),
         (X + Y, X),
-        (CallForm("clip", X, (0.0, 6.0)), CallForm("clip", X, (0.0, 1.0))),
+        (CallExpression("clip", X, (0.0, 6.0)), CallExpression("clip", X, (0.0, 1.0))),
     ],
 )
 def test_not_the_same(one, other):
@@ -58,17 +58,17 @@ def test_not_the_same(one, other):
 
 
 def test_what_a_pattern_leaves_open():
-    pattern = X * (CallForm("mean", X**2) + ANY) ** -0.5
-    found = match(pattern, X / (CallForm("mean", X * X, axes=(2,)) + 1e-5) ** 0.5, TOLERANCE)
-    assert found == Bindings(1e-5, (2,))
+    pattern = X * (CallExpression("mean", X**2) + ANY) ** -0.5
+    bindings = match(pattern, X / (CallExpression("mean", X * X, axes=(2,)) + 1e-5) ** 0.5, TOLERANCE)
+    assert bindings == Bindings(1e-5, (2,))
 
 
 def test_what_is_left_open_is_the_same_everywhere():
     pattern = exp(X + ANY) * (Y + ANY)
     assert match(pattern, exp(X + 2) * (Y + 2), TOLERANCE) == Bindings(2.0)
     assert match(pattern, exp(X + 2) * (Y + 3), TOLERANCE) is None
-    means = CallForm("mean", X) + exp(CallForm("mean", X))
-    assert match(means, CallForm("mean", X, axes=(1,)) + exp(CallForm("mean", X, axes=(2,))), TOLERANCE) is None
+    means = CallExpression("mean", X) + exp(CallExpression("mean", X))
+    assert match(means, CallExpression("mean", X, axes=(1,)) + exp(CallExpression("mean", X, axes=(2,))), TOLERANCE) is None
 
 
 def test_every_order_of_the_terms_is_tried():

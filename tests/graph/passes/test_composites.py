@@ -175,8 +175,8 @@ def test_instances_of_groups_are_a_group_norm():
     d = Draft()
     x = d.input(2, 4, 3, 3)
     groups = d.reshape(x, shape=(2, 2, 18))
-    made = d.instance_norm(groups, d.constant(np.ones(2)), d.constant(np.zeros(2)), epsilon=1e-5)
-    y = d.add(d.mul(d.reshape(made, shape=(2, 4, 3, 3)), d.random(4, 1, 1)), d.random(4, 1, 1))
+    result = d.instance_norm(groups, d.constant(np.ones(2)), d.constant(np.zeros(2)), epsilon=1e-5)
+    y = d.add(d.mul(d.reshape(result, shape=(2, 4, 3, 3)), d.random(4, 1, 1)), d.random(4, 1, 1))
     (node,) = checked(complete_norms, d.graph(y)).nodes
     assert (node.operator, node.attributes) == ("group_norm", {"groups": 2, "epsilon": 1e-5})
 
@@ -184,14 +184,14 @@ def test_instances_of_groups_are_a_group_norm():
 def test_instances_with_a_scale_of_their_own_stay():
     d = Draft()
     groups = d.reshape(d.input(2, 4, 9), shape=(2, 2, 18))
-    made = d.instance_norm(groups, d.random(2), d.constant(np.zeros(2)), epsilon=1e-5)
-    graph = d.graph(d.reshape(made, shape=(2, 4, 9)))
+    result = d.instance_norm(groups, d.random(2), d.constant(np.zeros(2)), epsilon=1e-5)
+    graph = d.graph(d.reshape(result, shape=(2, 4, 9)))
     assert complete_norms(graph) is graph
 
 
 def test_parts_that_are_no_groups_of_channels_stay():
     d = Draft()
     parts = d.reshape(d.input(1, 3, 4), shape=(1, 2, 6))
-    made = d.instance_norm(parts, d.constant(np.ones(2)), d.constant(np.zeros(2)), epsilon=1e-5)
-    graph = d.graph(d.reshape(made, shape=(1, 3, 4)))
+    result = d.instance_norm(parts, d.constant(np.ones(2)), d.constant(np.zeros(2)), epsilon=1e-5)
+    graph = d.graph(d.reshape(result, shape=(1, 3, 4)))
     assert complete_norms(graph) is graph

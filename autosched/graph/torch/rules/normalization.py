@@ -37,7 +37,7 @@ def batch_norm(b: TraceBuilder, x: Value, *arguments: Any) -> Value | tuple[Valu
     if training:
         raise GraphError(f"{b.origin} is in training mode: call eval() of the module")
     made = _normalized(b, x, (weight, bias), mean, var, epsilon)
-    return made if len(b.wanted) == 1 else (made, None, None)
+    return made if len(b.expected) == 1 else (made, None, None)
 
 
 @rule("aten._native_batch_norm_legit_no_training.default")
@@ -92,7 +92,7 @@ def _statistics(b: TraceBuilder, x: Value, axes: tuple[int, ...], epsilon: float
     away = b.emit("sub", wide, mean)
     var = b.emit("reduce_mean", b.emit("mul", away, away), axes=axes, keepdims=True)
     scale = b.emit("rsqrt", b.emit("add", var, b.operand(epsilon, var.dtype)))
-    return _as_wanted(b, mean, b.wanted[1]), _as_wanted(b, scale, b.wanted[2])
+    return _as_wanted(b, mean, b.expected[1]), _as_wanted(b, scale, b.expected[2])
 
 
 def _as_wanted(b: TraceBuilder, x: Value, wanted: Value | None) -> Value:
@@ -121,7 +121,7 @@ def fused_rms_norm(
     mean = b.emit("reduce_mean", b.emit("mul", wide, wide), axes=axes, keepdims=True)
     number = torch.finfo(getattr(torch, wide.dtype)).eps if eps is None else eps
     scale = b.emit("rsqrt", b.emit("add", mean, b.operand(number, mean.dtype)))
-    return made, _as_wanted(b, scale, b.wanted[1])
+    return made, _as_wanted(b, scale, b.expected[1])
 
 
 @rule("aten.group_norm.default")

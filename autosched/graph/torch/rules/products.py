@@ -77,4 +77,4 @@ def flash_attention(
     made = attention(b, query, key, value, mask, dropout_p, is_causal, scale=scale)
     scores, _ = attention_scores(b, query, with_heads(b, key, query.shape[1]), is_causal, mask, scale)
     sums = b.emit("reduce_log_sum_exp", b.cast(scores, "float32"), axes=(len(scores.shape) - 1,), keepdims=False)
-    return made, sums if b.wanted[1] is None else b.cast(sums, b.wanted[1].dtype)
+    return made, sums if b.expected[1] is None else b.cast(sums, b.expected[1].dtype)

@@ -142,7 +142,7 @@ def stack(b: TraceBuilder, tensors: Sequence[Value], dim: int = 0) -> Value:
 def split(b: TraceBuilder, x: Value, _: Any, dim: int = 0) -> tuple[Value, ...]:
     """The sizes are those of the results that torch found."""
     axis = axis_of(x, dim)
-    sizes = tuple(part.shape[axis] for part in b.wanted if part is not None)
+    sizes = tuple(part.shape[axis] for part in b.expected if part is not None)
     return (x,) if len(sizes) == 1 else b.emit_many("split", (x,), len(sizes), sizes=sizes, axis=axis)
 
 
