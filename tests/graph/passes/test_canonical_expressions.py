@@ -68,7 +68,10 @@ def test_what_is_left_open_is_the_same_everywhere():
     assert match(pattern, exp(X + 2) * (Y + 2), TOLERANCE) == Bindings(2.0)
     assert match(pattern, exp(X + 2) * (Y + 3), TOLERANCE) is None
     means = CallExpression("mean", X) + exp(CallExpression("mean", X))
-    assert match(means, CallExpression("mean", X, axes=(1,)) + exp(CallExpression("mean", X, axes=(2,))), TOLERANCE) is None
+    assert (
+        match(means, CallExpression("mean", X, axes=(1,)) + exp(CallExpression("mean", X, axes=(2,))), TOLERANCE)
+        is None
+    )
 
 
 def test_every_order_of_the_terms_is_tried():
