@@ -58,6 +58,14 @@ BANNED = (
     ("tenants?", "buffer, live range", ""),
     ("facts", "node properties, operand access", "autosched/graph/fusion/"),
     ("place of weights|without place", "weight residency", "autosched/planning/"),
+    ("wanted|told|said|asked", "expected, given or read values by name", "autosched/graph/"),
+    ("forms?", "variant, expression", "autosched/graph/"),
+    ("found|made|known|wanted|told|said|asked|given", "the thing by its name", "autosched/planning/"),
+    ("found|made|known|wanted|told|said|asked|given", "the thing by its name", "autosched/artifacts/"),
+    ("share common", "common subexpression elimination", ""),
+    ("know powers|known powers", "strength reduction", ""),
+    ("turn weights", "weight layout transform", ""),
+    ("compose parts|view parts", "slice canonicalisation, views of slices", ""),
 )
 # Classes of one name that are one idea for two kinds of machine, or a protocol and what fulfils it.
 DRIVERS = ("cuda_core", "pycuda", "opencl", "fake")

@@ -46,29 +46,29 @@ def fixed_array(
     of `shape` match any size. Raises GraphError.
     """
     try:
-        given = np.asarray(value)
+        array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged lists; tensors that NumPy cannot see
         raise GraphError(f"the value of the input {name} is no array of numbers: {error}") from error
-    wanted = f"{dtype.name}[{', '.join('?' if size is None else str(size) for size in shape)}]"
-    got = f"{given.dtype.name}[{', '.join(map(str, given.shape))}]"
+    expected = f"{dtype.name}[{', '.join('?' if size is None else str(size) for size in shape)}]"
+    got = f"{array.dtype.name}[{', '.join(map(str, array.shape))}]"
     is_python = not hasattr(value, "dtype")
-    if (given.dtype != dtype and not (is_python and _holds(dtype, given))) or not _fits(given.shape, shape):
-        what = f"{got} {value!r}" if given.size == 1 else got
-        raise GraphError(f"the input {name} is fixed to {' '.join(what.split())}, but must be {wanted}")
-    return np.array(given, dtype, order="C")
+    if (array.dtype != dtype and not (is_python and _holds(dtype, array))) or not _fits(array.shape, shape):
+        what = f"{got} {value!r}" if array.size == 1 else got
+        raise GraphError(f"the input {name} is fixed to {' '.join(what.split())}, but must be {expected}")
+    return np.array(array, dtype, order="C")
 
 
-def _holds(dtype: np.dtype[np.generic], given: Array) -> bool:
+def _holds(dtype: np.dtype[np.generic], array: Array) -> bool:
     """Whether Python numbers can be elements of a type: floats may be rounded, integers must be in range."""
     kinds = {"b": "b", "i": "iu", "u": "iu"}.get(dtype.kind, "fiu")  # small floats of ml_dtypes are of kind V
-    if given.dtype.kind not in kinds:
+    if array.dtype.kind not in kinds:
         return False
     if dtype.kind not in "iu":
         return True
     info = np.iinfo(dtype.name)
-    return given.size == 0 or (int(given.min()) >= info.min and int(given.max()) <= info.max)
+    return array.size == 0 or (int(array.min()) >= info.min and int(array.max()) <= info.max)
 
 
-def _fits(shape: tuple[int, ...], wanted: Sequence[int | str | None]) -> bool:
-    pairs = zip(shape, wanted, strict=False)
-    return len(shape) == len(wanted) and all(not isinstance(size, int) or n == size for n, size in pairs)
+def _fits(shape: tuple[int, ...], expected: Sequence[int | str | None]) -> bool:
+    pairs = zip(shape, expected, strict=False)
+    return len(shape) == len(expected) and all(not isinstance(size, int) or n == size for n, size in pairs)

@@ -69,4 +69,4 @@ def test_results_that_may_not_be_in_place(step, after, more):
 
 def test_one_result_in_place_of_one_input():
     found = analyse_liveness([KernelRun((), ("a",)), KernelRun(("a",), ("b", "c"), (("b", "a"), ("c", "a")))], SIZES)
-    assert (found.buffer_of["b"], found.homes["c"]) == ("a", "c")
+    assert (found.buffer_of["b"], found.buffer_of["c"]) == ("a", "c")

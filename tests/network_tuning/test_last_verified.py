@@ -26,7 +26,7 @@ def graph() -> Graph:
 
 def spoil(model: Any) -> Model:
     """The network with another weight in its product than the graph has."""
-    (offset,) = model.program.packed.values()
+    (offset,) = model.program.packed_offsets.values()
     floats = model.block[offset:].view("float32")
     floats[np.flatnonzero(floats)[0]] += 1.0
     return model

@@ -46,8 +46,8 @@ def test_right_networks_pass(name):
 def test_a_damaged_weight_is_found_in_its_kernel():
     model = compile_graph(networks.perceptron((3, 17, 17, 5)), threads=1)
     assert checked(model).passed
-    second = sorted(model.program.packed)[1]
-    floats = model.block[model.program.packed[second] :].view("float32")
+    second = sorted(model.program.packed_offsets)[1]
+    floats = model.block[model.program.packed_offsets[second] :].view("float32")
     floats[np.flatnonzero(floats)[0]] += 1.0
     found = checked(model)
     assert not found.passed

@@ -24,10 +24,10 @@ _Ranges = tuple[range, ...]  # for each axis, the indices that a slice selects
 
 def canonicalise_slices(graph: Graph) -> Graph:
     """Replace chains of slices, splits and flips by one or two slices of the value, the contiguous one first."""
-    return rewrite(graph, _composed)
+    return rewrite(graph, _canonicalise)
 
 
-def _composed(graph: Graph, node: Node) -> Change | None:
+def _canonicalise(graph: Graph, node: Node) -> Change | None:
     if node.operator not in ("slice", "split") or graph.is_constant(node.inputs[0]):
         return None
     chain = [node]
@@ -41,10 +41,10 @@ def _composed(graph: Graph, node: Node) -> Change | None:
         outputs = (*(after.used[0] for after in chain[1:]), name)
         taken = [_ranges(graph, step, made) for step, made in zip(chain, outputs, strict=True)]
         shape = graph.values[source].shape
-        wanted = _together_first(shape, _of_each_other(shape, taken))
-        if node.operator == "slice" and taken == wanted:
+        selected = _contiguous_first(shape, _compose_all(shape, taken))
+        if node.operator == "slice" and taken == selected:
             return None
-        nodes += _slices(graph, node, source, name, wanted)
+        nodes += _slices(graph, node, source, name, selected)
     return Change(tuple(nodes))
 
 
@@ -64,19 +64,19 @@ def _ranges(graph: Graph, node: Node, made: str) -> _Ranges:
     return tuple(r[ends[n] : ends[n + 1]] if d == axis else r for d, r in enumerate(whole))
 
 
-def _of_each_other(shape: Shape, taken: Sequence[_Ranges]) -> _Ranges:
-    found = tuple(map(range, shape))
+def _compose_all(shape: Shape, taken: Sequence[_Ranges]) -> _Ranges:
+    composed = tuple(map(range, shape))
     for ranges in taken:
-        found = tuple(map(_of_range, found, ranges))
-    return tuple(range(r[0], r[0] + 1) if len(r) == 1 else r for r in found)
+        composed = tuple(map(_compose, composed, ranges))
+    return tuple(range(r[0], r[0] + 1) if len(r) == 1 else r for r in composed)
 
 
-def _of_range(outer: range, inner: range) -> range:
+def _compose(outer: range, inner: range) -> range:
     start, step = outer.start + outer.step * inner.start, outer.step * inner.step
     return range(start, start + step * len(inner), step)
 
 
-def _together_first(shape: Shape, taken: _Ranges) -> list[_Ranges]:
+def _contiguous_first(shape: Shape, taken: _Ranges) -> list[_Ranges]:
     """Return one or two slices that select `taken` together; the first of two is contiguous."""
     count = 0
     while count < len(shape) and taken[count].step == 1:
@@ -90,13 +90,15 @@ def _together_first(shape: Shape, taken: _Ranges) -> list[_Ranges]:
     return [first, then]
 
 
-def _slices(graph: Graph, node: Node, source: str, name: str, wanted: Sequence[_Ranges]) -> list[Node]:
-    if len(wanted) == 1:
-        return [_slice(graph, node, source, name, wanted[0])]
+def _slices(graph: Graph, node: Node, source: str, name: str, selected: Sequence[_Ranges]) -> list[Node]:
+    if len(selected) == 1:
+        return [_slice(graph, node, source, name, selected[0])]
     between = new_name(graph, replace(node, outputs=(name,)), "rows")
-    rows = tuple(map(len, wanted[0]))
-    last = replace(node, operator="slice", inputs=(between,), outputs=(name,), attributes=_attributes(rows, wanted[1]))
-    return [_slice(graph, node, source, between, wanted[0]), last]
+    rows = tuple(map(len, selected[0]))
+    last = replace(
+        node, operator="slice", inputs=(between,), outputs=(name,), attributes=_attributes(rows, selected[1])
+    )
+    return [_slice(graph, node, source, between, selected[0]), last]
 
 
 def _slice(graph: Graph, node: Node, source: str, made: str, taken: _Ranges) -> Node:
@@ -107,10 +109,10 @@ def _slice(graph: Graph, node: Node, source: str, made: str, taken: _Ranges) -> 
 def _attributes(shape: Shape, taken: _Ranges) -> dict[str, Attribute]:
     """Return the attributes of a slice; a stop before the first element becomes one below -size, not -1."""
     axes = [d for d, size in enumerate(shape) if taken[d] != range(size)] or [0]
-    found: dict[str, Attribute] = {
+    attributes: dict[str, Attribute] = {
         "starts": tuple(taken[d].start for d in axes),
         "stops": tuple(taken[d].stop if taken[d].stop >= 0 else -shape[d] - 1 for d in axes),
         "axes": tuple(axes),
     }
     steps = tuple(taken[d].step for d in axes)
-    return found if set(steps) == {1} else {**found, "steps": steps}
+    return attributes if set(steps) == {1} else {**attributes, "steps": steps}

@@ -80,9 +80,9 @@ def _on_bytes(graph: Graph, node: Node, found: list[Node]) -> Change:
     else:
         made = replace(node, inputs=(*bytes_, *node.inputs[len(found) :]), outputs=names)
     parameters = (scale,) if zero is None else (scale, zero)
-    told: dict[str, Attribute] = {"axis": _axis_after(graph, node, found[0])}
+    attributes: dict[str, Attribute] = {"axis": _axis_after(graph, node, found[0])}
     dequantized = (
-        Node("dequantize", (name, *parameters), (floats,), told, found[0].origin)
+        Node("dequantize", (name, *parameters), (floats,), attributes, found[0].origin)
         for name, floats in zip(names, node.outputs, strict=True)
     )
     return Change((made, *dequantized), constants)

@@ -128,16 +128,16 @@ def _packed(graph: Graph, node: Node, found: _Codes, turned: bool, bias: str | N
     zeros = zeros - least
     words = _words((codes - least).astype(np.uint8), bits)
     constants = {new_name(graph, node, "words"): words, new_name(graph, node, "scales"): scales.astype(_FLOAT)}
-    told: dict[str, Any] = {"bits": bits}
+    attributes: dict[str, Any] = {"bits": bits}
     if np.all(zeros == zeros[0, 0]):
-        told["zero"] = float(zeros[0, 0])
+        attributes["zero"] = float(zeros[0, 0])
         inputs = (node.inputs[0], *constants, None, bias)
     else:
         constants[new_name(graph, node, "zeros")] = zeros.astype(_FLOAT)
         inputs = (node.inputs[0], *constants, bias)
     while inputs[-1] is None:
         inputs = inputs[:-1]
-    return Change((Node("linear_few_bits", inputs, node.outputs, told, node.origin),), constants)
+    return Change((Node("linear_few_bits", inputs, node.outputs, attributes, node.origin),), constants)
 
 
 def _grouped(found: _Codes, turned: bool) -> tuple[Array, Array, Array] | None:

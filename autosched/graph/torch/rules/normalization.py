@@ -92,11 +92,11 @@ def _statistics(b: TraceBuilder, x: Value, axes: tuple[int, ...], epsilon: float
     away = b.emit("sub", wide, mean)
     var = b.emit("reduce_mean", b.emit("mul", away, away), axes=axes, keepdims=True)
     scale = b.emit("rsqrt", b.emit("add", var, b.operand(epsilon, var.dtype)))
-    return _as_wanted(b, mean, b.expected[1]), _as_wanted(b, scale, b.expected[2])
+    return _as_expected(b, mean, b.expected[1]), _as_expected(b, scale, b.expected[2])
 
 
-def _as_wanted(b: TraceBuilder, x: Value, wanted: Value | None) -> Value:
-    return x if wanted is None else b.cast(b.reshape(x, wanted.shape), wanted.dtype)
+def _as_expected(b: TraceBuilder, x: Value, expected: Value | None) -> Value:
+    return x if expected is None else b.cast(b.reshape(x, expected.shape), expected.dtype)
 
 
 @rule("aten.rms_norm.default")
@@ -121,7 +121,7 @@ def fused_rms_norm(
     mean = b.emit("reduce_mean", b.emit("mul", wide, wide), axes=axes, keepdims=True)
     number = torch.finfo(getattr(torch, wide.dtype)).eps if eps is None else eps
     scale = b.emit("rsqrt", b.emit("add", mean, b.operand(number, mean.dtype)))
-    return made, _as_wanted(b, scale, b.expected[1])
+    return made, _as_expected(b, scale, b.expected[1])
 
 
 @rule("aten.group_norm.default")
