@@ -1,8 +1,8 @@
-"""A kernel in pieces, each with code of its own: what runs, and what prepares weights before.
+"""Code splitting: a kernel as pieces with code of their own, one that runs and others that prepare weights.
 
-Kernels of one schedule for other sizes often differ in their outermost extent alone: that of images say. It says how
-many tasks there are, and the code of a task does not know it. So a piece has any small extent in its place, and is the
-same for all of them.
+Kernels of one schedule for other sizes often differ only in their outermost extent, such as the batch. This is the
+number of tasks, which the code of a task does not depend on. So a piece is compiled for an arbitrary small extent, and
+kernels of all batch sizes share it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from autosched.ir.visit import exprs_of, free_vars, loads
 from autosched.lower.limits import check_nest
 from autosched.lower.passes.instantiate import instantiate
 
-ANY_EXTENT = 3  # more than one; and odd, so that it makes no size one of whole vectors
-MOST_BYTES = 1 << 31  # of a buffer, as places in it may be numbers of 32 bits
+ANY_EXTENT = 3  # more than one, and odd, so that no row is a whole number of vectors
+MOST_BYTES = 1 << 31  # of a buffer, as offsets in it may be numbers of 32 bits
 
 
 @dataclass(frozen=True)
 class Piece:
-    """`func`: its body with the buffers that it uses, before any pass; `ahead`: it prepares weights. `extent`: that of
-    the outermost loop, for which the body has ANY_EXTENT; None where the body has all extents. `exact`: the same with
-    all extents."""
+    """A part of a kernel that is compiled by itself.
+
+    `func`: its body with the buffers that it uses, before any pass. `ahead`: whether it prepares weights. `extent`: the
+    extent of the outermost loop, for which the body has ANY_EXTENT; None where the body has its own extents. `exact`:
+    the same piece with its own extents.
+    """
 
     func: Func
     ahead: bool
@@ -39,22 +42,22 @@ class Piece:
 
     @cached_property
     def digest(self) -> str:
-        """Equal for pieces of the same code."""
+        """A hash that is equal for pieces of the same code."""
         return _Digests().of((self.func, self.ahead, self.extent is None))
 
 
 def pieces_of(func: Func, values: Mapping[str, int]) -> tuple[Func, tuple[Piece, ...]]:
-    """The concrete nest of a lowered schedule with values for its parameters, and its pieces: what runs comes first.
+    """Return the concrete nest of a lowered schedule with values for its parameters, and its pieces, the running first.
 
-    Raises ScheduleError where it is more than a kernel may be.
+    Raises ScheduleError where the nest exceeds the limits of a kernel.
     """
     concrete, simplify = instantiate(func, values)
     check_nest(concrete.name, concrete.params, concrete.body)
-    found = [_piece(concrete, concrete.body, False, simplify)]
+    pieces = [_piece(concrete, concrete.body, False, simplify)]
     if concrete.prepare is not None:
         check_nest(concrete.name, concrete.params, concrete.prepare)
-        found.append(_piece(concrete, concrete.prepare, True, simplify))
-    return concrete, tuple(found)
+        pieces.append(_piece(concrete, concrete.prepare, True, simplify))
+    return concrete, tuple(pieces)
 
 
 def _piece(func: Func, body: Stmt, ahead: bool, simplify: Simplifier) -> Piece:
@@ -67,7 +70,7 @@ def _piece(func: Func, body: Stmt, ahead: bool, simplify: Simplifier) -> Piece:
 
 
 def _named(stmt: Stmt) -> Iterator[str]:
-    """Buffers that a statement reads or writes."""
+    """Yield the buffers that a statement reads or writes."""
     if isinstance(stmt, Store):
         yield from stmt.buffers
     elif isinstance(stmt, Prefetch):
@@ -77,7 +80,7 @@ def _named(stmt: Stmt) -> Iterator[str]:
 
 
 def _with_any_extent(exact: Piece, simplify: Simplifier) -> Piece | None:
-    """The piece of a single nest whose tasks do not know how many there are; None for others."""
+    """Return the piece of a single nest whose tasks do not depend on their number; None for other nests."""
     func = exact.func
     shared, nests = shared_and_nests(func.body)
     loop = nests[0]
@@ -100,7 +103,7 @@ def _with_any_extent(exact: Piece, simplify: Simplifier) -> Piece | None:
 
 @dataclass(frozen=True)
 class _Outermost:
-    """A loop whose iteration may be nothing but the place of a block of rows in the buffers of `params`."""
+    """A loop whose iteration may only select a block of rows in the buffers of `params`."""
 
     var: Var
     extent: int
@@ -108,26 +111,26 @@ class _Outermost:
     simplify: Simplifier
 
     def steps(self, body: Stmt) -> dict[str, int] | None:
-        """How many rows of each buffer an iteration has to itself; None where it is more than such a place."""
-        found: dict[str, int] = {}
-        elsewhere = set[str]()  # buffers that are also used without a regard to the iteration
+        """Return the rows of each buffer that only one iteration accesses; None if an iteration has any other use."""
+        rows: dict[str, int] = {}
+        elsewhere = set[str]()  # buffers with accesses that do not depend on the iteration
         for name, indices in _accesses(body):
             if not any(self._is_in(index) for index in indices):
                 elsewhere.add(name)
                 continue
             step = self._step(name, indices, True)
-            if step is None or found.setdefault(name, step) != step:
+            if step is None or rows.setdefault(name, step) != step:
                 return None
-        if not found or not elsewhere.isdisjoint(found) or any(self._is_in(e) for e in _others(body)):
+        if not rows or not elsewhere.isdisjoint(rows) or any(self._is_in(e) for e in _others(body)):
             return None
         hints = [s for s in walk(body) if isinstance(s, Prefetch) and any(map(self._is_in, s.indices))]
-        return found if all(self._step(s.buffer, s.indices, False) == found.get(s.buffer) for s in hints) else None
+        return rows if all(self._step(s.buffer, s.indices, False) == rows.get(s.buffer) for s in hints) else None
 
     def _is_in(self, expr: Expr) -> bool:
         return self.var in free_vars(expr)
 
     def _step(self, name: str, indices: tuple[Expr, ...], inside: bool) -> int | None:
-        """The rows of an iteration; `inside`: of none but its own is one used, as a hint may be about the next ones."""
+        """Return the rows of an iteration; with `inside` it must access no others. Prefetches may be of later rows."""
         buffer, first = self.params.get(name), indices[0]
         if buffer is None or buffer.scope is not Scope.PARAM or buffer.layout is not None:
             return None
@@ -146,7 +149,7 @@ class _Outermost:
 
 
 def _accesses(body: Stmt) -> Iterator[tuple[str, tuple[Expr, ...]]]:
-    """What is read and written."""
+    """Yield the buffers and indices of all reads and writes."""
     for stmt in walk(body):
         if isinstance(stmt, Store):
             yield from ((name, stmt.indices) for name in stmt.buffers)
@@ -155,7 +158,7 @@ def _accesses(body: Stmt) -> Iterator[tuple[str, tuple[Expr, ...]]]:
 
 
 def _others(body: Stmt) -> Iterator[Expr]:
-    """Loop variables and what else is computed, but for places in buffers."""
+    """Yield loop variables and all computed values but indices of buffers."""
     for stmt in walk(body):
         if isinstance(stmt, For):
             yield stmt.bound
@@ -165,7 +168,7 @@ def _others(body: Stmt) -> Iterator[Expr]:
 
 
 def _outside_of_loads(root: Expr) -> Iterator[Expr]:
-    """The variables of a value that stand in no index."""
+    """Yield the variables of a value outside of indices."""
     seen, stack = {root}, [root]
     while stack:
         expr = stack.pop()
@@ -177,7 +180,7 @@ def _outside_of_loads(root: Expr) -> Iterator[Expr]:
 
 
 class _Digests:
-    """Of frozen dataclasses and what they are made of, by value; that of a shared expression is taken once."""
+    """Hashes of frozen dataclasses and their fields by value; each shared expression is hashed once."""
 
     def __init__(self) -> None:
         self._known: dict[Expr, str] = {}
@@ -191,13 +194,13 @@ class _Digests:
 
     def _taken(self, value: Any) -> str:
         if is_dataclass(value):
-            parts = [type(value).__name__, *(self.of(getattr(value, each.name)) for each in fields(value))]
+            texts = [type(value).__name__, *(self.of(getattr(value, each.name)) for each in fields(value))]
         elif isinstance(value, tuple):
-            parts = ["tuple", *map(self.of, value)]
+            texts = ["tuple", *map(self.of, value)]
         elif isinstance(value, Enum):
-            parts = [type(value).__name__, value.name]
+            texts = [type(value).__name__, value.name]
         elif value is None or isinstance(value, bool | int | float | str):
             return f"{type(value).__name__} {value!r}"
         else:
             raise TypeError(f"{type(value).__name__} is no part of a piece")
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        return hashlib.sha256("\0".join(texts).encode()).hexdigest()

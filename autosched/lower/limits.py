@@ -1,11 +1,11 @@
-"""What a concrete nest may amount to at most: memory, launches and written-out code.
+"""Limits of a concrete nest: memory, launches and unrolled code.
 
-A schedule of a stranger's record is correct in any size, but a large frame of a function steps over the page that
-guards a stack, and LLVM's time grows with the text: 240 KB took it 4 to 9 s on a busy machine.
-Nests are looked at before any pass copies their code, and once more after all of them.
+A schedule of another user's record is correct in any size, but a large stack frame skips the guard page, and LLVM's
+time grows with the text: 240 KB took 4 to 9 s on a busy machine. Nests are checked before any pass copies their code,
+and once more after all passes.
 
-The search stays below by its own rules, which share the numbers for memory: its candidates for products of matrices,
-convolutions, rows and pools wrote out up to 385 statements and had up to 18 KB on the stack.
+The search stays below these limits by its own rules, which share the numbers for memory: its candidates for matrix
+products, convolutions, rows and pools unrolled up to 385 statements and had up to 18 KB on the stack.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ ON_STACK_BYTES = 16 << 10  # private buffers up to this size are on the stack, o
 MAX_STACK_BYTES = 1 << 20  # of one nest: a thread has 8 MB, on some systems less, and the caller needs some of it
 MAX_LOCAL_BYTES = 8 << 20  # private buffers of one thread
 MAX_WORKSPACE_BYTES = 1 << 30  # shared buffers and the private ones of all threads,
-WORKSPACE_SHARE = 2  # or so many times what inputs and outputs take, if that is more
-MAX_STATEMENTS = 1 << 13  # that unrolled loops write out, vectors counted in 16 elements
+WORKSPACE_SHARE = 2  # or this multiple of the bytes of inputs and outputs, if that is more
+MAX_STATEMENTS = 1 << 13  # in unrolled loops, vectors counted in 16 elements
 MAX_NODES = 1 << 19  # of expressions in these; 50,000 make a text of 1.6 MB, for which LLVM takes up to 13 s
-MAX_CHUNKS = 16  # vectors written out one after another; longer vectorised loops are loops at run time
+MAX_CHUNKS = 16  # unrolled vectors of a vectorised loop; longer ones are loops at run time
 MAX_THREADS = 4096  # of a block, on any device
 MAX_BLOCKS = (1 << 31) - 1  # along one axis of a grid
 
 
 def check_nest(name: str, params: Sequence[Buffer], body: Stmt) -> None:
-    """Raises ScheduleError where the body of the function `name` is more than a kernel may be."""
+    """Raise ScheduleError where the body of the function `name` exceeds a limit."""
     shared, nests = shared_and_nests(body)
     check_workspace(name, params, sum(map(_bytes, shared)))
     for nest in nests:
@@ -62,7 +62,7 @@ def check_nest(name: str, params: Sequence[Buffer], body: Stmt) -> None:
 
 
 def check_workspace(name: str, params: Sequence[Buffer], n_bytes: int) -> None:
-    """Raises ScheduleError for more workspace than a kernel of these parameters may have."""
+    """Raise ScheduleError for more workspace than a kernel of these parameters may have."""
     most = max(MAX_WORKSPACE_BYTES, WORKSPACE_SHARE * sum(map(_bytes, params)))
     if n_bytes > most:
         raise ScheduleError(
@@ -71,19 +71,19 @@ def check_workspace(name: str, params: Sequence[Buffer], n_bytes: int) -> None:
 
 
 def written_out(stmt: Stmt, size: Callable[[Store], int]) -> float:
-    """The sizes of all stores in the code when loops that say so are written out; a product of matrices is one."""
+    """Return the sum of the sizes of all stores after unrolling; a matrix product counts as one store."""
     if isinstance(stmt, Store):
         return size(stmt) / (MATRICES[stmt.matrix].updates if stmt.matrix else 1)
     return copies(stmt) * sum(written_out(inner, size) for inner in stmt.body_stmts)
 
 
 def nodes(store: Store) -> int:
-    """Of the expressions of a statement, which its text is about as long as."""
+    """Return the number of expression nodes of a statement, to which its text is about proportional."""
     return len({node for expr in exprs_of(store) for node in subexpressions(expr)})
 
 
 def copies(stmt: Stmt) -> int:
-    """How often the body of a statement is written out."""
+    """Return the number of copies of a statement's body after unrolling."""
     if not isinstance(stmt, For) or not isinstance(stmt.bound, Const):
         return 1
     if stmt.kind is ForKind.UNROLL:
@@ -92,13 +92,13 @@ def copies(stmt: Stmt) -> int:
 
 
 def stack_bytes(stmt: Stmt) -> int:
-    """Bytes of the frame that private buffers take: each copy of a statement has its own."""
+    """Return the bytes of private buffers in the stack frame: each copy of a statement has its own."""
     own = _bytes(stmt.buffer) if isinstance(stmt, Allocate) and is_on_stack(stmt.buffer) else 0
     return own + copies(stmt) * sum(map(stack_bytes, stmt.body_stmts))
 
 
 def is_on_stack(buffer: Buffer) -> bool:
-    """Whether a buffer that a nest allocates on a processor is part of its function's frame."""
+    """Whether a buffer that a nest allocates on a processor is in the stack frame of its function."""
     return buffer.scope is Scope.REGISTER or _bytes(buffer) <= ON_STACK_BYTES
 
 
@@ -122,7 +122,7 @@ def _number(bound: Expr) -> int:
     return int(bound.value)
 
 
-def _check(what: str, found: float, most: int, nest: Stmt, advice: str) -> None:
-    if found > most:
+def _check(what: str, amount: float, most: int, nest: Stmt, advice: str) -> None:
+    if amount > most:
         stage = next((s.stage for s in reversed(list(walk(nest))) if isinstance(s, Store)), "a stage")
-        raise ScheduleError(f"the nest of {stage} has {found:.0f} {what}, more than the {most} allowed: {advice}")
+        raise ScheduleError(f"the nest of {stage} has {amount:.0f} {what}, more than the {most} allowed: {advice}")

@@ -1,1 +1,1 @@
-"""The passes over a concrete nest; `lower/pipeline.py` says in which order they run."""
+"""Passes over a concrete nest; `lower/pipeline.py` has their order."""

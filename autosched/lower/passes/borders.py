@@ -1,15 +1,16 @@
-"""What padding adds to a reduction is left out, as soon as the loops outside decide it.
+"""Padding removal: reductions skip the padding of windows as soon as the outer loops determine it.
 
     for kh, kw, ci:  for oh:  acc[oh, co] += select(0 <= h + oh + kh - 1 < H and 0 <= w + kw - 1 < W, X[..], 0) * Y[..]
 
-    for kh:                                                       the rows oh that are in the image, one of a few cases
+    for kh:                                                       the rows oh inside of the image, one of a few cases
         for kw:  if 0 <= w + kw - 1 < W:
             for ci:  for these oh:  acc[oh, co] += X[..] * Y[..]
 
-A comparison that no loop inside moves is one test. One that an unrolled loop of the register tile moves leaves an
-interval of that loop; every interval that occurs is written out, so that accumulators stay in registers. One that
-several unrolled loops move is decided by the place of the tile (`edges.py`). What is left out is the reducer's
-identity: zeros in a sum, whatever they would be multiplied by (infinite weights too).
+A comparison without variables of inner loops becomes one test. A comparison with the variable of an unrolled loop of the
+register tile restricts this loop to an interval; the code has a copy for every interval that occurs, so that
+accumulators stay in registers. A comparison with several unrolled variables is decided by the position of the tile
+(`edge_tiles.py`). Skipped terms are the reducer's identity: zeros in a sum, even where they would be multiplied by
+infinity.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from autosched.lower.passes.edge_tiles import find_edge
 from autosched.lower.passes.instantiate import simplify_stmt
 
 MAX_COPIES = 16  # of the body of a reduction, for the intervals of its unrolled loops
-MAX_POINTS = 256  # of the loops outside that are looked at to find these intervals
+MAX_POINTS = 256  # of the outer loops that are enumerated to find these intervals
 _AS_GE = {"ge": (1, 0), "gt": (1, -1), "le": (-1, 0), "lt": (-1, -1)}  # a op b is sign * (a - b) + constant >= 0
 TRUE = Const(True, "bool")
 
 
 @dataclass(frozen=True)
 class BorderCase:
-    """From `low` on and below `high`, under a condition over the loops outside."""
+    """The iterations low <= i < high, under a condition over the outer loops."""
 
     condition: Expr
     low: int
@@ -47,14 +48,14 @@ class BorderCase:
 
 @dataclass(frozen=True)
 class Cut:
-    """The points of an unrolled loop of `extent` iterations that are left: from `lo` on and below `hi`."""
+    """The remaining iterations lo <= i < hi of an unrolled loop of `extent` iterations."""
 
     extent: int
     lo: Expr
     hi: Expr
 
     def cases(self, simplify: Simplifier) -> list[BorderCase]:
-        """All that occur, longest first, so that the first whose condition holds is meant; the last one's does."""
+        """Return all intervals that occur, longest first; the first whose condition holds applies."""
         pairs = sorted(self._pairs(simplify), key=lambda p: (p[0] - p[1], p))
         return [BorderCase(TRUE if p is pairs[-1] else self._contains(*p), *p) for p in pairs]
 
@@ -83,7 +84,7 @@ def _interval(low: int, high: int) -> tuple[int, int]:
 
 
 def settle_borders(stmt: Stmt, simplify: Simplifier, copies: int = MAX_COPIES) -> Stmt:
-    """`stmt`, a register tile, with its reductions as described, in at most so many copies each."""
+    """Return the register tile `stmt` with reductions that skip padding, each with at most `copies` copies."""
     match stmt:
         case For(kind=ForKind.SERIAL, reduce=True):
             return _settled(stmt, simplify, copies) or Seq(())
@@ -98,7 +99,7 @@ def settle_borders(stmt: Stmt, simplify: Simplifier, copies: int = MAX_COPIES) -
 
 
 def _inside(stmt: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
-    """`stmt`, for whose tests everything is decided outside; None if nothing is left."""
+    """Return `stmt`, all of whose tests are decided outside; None if nothing remains."""
     if not (isinstance(stmt, For) and stmt.kind is ForKind.SERIAL and stmt.reduce):
         return settle_borders(stmt, simplify, copies)
     body = _settled(stmt.body, simplify, copies)
@@ -106,36 +107,36 @@ def _inside(stmt: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
 
 
 def _settled(body: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
-    """A reduction loop, or the body of one, under the tests that are decided here; None if nothing is left."""
-    found = [c for c in comparisons(s for s in walk(body) if isinstance(s, Store)) if _is_left_out(body, c)]
-    edge = find_edge(found, body, simplify, MAX_POINTS)
+    """Return a reduction loop, or the body of one, under the tests that are decided here; None if nothing remains."""
+    tests = [c for c in comparisons(s for s in walk(body) if isinstance(s, Store)) if _is_left_out(body, c)]
+    edge = find_edge(tests, body, simplify, MAX_POINTS)
     if edge is not None and (count := len(edge.tests)) < copies:
         copies //= count + 1
         settled = _settled(edge.inside(body), simplify, copies)
         for value, tests in edge.tests:
-            part = edge.at(body, tests)
-            there = None if part is None else _settled(part, simplify, copies)
-            settled = If(edge.condition(value), there or Seq(()), settled)
+            edge_body = edge.at(body, tests)
+            edge_case = None if edge_body is None else _settled(edge_body, simplify, copies)
+            settled = If(edge.condition(value), edge_case or Seq(()), settled)
         return settled
     inner = {s.var for s in walk(body) if isinstance(s, For)}
-    known: set[Expr] = set()
+    decided: set[Expr] = set()
     condition: Expr = TRUE
-    for comparison in found:
+    for comparison in tests:
         if not free_vars(comparison) & inner:
-            known.add(comparison)
+            decided.add(comparison)
             condition = condition & comparison
     chosen: list[tuple[Var, list[BorderCase]]] = []
     for var in sorted(inner, key=str):
-        moved = [c for c in found if free_vars(c) & inner == {var}]
+        moved = [c for c in tests if free_vars(c) & inner == {var}]
         cut = _cut(moved, var, body, simplify) if moved else None
         cases = [] if cut is None else cut.cases(simplify)
         if cases and (count := sum(c.low < c.high for c in cases)) <= copies:
             copies //= max(1, count)
-            known.update(moved)
+            decided.update(moved)
             chosen.append((var, cases))
-    if not known:
+    if not decided:
         return _inside(body, simplify, copies)
-    inside = _in_cases(map_exprs(body, lambda e: given(e, known)), chosen, simplify, copies)
+    inside = _in_cases(map_exprs(body, lambda e: given(e, decided)), chosen, simplify, copies)
     return inside if condition is TRUE or inside is None else If(condition, inside)
 
 
@@ -148,8 +149,8 @@ def _in_cases(
     (var, cases), *others = cuts
     result: Stmt | None = None
     for case in reversed(cases):
-        part = _shortened(body, var, case.low, case.high)
-        inside = _in_cases(part, others, simplify, copies) if case.low < case.high else None
+        case_body = _shortened(body, var, case.low, case.high)
+        inside = _in_cases(case_body, others, simplify, copies) if case.low < case.high else None
         if case.condition is TRUE:
             result = inside
         elif inside is not None or result is not None:
@@ -158,7 +159,7 @@ def _in_cases(
 
 
 def _shortened(stmt: Stmt, var: Var, low: int, high: int) -> Stmt:
-    """`stmt` with the loop over `var` running from `low` to `high` only."""
+    """Return `stmt` with the loop over `var` restricted to low <= var < high."""
     match stmt:
         case For() if stmt.var is var:
             number = Const(high - low, INDEX)
@@ -175,7 +176,7 @@ def _shortened(stmt: Stmt, var: Var, low: int, high: int) -> Stmt:
 
 
 def _cut(comparisons: Sequence[Binary], var: Var, body: Stmt, simplify: Simplifier) -> Cut | None:
-    """Where the comparisons hold along the unrolled loop over `var`; None if that is no interval in closed form."""
+    """Return the interval of the unrolled loop over `var` in which the comparisons hold; None if not in closed form."""
     extents = {
         s.extent if s.kind is ForKind.UNROLL else None for s in walk(body) if isinstance(s, For) and s.var is var
     }
@@ -199,7 +200,7 @@ def _cut(comparisons: Sequence[Binary], var: Var, body: Stmt, simplify: Simplifi
 
 
 def _is_left_out(body: Stmt, comparison: Expr) -> bool:
-    """Whether the body does nothing where the comparison does not hold; hints are nothing."""
+    """Whether the body has no effect where the comparison is false; prefetches do not count."""
     return all(
         isinstance(s, (For, Seq, If, Prefetch)) or (isinstance(s, Store) and adds_nothing(s, comparison))
         for s in walk(body)

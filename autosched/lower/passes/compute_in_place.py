@@ -1,14 +1,14 @@
-"""A row on its way to an output is kept in the output.
+"""In-place computation: an intermediate row is kept in the output that it is copied to.
 
     alloc row                                   for j: out[i, j] = f(..)
     for j: row[j] = f(..)                 ->    .. uses of out[i, j] ..
     .. uses of row ..                           for j: out[i, j] = g(out[i, j])
     for j: out[i, j] = g(row[j])
 
-The output's lines come into the cache while the first pass computes, and the second one finds them there. A buffer goes
-if the last statement that it is there for writes every point of it once to the same point of an output, shifted, and
-nothing else touches that output meanwhile. Sums that are collected in a buffer stay: they are written many times.
-Outputs that go around the caches are written once.
+The output's lines are fetched while the first loop computes, and the second one hits the cache. A buffer is removed if
+the last statement of its scope writes every point of it once to the same point of an output, possibly shifted, and no
+other statement accesses that output in between. Buffers of sums stay: they are written many times. Outputs with
+non-temporal stores are written once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SERIAL = (ForKind.SERIAL, ForKind.UNROLL, ForKind.VECTORIZE)
 
 
 def compute_in_place(stmt: Stmt, outputs: Mapping[str, Buffer], simplify: Simplifier) -> Stmt:
-    """`stmt`, concrete and in canonical form, without the buffers that one of `outputs` can stand for."""
+    """Return `stmt`, concrete and in canonical form, without the buffers that one of `outputs` can replace."""
     match stmt:
         case Allocate(buffer=buffer, body=body):
             body = compute_in_place(body, outputs, simplify)
@@ -41,7 +41,7 @@ def compute_in_place(stmt: Stmt, outputs: Mapping[str, Buffer], simplify: Simpli
 
 
 def _moved(buffer: Buffer, body: Stmt, outputs: Mapping[str, Buffer], simplify: Simplifier) -> Stmt | None:
-    """`body` with the buffer's elements in an output; None if they have to stay."""
+    """Return `body` with the buffer's elements in an output; None if that is impossible."""
     if buffer.scope is not Scope.LOCAL or buffer.layout is not None or buffer.has_versions:
         return None
     last = body
@@ -54,10 +54,10 @@ def _moved(buffer: Buffer, body: Stmt, outputs: Mapping[str, Buffer], simplify: 
     read = {x.indices for v in store.values for x in loads(v) if x.buffer == buffer.name}
     if output is None or output.dtype != buffer.dtype or output.layout is not None or len(read) != 1:
         return None
-    (place,) = read
-    if len(place) != len(store.indices) or not _covers(loops, place, buffer, simplify):
+    (indices,) = read
+    if len(indices) != len(store.indices) or not _covers(loops, indices, buffer, simplify):
         return None
-    shift = tuple(simplify(o - p) for o, p in zip(store.indices, place, strict=True))
+    shift = tuple(simplify(o - p) for o, p in zip(store.indices, indices, strict=True))
     inside = {s.var for s in walk(body) if isinstance(s, For)}
     if any(free_vars(s) & inside or loads(s) for s in shift) or not _may_move(buffer, output, body, store):
         return None
@@ -65,7 +65,7 @@ def _moved(buffer: Buffer, body: Stmt, outputs: Mapping[str, Buffer], simplify: 
 
 
 def _loops_to_store(stmt: Stmt) -> tuple[list[For], Store | None]:
-    """Loops directly inside one another, and the one store in them."""
+    """Return perfectly nested loops, and the only store in them."""
     loops: list[For] = []
     while isinstance(stmt, For) and stmt.kind in _SERIAL and not stmt.reduce and stmt.overlap is None:
         loops.append(stmt)
@@ -73,18 +73,18 @@ def _loops_to_store(stmt: Stmt) -> tuple[list[For], Store | None]:
     return loops, stmt if isinstance(stmt, Store) else None
 
 
-def _covers(loops: list[For], place: tuple[Expr, ...], buffer: Buffer, simplify: Simplifier) -> bool:
-    """Whether the loops come by every point of the buffer, once: in each dimension they are the digits of a number."""
+def _covers(loops: list[For], indices: tuple[Expr, ...], buffer: Buffer, simplify: Simplifier) -> bool:
+    """Whether the loops visit every point of the buffer once: in each dimension they are the digits of the index."""
     seen: list[Var] = []
-    for index, extent in zip(place, buffer.shape, strict=True):
+    for index, extent in zip(indices, buffer.shape, strict=True):
         form = simplify.affine(index)
         if form.constant:
             return False
         rest, above, step = extent, extent, 0
         for atom, step in sorted(form.terms, key=lambda term: -term[1]):
             loop = next((x for x in loops if x.var is atom), None)
-            wanted = simplify(ceildiv(imin(above, rest), Const(step, INDEX)))
-            if loop is None or step < 1 or loop.extent is not wanted:
+            count = simplify(ceildiv(imin(above, rest), Const(step, INDEX)))
+            if loop is None or step < 1 or loop.extent is not count:
                 return False
             seen.append(loop.var)
             rest, above = rest - loop.var * step, Const(step, INDEX)
@@ -94,7 +94,7 @@ def _covers(loops: list[For], place: tuple[Expr, ...], buffer: Buffer, simplify:
 
 
 def _may_move(buffer: Buffer, output: Buffer, body: Stmt, last: Store) -> bool:
-    """Whether nothing but `last` has to do with the output, and the buffer is written by plain stores alone."""
+    """Whether only `last` accesses the output, and only plain stores write the buffer."""
     for s in walk(body):
         match s:
             case _ if s is last:

@@ -1,10 +1,10 @@
-"""A divisor that all iterations of a thread's loop share is divided by once, before the loop.
+"""Strength reduction of divisions: a loop-invariant divisor of a GPU thread is inverted once, before the loop.
 
     for j: y[i, j] = x[i, j] / total[0]   ->   t = 1 / total[0]; for j: y[i, j] = x[i, j] * t
 
-A quotient of which the whole part is taken stays one: rounded twice it may be below the whole number that it is.
-A division that is right to the last bit takes a GPU about ten instructions, a product one. The bound of errors has room
-for it (`te/reference/error_bounds.py`), and so do vectors on processors (`codegen/llvm/arithmetic.py`).
+A quotient that is rounded to an integer stays a division: rounded twice it may be below the exact integer. A correctly
+rounded division takes a GPU about ten instructions, a multiplication one. The error bound allows for it
+(`te/reference/error_bounds.py`), as for vectors on processors (`codegen/llvm/arithmetic.py`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from autosched.ir.expr import INDEX, STEPS, Binary, Call, Cast, Const, Expr, Loa
 from autosched.ir.stmt import BLOCKS, THREADS, Allocate, Barrier, Buffer, For, If, Scope, Seq, Stmt, Store, walk
 from autosched.ir.visit import bottom_up, exprs_of, free_vars, loads, map_exprs, rebuild, subexpressions
 
-MOST = 4  # registers that a loop may take for it
+MOST = 4  # registers for reciprocals in a loop
 FIRST = (Const(0, INDEX),)
 NEAR = (Scope.REGISTER, Scope.LOCAL, Scope.SHARED, Scope.WARP)
 
 
 def divide_once(stmt: Stmt, near: frozenset[str] = frozenset()) -> Stmt:
-    """`stmt` with such reciprocals in registers. `near`: buffers of the thread and the block."""
+    """Return `stmt` with reciprocals in registers. `near`: buffers of the thread and the block."""
     match stmt:
         case Seq(stmts=stmts):
             return Seq(tuple(divide_once(s, near) for s in stmts))
@@ -35,36 +35,36 @@ def divide_once(stmt: Stmt, near: frozenset[str] = frozenset()) -> Stmt:
             inside = near | {buffer.name} if buffer.scope in NEAR else near
             return replace(stmt, body=divide_once(body, inside))
         case For(body=body):
-            divisors = () if stmt.kind in BLOCKS or stmt.kind in THREADS else tuple(_standing(stmt, near))
+            divisors = () if stmt.kind in BLOCKS or stmt.kind in THREADS else tuple(_invariant_divisors(stmt, near))
             if 0 < len(divisors) <= MOST:
                 return _with_reciprocals(stmt, divisors)
             return replace(stmt, body=divide_once(body, near))
     return stmt
 
 
-def _standing(loop: For, near: frozenset[str]) -> Iterator[Expr]:
-    """The divisors that are the same in all iterations and known before the first one."""
+def _invariant_divisors(loop: For, near: frozenset[str]) -> Iterator[Expr]:
+    """Yield the divisors that are invariant in the loop and computed before it."""
     inside = list(walk(loop))
     if any(isinstance(s, Barrier) for s in inside):
         return
     moving = {s.var for s in inside if isinstance(s, For)}
     written = {b for s in inside if isinstance(s, Store) for b in s.buffers}
     own = {s.buffer.name for s in inside if isinstance(s, Allocate)}
-    known = near - written - own
-    found = (e.b for s in inside for e in _divisions(s) if not free_vars(e.b) & moving)
-    yield from dict.fromkeys(b for b in found if loads(b) and all(x.buffer in known for x in loads(b)))
+    invariant = near - written - own
+    divisors = (e.b for s in inside for e in _divisions(s) if not free_vars(e.b) & moving)
+    yield from dict.fromkeys(b for b in divisors if loads(b) and all(x.buffer in invariant for x in loads(b)))
 
 
 def _divisions(stmt: Stmt) -> Iterator[Binary]:
     if isinstance(stmt, Store):
-        parts = [e for value in exprs_of(stmt) for e in subexpressions(value)]
-        stepped = {e.children[0] for e in parts if _is_step(e)}
-        found = (e for e in parts if isinstance(e, Binary) and e.op == "div" and e not in stepped)
-        yield from (e for e in found if DTYPES[e.dtype].is_float)
+        nodes = [e for value in exprs_of(stmt) for e in subexpressions(value)]
+        stepped = {e.children[0] for e in nodes if _is_step(e)}
+        divisions = (e for e in nodes if isinstance(e, Binary) and e.op == "div" and e not in stepped)
+        yield from (e for e in divisions if DTYPES[e.dtype].is_float)
 
 
 def _is_step(e: Expr) -> bool:
-    """Whether the whole part of an operand is taken."""
+    """Whether the node rounds an operand to an integer."""
     return e.fn in STEPS if isinstance(e, Call) else isinstance(e, Cast) and DTYPES[e.dtype].is_integer
 
 

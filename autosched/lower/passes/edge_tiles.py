@@ -1,10 +1,10 @@
-"""Tiles at a border of which their place decides what lies beyond it: those of a window that is written out.
+"""Edge tiles: reductions of unrolled windows, specialised for the tile positions that touch a border.
 
     for ci:  for kw, ow unrolled:  acc[ow, co] += select(0 <= w + ow + kw - 1 < W, X[..], 0) * Y[..]
 
-Two loops move the comparisons, so that what is left of either is no interval. But w, which the loops outside decide,
-has few values at which anything is beyond the border: those of the first tile of a row and of the last one. For each
-of them the reduction is written out with w as a number, so that copies beyond the border are known to be there.
+Each comparison depends on two unrolled loops, so neither is restricted to an interval. But few values of w, which the
+outer loops determine, touch a border: those of the first and last tile of a row. For each of them the reduction is
+copied with w as a constant, so that unrolled terms beyond the border are dropped.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from autosched.ir.visit import free_vars, map_exprs, substitute
 
 @dataclass(frozen=True)
 class Edge:
-    """`place`: over the loops outside. `tests`: for each of its values at which not all comparisons hold, those that do
-    not hold everywhere, with what they are there; None where one is met nowhere. `all_tests`: all that it decides."""
+    """A tile position over the outer loops, and what it decides.
+
+    `tests`: for each of its values that touch a border, the values of the comparisons that do not hold everywhere; None
+    where one of them never holds. `all_tests`: all comparisons that the position decides.
+    """
 
     place: Expr
     all_tests: frozenset[Expr]
@@ -37,11 +40,11 @@ class Edge:
         return binary("eq", self.place, Const(value, INDEX))
 
     def inside(self, body: Stmt) -> Stmt:
-        """`body` where the place is none of the values."""
+        """Return `body` for interior positions."""
         return map_exprs(body, lambda e: given(e, set(self.all_tests)))
 
     def at(self, body: Stmt, tests: dict[Expr, Expr] | None) -> Stmt | None:
-        """`body` at one of the values; None if nothing is left of it."""
+        """Return `body` at one of the border positions; None if nothing remains."""
         if tests is None:
             return None
         hold = set(self.all_tests - tests.keys())
@@ -50,7 +53,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class _Moved:
-    """A comparison as place + inner `op` 0, with the least and the largest value of what unrolled loops move."""
+    """A comparison as position + inner `op` 0, with the least and the largest value of the unrolled part."""
 
     test: Binary
     place: Expr
@@ -59,12 +62,12 @@ class _Moved:
     most: int
 
     def is_met(self, value: int) -> bool:
-        """Everywhere, at a place."""
+        """Whether the comparison holds for all unrolled iterations at a position."""
         at_least, limit = LIMITS[self.test.op]
         return value + self.least >= limit if at_least else value + self.most <= limit
 
     def fails(self, value: int) -> bool:
-        """Likewise."""
+        """Whether the comparison holds for no unrolled iteration at a position."""
         at_least, limit = LIMITS[self.test.op]
         return value + self.most < limit if at_least else value + self.least > limit
 
@@ -73,19 +76,19 @@ class _Moved:
 
 
 def find_edge(tests: Iterable[Binary], body: Stmt, simplify: Simplifier, most_points: int) -> Edge | None:
-    """The first place on which comparisons depend that several unrolled loops of `body` move; None where there is none,
-    or where the loops outside have more points than are looked at."""
+    """Return the first tile position that decides comparisons with several unrolled loops of `body`; None where there is
+    none, or where the outer loops have more than `most_points` points."""
     loops = [s for s in walk(body) if isinstance(s, For)]
     unrolled = {s.var for s in loops if s.kind is ForKind.UNROLL and isinstance(s.extent, Const)}
     unrolled -= {s.var for s in loops if s.kind is not ForKind.UNROLL}
     inner = {s.var for s in loops}
     moved = [m for t in tests if (m := _moved(t, inner, unrolled, simplify)) is not None]
-    for place in dict.fromkeys(m.place for m in moved):
-        here = [m for m in moved if m.place is place]
-        values = _values(place, simplify, most_points)
+    for position in dict.fromkeys(m.place for m in moved):
+        tests_here = [m for m in moved if m.place is position]
+        values = _values(position, simplify, most_points)
         if values is not None:
-            bordered = [v for v in values if not all(m.is_met(v) for m in here)]
-            return Edge(place, frozenset(m.test for m in here), tuple((v, _at(v, here)) for v in bordered))
+            bordered = [v for v in values if not all(m.is_met(v) for m in tests_here)]
+            return Edge(position, frozenset(m.test for m in tests_here), tuple((v, _at(v, tests_here)) for v in bordered))
     return None
 
 
@@ -99,27 +102,27 @@ def _moved(test: Binary, inner: set[Var], unrolled: set[Var], simplify: Simplifi
     moving = free_vars(test) & inner
     if len(moving) < 2 or not moving <= unrolled:
         return None
-    form = simplify.affine(test.a - test.b)
-    place: Expr = Const(0, INDEX)
-    inside: Expr = Const(form.constant, INDEX)
-    least = most = form.constant
-    for atom, factor in form.terms:
+    difference = simplify.affine(test.a - test.b)
+    position: Expr = Const(0, INDEX)
+    inside: Expr = Const(difference.constant, INDEX)
+    least = most = difference.constant
+    for atom, factor in difference.terms:
         if free_vars(atom) & inner:
             low, high = simplify.bounds(atom)
             inside = inside + atom * factor
             least, most = least + min(low * factor, high * factor), most + max(low * factor, high * factor)
         else:
-            place = place + atom * factor
-    return _Moved(test, place, inside, least, most) if free_vars(place) else None
+            position = position + atom * factor
+    return _Moved(test, position, inside, least, most) if free_vars(position) else None
 
 
 def _values(place: Expr, simplify: Simplifier, most_points: int) -> Sequence[int] | None:
-    """All values that the place has, ascending."""
+    """Return all values of the position, ascending."""
     outer = sorted(free_vars(place), key=str)
     bounds = [simplify.bounds(v) for v in outer]
     if math.prod(high - low + 1 for low, high in bounds) > most_points:
         return None
     number: dict[Expr, Expr] = {v: Param(v.name) for v in outer}
     points = np.array(list(product(*(range(low, high + 1) for low, high in bounds))), dtype=np.int64)
-    found = Program([substitute(place, number)], [v.name for v in outer])(points)[0]
-    return sorted({int(x) for x in found})
+    values = Program([substitute(place, number)], [v.name for v in outer])(points)[0]
+    return sorted({int(x) for x in values})

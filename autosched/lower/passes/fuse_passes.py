@@ -4,11 +4,11 @@
     total = 0                         ->        buffer[block t] = f(..)
     for t: total += buffer[block t]             total += buffer[block t]
 
-A nest moves into a later one, past what has nothing to do with it, under three conditions. Their loops pair up with
-equal extents down to the vectors. Nobody writes what the other one touches. And in each iteration the later one reads
-of the buffer only the block that the same iteration of the first one writes: along some dimension both step by c and
-stay within c. So a search fuses passes by giving them vectors of the same width, and keeps them apart otherwise. What
-combines the lanes of vectors into one value stays a loop of its own: there vectors are combined with each other first.
+A nest moves into a later one, past independent statements, under three conditions. Their loops pair up with equal
+extents down to the vectors. Neither writes elements that the other one accesses. And each iteration of the later one
+reads only the block of the buffer that the same iteration of the first one writes: along some dimension both advance by
+c and access c elements. So a search fuses passes by giving them vectors of the same width. The loop that combines the
+lanes of vectors into one value is not fused: vectors are combined with each other first.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ from autosched.ir.stmt import BLOCKS, THREADS, Allocate, For, ForKind, If, Prefe
 from autosched.ir.visit import free_vars, loads, reduces_lanes
 from autosched.lower.passes.instantiate import simplify_stmt
 
-Place = tuple[Expr, ...]
+Indices = tuple[Expr, ...]
 
 
 @dataclass(frozen=True)
 class Accesses:
-    """Which elements a statement touches, by buffer."""
+    """The elements that a statement accesses, by buffer."""
 
-    reads: dict[str, list[Place]]
-    writes: dict[str, list[Place]]
+    reads: dict[str, list[Indices]]
+    writes: dict[str, list[Indices]]
 
     def is_apart_from(self, later: Accesses) -> bool:
-        """Whether the two may run in either order."""
+        """Whether the two statements are independent, so that their order does not matter."""
         touched = later.reads.keys() | later.writes.keys()
         return not self.writes.keys() & touched and not self.reads.keys() & later.writes.keys()
 
 
 def fuse_passes(stmt: Stmt, simplify: Simplifier) -> Stmt:
-    """`stmt`, concrete and in canonical form, with passes joined wherever that is right; kernels of a GPU stay."""
+    """Return `stmt`, concrete and in canonical form, with passes fused wherever legal; GPU kernels are unchanged."""
     if any(isinstance(s, For) and (s.kind in BLOCKS or s.kind in THREADS) for s in walk(stmt)):
         return stmt
-    return _joined(stmt, simplify)
+    return _fused(stmt, simplify)
 
 
-def _joined(stmt: Stmt, simplify: Simplifier) -> Stmt:
+def _fused(stmt: Stmt, simplify: Simplifier) -> Stmt:
     match stmt:
         case For() | Allocate():
-            return changed(stmt, body=_joined(stmt.body, simplify))
+            return changed(stmt, body=_fused(stmt.body, simplify))
         case If(cond=cond, then=then, otherwise=other):
-            return If(cond, _joined(then, simplify), None if other is None else _joined(other, simplify))
+            return If(cond, _fused(then, simplify), None if other is None else _fused(other, simplify))
         case Seq(stmts=stmts):
             kept: list[Stmt] = []
             for s in reversed(stmts):  # later ones first, so that a pass may join one that has been joined
                 moved = _moved(s, kept, simplify) if isinstance(s, For) else None
-                kept = [_joined(s, simplify), *kept] if moved is None else moved
+                kept = [_fused(s, simplify), *kept] if moved is None else moved
             return kept[0] if len(kept) == 1 else Seq(tuple(kept))
     return stmt
 
 
 def _moved(loop: For, later: Sequence[Stmt], simplify: Simplifier) -> list[Stmt] | None:
-    """The statements `later` with `loop` in one of them; None if it cannot be."""
+    """Return the statements `later` with `loop` fused into one of them; None if that is illegal."""
     for n, stmt in enumerate(later):
         inside = _into(loop, stmt, simplify)
         if inside is not None:
@@ -86,7 +86,7 @@ def _into(loop: For, stmt: Stmt, simplify: Simplifier) -> Stmt | None:
 
 
 def _pair(first: For, second: For, simplify: Simplifier) -> Stmt | None:
-    """One loop that does both, if they pair up down to the vectors."""
+    """Return the fused loop, if the loops pair up down to the vectors; else None."""
     vectors = first.kind is ForKind.VECTORIZE
     if first.kind is not second.kind or not (vectors or first.kind is ForKind.SERIAL) or first.overlap or first.reduce:
         return None
@@ -105,7 +105,7 @@ def _pair(first: For, second: For, simplify: Simplifier) -> Stmt | None:
 
 
 def _begins(start: Stmt, first: Stmt) -> bool:
-    """Whether one store is the start of what the other one updates, so that the first term can be stored instead."""
+    """Whether one store initialises the element that the other one updates: the first term can be stored instead."""
     if not (isinstance(start, Store) and isinstance(first, Store)) or first.reducer is None:
         return False
     same = start.buffers == first.buffers and start.indices == first.indices and start.reducer is None
@@ -118,7 +118,7 @@ def _flat(stmt: Stmt) -> tuple[Stmt, ...]:
 
 
 def _in_step(first: For, second: For, simplify: Simplifier) -> bool:
-    """Whether an iteration of `second` needs no later iteration of `first`, nor spoils what that one touches."""
+    """Whether no iteration of `second` depends on a later iteration of `first`."""
     mine, other = accesses(first), accesses(second)
     if mine is None or other is None:
         return False
@@ -131,9 +131,9 @@ def _in_step(first: For, second: For, simplify: Simplifier) -> bool:
 
 
 def _same_blocks(
-    first: For, writes: Sequence[Place], second: For, reads: Sequence[Place], simplify: Simplifier
+    first: For, writes: Sequence[Indices], second: For, reads: Sequence[Indices], simplify: Simplifier
 ) -> bool:
-    """Whether along some dimension iteration t of both stays in a block that no other iteration touches."""
+    """Whether along some dimension iteration t of both loops accesses a block that no other iteration does."""
     return any(
         None not in blocks and len(blocks) == 1
         for blocks in (
@@ -144,7 +144,7 @@ def _same_blocks(
 
 
 def block_of(loop: For, index: Expr, simplify: Simplifier) -> tuple[int, Expr] | None:
-    """(step, start) of the blocks [start + step t, start + step (t + 1)) in which iterations t of the loop stay."""
+    """Return (step, start) of the blocks [start + step t, start + step (t + 1)) that iterations t of the loop access."""
     inner = {s.var for s in walk(loop.body) if isinstance(s, For)}
     step, reach = 0, 0
     start: Expr = Const(0, INDEX)
@@ -166,30 +166,30 @@ def block_of(loop: For, index: Expr, simplify: Simplifier) -> tuple[int, Expr] |
 
 
 def accesses(stmt: Stmt) -> Accesses | None:
-    """What a statement touches; None for one that does more than to load and store."""
-    found = Accesses({}, {})
+    """Return the accesses of a statement; None for one that does more than load and store."""
+    touched = Accesses({}, {})
     for s in walk(stmt):
         match s:
             case Store(buffers=buffers, indices=indices, values=values, reducer=reducer):
                 for name in buffers:
-                    found.writes.setdefault(name, []).append(indices)
+                    touched.writes.setdefault(name, []).append(indices)
                     if reducer is not None:
-                        found.reads.setdefault(name, []).append(indices)
-                _note(found, (*indices, *values))
+                        touched.reads.setdefault(name, []).append(indices)
+                _note(touched, (*indices, *values))
             case For(extent=extent):
-                _note(found, (extent,))
+                _note(touched, (extent,))
             case If(cond=cond):
-                _note(found, (cond,))
+                _note(touched, (cond,))
             case Seq() | Allocate() | Prefetch():
                 pass
             case _:
                 return None
-    return found
+    return touched
 
 
-def _note(found: Accesses, exprs: Sequence[Expr]) -> None:
+def _note(touched: Accesses, exprs: Sequence[Expr]) -> None:
     for load in _loads(exprs):
-        found.reads.setdefault(load.buffer, []).append(load.indices)
+        touched.reads.setdefault(load.buffer, []).append(load.indices)
 
 
 def _loads(exprs: Sequence[Expr]) -> Iterator[Load]:

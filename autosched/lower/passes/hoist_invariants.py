@@ -1,8 +1,8 @@
-"""What all iterations of a loop over vectors read, and what becomes of that alone, is computed once, before it.
+"""Loop-invariant code motion: loads and computations that all vectors of a row share are hoisted.
 
     for j: out[i, j] = x[i, j] * rsqrt(squares[i] / n)   ->   t = rsqrt(squares[i] / n); for j: out[i, j] = x[i, j] * t
 
-LLVM moves no load past a store, and of what depends on registers alone some divisions, but no chain with a root in it.
+LLVM moves no load past a store, and of computations on registers alone some divisions, but none with a root.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from autosched.ir.instructions.dots import Dot, Word
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Scope, Seq, Stmt, Store, changed, walk
 from autosched.ir.visit import free_vars, loads, rebuild, subexpressions
 
-MOST = 8  # registers that a loop may take for it
+MOST = 8  # registers for hoisted values in a loop
 _FIRST = (Const(0, INDEX),)
 
 
 @dataclass(frozen=True)
 class _Known:
-    """Buffers of which elements may be held: local ones, and `inputs`, of which only those at a fixed place."""
+    """Buffers whose elements may be kept in registers: `local` ones, and `inputs` at loop-invariant indices."""
 
     local: frozenset[str]
     inputs: frozenset[str]
@@ -36,7 +36,7 @@ class _Known:
 
 
 def hoist_invariants(stmt: Stmt, inputs: frozenset[str] = frozenset()) -> Stmt:
-    """`stmt`, concrete and in canonical form, with such values in registers. `inputs`: buffers that nobody writes."""
+    """Return `stmt`, concrete and canonical, with invariants in registers. `inputs`: buffers that nothing writes."""
     locals_ = {s.buffer.name for s in walk(stmt) if isinstance(s, Allocate) and s.buffer.scope is Scope.LOCAL}
     return _held(stmt, _Known(frozenset(locals_), inputs))
 
@@ -55,7 +55,7 @@ def _held(stmt: Stmt, known: _Known) -> Stmt:
 
 
 def _is_over_vectors(loop: For) -> bool:
-    """A serial loop over vectors and stores alone."""
+    """Whether the loop is serial and contains only loops over vectors and stores."""
     if loop.kind is not ForKind.SERIAL or loop.overlap is not None:
         return False
     inner = [s for s in walk(loop.body) if not isinstance(s, Seq | Store)]
@@ -69,9 +69,9 @@ def _with_registers(loop: For, known: _Known) -> Stmt:
     seen: set[Expr] = set()
     found = dict.fromkeys(x for s in stores for v in s.values for x in _standing(v, left, moving, seen))
     runs = isinstance(loop.extent, Const)
-    fixed = [x for x in found if runs or all(map(_is_at_fixed_place, loads(x)))]  # which is there in any case
+    fixed = [x for x in found if runs or all(map(_is_at_fixed_place, loads(x)))]  # safe to load without an iteration
     if not 0 < len(fixed) <= MOST:
-        return changed(loop, body=_held(loop.body, known))  # perhaps there is something for an inner loop
+        return changed(loop, body=_held(loop.body, known))  # an inner loop may have invariants
     result: Stmt = _renamed(loop, {x: Load(_name(x, n), _FIRST, x.dtype) for n, x in enumerate(fixed)})
     before = (Store((_name(x, n),), _FIRST, (x,), None, loads(x)[0].buffer) for n, x in enumerate(fixed))
     result = Seq((*before, result))
@@ -85,8 +85,8 @@ def _name(value: Expr, number: int) -> str:
 
 
 def _standing(value: Expr, known: _Known, moving: set[Var], seen: set[Expr]) -> Iterator[Expr]:
-    """The largest parts of `value`, computed in every case and no part of a word, that are made of `known` elements
-    and constants, none of which moves; without those below nodes that have been `seen`."""
+    """Yield the largest invariant subexpressions of `value` that are always computed and not inside a word, made of
+    `known` elements and constants; without those below nodes in `seen`."""
     if value in seen or isinstance(value, Select | Word | Dot):
         return
     seen.add(value)
@@ -100,8 +100,8 @@ def _standing(value: Expr, known: _Known, moving: set[Var], seen: set[Expr]) -> 
 
 
 def _is_of_bytes(read: tuple[Load, ...]) -> bool:
-    """Whether all that is read are integers of 8 bits: what is made of them takes a few instructions, and which
-    integers it is made of tells `integral_floats` how large it is."""
+    """Whether all loads are integers of 8 bits: their conversions are cheap, and `integral_floats` needs the loads to
+    bound the values."""
     return all(DTYPES[x.dtype].is_integer and DTYPES[x.dtype].nbytes == 1 for x in read)
 
 

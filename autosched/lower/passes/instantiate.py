@@ -1,7 +1,7 @@
-"""Put integers in for the parameters: a symbolic nest becomes a concrete one in canonical form.
+"""Instantiation: substitutes integers for the parameters of a symbolic nest, and brings it into canonical form.
 
-From here on every integer expression is simplified, loops of one iteration are gone, loops of none
-are gone with their bodies, and equal extents are the same node.
+From here on every integer expression is simplified, loops of one iteration are gone, loops of none are gone with their
+bodies, and equal extents are the same node.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from autosched.ir.visit import map_buffer, map_exprs, substitute
 
 
 def instantiate(func: Func, values: Mapping[str, int]) -> tuple[Func, Simplifier]:
-    """The concrete function, and the simplifier that knows its loops' ranges.
+    """Return the concrete function, and the simplifier with its loops' ranges.
 
     Raises KeyError for a parameter without a value (a bug of the caller).
     """
@@ -23,21 +23,21 @@ def instantiate(func: Func, values: Mapping[str, int]) -> tuple[Func, Simplifier
     memo: dict[Expr, Expr] = {}
     simplify = Simplifier()
 
-    def buffers(given: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
-        return tuple(map_buffer(b, lambda e: simplify(substitute(e, params, memo))) for b in given)
+    def buffers(symbolic: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+        return tuple(map_buffer(b, lambda e: simplify(substitute(e, params, memo))) for b in symbolic)
 
     def concrete(stmt: Stmt) -> Stmt:
         return simplify_stmt(map_exprs(stmt, lambda e: substitute(e, params, memo)), simplify) or Seq(())
 
     prepare = None if func.prepare is None else concrete(func.prepare)
-    made = changed(
+    instance = changed(
         func, params=buffers(func.params), body=concrete(func.body), prepared=buffers(func.prepared), prepare=prepare
     )
-    return made, simplify
+    return instance, simplify
 
 
 def simplify_stmt(stmt: Stmt, simplify: Simplifier, env: Mapping[Expr, Expr] | None = None) -> Stmt | None:
-    """`stmt` with `env` substituted, expressions canonical, trivial loops gone; None if nothing is left."""
+    """Return `stmt` with `env` substituted, expressions canonical, trivial loops gone; None if nothing remains."""
     mapping = dict(env or {})
     memo: dict[Expr, Expr] = {}
 
@@ -69,8 +69,8 @@ def _simplify_for(stmt: For, simplify: Simplifier, env: dict[Expr, Expr], extent
         return None
     if isinstance(extent, Const) and extent.value == 1:
         inner = simplify_stmt(stmt.body, simplify, {**env, stmt.var: Const(0, INDEX)})
-        is_bound = stmt.kind in BLOCKS or stmt.kind in THREADS  # it says what is one kernel
-        is_ring = stmt.overlap is not None and stmt.overlap.by_tiles  # it says who loads
+        is_bound = stmt.kind in BLOCKS or stmt.kind in THREADS  # a loop of one block still marks a kernel
+        is_ring = stmt.overlap is not None and stmt.overlap.by_tiles  # a loop of one iteration still has a producer
         kept = (is_bound or is_ring) and inner is not None
         return changed(stmt, extent=extent, bound=extent, body=inner) if kept else inner
     assert isinstance(bound, Const), f"the bound {bound} of loop {stmt.var} is not a number"

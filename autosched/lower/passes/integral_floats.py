@@ -1,13 +1,13 @@
-"""Floats that are integers in any case need not become integers on the way, and are rounded where they are converted.
+"""Quantisation arithmetic in floats: integral floats skip conversions to integers, and are rounded when converted.
 
     float(int(uint8(v)) - int(z))                      ->  v - float(z)                v an integer of 0 to 255
     max(min(round(y) + float(z), 255), 0) - float(z)   ->  max(min(round(y), 255 - float(z)), 0 - float(z))
     uint8(max(min(round(y) + float(z), 255), 0))       ->  uint8(int(round(max(min(y, 255 - float(z)), 0 - float(z))))
                                                                  + int(z))
 
-So a quantisation and what dequantises it again take six instructions and not ten. All of it is equal to the last bit:
-rounding is monotone and keeps integers. z is of 8 bits and the same for all elements, so that what is made of it alone
-is computed before the loop.
+A quantisation followed by a dequantisation takes six instructions instead of ten. The results are bit-identical:
+rounding is monotone and keeps integers. z has 8 bits and is the same for all elements, so that expressions of z alone
+are computed before the loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class _Clipped:
-    """max(min(rounded + zero, high), low), all of which are integers."""
+    """max(min(rounded + zero, high), low), where all four are integers."""
 
     rounded: Call
     zero: Cast | None
@@ -42,7 +42,7 @@ class _Clipped:
 
 
 def integral_floats(stmt: Stmt) -> Stmt:
-    """`stmt` without such conversions."""
+    """Return `stmt` without such conversions."""
 
     def simpler(e: Expr) -> Expr:
         return bottom_up(bottom_up(e, _stays_float), _rounded_last) if e.children else e
@@ -51,19 +51,19 @@ def integral_floats(stmt: Stmt) -> Stmt:
 
 
 def _stays_float(e: Expr) -> Expr:
-    found = _kept(e.a, e.dtype) if isinstance(e, Cast) and e.dtype in _FLOATS and _is_byte_sum(e.a) else None
-    return e if found is None else found
+    kept = _kept(e.a, e.dtype) if isinstance(e, Cast) and e.dtype in _FLOATS and _is_byte_sum(e.a) else None
+    return e if kept is None else kept
 
 
 def _rounded_last(e: Expr) -> Expr:
-    """Of what becomes a byte."""
-    found = _clipped(e.a) if isinstance(e, Cast) and DTYPES[e.dtype].is_integer else None
-    if not isinstance(e, Cast) or found is None or found.rounded.dtype != "float32":
+    """Clip before rounding in a conversion to a byte."""
+    clipped = _clipped(e.a) if isinstance(e, Cast) and DTYPES[e.dtype].is_integer else None
+    if not isinstance(e, Cast) or clipped is None or clipped.rounded.dtype != "float32":
         return e
-    if (found.low.value, found.high.value) != DTYPES[e.dtype].integer_range or DTYPES[e.dtype].nbytes > 1:
+    if (clipped.low.value, clipped.high.value) != DTYPES[e.dtype].integer_range or DTYPES[e.dtype].nbytes > 1:
         return e
-    whole = cast(call(found.rounded.fn, found.clip(found.rounded.args[0])), _SUM)
-    return cast(whole if found.zero is None else binary("add", whole, cast(found.zero.a, _SUM)), e.dtype)
+    whole = cast(call(clipped.rounded.fn, clipped.clip(clipped.rounded.args[0])), _SUM)
+    return cast(whole if clipped.zero is None else binary("add", whole, cast(clipped.zero.a, _SUM)), e.dtype)
 
 
 def _clipped(e: Expr) -> _Clipped | None:
@@ -81,40 +81,40 @@ def _clipped(e: Expr) -> _Clipped | None:
 
 
 def _is_byte_sum(e: Expr) -> bool:
-    """Whether an integer is a sum or difference in which bytes are converted: small enough for any float."""
+    """Whether an integer is a sum or difference of converted bytes: exact in any float type."""
     return isinstance(e, Binary) and e.op in ("add", "sub") and all(_byte(x) is not None for x in (e.a, e.b))
 
 
 def _byte(e: Expr) -> Expr | None:
-    """The number of 8 bits that a wider one is."""
+    """Return the byte that a wider integer was converted from; None if there is none."""
     is_wider = isinstance(e, Cast) and e.dtype == _SUM and DTYPES[e.a.dtype].is_integer
     return e.a if isinstance(e, Cast) and is_wider and DTYPES[e.a.dtype].nbytes == 1 else None
 
 
 def _kept(e: Expr, dtype: str) -> Expr | None:
-    """A sum of bytes in floats, where one of them is made of a float; None where none is."""
+    """Return a sum of bytes as a float expression, where one of them was converted from a float; else None."""
     assert isinstance(e, Binary)
     bytes_ = [x for x in map(_byte, (e.a, e.b)) if x is not None]
-    found = [_before(x, dtype) for x in bytes_]
-    if all(x is None for x in found):
+    floats = [_before(x, dtype) for x in bytes_]
+    if all(x is None for x in floats):
         return None
-    a, b = (cast(x, dtype) if known is None else known for x, known in zip(bytes_, found, strict=True))
+    a, b = (cast(x, dtype) if value is None else value for x, value in zip(bytes_, floats, strict=True))
     moved = _clipped(a) if e.op == "sub" else None
     return binary(e.op, a, b) if moved is None or moved.zero is not b else moved.clip(moved.rounded)
 
 
 def _before(byte: Expr, dtype: str) -> Expr | None:
-    """The float that a byte was, if it was that very number."""
+    """Return the float that a byte was converted from, if the conversion was exact; else None."""
     if not isinstance(byte, Cast):
         return None
     value = byte.a
-    found = _range(value) if value.dtype == dtype else None
+    bounds = _range(value) if value.dtype == dtype else None
     low, high = DTYPES[byte.dtype].integer_range
-    return value if found is not None and low <= found[0] and found[1] <= high else None
+    return value if bounds is not None and low <= bounds[0] and bounds[1] <= high else None
 
 
 def _range(e: Expr) -> Range | None:
-    """From where to where a float is that is an integer; None where it may be no integer."""
+    """Return the range of a float that is an integer; None where it may be no integer."""
     match e:
         case Call(fn=fn) if fn in _ROUNDING:
             return -math.inf, math.inf

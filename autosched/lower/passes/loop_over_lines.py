@@ -1,10 +1,10 @@
-"""Weights are written a line of memory at a time, by a loop.
+"""Weight preparation by cache lines: wide panels are written by a loop over lines instead of unrolled vectors.
 
     for u unrolled, for v in vectors, n of them:  W[.., v] = f(S[..])
     for l in 0..n // line:  for u unrolled, for v in vectors, a line of them:  W[.., line * l + v] = f(S[..])
 
-and the rest of a line after it. A panel of weights is as wide as a register tile, several vectors, which are otherwise
-written one after the other: a third of a kernel's code, and of LLVM's time, was this, which runs once.
+and the remainder of a line after it. A panel of weights is as wide as a register tile, several vectors. Unrolled, this
+code, which runs once, was a third of a kernel's code and of LLVM's time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from autosched.ir.visit import loads, vector_tile
 from autosched.lower.passes.instantiate import simplify_stmt
 from autosched.target import LINE_BYTES
 
-LEAST = 2  # lines of a tile, with fewer there is no loop
+LEAST = 2  # lines of a tile from which a loop is made
 
 
 def loop_over_lines(stmt: Stmt, written: Set[str], simplify: Simplifier) -> Stmt:
-    """`stmt` with loops over the lines of tiles that are stored in the buffers `written`, and nowhere read there."""
+    """Return `stmt` with loops over the lines of tiles that are stored in the buffers `written` and not read there."""
 
     def inside(body: Stmt) -> Stmt:
         return loop_over_lines(body, written, simplify)
@@ -63,7 +63,7 @@ def _by_lines(tile: Stmt, inner: For, written: Set[str], simplify: Simplifier) -
 
 
 def _part(tile: Stmt, inner: For, extent: int, first: Expr, simplify: Simplifier) -> Stmt:
-    """The tile for `extent` values of its inner variable from `first` on."""
+    """Return the tile for `extent` values of its inner variable, starting at `first`."""
     var, count = Var(f"{inner.var.name}.of_line"), Const(extent, INDEX)
     simplify.ranges[var] = (0, extent - 1)
     body = simplify_stmt(inner.body, simplify, {inner.var: first + var})

@@ -1,12 +1,12 @@
-"""What stands under the same condition is done together, a reduction as a whole.
+"""Guard merging: adjacent statements under the same condition, a whole reduction included, share one guard.
 
     if c: s1 else: s2                       if c: s1
     for k, reduce:                  ->            for k, reduce: t1
         if c: t1 else: t2                   else: s2
                                                   for k, reduce: t2
 
-What clears sums then stands beside what adds them up, in a tile that is full and in one that is not, and the sums of
-both may stay where they are made from one step of the reduction to the next.
+The initialisation of sums is then beside their reduction, in full tiles and in others, and both may keep the sums in
+registers from one step of the reduction to the next.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from autosched.ir.stmt import Allocate, For, If, Seq, Stmt, changed, only_fetche
 from autosched.ir.visit import free_vars, loads
 
 
-def join_cases(stmt: Stmt) -> Stmt:
-    """`stmt` with such neighbours joined. What the condition tests is no element that they may change."""
+def merge_equal_guards(stmt: Stmt) -> Stmt:
+    """Return `stmt` with such guards merged. No statement may change an element that the condition reads."""
     match stmt:
         case For():
             return _outside(changed(stmt, body=join_cases(stmt.body)))
@@ -30,8 +30,7 @@ def join_cases(stmt: Stmt) -> Stmt:
 
 
 def _outside(loop: For) -> Stmt:
-    """A loop of a reduction without the condition that is the same in all of its steps; what it asks for ahead of time
-    is asked for in both cases."""
+    """Move a condition that is invariant in a reduction loop out of it; prefetches are copied into both cases."""
     *ahead, inner = _flat(loop.body)
     if not loop.reduce or not isinstance(inner, If) or loop.var in free_vars(inner.cond) or loads(inner.cond):
         return loop
@@ -45,17 +44,17 @@ def _outside(loop: For) -> Stmt:
 
 
 def _sequence(stmts: list[Stmt]) -> Stmt:
-    found: list[Stmt] = []
+    merged: list[Stmt] = []
     for s in stmts:
-        before = found[-1] if found else None
-        if isinstance(before, If) and isinstance(s, If) and before.cond is s.cond and not loads(s.cond):
-            found[-1] = _joined(before, s)
+        previous = merged[-1] if merged else None
+        if isinstance(previous, If) and isinstance(s, If) and previous.cond is s.cond and not loads(s.cond):
+            merged[-1] = _merged(previous, s)
         else:
-            found.append(s)
-    return found[0] if len(found) == 1 else Seq(tuple(found))
+            merged.append(s)
+    return merged[0] if len(merged) == 1 else Seq(tuple(merged))
 
 
-def _joined(before: If, after: If) -> If:
+def _merged(before: If, after: If) -> If:
     others = [s for s in (before.otherwise, after.otherwise) if s is not None]
     return If(before.cond, _sequence(_flat(before.then, after.then)), _sequence(_flat(*others)) if others else None)
 
