@@ -1,7 +1,7 @@
-"""From a schedule to the loop nest that code is generated from.
+"""The lowering pipeline: from a schedule to the loop nest that code is generated from.
 
-Once for each sketch, `lower` makes the symbolic nest (`symbolic/`). For each candidate that is built, `concretise` puts
-in its integers (`passes/instantiate.py`) and runs PASSES in their order (`autosched/passes.py`).
+Once for each sketch, `lower` makes the symbolic nest (`symbolic/`). For each candidate that is built, `concretise`
+substitutes its integers (`passes/instantiate.py`) and runs PASSES in order (`autosched/passes.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from autosched.lower.passes.hoist_invariants import hoist_invariants
 from autosched.lower.passes.instantiate import instantiate, simplify_stmt
 from autosched.lower.passes.integral_floats import integral_floats
 from autosched.lower.passes.loop_over_lines import loop_over_lines
-from autosched.lower.passes.merge_equal_guards import join_cases
+from autosched.lower.passes.merge_equal_guards import merge_equal_guards
 from autosched.lower.passes.overlap_iterations import overlap_iterations
 from autosched.lower.passes.partition_interior import partition_interior
 from autosched.lower.passes.scatter import scatter_by_data
@@ -36,7 +36,7 @@ from autosched.passes import Pass, Pipeline, Watch
 
 @dataclass(frozen=True)
 class PassContext:
-    """What passes know beside the body: the function that it is of, and the ranges of its loops."""
+    """The function that a pass transforms, and a simplifier with the ranges of its loops."""
 
     func: Func
     simplify: Simplifier
@@ -47,9 +47,9 @@ class PassContext:
 
     @property
     def inputs(self) -> frozenset[str]:
-        """With what was prepared of them."""
-        given = self.func.params[: len(self.func.params) - self.func.n_outputs]
-        return frozenset(b.name for b in (*given, *self.func.prepared))
+        """Names of the inputs, and of the values prepared from them."""
+        originals = self.func.params[: len(self.func.params) - self.func.n_outputs]
+        return frozenset(b.name for b in (*originals, *self.func.prepared))
 
     @property
     def outputs(self) -> dict[str, Buffer]:
@@ -71,30 +71,30 @@ def _checked(body: Stmt, context: PassContext) -> Stmt:
 
 NestPass = Pass[Stmt, PassContext]
 PASSES: tuple[NestPass, ...] = (
-    NestPass("check_limits", _checked, "What is too large is refused before any pass copies code."),
+    NestPass("check_limits", _checked, "The limits of a kernel are checked before any pass copies code."),
     NestPass(
         "overlap_iterations", lambda body, c: overlap_iterations(body, c.simplify),
         "Shared buffers are filled ahead of the iteration that reads them.",
     ),
     NestPass(
         "fuse_passes", lambda body, c: fuse_passes(body, c.simplify),
-        "A row is used while it is being made, in vectors of the same width.",
+        "Loop fusion: a row is used while it is computed, in vectors of the same width.",
     ),
     NestPass(
         "compute_in_place", lambda body, c: compute_in_place(body, c.outputs, c.simplify),
-        "A row on its way to an output is kept in the output.", is_for_processors,
+        "An intermediate row is kept in the output that it is copied to.", is_for_processors,
     ),
     NestPass(
         "unroll_and_jam_rows", lambda body, c: unroll_and_jam_rows(body, c.simplify),
-        "The loops over one row run beside those over the next ones.", is_for_processors,
+        "The loops over one row are interleaved with those over the next rows.", is_for_processors,
     ),
     NestPass(
         "hoist_invariants", lambda body, c: hoist_invariants(body, c.inputs),
-        "What all vectors of a row read is read once.", is_for_processors,
+        "Loads and computations that all vectors of a row share are hoisted.", is_for_processors,
     ),
     NestPass(
         "scatter_by_data", lambda body, c: scatter_by_data(body, c.simplify),
-        "Loops of which the data choose one iteration do that one.", is_for_processors,
+        "A loop of which the data select one iteration runs only that one.", is_for_processors,
     ),
     NestPass(
         "specialise_tails", lambda body, c: specialise_tails(body, c.simplify),
@@ -105,24 +105,24 @@ PASSES: tuple[NestPass, ...] = (
         "Tails make conditions constant.",
     ),
     NestPass(
-        "join_cases", lambda body, c: join_cases(body),
-        "A full tile and a partial one are each computed as a whole.", is_for_processors,
+        "join_cases", lambda body, c: merge_equal_guards(body),
+        "Adjacent statements under equal guards share one guard.", is_for_processors,
     ),
     NestPass(
         "integral_floats", lambda body, c: integral_floats(body),
-        "A byte between floats need not become one, and is rounded where it does.", is_for_processors,
+        "Integral floats skip conversions to bytes, and are rounded when converted.", is_for_processors,
     ),
     NestPass(
         "divide_once", lambda body, c: divide_once(body),
-        "A division by a loop invariant is a product, which GPUs do faster.", is_for_gpus,
+        "A division by a loop invariant becomes a multiplication, which is faster on GPUs.", is_for_gpus,
     ),
     NestPass(
         "partition_interior", lambda body, c: partition_interior(body, c.simplify),
         "Register tiles in the interior have no conditions; at a border, reductions leave out the padding.",
     ),
-    NestPass("check_limits", _checked, "Passes that copy code may have made too much of it."),
+    NestPass("check_limits", _checked, "The limits are checked again after the passes that copy code."),
 )  # fmt: skip
-# For the packing of weights, once and ahead of the kernel.
+# Passes over the packing of weights, which runs once at load time.
 PACKING_PASSES: tuple[NestPass, ...] = (
     NestPass(
         "loop_over_lines", lambda body, c: loop_over_lines(body, {b.name for b in c.func.prepared}, c.simplify),
@@ -132,13 +132,13 @@ PACKING_PASSES: tuple[NestPass, ...] = (
 
 
 def pipeline(packing: bool = False) -> Pipeline[Stmt, PassContext]:
-    """The passes over the body of a kernel, or over the packing of its weights; watchers see the function."""
+    """Return the pipeline for the body of a kernel, or for the packing of its weights; watchers see the function."""
     passes = (*PASSES, *PACKING_PASSES) if packing else PASSES
     return Pipeline("lower", passes, lambda func: str(func.name), func_text, _verify, operator.eq)
 
 
 def concretise(func: Func, values: Mapping[str, int], watch: Watch | None = None) -> tuple[Func, Simplifier]:
-    """The concrete nest of a symbolic one, and the simplifier that knows its loops' ranges.
+    """Return the concrete nest of a symbolic one, and the simplifier with its loops' ranges.
 
     Raises ScheduleError where it is more than a kernel may be (`limits.py`).
     """
@@ -155,7 +155,7 @@ def concretise(func: Func, values: Mapping[str, int], watch: Watch | None = None
 
 
 def concretise_piece(piece: Piece) -> tuple[Func, Simplifier]:
-    """As `concretise`, of a piece of a kernel, whose function has no `prepare`."""
+    """As `concretise`, for a piece of a kernel, whose function has no `prepare`."""
     simplify = Simplifier()
     func = replace(piece.func, body=simplify_stmt(piece.func.body, simplify) or Seq(()))
     whole = partial(_with_body, func)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autosched.ir.expr import INDEX, Const, Load, Var, const
 from autosched.ir.printer import stmt_text
 from autosched.ir.stmt import For, ForKind, If, Prefetch, Seq, Stmt, Store
-from autosched.lower.passes.merge_equal_guards import join_cases
+from autosched.lower.passes.merge_equal_guards import merge_equal_guards
 
 i, k = Var("i", INDEX), Var("k", INDEX)
 
@@ -20,7 +20,7 @@ def over(body: Stmt, reduce: bool) -> For:
 
 def test_neighbours_are_joined_and_reductions_as_a_whole() -> None:
     full = i < 3
-    found = join_cases(Seq((If(full, store(1), store(2)), over(If(full, store(3), store(4)), True), store(5))))
+    found = merge_equal_guards(Seq((If(full, store(1), store(2)), over(If(full, store(3), store(4)), True), store(5))))
     assert stmt_text(found) == stmt_text(
         Seq((If(full, Seq((store(1), over(store(3), True))), Seq((store(2), over(store(4), True)))), store(5)))
     )
@@ -28,14 +28,14 @@ def test_neighbours_are_joined_and_reductions_as_a_whole() -> None:
 
 def test_what_is_asked_for_ahead_is_asked_for_in_both_cases() -> None:
     full, ahead = i < 3, Prefetch("C", (k,))
-    found = join_cases(over(Seq((ahead, If(full, store(3), store(4)))), True))
+    found = merge_equal_guards(over(Seq((ahead, If(full, store(3), store(4)))), True))
     cases = (over(Seq((ahead, store(n))), True) for n in (3, 4))
     assert stmt_text(found) == stmt_text(If(full, *cases))
 
 
 def test_cases_of_which_one_is_empty_are_joined() -> None:
     full = i < 3
-    found = join_cases(Seq((If(full, store(1), None), If(full, store(3), store(4)))))
+    found = merge_equal_guards(Seq((If(full, store(1), None), If(full, store(3), store(4)))))
     assert stmt_text(found) == stmt_text(If(full, Seq((store(1), store(3))), store(4)))
 
 
@@ -45,4 +45,4 @@ def test_other_conditions_stay_where_they_are() -> None:
     of_data = Load("C", (const(0, INDEX),), "float32") < 1.0
     tests += [Seq((If(of_data, store(1), None), If(of_data, store(2), None)))]
     for stmt in tests:
-        assert stmt_text(join_cases(stmt)) == stmt_text(stmt)
+        assert stmt_text(merge_equal_guards(stmt)) == stmt_text(stmt)

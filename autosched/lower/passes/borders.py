@@ -6,8 +6,8 @@
         for kw:  if 0 <= w + kw - 1 < W:
             for ci:  for these oh:  acc[oh, co] += X[..] * Y[..]
 
-A comparison without variables of inner loops becomes one test. A comparison with the variable of an unrolled loop of the
-register tile restricts this loop to an interval; the code has a copy for every interval that occurs, so that
+A comparison without variables of inner loops becomes one test. A comparison with the variable of an unrolled loop of
+the register tile restricts this loop to an interval; the code has a copy for every interval that occurs, so that
 accumulators stay in registers. A comparison with several unrolled variables is decided by the position of the tile
 (`edge_tiles.py`). Skipped terms are the reducer's identity: zeros in a sum, even where they would be multiplied by
 infinity.
@@ -108,8 +108,8 @@ def _inside(stmt: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
 
 def _settled(body: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
     """Return a reduction loop, or the body of one, under the tests that are decided here; None if nothing remains."""
-    tests = [c for c in comparisons(s for s in walk(body) if isinstance(s, Store)) if _is_left_out(body, c)]
-    edge = find_edge(tests, body, simplify, MAX_POINTS)
+    candidates = [c for c in comparisons(s for s in walk(body) if isinstance(s, Store)) if _is_left_out(body, c)]
+    edge = find_edge(candidates, body, simplify, MAX_POINTS)
     if edge is not None and (count := len(edge.tests)) < copies:
         copies //= count + 1
         settled = _settled(edge.inside(body), simplify, copies)
@@ -121,13 +121,13 @@ def _settled(body: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
     inner = {s.var for s in walk(body) if isinstance(s, For)}
     decided: set[Expr] = set()
     condition: Expr = TRUE
-    for comparison in tests:
+    for comparison in candidates:
         if not free_vars(comparison) & inner:
             decided.add(comparison)
             condition = condition & comparison
     chosen: list[tuple[Var, list[BorderCase]]] = []
     for var in sorted(inner, key=str):
-        moved = [c for c in tests if free_vars(c) & inner == {var}]
+        moved = [c for c in candidates if free_vars(c) & inner == {var}]
         cut = _cut(moved, var, body, simplify) if moved else None
         cases = [] if cut is None else cut.cases(simplify)
         if cases and (count := sum(c.low < c.high for c in cases)) <= copies:

@@ -76,8 +76,8 @@ class _Moved:
 
 
 def find_edge(tests: Iterable[Binary], body: Stmt, simplify: Simplifier, most_points: int) -> Edge | None:
-    """Return the first tile position that decides comparisons with several unrolled loops of `body`; None where there is
-    none, or where the outer loops have more than `most_points` points."""
+    """Return the first tile position that decides comparisons with several unrolled loops of `body`; None if there is
+    none, or if the outer loops have more than `most_points` points."""
     loops = [s for s in walk(body) if isinstance(s, For)]
     unrolled = {s.var for s in loops if s.kind is ForKind.UNROLL and isinstance(s.extent, Const)}
     unrolled -= {s.var for s in loops if s.kind is not ForKind.UNROLL}
@@ -88,7 +88,9 @@ def find_edge(tests: Iterable[Binary], body: Stmt, simplify: Simplifier, most_po
         values = _values(position, simplify, most_points)
         if values is not None:
             bordered = [v for v in values if not all(m.is_met(v) for m in tests_here)]
-            return Edge(position, frozenset(m.test for m in tests_here), tuple((v, _at(v, tests_here)) for v in bordered))
+            return Edge(
+                position, frozenset(m.test for m in tests_here), tuple((v, _at(v, tests_here)) for v in bordered)
+            )
     return None
 
 

@@ -144,7 +144,7 @@ def _same_blocks(
 
 
 def block_of(loop: For, index: Expr, simplify: Simplifier) -> tuple[int, Expr] | None:
-    """Return (step, start) of the blocks [start + step t, start + step (t + 1)) that iterations t of the loop access."""
+    """Return (step, start) of the blocks [start + step t, start + step (t + 1)) that iterations t access."""
     inner = {s.var for s in walk(loop.body) if isinstance(s, For)}
     step, reach = 0, 0
     start: Expr = Const(0, INDEX)

@@ -19,13 +19,13 @@ def merge_equal_guards(stmt: Stmt) -> Stmt:
     """Return `stmt` with such guards merged. No statement may change an element that the condition reads."""
     match stmt:
         case For():
-            return _outside(changed(stmt, body=join_cases(stmt.body)))
+            return _outside(changed(stmt, body=merge_equal_guards(stmt.body)))
         case Allocate(buffer=b, body=body):
-            return Allocate(b, join_cases(body))
+            return Allocate(b, merge_equal_guards(body))
         case If(cond=c, then=t, otherwise=o):
-            return If(c, join_cases(t), None if o is None else join_cases(o))
+            return If(c, merge_equal_guards(t), None if o is None else merge_equal_guards(o))
         case Seq(stmts=stmts):
-            return _sequence([join_cases(s) for s in stmts])
+            return _sequence([merge_equal_guards(s) for s in stmts])
     return stmt
 
 

@@ -1,19 +1,20 @@
-"""Software pipelines: shared buffers are filled ahead, while the iterations before are computed.
+"""Software pipelining of shared-memory fills: multi-stage buffering.
 
-A loop of n iterations over `barrier; fill; barrier; compute`, with room for S of them in its buffers, becomes
+A loop of n iterations over `barrier; fill; barrier; compute`, whose buffers hold S stages, becomes
 
     fill 0 .. S - 2
     for i:  wait for fill i; barrier; start fill i + S - 1; compute i
 
-Fill i + S - 1 goes where iteration i - 1 read; the barrier of iteration i, which every thread reaches after computing
-i - 1, makes it safe, and shows to all threads what each has waited for. So one barrier an iteration is enough.
+Fill i + S - 1 overwrites the stage that iteration i - 1 read. The barrier of iteration i, which every thread reaches
+after computing i - 1, makes this safe and publishes the fills that each thread has waited for. So one barrier an
+iteration is enough.
 
-Fills that only move elements are asynchronous copies, one group an iteration (also where nothing is left to fill, so
-that always the S - 2 latest groups may still be under way). Others pass through registers, loaded before the
-computation and stored after it. Loops directly inside one another with the same overlap are one sequence of
-iterations: the next one's variables are digits of the next number.
+Fills that only move elements are asynchronous copies, one group an iteration (an empty one where nothing remains to be
+filled, so that the S - 2 latest groups may always be pending). Others pass through registers, loaded before the
+computation and stored after it. Perfectly nested loops with the same overlap are one sequence of iterations: the
+variables of the next iteration are digits of its number.
 
-Needs canonical extents; comes before tails are cut off, which then treat the new loop like any other.
+Needs canonical extents; runs before tails are specialised, which treats the new loop like any other.
 """
 
 from __future__ import annotations
@@ -46,21 +47,21 @@ from autosched.ir.stmt import (
 from autosched.ir.visit import bottom_up, is_copy, map_exprs, substitute
 from autosched.lower.passes.instantiate import simplify_stmt
 
-WORD_BYTES = 4  # that the hardware copies asynchronously at least
-HELD = ".held"  # ends the names of the registers that fills pass through
+WORD_BYTES = 4  # the least bytes of an asynchronous copy
+HELD = ".held"  # suffix of the registers that fills pass through
 ZERO, ONE = Const(0, INDEX), Const(1, INDEX)
 
 
 @dataclass(frozen=True)
 class _Around:
-    """What a statement stands in: a loop of the thread's own, the buffers of the thread and the block."""
+    """The context of a statement: whether it is in a loop of the thread, and the thread's and block's buffers."""
 
     is_repeated: bool = False
     near: frozenset[str] = frozenset()
 
 
 def overlap_iterations(stmt: Stmt, simplify: Simplifier, around: _Around | None = None) -> Stmt:
-    """`stmt` with the loops that ask for it rotated."""
+    """Return `stmt` with the loops that have an overlap rotated."""
     outside = around or _Around()
 
     def go(s: Stmt, inside: _Around = outside) -> Stmt:
@@ -86,14 +87,14 @@ def overlap_iterations(stmt: Stmt, simplify: Simplifier, around: _Around | None 
 
 
 def _plain(stmt: Stmt) -> Stmt:
-    """The nest as it is, with nothing left to do."""
+    """Return the nest without its overlap."""
     while isinstance(stmt, For) and stmt.overlap is not None:
         return replace(stmt, overlap=None, body=_plain(stmt.body))
     return stmt
 
 
 def _nest(loop: For, around: _Around) -> _Nest | None:
-    """The parts of a loop that can be rotated; None where it has one stage or iteration, or nothing to fill."""
+    """Return the parts of a loop that can be rotated; None with one stage or iteration, or nothing to fill."""
     overlap, loops, body = loop.overlap, [loop], loop.body
     assert overlap is not None
     while isinstance(body, For) and body.overlap == overlap:
@@ -143,9 +144,7 @@ class _Nest:
             number, count = number * loop.extent + loop.var, count * loop.extent
         started = [s for s in self.fills if self._is_copy(s)]
         held = [s for s in self.fills if not self._is_copy(s)]
-        before: list[Stmt] = (
-            [Barrier()] if self.around.is_repeated else []
-        )  # threads may still read what an earlier entry filled
+        before: list[Stmt] = [Barrier()] if self.around.is_repeated else []  # threads may still read an earlier fill
         before.append(self._prologue(started, held, count))
         after = number + (self.stages - 1)
         go_on, chunk, place = binary("lt", after, count), self._chunk(after), after % self.stages
@@ -171,7 +170,7 @@ class _Nest:
         return result
 
     def _prologue(self, started: list[Stmt], held: list[Stmt], count: Expr) -> Stmt:
-        """The fills of the first iterations."""
+        """Return the fills of the first iterations."""
         ahead = Var(f"{self.loops[-1].var.name}.ahead")
         chunk, trips = self._chunk(ahead), Const(self.stages - 1, INDEX)
         fills = [self._moved(s, ahead, chunk) for s in (*map(_starting, started), *held)]
@@ -179,7 +178,7 @@ class _Nest:
         return For(ahead, trips, trips, ForKind.SERIAL, Seq((body, Commit())) if started else body)
 
     def _chunk(self, number: Expr) -> dict[Expr, Expr]:
-        """The loops' variables in the iteration of that number."""
+        """Return the values of the loops' variables in the iteration of that number."""
         values: dict[Expr, Expr] = {}
         for n, loop in reversed(list(enumerate(self.loops))):
             values[loop.var] = number if n == 0 else number % loop.extent
@@ -187,7 +186,7 @@ class _Nest:
         return values
 
     def _moved(self, fill: Stmt, place: Expr, chunk: Mapping[Expr, Expr]) -> Stmt:
-        """The fill of another iteration, into the buffers' copy number `place`."""
+        """Return the fill of another iteration, into stage `place` of the buffers."""
         match fill:
             case For():
                 return replace(fill, body=self._moved(fill.body, place, chunk))
@@ -200,7 +199,7 @@ class _Nest:
         return replace(store, indices=(place, *store.indices[1:])) if is_shared else store
 
     def _read(self, expr: Expr, number: Expr) -> Expr:
-        """`expr`, which stands in iteration `number`, with its loads from the buffers' copy for that iteration."""
+        """Return `expr` of iteration `number` with its loads from the buffers' stage of that iteration."""
         names = {b.name for b in self.buffers}
 
         def copied(e: Expr) -> Expr:
@@ -219,7 +218,7 @@ class _Nest:
 
 @dataclass(frozen=True)
 class _Held:
-    """A fill in two parts: what it stores is held in registers, one for each time that a thread stores."""
+    """A fill in two halves: a load into registers, one for each store of a thread, and the stores."""
 
     buffers: tuple[Buffer, ...]
     load: Stmt
@@ -243,14 +242,14 @@ class _Held:
 
 
 def _step_bytes(fill: Stmt, store: Store) -> int:
-    """That a thread moves between neighbours at a time."""
+    """Return the bytes of adjacent elements that a thread moves at a time."""
     lanes = [s.bound for s in walk(fill) if isinstance(s, For) and s.kind is ForKind.UNROLL]
     counts = [int(n.value) for n in lanes if isinstance(n, Const)]
     return math.prod(counts) * DTYPES[store.values[0].dtype].nbytes
 
 
 def _unrolled(fill: Stmt, store: Store) -> Stmt:
-    """The fill with another store at its heart and all loops unrolled: registers have no addresses."""
+    """Return the fill with another innermost store and all loops unrolled: registers have no addresses."""
     match fill:
         case For():
             return replace(fill, kind=ForKind.UNROLL, body=_unrolled(fill.body, store))

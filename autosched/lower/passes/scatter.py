@@ -1,10 +1,10 @@
-"""Where the data say which iteration of a loop does anything, that one is done.
+"""Scatter: a loop of which the data select one iteration runs only that iteration.
 
     for n:  for s:  for d:  o[s, d] += select(ids[n] == s, x[n, d], 0)
 
     for n:  if 0 <= ids[n] and ids[n] < S:  for d:  o[ids[n], d] += x[n, d]
 
-Everywhere else only a reducer's identity would be combined with what is there.
+All other iterations would combine the reducer's identity with the results.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from autosched.lower.passes.instantiate import simplify_stmt
 
 
 def scatter_by_data(stmt: Stmt, simplify: Simplifier) -> Stmt:
-    """`stmt` with its serial loops as described."""
+    """Return `stmt` with its serial loops transformed."""
     match stmt:
         case For(kind=ForKind.SERIAL, reduce=False):
-            found = _chosen(stmt, simplify)
-            if found is not None:
-                return scatter_by_data(found, simplify)
+            iteration = _chosen(stmt, simplify)
+            if iteration is not None:
+                return scatter_by_data(iteration, simplify)
             return changed(stmt, body=scatter_by_data(stmt.body, simplify))
         case Allocate() | For(kind=ForKind.SERIAL | ForKind.PARALLEL):
             return changed(stmt, body=scatter_by_data(stmt.body, simplify))
@@ -36,12 +36,12 @@ def scatter_by_data(stmt: Stmt, simplify: Simplifier) -> Stmt:
 
 
 def _chosen(loop: For, simplify: Simplifier) -> Stmt | None:
-    """The iteration alone, if the data say which one; None where they do not."""
-    found = iteration_by_data(loop)
-    if found is None:
+    """Return the selected iteration; None where the data do not select one."""
+    selection = iteration_by_data(loop)
+    if selection is None:
         return None
-    comparison, at = found
-    there: dict[Expr, Expr] = {comparison: const(True, "bool"), loop.var: at}
-    body = simplify_stmt(map_exprs(loop.body, lambda e: substitute(e, there)), simplify)
+    comparison, at = selection
+    values: dict[Expr, Expr] = {comparison: const(True, "bool"), loop.var: at}
+    body = simplify_stmt(map_exprs(loop.body, lambda e: substitute(e, values)), simplify)
     inside_of_loop = binary("ge", at, Const(0, INDEX)) & binary("lt", at, loop.extent)
     return If(simplify(inside_of_loop), body or Seq(()))

@@ -1,13 +1,13 @@
-"""Tails: unrolled and vectorised loops get constant extents, so hot code has no test in it.
+"""Tail specialisation: constant extents for unrolled and vectorised loops, without tests in hot code.
 
-An extent min(T, X) is T on full tiles. Where X only moves in multiples of T, a tile that is not full
-has always the same size r = X mod T. So
+An extent min(T, X) is T on full tiles. Where X changes only by multiples of T, a partial tile always has the same size
+r = X mod T. So
 
     register tile   ->  if X >= T: tile with extent T  else: tile with extent r  (none where X <= 0)
-    reduction loop over v that moves X  ->  full iterations, then the last one with extent r
+    reduction loop over v that changes X  ->  full iterations, then the last one with extent r
 
-Extents whose remainder is not constant stay dynamic, a vectorised loop is masked, an unrolled one serial: but for the
-full tiles of accumulators, which are in registers only there.
+Where the remainder is not constant, a vectorised loop is masked and an unrolled one becomes serial, except for full
+tiles of accumulators, which are only in registers there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TILE_KINDS = (ForKind.UNROLL, ForKind.VECTORIZE)
 
 @dataclass(frozen=True)
 class Tail:
-    """The extent min(tile, rest), and the size of a tile that is not full, None where that differs."""
+    """The extent min(tile, rest), and the size of a partial tile, None where that varies."""
 
     extent: Expr
     tile: int
@@ -34,7 +34,7 @@ class Tail:
 
 
 def specialise_tails(stmt: Stmt, simplify: Simplifier, loops: tuple[For, ...] = ()) -> Stmt:
-    """`stmt`, which stands inside `loops`, with the rules above applied everywhere."""
+    """Return `stmt`, which is inside `loops`, with the rules above applied everywhere."""
 
     def inside(body: Stmt) -> Stmt:
         return specialise_tails(body, simplify, loops)
@@ -65,7 +65,7 @@ def _tile(stmt: Stmt, simplify: Simplifier, loops: tuple[For, ...]) -> Stmt:
         return changed(stmt, body=specialise_tails(stmt.body, simplify, (*loops, stmt)))
     sizes: list[int | None] = [tail.tile, tail.size] if tail.size != 0 else [tail.tile]
     if tail.size is not None and not _is_positive(tail.rest, loops, simplify):
-        sizes.append(0)  # there may be nothing left of the tile
+        sizes.append(0)  # the tile may be empty
     cases = [_with_extent(stmt, tail, size, simplify) for size in sizes]
     done = [None if s is None else s if s is stmt else specialise_tails(s, simplify, loops) for s in cases]
     result = done.pop()
@@ -76,7 +76,7 @@ def _tile(stmt: Stmt, simplify: Simplifier, loops: tuple[For, ...]) -> Stmt:
 
 
 def _is_positive(rest: Expr, loops: tuple[For, ...], simplify: Simplifier) -> bool:
-    """Whether `rest` is at least 1 everywhere inside `loops`, each of which stops at its extent."""
+    """Whether `rest` is at least 1 everywhere inside `loops`, each of which ends at its extent."""
     for loop in reversed(loops):
         if simplify.bounds(rest)[0] >= 1:
             return True
@@ -89,15 +89,15 @@ def _is_positive(rest: Expr, loops: tuple[For, ...], simplify: Simplifier) -> bo
 
 
 def _tails(stmt: Stmt, simplify: Simplifier) -> list[Tail]:
-    """The tails decided outside of `stmt`: no variable bound inside moves them."""
+    """Return the tails that are decided outside of `stmt`: their extents contain no variable bound inside."""
     bound = {s.var for s in walk(stmt) if isinstance(s, For)}
-    found: dict[Expr, Tail] = {}
+    tails: dict[Expr, Tail] = {}
     for s in walk(stmt):
         if isinstance(s, For) and s.kind in _TILE_KINDS and not free_vars(s.extent) & bound:
             tail = _as_tail(s.extent, simplify)
             if tail is not None and (tail.size is not None or isinstance(stmt, Allocate)):
-                found[s.extent] = tail
-    return sorted(found.values(), key=lambda t: t.size is None)
+                tails[s.extent] = tail
+    return sorted(tails.values(), key=lambda t: t.size is None)
 
 
 def _as_tail(extent: Expr, simplify: Simplifier) -> Tail | None:
@@ -116,7 +116,7 @@ def _with_extent(stmt: Stmt, tail: Tail, size: int | None, simplify: Simplifier)
 
 
 def _partition(loop: For, simplify: Simplifier) -> Stmt | None:
-    """Split a reduction loop in its full iterations and the rest, if some tile inside depends on it."""
+    """Split a reduction loop in its full iterations and the remainder, if a tile inside depends on it."""
     for s in walk(loop.body):
         if not (isinstance(s, For) and s.kind in _TILE_KINDS and loop.var in free_vars(s.extent)):
             continue

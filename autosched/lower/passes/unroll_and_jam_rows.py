@@ -1,4 +1,4 @@
-"""Unroll-and-jam, as software pipelining over rows: the passes over one row run beside those over the next rows.
+"""Unroll-and-jam, as software pipelining over rows: the passes over one row are interleaved with those over the next.
 
     for r: peak[r] = max of row r               peak of row 0
     for r: power of row r, their sum     ->     peak of row 1, power of row 0
@@ -6,13 +6,12 @@
                                                 power of the last row, divide the one before it
                                                 divide the last row
 
-One pass waits for memory, one for the multipliers, one for the stores: together they need as long as the slowest of
-them. Loops over the same rows are taken apart like this if row r of each touches only row r of what any of them writes.
-Then rows are independent and their statements may come in any order. The vectors
-of a row are one loop in each pass; these loops become one, whose iterations do as many of each as its length asks for.
-A loop that computes one value of each row, a mean of a sum, is no pass: the next pass begins with it, row by row.
-Passes over short rows are two rows apart, not one: power of row 0 comes with the peak of row 2, which leaves the lanes
-of row 0 a whole step to be combined in.
+One pass waits for memory, one for the multipliers, one for the stores: together they take as long as the slowest of
+them. This is legal for loops over the same rows if iteration r of each accesses only row r of the buffers that any of
+them writes: rows are then independent. The vectors of a row are one loop in each pass; these loops are fused, with as
+many vectors of each pass an iteration as its length requires. A loop that computes one value of each row, such as the
+mean of a sum, is no pass: it becomes the beginning of the next pass, row by row. Passes over short rows are two rows
+apart instead of one: power of row 0 runs with the peak of row 2, so that combining the lanes of row 0 has a whole step.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Seq, Stmt, Sto
 from autosched.lower.passes.fuse_passes import Accesses, accesses, block_of
 from autosched.lower.passes.instantiate import simplify_stmt
 
-MIN_STEPS = 2  # of the common loop; with fewer there is nothing to put beside each other
-PASSES = 3  # that run beside each other; each adds its registers
+MIN_STEPS = 2  # of the common loop; with fewer there is nothing to interleave
+PASSES = 3  # that are interleaved; each adds its registers
 LAG = 2  # rows between passes over short rows
-SHORT_ROW = 32  # steps of the first pass; longer rows hide what comes after them, and more of them fill the cache
+SHORT_ROW = 32  # steps of the first pass; longer rows hide the latency by themselves, and more of them fill the cache
 
 
 def unroll_and_jam_rows(stmt: Stmt, simplify: Simplifier) -> Stmt:
@@ -46,7 +45,7 @@ def unroll_and_jam_rows(stmt: Stmt, simplify: Simplifier) -> Stmt:
             stmts = _with_values(stmts, simplify)
             passes = next((n for n in range(len(stmts)) if _run(stmts[n:], simplify) > 1), None)
             if passes is None or any(isinstance(s, For) and s.kind is ForKind.PARALLEL for s in stmts):
-                return _inside(stmt, simplify)  # around a parallel loop a local buffer would make it serial
+                return _inside(stmt, simplify)  # a local buffer around a parallel loop would make it serial
             last = passes + _run(stmts[passes:], simplify)
             loops = [s for s in stmts[passes:last] if isinstance(s, For)]
             return _around(buffers, [*stmts[:passes], *_skewed(loops, simplify), *stmts[last:]])
@@ -60,7 +59,7 @@ def _inside(stmt: Seq | Allocate, simplify: Simplifier) -> Stmt:
 
 
 def _flat(stmt: Stmt) -> tuple[list[Buffer], list[Stmt]]:
-    """The statements that follow each other, and the buffers that are there for some of them."""
+    """Return consecutive statements, and the buffers that are allocated around some of them."""
     match stmt:
         case Allocate(buffer=buffer, body=body):
             buffers, stmts = _flat(body)
@@ -72,22 +71,22 @@ def _flat(stmt: Stmt) -> tuple[list[Buffer], list[Stmt]]:
 
 
 def _with_values(stmts: Sequence[Stmt], simplify: Simplifier) -> list[Stmt]:
-    """The statements with each loop that only stores values of rows at the beginning of the pass that follows it, over
+    """Return the statements with each loop that only stores values of rows moved to the beginning of the next pass over
     the same rows."""
-    found: list[Stmt] = []
+    result: list[Stmt] = []
     for stmt in reversed(stmts):
-        after = found[0] if found else None
+        after = result[0] if result else None
         if _is_of_values(stmt) and isinstance(after, For) and _is_pass(after) and stmt.extent is after.extent:
             value = simplify_stmt(stmt.body, simplify, {stmt.var: after.var})
             if value is not None and _by_row(stmt, after, simplify):
-                found[0] = changed(after, body=Seq((value, *_flat_body(after.body))))
+                result[0] = changed(after, body=Seq((value, *_flat_body(after.body))))
                 continue
-        found.insert(0, stmt)
-    return found
+        result.insert(0, stmt)
+    return result
 
 
 def _is_of_values(stmt: Stmt) -> TypeGuard[For]:
-    """A loop over rows that stores a value of each."""
+    """Whether the statement is a loop over rows that stores one value of each."""
     if not isinstance(stmt, For) or stmt.kind is not ForKind.SERIAL or stmt.reduce or stmt.overlap is not None:
         return False
     return isinstance(stmt.body, Store) and stmt.body.reducer is None
@@ -101,7 +100,7 @@ def _around(buffers: Sequence[Buffer], stmts: Sequence[Stmt]) -> Stmt:
 
 
 def _run(stmts: Sequence[Stmt], simplify: Simplifier) -> int:
-    """How many of the first statements are passes over the same rows that may be taken apart."""
+    """Return how many of the first statements are passes over the same rows that may be interleaved."""
     loops: list[For] = []
     for stmt in stmts[:PASSES]:
         if not isinstance(stmt, For) or not _is_pass(stmt) or (loops and stmt.extent is not loops[0].extent):
@@ -113,26 +112,26 @@ def _run(stmts: Sequence[Stmt], simplify: Simplifier) -> int:
 
 
 def _is_pass(loop: For) -> bool:
-    """A loop over rows whose body has one loop over vectors."""
+    """Whether the loop is over rows and its body has one loop over vectors."""
     plain = loop.kind is ForKind.SERIAL and not loop.reduce and loop.overlap is None
     return plain and isinstance(loop.extent, Const) and _vectors(_flat(loop.body)[1]) is not None
 
 
 def _vectors(stmts: Sequence[Stmt]) -> int | None:
-    """Which of the statements is the serial loop over the vectors of a row."""
-    found = [n for n, s in enumerate(stmts) if isinstance(s, For) and s.kind is ForKind.SERIAL]
-    if len(found) != 1:
+    """Return the position of the serial loop over the vectors of a row; None if there is none."""
+    positions = [n for n, s in enumerate(stmts) if isinstance(s, For) and s.kind is ForKind.SERIAL]
+    if len(positions) != 1:
         return None
-    loop = stmts[found[0]]
+    loop = stmts[positions[0]]
     assert isinstance(loop, For)
     steps = _length(loop) if isinstance(loop.extent, Const) and loop.overlap is None else 0
     inner = [s for s in walk(loop.body) if isinstance(s, For | If | Allocate)]
     short = all(isinstance(s, For) and s.kind is ForKind.VECTORIZE for s in inner)
-    return found[0] if steps >= MIN_STEPS and short else None
+    return positions[0] if steps >= MIN_STEPS and short else None
 
 
 def _by_row(first: For, second: For, simplify: Simplifier) -> bool:
-    """Whether row r of one has to do with row r of the other only."""
+    """Whether row r of one loop depends only on row r of the other."""
     mine, other = accesses(first), accesses(second)
     if mine is None or other is None:
         return False
@@ -140,7 +139,7 @@ def _by_row(first: For, second: For, simplify: Simplifier) -> bool:
 
 
 def _shared(mine: Accesses, other: Accesses) -> set[str]:
-    """The buffers that both touch, and one of them writes."""
+    """Return the buffers that both access, and one of them writes."""
     touched = (mine.reads.keys() | mine.writes.keys()) & (other.reads.keys() | other.writes.keys())
     return touched & (mine.writes.keys() | other.writes.keys())
 
@@ -157,7 +156,7 @@ def _same_rows(first: For, mine: Accesses, second: For, other: Accesses, name: s
 
 @dataclass(frozen=True)
 class _Visit:
-    """One pass over one row: its buffers, what comes before the vectors, their loop, what comes after."""
+    """One pass over one row: its buffers, the statements before the vectors, the loop over these, the ones after."""
 
     buffers: list[Buffer]
     before: list[Stmt]
