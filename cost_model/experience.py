@@ -1,4 +1,4 @@
-"""What was measured, of one task or of several that learn from each other: a network's, on one target.
+"""Training data of the ranker: measured programs of one task, or of a network's tasks on one target.
 
 A task's ranker is fitted on its own programs and on the newest of the others'. After 8 to 16 of its own, 1,000 programs
 of other workloads bring the share of pairs that are ordered rightly from 0.74 and 0.78 to 0.80, after 32 next to

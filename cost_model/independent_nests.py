@@ -1,4 +1,4 @@
-"""Independent parts of a sketch, and rows put together from legal ones or from the best of them.
+"""Independent nests of a sketch: rows combined from legal rows, or from the best rows, of each nest.
 
 A rule connects the parameters that it names. Where the rules of a sketch fall into groups without a parameter in common
 (the kernels of a graph with many stages do), a row is legal when each of its parts is: of six kernels with a tenth of

@@ -1,4 +1,4 @@
-"""The cost model of one tuning session: judges populations of all sketches of a workload.
+"""The cost model of one tuning session, for populations of all sketches of a workload.
 
     legal, legal_rows, analytic_latency, features, score (i, matrix)      update(sketches, rows, seconds)
 

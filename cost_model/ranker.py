@@ -1,4 +1,4 @@
-"""The learned half of the cost model: gradient-boosted trees on what the analytic latency gets wrong.
+"""The ranker: gradient-boosted trees on the residual of the analytic latency.
 
     score      a * (sum of trees - log2(analytic latency))      (higher is better)
 

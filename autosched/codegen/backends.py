@@ -1,4 +1,4 @@
-"""The way from a lowered schedule to code, and who writes it for each kind of target: a row of EMITTERS."""
+"""Emitters by target: the table EMITTERS has the path from a lowered schedule to code for each kind of target."""
 
 from __future__ import annotations
 

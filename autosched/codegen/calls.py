@@ -1,4 +1,4 @@
-"""A network as calls of its kernels: where each finds its arrays, whoever makes the calls."""
+"""Kernel calls of a network: for each call, where the kernel finds its arrays."""
 
 from __future__ import annotations
 

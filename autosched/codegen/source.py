@@ -1,4 +1,4 @@
-"""What code generation hands to the runtime: one kernel as LLVM IR text."""
+"""The interface from code generation to the runtime: one kernel as LLVM IR text."""
 
 from __future__ import annotations
 

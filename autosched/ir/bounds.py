@@ -1,4 +1,4 @@
-"""Comparisons of indices in one form, by which those of the same number are found."""
+"""Canonical comparisons of indices, which identify comparisons of the same expression."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons of indices in the conditions of selects, and what a reduction does where one does not hold."""
+"""Comparisons of indices in the conditions of selects, and the effect of a reduction where one is false."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of elements: the table DTYPES, and what follows from a row of it.
+"""Element types: the table DTYPES, and properties that follow from a row of it.
 
 Expressions, buffers and records carry a dtype's name, which is NumPy's or ml_dtypes'; DTYPES tells what it is. Some
 floats are only stored: an element that is read becomes a number of the wider dtype `computes_in` before anything is

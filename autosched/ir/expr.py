@@ -1,4 +1,4 @@
-"""Expressions: what exists.
+"""Expressions of the intermediate representation.
 
     Expr = Const(value, dtype) | Var(name, dtype) | Param(name)
          | Binary(op, a, b) | Call(fn, args) | Select(cond, a, b) | Cast(a, dtype)

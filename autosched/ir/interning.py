@@ -1,4 +1,4 @@
-"""Equal nodes are one object, as long as anybody holds it: equality is identity, and a dictionary of nodes is fast."""
+"""Interning (hash consing): equal nodes are one object while it is referenced, so equality is identity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order in which the blocks of a kernel are started, for the sake of the cache that all of them share.
+"""Raster order: the order in which the blocks of a kernel are started, for locality in the shared cache.
 
 A device starts blocks row by row. Those that run at a time then read all columns of one operand of a product and few
 rows of the other. In bands of `group` rows, column by column inside, they are nearer to a square:

@@ -1,4 +1,4 @@
-"""How far along a row values are other than the least, where a condition says so: a triangle of causal attention."""
+"""Causal bounds: the last index of a row up to which a condition allows values other than the least one."""
 
 from __future__ import annotations
 

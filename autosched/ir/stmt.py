@@ -1,4 +1,4 @@
-"""Statements: the other half of what exists.
+"""Statements of the intermediate representation.
 
     Stmt = For(var, extent, bound, kind, body, reduce) | Seq(stmts) | If(cond, then, otherwise)
          | Allocate(buffer, body) | Store(buffers, indices, values, reducer) | Prefetch(buffer, indices)

@@ -1,4 +1,4 @@
-"""Where an element of a buffer is stored: the flat index in storage order."""
+"""Storage order: the flat index of an element of a buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Python and NumPy ask of a number, asked of an expression: a sentence that says what to write instead.
+"""Number protocols of Python and NumPy on expressions: operators, and errors that name the alternative.
 
 Operators work with NumPy's numbers on either side. `np.float32(2) * x` is a call of NumPy's, which is handed back to
 Python's operator; without that NumPy would look for methods of its own names on the expression.

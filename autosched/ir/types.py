@@ -1,4 +1,4 @@
-"""Whether the dtypes of an expression's node go together, and the bounds of integers."""
+"""Type checks of expression nodes, and the ranges of integer types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a well-formed function is; run between passes and before interpretation.
+"""The IR verifier: checks that a function is well formed, between passes and before interpretation.
 
 A violation is a bug of the pass that made the function, never the user's fault, so `IRError` is not
 an `AutoschedError`. All violations are listed, each with the loops around it and its statement.

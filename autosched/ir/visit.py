@@ -1,4 +1,4 @@
-"""Walking and rebuilding expressions and statements; each pass overrides only what it needs."""
+"""Visitors and rewriters of expressions and statements; each pass overrides only what it needs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a symbolic nest does: statements, trips, accesses and operations as closed forms."""
+"""Static analysis of a symbolic nest: statements, trip counts, accesses and operations as closed forms."""

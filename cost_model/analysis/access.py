@@ -1,4 +1,4 @@
-"""How one statement touches one buffer: strides and footprints, as closed forms.
+"""Access analysis of one statement and one buffer: strides and footprints, as closed forms.
 
 A statement stands in loops 0 .. m-1, outermost first. At depth d the loops d .. m-1 run freely and the others
 stand still. Then an index  sum_v c_v * v + const  covers

@@ -1,4 +1,4 @@
-"""Counting the arithmetic of a statement by kind, Ansor's classes of operations."""
+"""Operation counts of a statement by class, as in Ansor's features."""
 
 from __future__ import annotations
 

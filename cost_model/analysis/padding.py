@@ -1,4 +1,4 @@
-"""What the conditions of padded reads cost a register tile, and how much of its reduction they leave.
+"""Padding analysis: the cost of padded reads' conditions in a register tile, and the share of its reduction that runs.
 
     tested    share of the steps of the reduction for which comparisons are evaluated, all of them or those of a tile
     inside    share of the reduction that is done

@@ -1,4 +1,4 @@
-"""Closed forms of a symbolic loop nest: what the features, the analytic latency and the legality are made of.
+"""Statement analysis of a symbolic loop nest: the closed forms behind features, analytic latency and legality.
 
     analyse(func, geometry) -> Analysis(statements, allocations, ..)
 

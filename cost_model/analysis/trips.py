@@ -1,4 +1,4 @@
-"""The loops around a statement, and how often they and what stands under a condition in them run.
+"""Trip counts of the loops around a statement, and of statements under conditions.
 
 `For.bound` is the largest one and right for footprints. For work the mean is needed, because a loop
 that runs over a tail stops early. With extent = min(B, X - sum c_v v), as tails are written, and N iterations of

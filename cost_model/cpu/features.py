@@ -1,4 +1,4 @@
-"""The features of a candidate: one table, one row of numbers for each candidate.
+"""Features of a CPU candidate for the ranker: one table, one row of numbers for each candidate.
 
     FEATURES: (name, unit, formula)        symbolic(...) -> one closed form for each feature
 

@@ -1,4 +1,4 @@
-"""How many instructions the emitted code has for an operation, in slots of the FMA pipes unless said otherwise."""
+"""Instruction counts of operations in the emitted code, in slots of the FMA pipes unless stated otherwise."""
 
 from __future__ import annotations
 

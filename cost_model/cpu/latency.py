@@ -1,4 +1,4 @@
-"""The analytic latency of a candidate on a CPU: seconds, in closed form.
+"""Analytic latency of a candidate on a CPU: seconds, in closed form.
 
 For every statement, in cycles of one core, over the whole kernel:
 

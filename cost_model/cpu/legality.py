@@ -1,4 +1,4 @@
-"""What a candidate must satisfy to be worth building, as closed forms that are true or false.
+"""Legality rules of CPU candidates, as boolean closed forms.
 
 These are limits of the machine and of code size, not of correctness: every row of a sketch's parameters gives a
 right program. A row that breaks one spills registers, overflows a cache that was meant to hold it, or takes LLVM

@@ -1,4 +1,4 @@
-"""A processor as the cost model sees it, and the numbers of the model that no core decides."""
+"""Machine parameters of the CPU cost model, and its constants that do not depend on the core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accumulators of a register tile over a window that are there at a time, in closed form.
+"""Live rolling accumulators of a register tile over a window, in closed form.
 
 A tile with its whole reduction written out goes along the input that its outputs share and writes each of them as soon
 as it is complete (`llvm/tiles/rolling.py`). Of an input that is swept along dimensions with extents e_1 .. e_n of the

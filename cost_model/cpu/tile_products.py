@@ -1,4 +1,4 @@
-"""What a product in tile registers costs (`instructions/tile_products.py`), in cycles of the unit that does them."""
+"""Latency of products in tile registers (`instructions/tile_products.py`), in cycles of the tile unit."""
 
 from __future__ import annotations
 

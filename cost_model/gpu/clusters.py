@@ -1,4 +1,4 @@
-"""Clusters of blocks that load tiles for each other, in closed form (see `c/tiles/clusters.py`, whose rule it is)."""
+"""Legality and traffic of clusters of blocks that load tiles for each other, in closed form (`c/tiles/clusters.py`)."""
 
 from __future__ import annotations
 

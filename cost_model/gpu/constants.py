@@ -1,4 +1,4 @@
-"""The constants of a GPU's analytic latency that are fitted to measurements, and the table of what they are on a card.
+"""Fitted constants of the GPU's analytic latency, and the table of their values for each card.
 
 `cards.json` has those of cards that were measured (`experiments.gpu.fit` writes it); a card that was not has those of
 another card of its compute capability, or else the values below, which are from papers (`cost_model.gpu.machine`).

@@ -1,4 +1,4 @@
-"""The features of a candidate on a GPU: a table like that of `cost_model.cpu.features`, with columns of its own.
+"""Features of a GPU candidate for the ranker: a table like that of `cost_model.cpu.features`, with its own columns.
 
 One row for each candidate: the kernel and the statement with the most arithmetic, the fills of that kernel's shared
 buffers, sums over all kernels, and what the analytic latency is made of. What is squashed and how is told there.

@@ -1,4 +1,4 @@
-"""Shared buffers that all threads of a block fill together, and how they move through memory, as closed forms.
+"""Cooperative fills of shared buffers by all threads of a block: their memory accesses, as closed forms.
 
 Such a buffer is walked element by element, whatever its shape:
 element = (each * threads + thread) * vector + lane. With G_d the distance in global memory of neighbours along

@@ -1,4 +1,4 @@
-"""The kernels of a GPU nest: blocks, threads, and what one instruction of a warp asks of memory, as closed forms.
+"""Kernel analysis of a GPU nest: blocks, threads, and the memory requests of a warp's instructions, in closed form.
 
 Each nest at the root is one kernel. Its threads run the same statements; a warp is the `warp` threads that are
 neighbours with x varying fastest, so it is w_x by w_y by w_z threads with

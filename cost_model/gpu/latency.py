@@ -1,4 +1,4 @@
-"""The analytic latency of a candidate on a GPU: seconds, in closed form.
+"""Analytic latency of a candidate on a GPU: seconds, in closed form.
 
 For every kernel, with cycles of one multiprocessor:
 

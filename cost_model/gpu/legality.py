@@ -1,4 +1,4 @@
-"""What a candidate on a GPU must satisfy to be worth building, as closed forms that are true or false.
+"""Legality rules of GPU candidates, as boolean closed forms.
 
 The limits of the device (threads, grid, shared memory, registers) must hold for every kernel: a launch or a compiler
 refuses what breaks them. The others keep code small, vectors aligned and warps filled.

@@ -1,4 +1,4 @@
-"""What a GPU can do in a cycle: the constants of its analytic latency that are the same on every card.
+"""Machine constants of the GPU's analytic latency that are the same on every card.
 
 As on processors they only have to be right relative to each other; what differs between devices is in
 `autosched.target.GpuFacts`, what is fitted to measurements in `cost_model.gpu.constants`. Rates are those of one

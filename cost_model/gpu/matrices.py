@@ -1,4 +1,4 @@
-"""Products of matrices by warps: what their instructions ask for, as closed forms (see `c/tiles/warp_matrices.py`).
+"""Shared-memory requests of matrix products by warps, as closed forms (see `c/tiles/warp_matrices.py`).
 
 The last three of a thread's loops are over its rows (two of each tile of 16), its columns (two of each tile of 8) and
 the k of an instruction. One ldmatrix loads A for 16 rows, another one B for 16 columns. It reads two or four matrices

@@ -1,5 +1,5 @@
-"""Registers of a GPU's thread, in closed form: its own buffers, operands, what it holds for the next iteration; and
-how long operands take to read."""
+"""Register pressure of a GPU thread, in closed form: its buffers, operands and prefetched values; and the latency of
+reading operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes between the multiprocessors, L2 and DRAM, as closed forms.
+"""Memory traffic between the multiprocessors, L2 and DRAM in bytes, as closed forms.
 
 Bytes from L2 are the distinct sectors that the block touches, again for each iteration of a loop whose working set
 L1 does not keep (what shared arrays leave of it). Bytes from DRAM: the blocks of one wave run side by side and share

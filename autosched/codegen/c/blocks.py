@@ -1,4 +1,4 @@
-"""Which block of a grid does what: in bands of rows (`ir/raster.py`), or few blocks that go through all of it.
+"""Block order of a grid: bands of rows (`ir/raster.py`), or persistent blocks that loop over all tiles.
 
 for (int tile = blockIdx.x; tile < 512; tile += 132)  { what block number `tile` of the grid does }
 

@@ -1,4 +1,4 @@
-"""What a compiler is told about registers: how many blocks shall be resident together, and which loops stay loops.
+"""Launch bounds and unroll pragmas: the registers that the compiler may use.
 
 Without a word on that, ptxas rounds registers down to a number at which another block or two fit, and spills what is
 left over. A kernel that holds its results in registers wants them all: the bounds leave room for these, for the

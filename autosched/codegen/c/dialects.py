@@ -1,4 +1,4 @@
-"""The two dialects of the C-like emitter, as tables of words: CUDA C and OpenCL C."""
+"""The two dialects of the C-like emitter, as tables of text: CUDA C and OpenCL C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floats of 8 bits to float32 and back, as functions of C by their names, rounding to even.
+"""Conversions between 8-bit floats and float32, as C functions, rounding to even.
 
 Integer arithmetic, in the forms of `codegen/llvm/small_floats.py`: a number's bits, shifted to where float32 has them,
 are the number but for a power of two; adding a magic number leaves the digits of a subnormal one in the last places.

@@ -1,4 +1,4 @@
-"""A concrete GPU loop nest as C text: readable loops, the user's names, one kernel for each nest at the root."""
+"""The C emitter: a concrete GPU loop nest as C text, with one kernel for each nest at the root."""
 
 from __future__ import annotations
 

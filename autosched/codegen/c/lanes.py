@@ -1,4 +1,4 @@
-"""Several elements that move at once, as C text: vectors, or words of 32 bits that hold two or four small ones.
+"""Vector types in C text: several elements that move at once, as vectors or as words of 32 bits.
 
     float4 v;   v.y                                          uint4 v;   (unsigned short)(v.x >> 16)
 

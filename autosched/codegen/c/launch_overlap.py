@@ -1,4 +1,4 @@
-"""The kernels of a call, one behind the other: the next one starts while this one ends, and waits for it.
+"""Programmatic dependent launch: the next kernel of a call starts while this one ends, and waits for its results.
 
 A device that can launches the next kernel as soon as the last block of this one has started: its blocks are there, and
 wait before they do anything until all before them has ended and what that wrote can be seen. Waiting is in the text, so

@@ -1,4 +1,4 @@
-"""Two bounds of one number as one comparison of an unsigned one, which a number below zero is too large for.
+"""Range checks: two bounds of one number as one unsigned comparison.
 
 y + r >= 1 && y + r < 15    ->    (unsigned)(y + r - 1) < 14
 """

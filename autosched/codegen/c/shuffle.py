@@ -1,4 +1,4 @@
-"""Values that the threads of a warp exchange: which of CUDA's shuffles does it, or shared memory where there are none.
+"""Warp shuffles: exchanges between the threads of a warp by CUDA's intrinsics, or through shared memory without them.
 
     "xor"   lane ^ number      "down"  lane + number      "lane"  the lane with that number
 

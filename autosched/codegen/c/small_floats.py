@@ -1,4 +1,4 @@
-"""float16 and bfloat16 to float32 and back, as functions of C by their names, rounding to even.
+"""Conversions between float16 or bfloat16 and float32, as C functions, rounding to even.
 
 Their values are unsigned integers of as many bits: no header of the languages' own half types is needed. CUDA's are
 one PTX instruction each where there is one, and nothing else.

@@ -1,4 +1,4 @@
-"""What the emitter hands to a device: one text, its launches in order, and the memory they need."""
+"""The interface from the C emitter to a device: one text, its launches in order, and the memory they need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blocks and threads of a launch: how many there are, and which loops they stand for."""
+"""Launch dimensions: the blocks and threads of a launch, and the loops that are bound to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores as C has them: assignments, and updates of reductions by operators such as `+=` or spelled out."""
+"""Stores in C: assignments, and updates of reductions by operators such as `+=` or by functions."""
 
 from __future__ import annotations
 

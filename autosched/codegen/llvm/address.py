@@ -1,4 +1,4 @@
-"""From indices to pointers: one base pointer for each set of loop variables, constants in the instruction.
+"""Address computation: one base pointer for each set of loop variables, constants in the instruction.
 
 The flat element index of an access is brought to  sum of coefficient * atom + constant. Unrolled
 variables are constants, so accesses of an unrolled tile share one pointer and differ by an immediate.

@@ -1,4 +1,4 @@
-"""Operations on LLVM values: lanes are matched, dtypes decide the instruction."""
+"""Arithmetic on LLVM values: lanes are matched, dtypes select the instruction."""
 
 from __future__ import annotations
 

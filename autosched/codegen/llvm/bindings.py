@@ -1,4 +1,4 @@
-"""What loop variables are bound to where the writer stands, and what indices over them are there.
+"""Bindings of loop variables during emission, and the index values that are available at the insertion point.
 
 Unrolled variables are numbers, those of serial loops registers, the vectorised one is a number for each lane. An index
 that is data is a variable here as well, bound to what was loaded (`lookup`): a number that is known from where it was

@@ -1,4 +1,4 @@
-"""The bounds check of indices in the entry of a network: 16 of them at a time, then one by one to the first outside.
+"""Bounds checks of indices in the entry of a network: 16 at a time, then one by one up to the first one outside.
 
     i1 @has_index_outside.DTYPE(ptr ids, i64 n, i64 stride, i64 low, i64 span, i64 number, ptr report)
 

@@ -1,4 +1,4 @@
-"""A kernel whose pieces are modules of their own, which other kernels may have too (`lower/code_splitting.py`).
+"""Compilation units: the pieces of a kernel as modules that several kernels share (`lower/code_splitting.py`).
 
 The nests of a piece are functions that other modules see. The kernel itself is a small module: the entry points, which
 know the extents that pieces do not, and call the nests for each task.

@@ -1,4 +1,4 @@
-"""Words and their dot products (`instructions/dots.py`) in LLVM: one instruction, or the products one by one."""
+"""Dot-product instructions in LLVM (`instructions/dots.py`): one instruction, or the products one by one."""
 
 from __future__ import annotations
 

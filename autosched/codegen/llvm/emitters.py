@@ -1,4 +1,4 @@
-"""What the parts of the emitter ask of each other: statements, values, and the register tile that a form may take."""
+"""Protocols between the parts of the emitter: statements, values, and the forms of register tiles."""
 
 from __future__ import annotations
 

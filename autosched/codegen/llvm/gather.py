@@ -1,4 +1,4 @@
-"""Indices that are data: what is loaded for them becomes variables, so that addresses know linear forms alone.
+"""Gathers: indices that are data become variables, so that address computation has linear forms only.
 
     E[ids[b], d]    ->   n = clamp(ids[b]), in the innermost loop that moves it;  E[n, d] in vectors along d
     T[w[i]]         ->   n = clamp(w[i]), a number for each lane;  a gather, or shuffles of a short table's vectors

@@ -1,4 +1,4 @@
-"""Indices over loop variables as values: in one register where lanes agree, else a number for each lane.
+"""Index values over loop variables: scalar where lanes agree, else a vector of lanes.
 
 Lanes are in 32 bits where they fit: half the registers, and before AVX-512 the integers that are converted to floats,
 and compared without masks to join, in one instruction.

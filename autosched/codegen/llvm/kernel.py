@@ -1,4 +1,4 @@
-"""A whole kernel: one function for each nest at the root, one entry that runs them in order.
+"""The LLVM module of a kernel: one function for each nest at the root, one entry that runs them in order.
 
     i32 @kernel(ptr args, ptr workspace, i64 nthreads)
       for each nest:  serial:    @kernel.run<n>(args, workspace, first, last, thread)

@@ -1,4 +1,4 @@
-"""Masks of lanes as text: literals, of which each lane is known, as long as no other mask takes part."""
+"""Lane masks as text: literals with known lanes, until they are combined with another mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entry of a network: kernels called one after the other, each with pointers into one arena, without Python.
+"""The entry function of a network: calls its kernels one after the other on one arena, without Python.
 
     i32 @NAME(ptr args, ptr arena, i64 nthreads)      args: inputs, outputs, the block of weights
 

@@ -1,4 +1,4 @@
-"""Small floats to float32 and back, rounding to even. Their values are 16 or 8 bits, for LLVM an i16 or i8.
+"""Conversions between small floats and float32, rounding to even. Their values are an i16 or i8 in LLVM.
 
 Processors that have instructions for it use them (F16C, AVX512-BF16, all of Arm's float16); the others get integer
 arithmetic, since what LLVM makes of a conversion there are calls of a library that need not be present. The forms are

@@ -1,4 +1,4 @@
-"""Statements to LLVM: loops, branches, private buffers; `stores` has what writes.
+"""Emission of statements: loops, branches, private buffers; `stores.py` has stores.
 
 Serial loops test at the bottom; an unrolled loop binds its variable to numbers; a vectorised loop is
 whole vectors and one masked rest. Register buffers are stack slots with constant addresses, which

@@ -1,4 +1,4 @@
-"""Stores and updates to LLVM: what is written, how lanes are combined into one element, and which lanes are written."""
+"""Emission of stores and reduction updates: values, horizontal combination of lanes, masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads whose lanes are a few elements apart: whole vectors, of which shuffles pick what is wanted.
+"""Strided loads: lanes a few elements apart, shuffled out of whole vectors.
 
     X[2 i] in 16 lanes:  elements 0..15 and 15..30, then every other one of the two
 

@@ -1,4 +1,4 @@
-"""Floats of which four bits decide: a table in a register, of which an instruction takes what these say.
+"""Table lookups of floats with four index bits: a permutation of a register.
 
     cast((w >> 8) & 15) - 8      of 16 lanes: a shift and a permutation of {-8, ..., 7}
 

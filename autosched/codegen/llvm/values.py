@@ -1,4 +1,4 @@
-"""Expressions to LLVM values: scalars until a lane matters, vectors from there on.
+"""Emission of expressions: scalars as long as lanes agree, vectors from there on.
 
 A load whose lanes are adjacent is a vector load (masked where the loop ends or a condition differs by lane), one whose
 lanes agree is a scalar load that is spread. Lanes that are a few elements apart are picked from vectors, anything else

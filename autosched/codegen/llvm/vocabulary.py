@@ -1,4 +1,4 @@
-"""LLVM's words for ours: types, operators, intrinsics, constants."""
+"""LLVM's names for the IR's types, operators, intrinsics and constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of one LLVM function, with a place to hoist to in every loop.
+"""The text of one LLVM function, with an insertion point for invariant code in every loop.
 
 Each serial loop is a `Frame`: its `header` lines run at the start of every iteration, before the
 body, and dominate everything inside. Address arithmetic is put into the header of the innermost loop

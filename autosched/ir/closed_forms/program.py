@@ -1,4 +1,4 @@
-"""Closed forms for a whole population at once.
+"""Closed-form programs: expressions over parameters, evaluated for a whole population at once.
 
     Program(exprs, params)(matrix) -> values
 

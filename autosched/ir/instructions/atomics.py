@@ -1,4 +1,4 @@
-"""Updates of global memory that happen as one step, whoever else updates the element: which there are.
+"""Atomic updates of global memory: the supported reducers and types.
 
 Those that GPUs have as an instruction, or as a loop around compare-and-swap of 32 or 64 bits.
 """

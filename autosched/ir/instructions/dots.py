@@ -1,4 +1,4 @@
-"""Dot products of words: two or four small numbers in 32 bits, multiplied pairwise and added up in one instruction.
+"""Dot-product instructions on words: two or four small numbers in 32 bits, multiplied pairwise and added up.
 
     Word(parts)            int32: the parts in fields of 32 / len(parts) bits, the first one lowest; an integer of fewer
                            bits is extended by its sign or by zeros

@@ -1,4 +1,4 @@
-"""Products of small matrices that the threads of a warp compute together, one instruction each: tensor cores of GPUs.
+"""Matrix instructions of warps (tensor cores): products of small matrices that a warp's threads compute together.
 
     D[i, j] += sum over l of A[i, l] * B[l, j]        0 <= i < m, 0 <= j < n, 0 <= l < k
 

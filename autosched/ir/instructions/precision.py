@@ -1,4 +1,4 @@
-"""Products of float32 that may be less precise: `Call("tf32", x)` is x, of which a kernel may take the first bits only.
+"""Reduced-precision products of float32: `Call("tf32", x)` is x, of which a kernel may use the leading bits only.
 
 Tensor cores multiply numbers of tf32, float32's range with 10 bits of fraction. Either an operand becomes one, rounded
 by warps and cut off by warpgroups, whose instructions read it where it lies, or it is the sum of two, big = tf32(x) and

@@ -1,4 +1,4 @@
-"""Products of matrices in tile registers: 16 rows of 16 words by 16 words of as many columns, one instruction each.
+"""Tile-product instructions (AMX): 16 rows of 16 words by 16 words of as many columns, in tile registers.
 
     for k .. reduce:                                            loops outside of a tile's
       for k < 16, unrolled:                                     words of both operands

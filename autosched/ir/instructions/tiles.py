@@ -1,4 +1,4 @@
-"""Tiles that a GPU's copy engine brings into shared memory, and rings of places for them.
+"""Tile copies by a GPU's copy engine (TMA), and the pipelines of shared-memory stages that they fill.
 
 A tile is stored in panels: `span` bytes of its last dimension, for all points of the others. In a panel 16 bytes change
 places with others of the row, so that 8 rows of a matrix lie in different banks; the engine that writes them and the

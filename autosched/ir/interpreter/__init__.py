@@ -1,1 +1,1 @@
-"""Runs a loop nest statement by statement: the oracle of the tests. The product never calls it."""
+"""The reference interpreter of loop nests, statement by statement: the tests' oracle, never used by the product."""

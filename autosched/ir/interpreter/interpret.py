@@ -1,4 +1,4 @@
-"""The slow, exact interpreter: what the IR means. `ir/interpreter/scalars.py` says what each operation means.
+"""The slow, exact interpreter, which defines the semantics of the IR; `scalars.py` defines those of each operation.
 
 Undefined, and an `InterpretError`, are an index outside a shape, an element read before it was written and an output
 element never written. So are an operation on values that it has no result for, a loop longer than its bound and, where

@@ -1,4 +1,4 @@
-"""The interpreter's buffers, and how it notices that parallel tasks meet in one.
+"""The interpreter's buffers, with detection of races between parallel tasks.
 
 Tasks are numbered upwards through the whole run, so what an element remembers of an earlier parallel
 region is a smaller number than the present region's first and does not count.

@@ -1,4 +1,4 @@
-"""What each operation means, on scalars of a dtype.
+"""Scalar semantics: the result of each operation on scalars of a dtype.
 
 float32 rounds after each operation, float64 is IEEE double, integers wrap, comparisons give bool.
 `exp`, `erf` and the other functions are computed in float64 and rounded once. `min` and `max` of floats

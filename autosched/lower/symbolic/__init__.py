@@ -1,1 +1,1 @@
-"""From a schedule to its symbolic nest, once for each sketch."""
+"""Symbolic lowering: from a schedule to its nest with open parameters, once for each sketch."""

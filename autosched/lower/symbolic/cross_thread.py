@@ -1,4 +1,4 @@
-"""Values that threads of a block hold in registers, combined; afterwards each of these threads holds the result.
+"""Cross-thread reductions of values in the registers of a block's threads; each of these threads holds the result.
 
     warp = 0      a tree in shared memory: half of the threads combine with the other half, 10 times
     warp = 32     threads of a warp exchange their values (5 shuffles), one of each warp writes what it has to shared

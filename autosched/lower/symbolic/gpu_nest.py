@@ -1,4 +1,4 @@
-"""Loop nests of blocks and threads: every thread runs whole tiles, and points beyond an axis are not written.
+"""GPU loop nests of blocks and threads: every thread runs whole tiles, and stores beyond an axis are guarded.
 
 Spatial loops have closed-form extents, so that all threads meet at the same barriers; a store to memory
 that others see, or a read of it, is guarded where a tile may reach beyond an axis. Reduction loops end

@@ -1,4 +1,4 @@
-"""A schedule's nest with everything around it: all stages at the root in order, their buffers, the parameters."""
+"""The symbolic function of a schedule: nests of all root stages in order, their buffers, the parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autosched.schedule.steps.stages import shape_of_buffer
 
 
 def lower(state: State, name: str = "kernel") -> Func:
-    """The loop nest of a schedule, with closed forms where it has parameters; what weights determine is apart."""
+    """Return the loop nest of a schedule, with closed forms for its parameters and a separate body for weights."""
     state = keep_weights(state) if state.weights else state
     for stage in (s for s in state.stages if s.scope is Scope.WARP):
         is_held = stage.is_spread and all(s.matrix for s in state.consumers(stage))

@@ -1,4 +1,4 @@
-"""From a schedule to its loop nest; extents may still contain parameters.
+"""The loop nest of a stage, with extents that may contain parameters.
 
 Each loop stops where its axis ends: a loop of stride s over an axis with `base` already covered runs
 min(factor, ceil((limit - base) / s)) times, in any loop order. So every point of the domain is visited

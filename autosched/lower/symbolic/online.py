@@ -1,4 +1,4 @@
-"""What a maximum and a sum that run along with a weighted sum do in one iteration (`schedule/steps/online.py`).
+"""Online softmax statements: the running maximum and sum of a weighted sum in one step (`schedule/steps/online.py`).
 
     for points of a thread:  terms = X
     for its rows:

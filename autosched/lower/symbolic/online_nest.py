@@ -1,5 +1,7 @@
-"""Kernels in which a maximum and a sum run along with a weighted sum: where their statements stand, and in what loops
-(`online.py` has the statements, `schedule/steps/online.py` what they are for)."""
+"""Online softmax kernels: the loops of the running maximum and sum, and the order of their statements.
+
+`online.py` has the statements, `schedule/steps/online.py` describes the transformation.
+"""
 
 from __future__ import annotations
 

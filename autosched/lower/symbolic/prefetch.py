@@ -1,4 +1,4 @@
-"""The lines of memory that a tile will read or write, asked for while the tile before it is computed.
+"""Software prefetch of the lines that a tile will read or write, while the tile before it is computed.
 
 A stage that is computed inside a loop reads a box of an input there. Of the box of a later iteration of that loop
 (after the last one: of the first, in the next iteration of the loops around it) each iteration of the loops further

@@ -1,4 +1,4 @@
-"""Results that go through shared memory: warpgroups write tiles there, which the copy engine brings out.
+"""Staged stores: results that warpgroups write to tiles in shared memory, from which the copy engine stores them.
 
     barrier; each thread's points to its warpgroup's tile; barrier; the first thread of each: tile back
 

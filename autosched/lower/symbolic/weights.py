@@ -1,4 +1,4 @@
-"""Weights: what depends on inputs that are declared constant alone is computed once, ahead of the kernel.
+"""Weight preparation: computations on inputs that are declared constant run once, at load time.
 
 A stage at the root that reads nothing but constants (a copy in panels, a folded factor, a transform of the weights)
 belongs to `Func.prepare`, with everything that is computed inside it. A weight that the kernel itself still reads is
@@ -16,12 +16,12 @@ from autosched.schedule.state import State
 
 
 def is_prepared(state: State, stage: Stage) -> bool:
-    """Whether the stage is computed ahead: it is part of a nest at the root that depends on weights alone."""
+    """Whether the stage is computed at load time, in a nest at the root that depends on weights alone."""
     return state.is_constant(state.root(stage))
 
 
 def keep_weights(state: State) -> State:
-    """The kernel reads copies `weight.kept` in place of weights."""
+    """Make the kernel read copies `weight.kept` in place of weights."""
     late = [s for s in state.stages if not is_prepared(state, s)]
     for weight in state.weights:
         if any(weight in s.op.reads for s in late):

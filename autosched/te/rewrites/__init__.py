@@ -1,1 +1,1 @@
-"""Rewrites of graphs; `collapse.py` has the list of them in order."""
+"""Graph rewrites of tensor expressions; `collapse.py` has their list in order."""

@@ -1,4 +1,4 @@
-"""`collapse`: the same DAG over as few axes as possible.
+"""Axis collapsing (`collapse`): an equivalent graph over as few axes as possible.
 
 Axes of extent 1 and dimensions of size 1 go away, and adjacent axes that always travel together become one, so that
 a 1x1 convolution turns into a matrix product and an elementwise stage into one loop. No element moves: every tensor

@@ -1,4 +1,4 @@
-"""`negative_exponents`: what `exp` is asked for is marked where it is never above 0, whatever the data are.
+"""Exponentials of nonpositive arguments (`negative_exponents`), which are marked where the argument is never above 0.
 
     P[i] = max over k of X[i, k]        E[i, j] = exp(X[i, j] - P[i])      becomes exp_negative(X[i, j] - P[i])
 

@@ -1,4 +1,4 @@
-"""Reducers that keep the first of the best values and its place: argmax and argmin, built in or a user's own.
+"""Argmax and argmin: reducers that keep the first best value and its index, built in or a user's own.
 
     (i, v), (j, w)  ->  (i, v) if v > w or (v == w and i < j) else (j, w)        < for argmin
 

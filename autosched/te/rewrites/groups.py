@@ -1,4 +1,4 @@
-"""`split_groups`: axes that indices divide become two, so that every index is linear in them.
+"""Axis splitting (`split_groups`): axes that indices divide become two, so that every index is linear in them.
 
 An axis o of a reduction of which indices take o // n becomes o = g n + c: the channels of a grouped convolution. So
 does one of any stage of which they take o // n or o % n, if n is at least LONG_PERIOD: rows one after the other. The

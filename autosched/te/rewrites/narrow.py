@@ -1,4 +1,4 @@
-"""`narrow_sums`: sums in int64 that fit in int32 whatever the data are made there, and converted once.
+"""Narrowed sums (`narrow_sums`): int64 sums that always fit in int32 are computed in int32 and converted once.
 
     S[i] = sum over k < K of int64(X[i, k]) * int64(Y[k])      X, Y int8: no sum leaves int32 for K < 2^17
 

@@ -1,4 +1,4 @@
-"""`padded_reads`: what reductions read under conditions on its place alone becomes a stage of its own.
+"""Padding stages (`padded_reads`): reads of reductions under conditions on indices alone get a stage of their own.
 
     S[i] = sum over r of W[r] (X[i + r - 1] where 0 <= i + r - 1 < n, else 0)
 

@@ -1,4 +1,4 @@
-"""`in_phases`: a sum of which a condition leaves every s-th term becomes a sum over those terms.
+"""Strided reductions (`in_phases`): a sum of which a condition keeps every s-th term becomes a sum over those terms.
 
     Y[h] = sum over k of W[k] (X[(h + p - k) // s] where (h + p - k) % s = 0, else 0)        a transposed convolution
 

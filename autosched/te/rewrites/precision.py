@@ -1,4 +1,4 @@
-"""Sums of products of float32 that may be less precise (`instructions/precision.py`), as a user allows it."""
+"""Reduced precision of float32 sums of products, where a user allows it (`instructions/precision.py`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running reductions: over all elements up to each one, or over those around it.
+"""Prefix scans and sliding windows: reductions over all elements up to each one, or over its neighbours.
 
     Y[i] = sum over k of (X[k] where k <= i, else 0)            Y[i] = sum over k of (X[k] where i - 9 < k <= i, else 0)
 

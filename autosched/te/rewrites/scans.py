@@ -1,4 +1,4 @@
-"""`in_blocks`: a running reduction in about as many operations as there are elements.
+"""Blocked prefix scans (`in_blocks`): about as many operations as elements.
 
     Y[i] = sum over k of (X[k] where k <= i, else 0)              with i = 256 h + 16 j + l, for n = 4096
 

@@ -1,4 +1,4 @@
-"""`in_windows`: long sliding windows in a few operations an element.
+"""Long sliding windows (`in_windows`) in a few operations per element.
 
     S[i] = sum over k of (X[k] where i - 31 < k <= i, else 0)             S[i] = sum over r < 31 of S.term[i + r]
 

@@ -1,4 +1,4 @@
-"""Winograd's convolution F(m x m, 3 x 3): which sums are such a convolution, and the stages that compute it so.
+"""Winograd convolution F(m x m, 3 x 3): recognition of such convolutions, and the stages that compute them.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016): with tiles of (m + 2)^2 inputs,
 

@@ -1,4 +1,4 @@
-"""Clusters of blocks that load tiles for each other (`instructions/tiles.py`): the block of a cluster and its loads.
+"""Thread block clusters that load tiles for each other (`instructions/tiles.py`): a block's rank and its loads.
 
 A tile that blocks of both ranks read is loaded in halves, each by one of them for both: every other panel, or half of
 the rows of each panel. Other tiles each block loads by itself.

@@ -1,4 +1,4 @@
-"""What rings of tiles call in CUDA C: the copy engine, barriers, registers that change hands, one instruction each.
+"""PTX wrappers of tile pipelines: the copy engine, mbarriers, register reallocation, one instruction each.
 
 Sources: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "setmaxnreg", "mapa", "barrier.cluster".
 """

@@ -1,4 +1,4 @@
-"""Where a nest has a ring of tiles, and what fills and reads it: the parts that `rings.py` writes as CUDA C."""
+"""Recognition of tile pipelines in a nest: their fills and their readers, for `pipelines.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rings of tiles in CUDA C: one warpgroup loads tiles ahead, the others multiply them.
+"""Tile pipelines in CUDA C (warp specialisation): one warpgroup loads tiles ahead, the others multiply them.
 
     for k: barrier; tiles; barrier; multiply       ->
 

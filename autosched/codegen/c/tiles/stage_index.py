@@ -1,4 +1,4 @@
-"""The place of a pipeline's iteration in its buffers, carried from one iteration to the next.
+"""The stage index of a pipeline, carried from one iteration to the next.
 
     for k: .. A[k % 3] ..          int place = 0; for k: { .. A[place] ..; place = place == 2 ? 0 : place + 1; }
 

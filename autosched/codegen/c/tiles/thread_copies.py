@@ -1,4 +1,4 @@
-"""Tiles that threads copy into a ring, from tensors whose rows the copy engine refuses (`ir/instructions/tiles.py`).
+"""Tiles that threads copy into a pipeline, where the copy engine cannot load the rows (`ir/instructions/tiles.py`).
 
     for n: piece number 128 n + thread of the tile; zero where it is outside of the tensor
 

@@ -1,4 +1,4 @@
-"""Products of matrices by whole warps, as calls of functions of one PTX instruction each.
+"""Matrix products by warps (mma.sync), as calls of functions of one PTX instruction each.
 
     for rows, columns, k: acc[..] += A[..] * B[..]   ->   A's fragments by ldmatrix, B's, then mma.sync for each tile
 

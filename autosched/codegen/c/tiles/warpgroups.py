@@ -1,4 +1,4 @@
-"""Products of matrices by warpgroups: wgmma of tiles that lie in shared memory in panels (`ir/instructions/tiles.py`).
+"""Matrix products by warpgroups (wgmma), on panels of tiles in shared memory (`ir/instructions/tiles.py`).
 
     for rows, columns, k: acc[..] += A[..] * B[..]   ->   one wgmma for each tile of 64 rows of a thread's rows
 

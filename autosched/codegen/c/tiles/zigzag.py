@@ -1,4 +1,4 @@
-"""The order in which a thread's multiply-adds of a tile follow each other: two columns at a time, to and fro over rows.
+"""Zigzag order of a tile's multiply-adds for register reuse: two columns at a time, to and fro over rows.
 
     for i: for j: acc[i, j] += a[i] * b[j]   ->   rows down columns 0 and 1, up columns 2 and 3, down 4 and 5, ...
 

@@ -1,4 +1,4 @@
-"""What elementary functions do where the few instructions for a vector do not reach: functions, called in a branch.
+"""Slow paths of elementary functions, for arguments outside of the fast vector code: functions, called in a branch.
 
     autosched.fmod.T(x, y)        the exact remainder of any two numbers, by division of integers, 11 bits at a time
     autosched.reduced.T(x, r, n)  x - n pi / 2, and n, in the lanes where |x| is above FAR; elsewhere r and n

@@ -1,4 +1,4 @@
-"""Coefficients and constants of the elementary functions in `vector_math.py`, which says how they were computed."""
+"""Coefficients and constants of the elementary functions; `vector_math.py` describes their computation."""
 
 from __future__ import annotations
 

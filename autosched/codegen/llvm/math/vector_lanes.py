@@ -1,4 +1,4 @@
-"""Instructions on vectors of any width, written as LLVM IR line by line: what elementary functions are made of."""
+"""A builder of LLVM IR instructions on vectors of any width, for the elementary functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a register tile becomes: the forms in the order in which they are asked. The first that takes the tile emits it.
+"""Forms of register tiles, in the order in which they are tried. The first that accepts the tile emits it.
 
 A tile that no form takes is written out in the order of its loops (`statements.py`).
 """

@@ -1,4 +1,4 @@
-"""Floats that are rounded to bytes, several vectors at a time.
+"""Packing of rounded floats to bytes, several vectors at a time.
 
     vminps, vcvtps2dq    of each vector
     vpackssdw            of two: integers of 16 bits

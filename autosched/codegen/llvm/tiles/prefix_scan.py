@@ -1,4 +1,4 @@
-"""Prefix scans of a block of neighbours as text: in log2(n) steps of shifted vectors, not one an element.
+"""Prefix scans of a block of adjacent elements: log2(n) steps of shifted vectors instead of n.
 
     for k unrolled: for l in vectors: A[l] += select(k <= l, X[k], 0)
 

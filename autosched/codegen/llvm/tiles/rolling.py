@@ -1,4 +1,4 @@
-"""The text of windows, and of register tiles that pass by: outputs are written as soon as they are complete.
+"""Rolling accumulators: register tiles over windows whose outputs are written as soon as they are complete.
 
     A[oh, ow, c] = 0;   A[oh, ow, c] += X[oh + kh, ow + kw, c] * W[kh, kw, c];   Y[oh, ow, c] = f(A[oh, ow, c])
 

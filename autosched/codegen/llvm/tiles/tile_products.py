@@ -1,4 +1,4 @@
-"""Products in tile registers (`instructions/tile_products.py`): a whole reduction, its sums in tiles meanwhile.
+"""Emission of tile products (`instructions/tile_products.py`): a whole reduction with its sums in tile registers.
 
     tilezero            all sums; or they are loaded, where something was added up before
     for k .. reduce:    tileloadd   the words of one operand, then of each tile of the other one

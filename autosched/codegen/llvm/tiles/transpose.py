@@ -1,4 +1,4 @@
-"""Tiles that read or write across: what is adjacent in a source lies in rows of the destination, or the other way.
+"""In-register transposes: tiles whose source is contiguous along another axis than their destination.
 
     for u unrolled, for v in vectors:  D[.., u, .., v] = f(S[.., v, .., u], ...)     S contiguous along u, D along v
                                        A[.., v] = max(A[.., v], S[.., v, u])         short rows that are reduced

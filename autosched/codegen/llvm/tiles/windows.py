@@ -1,4 +1,4 @@
-"""Register tiles over windows: unrolled copies that read the same element stand next to each other.
+"""Register tiles over windows, ordered by input element: each element is loaded once for all outputs that use it.
 
     for kh, kw, oh, ow unrolled, c in vectors:  A[oh, ow, c] += X[oh + kh, ow + kw, c] * W[kh, kw, c]
 
