@@ -167,7 +167,7 @@ class KernelWork:
     shared: Expr
     barriers: Expr  # that a thread passes, real
     shuffles: Expr = ZERO  # values that a thread gets from others, real
-    has_ring: bool = False  # one more warpgroup loads tiles
+    has_tile_pipeline: bool = False  # one more warpgroup loads tiles
     is_persistent: bool = False  # a multiprocessor's resident blocks go through the work of all
     resident: Expr = UNIT  # blocks that a multiprocessor should keep, integer
     raster: Expr = UNIT  # rows of blocks that are started together, integer
@@ -199,7 +199,7 @@ class KernelWork:
     @property
     def launched(self) -> Expr:
         """Threads of a block, with those that load tiles."""
-        return self.threads * self.turns + WARPGROUP if self.has_ring else self.threads
+        return self.threads * self.turns + WARPGROUP if self.has_tile_pipeline else self.threads
 
     def warps(self, warp: int) -> Expr:
         return ceildiv(self.threads, warp)

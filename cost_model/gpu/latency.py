@@ -171,7 +171,7 @@ def kernel_cost(kernel: KernelWork, machine: GpuMachine) -> KernelCost:
     path = add(add(alone, meetings), divide(begun, turns))
     busy = multiply(share, maximum(maximum_of([*pipes, where(kernel.turns > 1, ring, 0.0)]), k.block_cycles))
     on_chip = divide(_overlapped([busy, multiply(rounds, path)], k.overlap_loss), machine.clock_hz)
-    l2 = divide(from_l2, machine.l2_bytes_s(kernel.has_ring))
+    l2 = divide(from_l2, machine.l2_bytes_s(kernel.has_tile_pipeline))
     dram = divide(dram_bytes(moved, facts.l2_bytes), machine.dram_bytes_s)
     seconds = add(_overlapped([on_chip, l2, dram], k.overlap_loss), k.launch_s)
     return KernelCost(kernel, costs, registers, resident, share, path, pipes, on_chip, l2, dram, seconds)
@@ -190,11 +190,13 @@ def _path(
         return in_turns, ZERO
     flow, work = sum_of(c.flow for c in fills), sum_of(c.cycles for c in computed)
     # all loads of an iteration are on their way together
-    by_tiles = kernel.has_ring and not kernel.has_copies
+    by_tiles = kernel.has_tile_pipeline and not kernel.has_copies
     latency: Expr = real(constants.tile_latency if by_tiles else constants.global_latency)
     latency = add(latency, waiting_for_cluster(kernel, constants))  # both blocks have to be done with a place
     waiting = add(flow, multiply(pipeline.rounds, latency))
-    if kernel.has_ring:  # a place is loaded, computed with, and free again: as many of them take turns as there are
+    if (
+        kernel.has_tile_pipeline
+    ):  # a place is loaded, computed with, and free again: as many of them take turns as there are
         shared = multiply(sum_of(c.port for c in fills), divide(constants.l2_port, constants.l2_tiles))
         loaded = add(shared, multiply(pipeline.rounds, latency))
         ahead = divide(add(loaded, work), maximum(1.0, pipeline.stages))
@@ -224,7 +226,7 @@ def _overlapped(limits: list[Expr], loss: Constant) -> Expr:
 def register_estimate(kernel: KernelWork, machine: GpuMachine) -> Expr:
     """32-bit registers that a thread needs without spilling, integer."""
     result = in_pairs(imax, [accumulators(work) + operands(work) for work in kernel.works], Const(0, INDEX))
-    return result + held(kernel) + (SPARE_REGISTERS if kernel.has_ring else BASE_REGISTERS)
+    return result + held(kernel) + (SPARE_REGISTERS if kernel.has_tile_pipeline else BASE_REGISTERS)
 
 
 def register_room(kernel: KernelWork, machine: GpuMachine) -> Expr:
@@ -233,7 +235,7 @@ def register_room(kernel: KernelWork, machine: GpuMachine) -> Expr:
     threads = ceildiv(kernel.launched, facts.warp) * facts.warp
     share = Const(facts.registers_per_multiprocessor, INDEX) // (threads * kernel.resident)
     room = imin(share // g.REGISTER_UNIT * g.REGISTER_UNIT, Const(facts.max_registers_per_thread, INDEX))
-    if kernel.has_ring:  # a block that is alone gives out anew what those that load do not need
+    if kernel.has_tile_pipeline:  # a block that is alone gives out anew what those that load do not need
         alone = binary("eq", kernel.resident, Const(1, INDEX))
         for groups, (count, _) in (REGISTERS_OF_COPIES if kernel.has_copies else REGISTERS).items():
             here = alone & binary("eq", kernel.threads * kernel.turns, Const(groups * WARPGROUP, INDEX))
@@ -300,7 +302,7 @@ def _request(kernel: KernelWork, work: Work, access: Access, warp: int) -> Expr:
     """Wavefronts of a warp's access to global memory, real. The results of a warpgroup are in eight rows for each warp:
     a H200 takes a wavefront for every line, and 1.4 times as long for a product of 1024 terms as with tiles."""
     found = maximum(1.0, multiply(sectors(kernel, work, access, warp), g.SECTOR / g.WAVEFRONT))
-    return maximum(found, sectors(kernel, work, access, warp, g.WAVEFRONT)) if kernel.has_ring else found
+    return maximum(found, sectors(kernel, work, access, warp, g.WAVEFRONT)) if kernel.has_tile_pipeline else found
 
 
 def _tile_cost(kernel: KernelWork, work: Work, resident: Expr, machine: GpuMachine) -> WorkCost:

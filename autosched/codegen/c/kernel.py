@@ -16,8 +16,8 @@ from autosched.codegen.c.shared import VECTOR_BYTES, SharedMemory
 from autosched.codegen.c.shuffle import emit_shuffle
 from autosched.codegen.c.source import GpuSource, Launch, TensorMap
 from autosched.codegen.c.threads import Threads, triple
-from autosched.codegen.c.tiles.pipelines import RingCode, of_all, ring_code
-from autosched.codegen.c.tiles.stage_index import carried_places
+from autosched.codegen.c.tiles.pipelines import PipelineCode, for_all_turns, pipeline_code
+from autosched.codegen.c.tiles.stage_index import carried_stages
 from autosched.codegen.c.tiles.warp_matrices import emit_product, product_loops, warp_product
 from autosched.codegen.c.tiles.zigzag import emit_tile, let_go
 from autosched.codegen.c.updates import assign, combine, compound
@@ -97,10 +97,10 @@ class _Kernel:
     threads: Threads = field(default_factory=Threads)
     shared: SharedMemory = field(default_factory=SharedMemory)
     registers: Registers = field(default_factory=Registers)
-    ring: RingCode | None = None
+    pipeline: PipelineCode | None = None
 
     def __post_init__(self) -> None:
-        self.ring = ring_code(self.nest, self.c, self.text)
+        self.pipeline = pipeline_code(self.nest, self.c, self.text)
 
     @property
     def dialect(self) -> Dialect:
@@ -113,14 +113,14 @@ class _Kernel:
     def build(self) -> tuple[str, Launch]:
         arguments = self._arguments()
         meet(self.order, self.c, self.text)
-        maps: list[TensorMap] = [] if self.ring is None else self.ring.tensor_maps()
+        maps: list[TensorMap] = [] if self.pipeline is None else self.pipeline.tensor_maps()
         self._emit(self.nest)
         types = ", ".join([*(MAP.format(name=m.name) for m in maps), *(self._parameter(*x) for x in arguments)])
         count, block = self.threads.count, ", ".join(map(str, self.threads.block))
         ahead = any(isinstance(s, Commit) for s in walk(self.nest))
-        blocks = self.registers.blocks(count, ahead) if self.ring is None else self.registers.asked or 1
+        blocks = self.registers.blocks(count, ahead) if self.pipeline is None else self.registers.asked or 1
         resident = "" if blocks is None else self.dialect.resident.format(blocks=blocks)
-        cluster = "" if self.ring is None else self.ring.said_of_kernel
+        cluster = "" if self.pipeline is None else self.pipeline.cluster_attribute
         words = self.dialect.kernel.format(threads=block, count=count, resident=resident, cluster=cluster)
         head = f"{words} {self.name}({types})"
         shared = self.shared.declarations(self.dialect, self.text.name("shared_memory"))
@@ -168,8 +168,8 @@ class _Kernel:
                 self._store(stmt)
             case Barrier():
                 self._barrier(stmt)
-            case TileCopy(back=True) if self.ring is not None:
-                self.ring.store(stmt)
+            case TileCopy(back=True) if self.pipeline is not None:
+                self.pipeline.store(stmt)
             case Shuffle():
                 emit_shuffle(stmt, self.c, self.text, self.threads, self.shared)
             case Commit():
@@ -185,8 +185,8 @@ class _Kernel:
                 raise TypeError(f"no C for {type(stmt).__name__}")
 
     def _barrier(self, stmt: Barrier) -> None:
-        if self.ring is not None:
-            self.ring.meet()
+        if self.pipeline is not None:
+            self.pipeline.meet()
         elif not stmt.of_warp:  # else an instruction of the warp follows, which takes registers
             self.line(self.dialect.barrier)
 
@@ -208,20 +208,20 @@ class _Kernel:
             else:
                 ordered = self.threads.places.get(stmt.kind)
                 line = f"const {kind} {name} = {number if ordered is None else self.c.text(ordered)};"
-                if self.ring is not None and stmt.kind in BLOCKS:
-                    self.ring.places.append(line)
+                if self.pipeline is not None and stmt.kind in BLOCKS:
+                    self.pipeline.places.append(line)
                 else:
                     self.line(line)
             is_last = not (isinstance(stmt.body, For) and (stmt.body.kind in BLOCKS or stmt.body.kind in THREADS))
-            if self.ring is not None and is_last:
-                self._roles(self.ring, stmt.body)
+            if self.pipeline is not None and is_last:
+                self._roles(self.pipeline, stmt.body)
             else:
                 self._emit(stmt.body)
             return
-        if self.ring is not None and stmt is self.ring.ring.loop:
-            self.ring.multiply(self._emit)
+        if self.pipeline is not None and stmt is self.pipeline.pipeline.loop:
+            self.pipeline.multiply(self._emit)
             return
-        carried = carried_places(stmt, self._shared_places, self.simplify)
+        carried = carried_stages(stmt, self._shared_places, self.simplify)
         for place in carried:
             variable = self.c.places[place.expr] = self.text.name("place")
             self.line(f"int {variable} = {self.c.text(place.first)};")
@@ -240,32 +240,32 @@ class _Kernel:
 
     def _order(self, nest: For) -> None:
         """Names the number of a block in the order in which they are done, if that is not the device's."""
-        multiprocessors = 0 if self.ring is None else self.ring.ring.multiprocessors
+        multiprocessors = 0 if self.pipeline is None else self.pipeline.pipeline.multiprocessors
         order = block_order(nest, self.name, self.registers.asked or 1, multiprocessors)
         if order is None:
             return
         self.simplify.ranges[order.number] = (0, order.count - 1)
         self.threads.places = {kind: self.simplify(place) for kind, place in order.places.items()}
         name = self.c.variables[order.number] = self.text.name("tile" if order.launched else "block")
-        if self.ring is not None and order.launched:
-            self.ring.order = order
+        if self.pipeline is not None and order.launched:
+            self.pipeline.order = order
             return
         x, y = (self.dialect.block.format(axis="xy"[n], number=n) for n in (0, 1))
         self.line(f"const {self.c.index_type} {name} = {y} * {order.sizes[0]} + {x};")
 
-    def _roles(self, ring: RingCode, body: Stmt) -> None:
+    def _roles(self, pipeline: PipelineCode, body: Stmt) -> None:
         """What the threads do that multiply tiles, beside those that load them."""
         x, y, z = self.threads.numbers
         groups, rest = divmod(self.threads.count, WARPGROUP)
         if x is None or y is None or z is None or rest or groups not in REGISTERS:
             raise ScheduleError(f"{self.threads.block} threads are no warpgroups that multiply tiles")
-        ring.start((x, y, z), groups, self.registers.asked or 1, self.shared)
-        self.threads.block[2] = (ring.groups + 1) * WARPS
-        if ring.order is not None:
-            self.threads.grid = [ring.order.launched, 1, 1]
-        with ring.loads(), ring.blocks():
-            ring.load()
-        with ring.multiplies(), ring.blocks(in_turn=True):
+        pipeline.start((x, y, z), groups, self.registers.asked or 1, self.shared)
+        self.threads.block[2] = (pipeline.groups + 1) * WARPS
+        if pipeline.order is not None:
+            self.threads.grid = [pipeline.order.launched, 1, 1]
+        with pipeline.loads(), pipeline.blocks():
+            pipeline.load()
+        with pipeline.multiplies(), pipeline.blocks(in_turn=True):
             self._emit(body)
 
     def _product(self, stmt: For) -> bool:
@@ -273,8 +273,8 @@ class _Kernel:
 
         Whether the loop is the outermost of one.
         """
-        if self.ring is not None and (loops := product_loops(stmt)) is not None:
-            self.ring.product(loops)
+        if self.pipeline is not None and (loops := product_loops(stmt)) is not None:
+            self.pipeline.product(loops)
             return True
         across, down, _ = self.threads.numbers
         product = warp_product(stmt, (across, down), self.c)
@@ -379,10 +379,10 @@ class _Kernel:
         if buffer.scope is Scope.SHARED:
             if known is None:
                 alignment = ALIGNMENT if buffer.layout is not None and buffer.layout.panels else VECTOR_BYTES
-                turns = 1 if self.ring is None else self.ring.turns
-                self.shared.declare(of_all(buffer, turns), self.c.memory_type(buffer.dtype), name, alignment)
-            if self.ring is not None:
-                self.ring.take_own(buffer, name)
+                turns = 1 if self.pipeline is None else self.pipeline.turns
+                self.shared.declare(for_all_turns(buffer, turns), self.c.memory_type(buffer.dtype), name, alignment)
+            if self.pipeline is not None:
+                self.pipeline.take_own(buffer, name)
             self._emit(stmt.body)
         else:
             threads = self.threads.count if buffer.scope is Scope.WARP else 1

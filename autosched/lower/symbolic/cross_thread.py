@@ -47,8 +47,8 @@ class ThreadTeam:
 
 
 @dataclass(frozen=True)
-class Crossing:
-    """What is combined: `own` are private buffers of one element. `again`: it is done more than once in a kernel."""
+class CrossThreadReduction:
+    """A cross-thread reduction of the private one-element buffers `own`; `again`: it runs several times in a kernel."""
 
     stage: str
     reducer: Reducer
@@ -71,15 +71,15 @@ class Crossing:
         return Store(self.names, (ZERO,), values, self.reducer, self.stage)
 
     def shared(self, tag: str, count: Expr) -> tuple[Buffer, ...]:
-        """Shared memory for `count` values."""
+        """Return shared buffers for `count` values."""
         return tuple(Buffer(f"{b.name}.{tag}", (count,), b.dtype, Scope.SHARED) for b in self.own)
 
     def before(self) -> list[Stmt]:
-        """Others may still read what the last time left in shared memory."""
+        """Return the barrier before shared memory of an earlier reduction is overwritten, if there is one."""
         return [Barrier()] if self.again else []
 
 
-def across_threads(crossing: Crossing, warp: int) -> Stmt:
+def across_threads(crossing: CrossThreadReduction, warp: int) -> Stmt:
     team, size = crossing.team, Const(warp, INDEX)
     if not warp or not team.adjacent:
         return _by_tree(crossing, team.members * team.teams)
@@ -90,11 +90,11 @@ def across_threads(crossing: Crossing, warp: int) -> Stmt:
 
 
 def _whole(team: ThreadTeam, size: Const) -> Expr:
-    """Whether a team is whole warps, or as many of it are a warp."""
+    """Whether teams are whole warps, or warps are whole teams."""
     return binary("eq", team.members % size, ZERO) | binary("eq", size % team.members, ZERO)
 
 
-def _by_tree(x: Crossing, room: Expr) -> Stmt:
+def _by_tree(x: CrossThreadReduction, room: Expr) -> Stmt:
     parts, team = x.shared("all", room), x.team
     names, place = tuple(b.name for b in parts), team.place
     tree: list[Stmt] = []
@@ -108,7 +108,7 @@ def _by_tree(x: Crossing, room: Expr) -> Stmt:
     return _allocated(parts, Seq((*x.before(), write, Barrier(), *tree, result)))
 
 
-def _by_shuffles(x: Crossing, warp: int) -> Stmt:
+def _by_shuffles(x: CrossThreadReduction, warp: int) -> Stmt:
     size, team = Const(warp, INDEX), x.team
     lane, warps, whole = team.place % size, ceildiv(team.members, size), _whole(team, size)
     others = tuple(Buffer(f"{b.name}.other", b.shape, b.dtype, b.scope) for b in x.own)
@@ -127,8 +127,8 @@ def _by_shuffles(x: Crossing, warp: int) -> Stmt:
     return _allocated(others, Seq((*steps, end)))
 
 
-def _between_warps(x: Crossing, size: Const) -> Stmt:
-    """Each team's warps have a value in their first lanes."""
+def _between_warps(x: CrossThreadReduction, size: Const) -> Stmt:
+    """Combine the values in the first lanes of each team's warps."""
     team = x.team
     warps = ceildiv(team.members, size)
     # one element where a team is one warp: nothing is allocated then, and the closed form should not count it

@@ -1,9 +1,8 @@
 """Bounds inference: the region of every stage, in closed form, consumers first.
 
-A stage at the root covers its whole shape. A stage computed inside a loop covers what its readers
-touch there: with the loops around that place fixed and all others ranging, each index runs over an
-interval (`ir.linear.interval`); the readers' intervals are united and clipped to the shape, or, where an index is an
-axis of the reader, to the reader's region: a tile of a block of rows ends where the block does, on both sides alike.
+A stage at the root covers its whole shape. A stage computed inside a loop covers the elements that its readers access
+there: with the enclosing loops fixed and all others ranging, each index runs over an interval (`ir.linear.interval`);
+the readers' intervals are united and clipped to the shape, or, where an index is an axis of the reader, to the reader's
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from autosched.schedule.state import State, directly_read_by
 
 @dataclass(frozen=True)
 class Digit:
-    """A thread's points along an axis may lie apart: one loop `var` of the reader, its step there and in the buffer."""
+    """One loop `var` of a reader of strided points along an axis, with its stride in the axis and in the buffer."""
 
     var: Var
     bound: Expr
@@ -32,9 +31,9 @@ class Digit:
 
 @dataclass(frozen=True)
 class Region:
-    """Along one axis: values lo .. lo + limit - 1; `extent` is the closed-form upper bound of `limit`.
+    """The values lo .. lo + limit - 1 along one axis; `extent` is the closed-form upper bound of `limit`.
 
-    What reads it touches nothing from `end` on, wherever `lo` is.
+    Readers access nothing from `end` on, for any `lo`.
     """
 
     lo: Expr
@@ -44,7 +43,7 @@ class Region:
     digits: tuple[Digit, ...] = ()
 
     def value(self, local: Expr) -> Expr:
-        """The axis value at a local position."""
+        """Return the axis value at a local position."""
         if not self.digits:
             return self.lo + local
         value = self.lo
@@ -54,7 +53,7 @@ class Region:
         return value
 
     def local(self, value: Expr) -> Expr:
-        """The local position of an axis value, as the loop variables of the reader that the digits name."""
+        """Return the local position of an axis value, as the loop variables of the reader that the digits name."""
         if not self.digits:
             return value - self.lo
         position: Expr = ZERO
@@ -65,7 +64,7 @@ class Region:
 
 @dataclass(frozen=True)
 class BufferVersion:
-    """A dimension of a buffer that is no axis of its stage: which of `count` copies of the region is meant."""
+    """A dimension of a buffer that is no axis of its stage: the `index` among `count` copies of the region."""
 
     index: Expr
     count: Expr
@@ -76,7 +75,7 @@ Threads = Mapping[ForKind, tuple[Var, Expr]]  # their loops' variables and bound
 
 @dataclass(frozen=True)
 class Domain:
-    """Where a stage runs: one region and value for each axis, one variable and bound for each loop."""
+    """The iteration domain of a stage: a region and a value for each axis, a variable and a bound for each loop."""
 
     stage: Stage
     regions: Mapping[str, Region]
@@ -90,7 +89,7 @@ class Domain:
 
 
 def part_bound(stage: Stage, region: Region, axis: str, level: int) -> Expr:
-    """The closed-form trip count of one level of a split axis."""
+    """Return the closed-form trip count of one level of a split axis."""
     factors = stage.factors(axis)
     if level > len(factors) - dict(stage.whole).get(axis, 0):
         return closed(factors[level - 1])
@@ -103,7 +102,7 @@ def _bound(stage: Stage, regions: Mapping[str, Region], loop: Loop) -> Expr:
 
 
 def digits(stage: Stage, regions: Mapping[str, Region], loop: Loop, var: Expr) -> list[tuple[str, int, Expr]]:
-    """The value of each (axis, level) that the loop carries; a fused loop is taken apart by div and mod."""
+    """Return the value of each (axis, level) of the loop; a fused loop is decomposed by div and mod."""
     result: list[tuple[str, int, Expr]] = []
     inner: Expr = Const(1, INDEX)
     for n, (axis, level) in reversed(list(enumerate(loop.parts))):
@@ -115,7 +114,7 @@ def digits(stage: Stage, regions: Mapping[str, Region], loop: Loop, var: Expr) -
 
 
 def infer_domains(state: State, of: str = "") -> dict[str, Domain]:
-    """The domain of every stage; where one is named, its own and those that it follows from."""
+    """Return the domain of every stage; with `of`, only of this stage and the stages that its domain depends on."""
     domains: dict[str, Domain] = {}
     ranges: dict[Var, Expr] = {}
     wanted = _followed(state, state.stage(of)) if of else None
@@ -134,7 +133,7 @@ def infer_domains(state: State, of: str = "") -> dict[str, Domain]:
 
 
 def _followed(state: State, stage: Stage) -> set[str]:
-    """The stages whose domains say where `stage` runs, itself with them: its readers and those around it, up to the
+    """Return the stages that the domain of `stage` depends on: itself, its readers and the stages around it, up to the
     root."""
     found, stack = {stage.name}, [stage]
     while stack:
@@ -146,7 +145,7 @@ def _followed(state: State, stage: Stage) -> set[str]:
     return found
 
 
-@lru_cache(maxsize=256)  # drafts and sketches have most of these in common
+@lru_cache(maxsize=256)  # partial sketches and sketches have most of these in common
 def _at_root(stage: Stage) -> Domain:
     regions = _whole(stage)
     if stage.part is not None:
@@ -176,8 +175,8 @@ def _domain(
 
 
 def pipelined_loops(state: State, stage: Stage) -> tuple[Loop, ...]:
-    """The loops whose iterations a pipeline counts, outermost first: the one that it stands at, and reduction loops
-    directly around that all run as often as their bounds say, so that iterations are numbered without gaps."""
+    """Return the loops that number a pipeline's iterations, outermost first: its own, and reduction loops directly
+    around it whose trip counts equal their bounds, so that iterations are numbered without gaps."""
     if stage.pipeline is None:
         return ()
     at = stage.position(stage.pipeline.loop)
@@ -194,7 +193,7 @@ def pipelined_loops(state: State, stage: Stage) -> tuple[Loop, ...]:
 
 
 def _places(state: State, stage: Stage, domains: Mapping[str, Domain]) -> tuple[BufferVersion, ...]:
-    """A pipeline's shared buffers have a copy for each of its iterations that are under way."""
+    """Return the stage dimension of a pipeline's shared buffer: a copy for each iteration in flight."""
     host = None if stage.at is None else state.stage(stage.at.stage)
     if host is None or host.pipeline is None or stage.scope is not Scope.SHARED or stage.at is None:
         return ()
@@ -223,7 +222,7 @@ def _regions(
     ranging = {v: b for v, b in ranges.items() if v not in fixed}
     reads: list[tuple[Interval, ...]] = []
     ends: list[tuple[Expr | None, ...]] = []
-    points = set(range(len(stage.op.axes)))  # axes along which readers are at one point, which is there as they are
+    points = set(range(len(stage.op.axes)))  # axes along which every reader reads a single point, not yet clipped
     for reader in directly_read_by(state, stage):
         values: dict[Expr, Expr] = dict(domains[reader.name].values)
         for load in reader.op.loads_from(*stage.op.buffers):
@@ -246,7 +245,7 @@ def _regions(
 
 
 def _rows_of(state: State, stage: Stage, domains: Mapping[str, Domain]) -> dict[str, Region]:
-    """What runs along with a stage has the rows of what that is added up in."""
+    """Return the regions of a running maximum or sum: the rows of the weighted sum that it runs along with."""
     sums = state.stage(stage.running).at
     assert sums is not None
     domain = domains[sums.stage]
@@ -255,8 +254,8 @@ def _rows_of(state: State, stage: Stage, domains: Mapping[str, Domain]) -> dict[
 
 
 def _end(reader: Domain, index: Expr, fixed: set[Var]) -> Expr | None:
-    """What an index that is one of the reader's axes stays below: the end of the reader's region, or of what that is
-    a part of, whichever is known where the variables `fixed` are."""
+    """Return an upper bound of an index that is an axis of the reader: the end of the reader's region or of the axis,
+    whichever depends only on the variables `fixed`."""
     name = next((a.name for a in reader.stage.op.all_axes if a.var is index), None)
     if name is None or reader.regions[name].digits:
         return None
@@ -265,7 +264,7 @@ def _end(reader: Domain, index: Expr, fixed: set[Var]) -> Expr | None:
 
 
 def thread_vars(state: State, stage: Stage) -> set[Var]:
-    """The variables of the thread loops around a stage."""
+    """Return the variables of the thread loops around a stage."""
     root = state.root(stage)
     return {Var(f"{root.name}.{x.name}") for x in root.loops if x.kind in THREADS}
 
@@ -273,8 +272,8 @@ def thread_vars(state: State, stage: Stage) -> set[Var]:
 def _compact(
     state: State, stage: Stage, domains: Mapping[str, Domain], ranging: Mapping[Var, Expr]
 ) -> dict[str, Region]:
-    """Registers hold only the points that a thread has: an axis whose reader steps through it in several loops is
-    stored as their digits, one after another."""
+    """Return regions of only a thread's points in registers: an axis that the reader steps through in several loops is
+    stored as the digits of these loops."""
     reader, *more = directly_read_by(state, stage)
     if more:
         return {}

@@ -32,7 +32,7 @@ from autosched.ir.stmt import (
     TileCopy,
 )
 from autosched.ir.visit import free_vars, loads, substitute
-from autosched.lower.symbolic.cross_thread import Crossing, ThreadTeam, across_threads
+from autosched.lower.symbolic.cross_thread import CrossThreadReduction, ThreadTeam, across_threads
 from autosched.lower.symbolic.domains import part_bound
 from autosched.lower.symbolic.nest import NestBuilder
 from autosched.lower.symbolic.staged import staged_store, written_back
@@ -64,7 +64,7 @@ class GpuNest(NestBuilder):
         return self._cross(self.stage.cross) if self.stage.cross is not None else super().build()
 
     def _groups(self, children: Sequence[Stage]) -> list[list[Stage]]:
-        """Shared buffers that are filled without reading one another wait at the same barriers."""
+        """Group shared buffers whose fills are independent: they share their barriers."""
         groups: list[list[Stage]] = []
         for child in children:
             read = child.op.reads
@@ -104,7 +104,7 @@ class GpuNest(NestBuilder):
         return self._cut(self._guard(store, covered), covered)
 
     def _updating(self, store: Stmt, name: str) -> Stmt:
-        """The store of a part as an update of the result."""
+        """Turn the store of a part into an update of the result."""
         result = self.state.stage(name)
         load = parts_of(result)
         assert isinstance(store, Store)
@@ -116,8 +116,8 @@ class GpuNest(NestBuilder):
         return self._guard(super()._init_leaf(covered), covered)
 
     def _cut(self, store: Stmt, covered: Mapping[str, Expr]) -> Stmt:
-        """The store, only for points that exist, where no reduction loop ends for it: a spatial loop inside moves the
-        end."""
+        """Guard the store by the bounds of a reduction where no reduction loop ends for it, since a spatial loop inside
+        changes the bound."""
         op = self.stage.op
         order = [a for loop in self.stage.loops for a, _ in loop.parts]
         for form, limit in op.guards:
@@ -130,11 +130,11 @@ class GpuNest(NestBuilder):
         return store
 
     def _guard(self, store: Stmt, covered: Mapping[str, Expr]) -> Stmt:
-        """The store, only for points inside the axes if it touches memory outside of the thread.
+        """Guard the store by the axes' extents if it accesses memory outside of the thread.
 
-        What a thread keeps to itself may be computed beyond an axis; only those axes count along which that would read
-        memory beyond its end. A condition less is time gained in the innermost loop, and PoCL 3.1 (LLVM 15) compiles
-        some conditions wrongly that differ between threads and hold throughout a loop with barriers.
+        Private buffers of a thread may be computed beyond an axis; only axes along which that would read memory out of
+        bounds count. Each condition costs time in the innermost loop, and PoCL 3.1 (LLVM 15) miscompiles conditions
+        that differ between threads and are invariant in a loop with barriers.
         """
         assert isinstance(store, Store)
         op = self.stage.op
@@ -144,7 +144,7 @@ class GpuNest(NestBuilder):
                 return store
             axes = self._axes_outside()
         result: Stmt = store
-        if self.stage.scope is Scope.SHARED:  # not filled together: all threads come by, and the first one writes
+        if self.stage.scope is Scope.SHARED:  # not a cooperative fill: all threads reach it, and the first one writes
             result = _guarded(binary("lt", self._thread()[1], Const(1, INDEX)), result)
         for loop in self.stage.loops:
             if not loop.parts:  # the first thread of the team writes
@@ -154,7 +154,7 @@ class GpuNest(NestBuilder):
         return result
 
     def _axes_outside(self) -> tuple[StageAxis, ...]:
-        """The axes along which the stage reads memory that others have."""
+        """Return the axes along which the stage reads memory outside of the thread and the block."""
         far = [x for x in self.stage.op.loads if not self._is_near(x.buffer)]
         used = frozenset[Var]().union(*(free_vars(index) for x in far for index in x.indices))
         return tuple(axis for axis in self.stage.op.axes if axis.var in used)
@@ -165,7 +165,7 @@ class GpuNest(NestBuilder):
         return producer is not None and producer.at is not None
 
     def _is_copy(self) -> bool:
-        """Whether the block's threads fill a shared buffer together: they are told to, or its loops are as written."""
+        """Whether the threads fill a shared buffer cooperatively: by a step, or because its loops are unscheduled."""
         stage = self.stage
         if stage.cooperate is not None:
             return True
@@ -183,7 +183,7 @@ class GpuNest(NestBuilder):
         return here and pipeline is not None and pipeline.by_tiles and stage.scope is Scope.SHARED
 
     def _tile(self) -> Stmt:
-        """The region, by one thread."""
+        """Copy the region by one thread and the copy engine."""
         op = self.stage.op
         [load] = op.loads
         regions = [self.domain.regions[a.name] for a in op.axes]
@@ -200,7 +200,7 @@ class GpuNest(NestBuilder):
         return _guarded(binary("lt", self._thread()[1], Const(1, INDEX)), tile)
 
     def _fill(self) -> Stmt:
-        """All threads of the block copy the region, each `vector` adjacent elements at a time."""
+        """Copy the region cooperatively, `vector` adjacent elements of a thread at a time."""
         stage, op = self.stage, self.stage.op
         threads, thread = self._thread()
         vector = closed(1 if stage.cooperate is None else stage.cooperate)
@@ -229,7 +229,7 @@ class GpuNest(NestBuilder):
         return For(each, trips, trips, ForKind.SERIAL, lanes)
 
     def _cross(self, axis: str) -> Stmt:
-        """A reduction over the threads of a team, for each point of the stage's region."""
+        """Reduce over the threads of a team, for each point of the stage's region."""
         op = self.stage.op
         covered: dict[str, Expr] = {}
         loops: list[tuple[Var, Expr]] = []
@@ -250,7 +250,7 @@ class GpuNest(NestBuilder):
             for b, d in zip(op.buffers, op.dtypes, strict=True)
         )
         team = self._team()
-        crossing = Crossing(op.name, op.reducer, own, team, self._runs_again())
+        crossing = CrossThreadReduction(op.name, op.reducer, own, team, self._runs_again())
         result: Stmt = Store(op.buffers, self._local(covered), crossing.values, None, op.name)
         if self.stage.scope is Scope.SHARED:
             result = _guarded(binary("lt", team.member, Const(1, INDEX)), result)
@@ -261,8 +261,8 @@ class GpuNest(NestBuilder):
         return body
 
     def _by_lanes(self, n: int, covered: Mapping[str, Expr]) -> Stmt:
-        """What a thread has of its points over the loops from number `n` on, in registers, combined with what its
-        neighbours have; the first of them writes."""
+        """Accumulate a thread's points of the loops from number `n` on in registers, and combine them with those of its
+        neighbouring lanes; the first lane writes."""
         op, stage, domain = self.stage.op, self.stage, self.domain
         assert op.reducer is not None
         inner = [(x, domain.loop_var(x), domain.bounds[x.name]) for x in stage.loops[n:]]
@@ -289,7 +289,7 @@ class GpuNest(NestBuilder):
         return result
 
     def _written(self, parts: tuple[Buffer, ...], place: tuple[Expr, ...], inside: Mapping[str, Expr]) -> Stmt:
-        """One point, of the lanes' parts."""
+        """Combine the lanes' parts of one point, and write it."""
         op = self.stage.op
         assert op.reducer is not None
         own = tuple(Buffer(f"{b}.own", (ONE,), d, Scope.REGISTER) for b, d in zip(op.buffers, op.dtypes, strict=True))
@@ -297,7 +297,7 @@ class GpuNest(NestBuilder):
         member, members = self.domain.loop_var(lane), self.domain.bounds[lane.name]
         threads, thread = self._thread()
         team = ThreadTeam(members, member, threads // members, thread // members, True)
-        crossing = Crossing(op.name, op.reducer, own, team, True)
+        crossing = CrossThreadReduction(op.name, op.reducer, own, team, True)
         take = Store(crossing.names, (ZERO,), tuple(Load(b.name, place, b.dtype) for b in parts), None, op.name)
         write: Stmt = Store(op.buffers, self._local(inside), crossing.values, None, op.name)
         for a in op.axes:
@@ -309,7 +309,7 @@ class GpuNest(NestBuilder):
         return result
 
     def _runs_again(self) -> bool:
-        """Whether a thread may come by more than once: a point in a loop, or in a place inside one."""
+        """Whether a thread may execute the stage more than once: it is inside a loop, or its point is."""
         several = any(self.domain.regions[a.name].extent is not Const(1, INDEX) for a in self.stage.op.axes)
         for at in self.state.chain(self.stage):
             host = self.state.stage(at.stage)
@@ -317,9 +317,9 @@ class GpuNest(NestBuilder):
             several = several or any(x.kind not in BLOCKS and x.kind not in THREADS for x in outer)
         return several
 
-    def _own_part(self, axis: str, covered: Mapping[str, Expr], crossing: Crossing) -> Stmt:
-        """The elements member, member + n, member + 2n, .. of the shared axis, or so many vectors of neighbours; other
-        reduction axes whole."""
+    def _own_part(self, axis: str, covered: Mapping[str, Expr], crossing: CrossThreadReduction) -> Stmt:
+        """Reduce the elements member, member + n, member + 2n, .. of the shared axis, or as many vectors; other
+        reduction axes completely."""
         op, team, vector = self.stage.op, crossing.team, closed(self.stage.adjacent)
         each, lane = Var(f"{op.name}.{axis}.each"), Var(f"{op.name}.{axis}.lane")
         inside = dict(covered)
@@ -330,7 +330,7 @@ class GpuNest(NestBuilder):
             inside[a.name] = Var(f"{op.name}.{a.name}")
         values: dict[Expr, Expr] = {a.var: self._value(a.name, inside) for a in op.all_axes}
         body = crossing.combine(tuple(self._relocate(substitute(v, values)) for v in op.body))
-        for a in op.axes:  # tiles may reach beyond an axis
+        for a in op.axes:  # tiles may extend beyond an axis
             body = _guarded(is_inside(self._value(a.name, inside), a.extent), body)
         for form, limit in op.guards:
             body = _guarded(binary("lt", substitute(form, values), limit), body)
@@ -345,7 +345,7 @@ class GpuNest(NestBuilder):
         return For(each, trips, trips, ForKind.SERIAL, body, True)
 
     def _team(self) -> ThreadTeam:
-        """The threads that share a point of the stage: those along thread loops that do not move its region."""
+        """Return the threads that share a point of the stage: the thread loops in which its region is invariant."""
         moved = {v for a in self.stage.op.axes for v in free_vars(self.domain.regions[a.name].lo)}
         root = self.state.root(self.stage)
         domain = self.domains[root.name]
@@ -364,7 +364,7 @@ class GpuNest(NestBuilder):
         return ThreadTeam(imax(members, 1), member, teams, number, adjacent)
 
     def _thread(self) -> tuple[Expr, Expr]:
-        """Threads in the block, and the number of this one (x varies fastest)."""
+        """Return the number of threads in the block, and the number of this one (x varies fastest)."""
         root = self.state.root(self.stage)
         domain = self.domains[root.name]
         count: Expr = Const(1, INDEX)
@@ -384,12 +384,12 @@ def _unrolled(loops: Sequence[tuple[Loop, Var, Expr]], body: Stmt) -> Stmt:
 
 
 def is_inside(value: Expr, extent: Expr) -> Expr:
-    """Whether a point is within its axis; a tile that is read at an offset may begin before it."""
+    """Return whether a point is within its axis; a tile that is read at an offset may begin before it."""
     return binary("lt", value, extent) & binary("ge", value, ZERO)
 
 
 def choose(condition: Expr, value: Expr, other: Expr) -> Expr:
-    """A select; one condition where the value is a select with the same alternative, as a border of zeros is."""
+    """Return a select; with one condition if the value is a select with the same alternative, as zero padding is."""
     if isinstance(value, Select) and value.b is other:
         return select(condition & value.cond, value.a, other)
     return select(condition, value, other)

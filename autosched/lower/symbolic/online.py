@@ -7,11 +7,11 @@
     for its points:  terms = exp(terms - peak)
     for its points:  total += terms
 
-The weights are stored from `terms` then, and what is added up so far is multiplied by `grown`. A thread adds up its own
-columns in `total`; the lanes meet when all is done.
+The weights are then stored from `terms`, and the accumulators are multiplied by `grown`. A thread adds up its own
+columns in `total`; the lanes' sums are combined at the end.
 
-Where weights are rounded to 16 bits, exp(x - p) is made as 2 ** (c x - c p) with c = log2(e): one multiply-add and one
-instruction. c p is rounded, but alike everywhere in a row, and a factor that all weights have is no matter.
+Where weights are rounded to 16 bits, exp(x - p) is computed as 2 ** (c x - c p) with c = log2(e): one multiply-add and
+one instruction. c p is rounded, but to the same value in the whole row, and a common factor of all weights cancels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from autosched.ir.expr import INDEX, Call, Const, Expr, Load, Var, binary, const
 from autosched.ir.linear import ONE, ZERO
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Reducer, Scope, Seq, Stmt, Store
-from autosched.lower.symbolic.cross_thread import Crossing, ThreadTeam, across_threads
+from autosched.lower.symbolic.cross_thread import CrossThreadReduction, ThreadTeam, across_threads
 from autosched.schedule.steps.online import finite
 
 WARP = 32
@@ -56,7 +56,7 @@ class OnlineRows:
     is_coarse: bool
 
     def update(self, then: Stmt) -> Stmt:
-        """`then` after the rows have taken in the columns of this iteration."""
+        """Return `then` after the rows' maxima and sums are updated by the columns of this iteration."""
         terms, total, point = self.terms.name, self.total.name, self.point
         each = (*self.rows, *self.columns)
         power = self._power(self.read(self.terms, point), self.read(self.level, self.place))
@@ -72,7 +72,7 @@ class OnlineRows:
 
     @property
     def level(self) -> Buffer:
-        """What is subtracted in the exponentials of a row."""
+        """Return the value that is subtracted in the exponentials of a row."""
         return replace(self.peak, name=f"{self.peak.name}.level")
 
     @staticmethod
@@ -105,7 +105,7 @@ class OnlineRows:
         new = Buffer(f"{name}.new", (Const(1, INDEX),), self.peak.dtype, Scope.REGISTER)
         found = self.read(new, (ZERO,))
         scan = Store((new.name,), (ZERO,), (self.read(self.terms, self.point),), self.largest, name)
-        crossing = Crossing(name, self.largest, (new,), self.team, True)
+        crossing = CrossThreadReduction(name, self.largest, (new,), self.team, True)
         steps = (
             Store((new.name,), (ZERO,), (old,), None, name),
             _looped(self.columns, scan),
@@ -119,14 +119,14 @@ class OnlineRows:
 
 
 def started(rows: Buffer, loops: Sequence[Counted], reducer: Reducer | None) -> Stmt:
-    """The start values of what runs along."""
+    """Initialise the running maximum and sum."""
     assert reducer is not None
     place = tuple(var for var, _ in loops)
     return _looped(loops, Store((rows.name,), place, reducer.identity, None, f"{rows.name}.init"))
 
 
 def rescaled(sums: Buffer, grown: Buffer, loops: Sequence[Counted]) -> Stmt:
-    """What is added up so far, by what the maximum of its row has grown by; columns are the last loop."""
+    """Rescale the accumulators by the growth of their row's maximum; columns are the last loop."""
     place = tuple(var for var, _ in loops)
     by = Load(grown.name, place[:-1], grown.dtype)
     value = Load(sums.name, place, sums.dtype) * by
@@ -134,10 +134,10 @@ def rescaled(sums: Buffer, grown: Buffer, loops: Sequence[Counted]) -> Stmt:
 
 
 def joined(total: Buffer, loops: Sequence[Counted], team: ThreadTeam) -> Stmt:
-    """The lanes' parts of a sum added up, row by row."""
+    """Add up the lanes' sums, row by row."""
     place = tuple(var for var, _ in loops)
     own = Buffer(f"{total.name}.own", (Const(1, INDEX),), total.dtype, Scope.REGISTER)
-    crossing = Crossing(total.name, _plus(total), (own,), team, True)
+    crossing = CrossThreadReduction(total.name, _plus(total), (own,), team, True)
     take = Store((own.name,), (ZERO,), (Load(total.name, place, total.dtype),), None, total.name)
     put = Store((total.name,), place, crossing.values, None, total.name)
     return _looped(loops, Allocate(own, Seq((take, across_threads(crossing, WARP), put))))

@@ -1,16 +1,15 @@
 """Software prefetch of the lines that a tile will read or write, while the tile before it is computed.
 
-A stage that is computed inside a loop reads a box of an input there. Of the box of a later iteration of that loop
-(after the last one: of the first, in the next iteration of the loops around it) each iteration of the loops further
-inside (the reader's own may be among them) asks for as many lines as it takes to have asked for all: of one row of the
-box, or of several rows the whole of them. So the places of lines are computed once a row: registers are scarce there.
-Where the loop reads one box again and again (a panel, tile after tile) the next box is that of a later iteration of the
-loop around it, and all the iterations inside share its lines. What lies beyond the input's end is never touched: a hint
-cannot fault.
+A stage that is computed inside a loop reads a box of an input there. The box of a later iteration of that loop (after
+the last one: of the first, in the next iteration of the enclosing loops) is prefetched in shares by the iterations of
+the inner loops, the reader's own possibly among them: each prefetches lines of one row of the box, or several whole
+rows. So the addresses of lines are computed once a row: registers are scarce there. Where the loop reads the same box
+in all iterations (a panel, tile after tile), the next box is that of a later iteration of the enclosing loop, and all
+inner iterations share its lines. Addresses beyond the input's end are clamped: a prefetch cannot fault.
 
-The stage around a tile writes what belongs to it. The box of an output, or of a buffer of its own, that it writes with
-a later one is asked for in the same way, to be written; rows that do not begin where lines do end on one more. So is
-the box of an input that it reads with a later one, as that of a residual connection.
+The box of an output, or of a private buffer, that the stage around a later tile writes is prefetched for writing in the
+same way; rows that do not begin at a line boundary end on one more line. So is the box of an input that this stage
+reads, such as that of a residual connection.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from autosched.schedule.state import State
 from autosched.schedule.steps.stages import shape_of_buffer
 from autosched.target import LINE_BYTES
 
-MOST = 8  # lines that one iteration asks for at most: those of a longer list would be waited for
-MOST_OF_TILES = 16  # of one that multiplies tiles: a few hundred instructions' work, which reads as many lines itself
+MOST = 8  # lines that one iteration prefetches at most: more outstanding misses would stall
+MOST_OF_TILES = 16  # the same where it multiplies tiles: a few hundred instructions' work, which reads as many lines
 
 
 def fetches(state: State, domains: Mapping[str, Domain], stage: Stage, loop: Loop) -> list[Stmt]:
-    """What each iteration of `loop` of `stage` asks for; hints that later steps have left without meaning give none."""
-    found: list[Stmt] = []
+    """Return the prefetches of each iteration of `loop` of `stage`; () for hints that later steps have invalidated."""
+    prefetches: list[Stmt] = []
     for number, hint in enumerate(h for h in stage.ahead if h.loop == loop.name):
         reader = next((s for s in state.stages if s.name == hint.reader), None)
         if reader is None:
@@ -59,12 +58,12 @@ def fetches(state: State, domains: Mapping[str, Domain], stage: Stage, loop: Loo
             boxes = _read(state, domains[reader.name], hint.buffer)
         else:
             boxes = _read_around(state, domains, reader, hint.buffer)
-        found += [tile.fetch(box, hint.distance, hint.level) for box in boxes]
-    return found
+        prefetches += [tile.fetch(box, hint.distance, hint.level) for box in boxes]
+    return prefetches
 
 
 class Box(NamedTuple):
-    """A part of a buffer, an interval for each dimension; its rows may be `shifted` against lines."""
+    """A box of a buffer, an interval for each dimension; its rows are `shifted` if they may begin inside a line."""
 
     buffer: str
     dtype: str
@@ -74,7 +73,7 @@ class Box(NamedTuple):
     layout: Layout | None = None
 
     def stored(self) -> tuple[list[Interval], Callable[[list[Expr]], list[Expr]]]:
-        """Its sides in the order in which they are stored, of panels the whole; and the indices of a place there."""
+        """Return its sides in storage order, whole ones of panels; and a function from offsets in them to indices."""
         if self.layout is None or not self.sides:
             return list(self.sides) or [Interval(ZERO, ONE)], lambda place: place[: len(self.sides)]
         tiles, order = dict(self.layout.tiles), self.layout.order
@@ -92,13 +91,13 @@ class Box(NamedTuple):
 
 
 def layout_of(state: State, buffer: str) -> Layout | None:
-    """How a buffer is stored that is whole where it is read; None for one that is computed inside, part by part."""
+    """Return the layout of a buffer that is complete before it is read; None for one that is computed inside."""
     producer = state.producer(buffer)
     return None if producer is None or producer.at is not None else producer.layout
 
 
 def _read(state: State, domain: Domain, buffer: str) -> list[Box]:
-    """What the stage reads of the buffer, for each of its loads."""
+    """Return the box of the buffer that each load of the stage reads."""
     regions = {a.var: domain.regions[a.name] for a in domain.stage.op.all_axes}
     moved: dict[Expr, Expr] = {var: region.value(var) for var, region in regions.items()}
     ranging = {var: region.extent for var, region in regions.items()}
@@ -108,8 +107,7 @@ def _read(state: State, domain: Domain, buffer: str) -> list[Box]:
 
 
 def _written(state: State, domains: Mapping[str, Domain], tile: Stage, buffer: str) -> list[Box]:
-    """What the stage that the tile is computed in writes of the buffer; nothing where it goes around the caches, or
-    stays in registers."""
+    """Return the box of the buffer that the stage around the tile writes; [] for non-temporal stores and registers."""
     assert tile.at is not None
     host = state.stage(tile.at.stage)
     if buffer not in host.op.buffers or host.non_temporal or not host.op.axes:
@@ -125,12 +123,12 @@ def _written(state: State, domains: Mapping[str, Domain], tile: Stage, buffer: s
 
 
 def _is_shifted(row: Expr, dtype: str) -> bool:
-    """Whether rows do not all begin where a line does."""
+    """Whether some rows do not begin at a line boundary."""
     return not isinstance(row, Const) or int(row.value) * DTYPES[dtype].nbytes % LINE_BYTES != 0
 
 
 def _read_around(state: State, domains: Mapping[str, Domain], tile: Stage, buffer: str) -> list[Box]:
-    """What the stage that the tile is computed in reads of an input, for each of its loads."""
+    """Return the box of an input that each load of the stage around the tile reads."""
     assert tile.at is not None
     host = state.stage(tile.at.stage)
     domain = domains[host.name]
@@ -143,7 +141,7 @@ def _read_around(state: State, domains: Mapping[str, Domain], tile: Stage, buffe
 
 
 class CountedLoop(NamedTuple):
-    """A loop: its variable, its bound, and whether its iterations come one after another."""
+    """A loop: its variable, its bound, and whether its iterations run one after another."""
 
     var: Var
     bound: Expr
@@ -155,16 +153,16 @@ def _numbered(domain: Domain, loops: Sequence[Loop]) -> list[CountedLoop]:
 
 
 def _around(state: State, domains: Mapping[str, Domain], stage: Stage) -> list[CountedLoop]:
-    """All loops that the stage is computed in, outermost first."""
-    found: list[CountedLoop] = []
+    """Return all loops that the stage is computed in, outermost first."""
+    loops: list[CountedLoop] = []
     for at in state.chain(stage):
         host = state.stage(at.stage)
-        found = _numbered(domains[host.name], host.loops[: host.position(at.loop) + 1]) + found
-    return found
+        loops = _numbered(domains[host.name], host.loops[: host.position(at.loop) + 1]) + loops
+    return loops
 
 
 def _number(loops: Sequence[CountedLoop]) -> tuple[Expr, Expr]:
-    """The iterations before this one, and of how many."""
+    """Return the number of this iteration, and the number of iterations."""
     turn: Expr = ZERO
     turns: Expr = ONE
     for var, bound, _ in loops:
@@ -174,7 +172,7 @@ def _number(loops: Sequence[CountedLoop]) -> tuple[Expr, Expr]:
 
 @dataclass(frozen=True)
 class _Tile:
-    """What is computed in loops `outer`; the iterations of `inner`, inside these, share the lines, `most` each."""
+    """A stage computed in loops `outer`; the iterations of `inner`, inside these, prefetch `most` lines or fewer."""
 
     outer: list[CountedLoop]
     inner: list[CountedLoop]
@@ -182,7 +180,7 @@ class _Tile:
     most: int
 
     def fetch(self, box: Box, distance: int, level: int) -> Stmt:
-        """Asks for the box of `distance` tiles later, to be in the cache of `level`."""
+        """Prefetch the box of `distance` tiles later into the cache of `level`."""
         again = self._again(box.sides)
         later = _later(self.outer[: len(self.outer) - again], distance)
         sides = [Interval(substitute(b.lo, later), b.extent) for b in box.sides]
@@ -190,8 +188,8 @@ class _Tile:
         return fetch_box(box._replace(sides=sides), self.name, level, turns, self.most)
 
     def _again(self, boxes: Sequence[Interval]) -> int:
-        """How many of the innermost loops around read the same box in each of their iterations, which then share its
-        lines; none where the lines are asked for tile by tile."""
+        """Return how many of the innermost enclosing loops read the same box in each iteration, and so share its lines;
+        0 if lines are prefetched tile by tile."""
         if not self.inner:
             return 0
         moving = {v for b in boxes for e in (b.lo, b.extent) for v in free_vars(e)}
@@ -200,18 +198,18 @@ class _Tile:
 
 
 def _later(loops: Sequence[CountedLoop], distance: int) -> dict[Expr, Expr]:
-    """The loops' variables `distance` tiles later, carried over to the next iterations of the outer ones."""
+    """Return the loops' variables `distance` tiles later, with carries into the outer loops."""
     rest = _number(loops)[0] + distance
-    found: dict[Expr, Expr] = {}
+    variables: dict[Expr, Expr] = {}
     for n, (var, bound, _) in reversed(list(enumerate(loops))):
-        found[var] = rest % bound if n else rest
+        variables[var] = rest % bound if n else rest
         rest = rest // bound
-    return found
+    return variables
 
 
 def fetch_box(box: Box, name: str, level: int, turns: tuple[Expr, Expr] = (ZERO, ONE), most: int = MOST) -> Stmt:
-    """The share of the box's lines that is due at turn `turns[0]` of `turns[1]`: so many lines of so many rows, `most`
-    of them."""
+    """Prefetch share `turns[0]` of `turns[1]` of the box's lines: equally many lines of equally many rows, at most
+    `most` lines."""
     per_line = max(1, LINE_BYTES // DTYPES[box.dtype].nbytes)
     sides, indices_of = box.stored()
     *above, last = sides
@@ -220,8 +218,8 @@ def fetch_box(box: Box, name: str, level: int, turns: tuple[Expr, Expr] = (ZERO,
     turns_of_row = ceildiv(lines, due)
     rows_due = imin(ceildiv(rows, turns[1]), imax(most // due, ONE))
     row_var, var = Var(f"{name}.row"), Var(name)
-    # Turns that are left over ask for the first rows again. With the last line asked for in each of them, tiles of 3x3
-    # convolutions of 512 channels took 1.5 times as long on Sapphire Rapids.
+    # Surplus turns prefetch the first rows again. With the last line in each of them instead, tiles of 3x3 convolutions
+    # of 512 channels took 1.5 times as long on Sapphire Rapids.
     rest: Expr = (turns[0] // turns_of_row * rows_due + row_var) % rows
     place = imin(turns[0] % turns_of_row * due + var, lines - 1) * per_line
     where: list[Expr] = [last.lo + (imin(place, last.extent - 1) if box.shifted else place)]

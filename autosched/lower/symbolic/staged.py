@@ -20,7 +20,7 @@ from autosched.schedule.stage import Stage
 
 
 def staged_buffer(domain: Domain) -> Buffer:
-    """What a block's warpgroups have of a stage at the root, in shared memory, in panels, one after the other."""
+    """Return the shared buffer with the results of a block's warpgroups, in panels, one warpgroup after the other."""
     stage, (split, outer), shape = domain.stage, _group_level(domain.stage), list[Expr]()
     apart = {(split, outer), *(stage.loop(stage.staged_in).parts if stage.staged_in else ())}
     for a in stage.op.axes:
@@ -34,7 +34,7 @@ def staged_buffer(domain: Domain) -> Buffer:
 
 
 def written_back(domain: Domain, thread: Expr, body: Stmt) -> Stmt:
-    """`body`, in which thread number `thread` and the others of a block write tiles, and what brings them out."""
+    """Return `body`, in which the block's threads write tiles, followed by the stores of these tiles."""
     op, staged, (warps, warp) = domain.stage.op, staged_buffer(domain), _warps(domain)
     outside = {*_blocks(domain), warps}
     start: dict[Expr, Expr] = {v: ZERO for x in domain.stage.loops if (v := domain.loop_var(x)) not in outside}
@@ -46,7 +46,7 @@ def written_back(domain: Domain, thread: Expr, body: Stmt) -> Stmt:
 
 
 def staged_store(domain: Domain, store: Stmt) -> Stmt:
-    """The store of a point to its place in the tile: where the point is of the first block and warpgroup."""
+    """Return the store of a point at its position in the tile, relative to the first block and warpgroup."""
     assert isinstance(store, Store)
     warps, warp = _warps(domain)
     start: dict[Expr, Expr] = dict.fromkeys(_blocks(domain), ZERO)
@@ -56,18 +56,18 @@ def staged_store(domain: Domain, store: Stmt) -> Stmt:
 
 
 def _blocks(domain: Domain) -> set[Var]:
-    """The loops that move a tile: those of blocks, and that whose iterations take it in turn."""
+    """Return the variables that move a tile: those of block loops, and of the loop whose iterations are staged."""
     stage = domain.stage
     return {domain.loop_var(x) for x in stage.loops if x.kind in BLOCKS or x.name == stage.staged_in}
 
 
 def _group_level(stage: Stage) -> tuple[str, int]:
-    """The axis and the level whose iterations are warpgroups."""
+    """Return the axis and the level whose iterations are warpgroups."""
     return next(x.parts[0] for x in stage.loops if x.kind is ForKind.THREAD_Z)
 
 
 def _warps(domain: Domain) -> tuple[Var, Expr]:
-    """The number of a warp, and how many of them a warpgroup has."""
+    """Return the number of a warp, and the warps of a warpgroup."""
     loop = next(x for x in domain.stage.loops if x.kind is ForKind.THREAD_Z)
     (axis, level) = loop.parts[-1]
     return domain.loop_var(loop), part_bound(domain.stage, domain.regions[axis], axis, level)

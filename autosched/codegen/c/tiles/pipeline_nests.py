@@ -10,8 +10,8 @@ from autosched.ir.stmt import Allocate, Barrier, Buffer, For, If, Seq, Stmt, Til
 
 
 @dataclass(frozen=True)
-class Ring:
-    """`loop` over places that `loads` fill, `buffers` with all places of each, and what is done with them."""
+class TilePipeline:
+    """A tile pipeline: a `loop` whose stages `loads` fill, `buffers` with all stages, and the consumer's `compute`."""
 
     loop: For
     buffers: tuple[Buffer, ...]
@@ -20,18 +20,18 @@ class Ring:
 
     @property
     def multiprocessors(self) -> int:
-        """Whose resident blocks go through the work of all; 0 where each block has its own."""
+        """The multiprocessors that persistent blocks share; 0 for a kernel without persistent blocks."""
         return 0 if self.loop.overlap is None else self.loop.overlap.multiprocessors
 
     @property
-    def places(self) -> int:
+    def stages(self) -> int:
         assert self.loop.overlap is not None
         assert isinstance(self.loop.overlap.stages, Const)
         return int(self.loop.overlap.stages.value)
 
 
-def ring_of(nest: Stmt) -> Ring | None:
-    """The ring of a kernel; None for one without. Raises ScheduleError for several, or where it is not as lowered."""
+def tile_pipeline(nest: Stmt) -> TilePipeline | None:
+    """Return the tile pipeline of a kernel or None. Raises ScheduleError for several, or one that is not as lowered."""
     loops = [s for s in walk(nest) if isinstance(s, For) and s.overlap is not None and s.overlap.by_tiles]
     if not loops:
         return None
@@ -46,10 +46,10 @@ def ring_of(nest: Stmt) -> Ring | None:
     tiles = tuple(s for s in loads if isinstance(s, TileCopy))
     if len(loops) > 1 or ends[:1] != [0] or len(tiles) != len(buffers) or len(tiles) + 1 != ends[1]:
         raise ScheduleError("a kernel with tiles has one loop over them: barrier, loads, barrier, product")
-    return Ring(loops[0], tuple(buffers), tiles, stmts[ends[1] + 1 :])
+    return TilePipeline(loops[0], tuple(buffers), tiles, stmts[ends[1] + 1 :])
 
 
 def stores_of(nest: Stmt) -> dict[TileCopy, Buffer]:
-    """The tiles that a kernel writes back, and where they are in shared memory."""
+    """Return the tiles that a kernel stores, and their buffers in shared memory."""
     buffers = {s.buffer.name: s.buffer for s in walk(nest) if isinstance(s, Allocate)}
     return {s: buffers[s.buffer] for s in walk(nest) if isinstance(s, TileCopy) and s.back}

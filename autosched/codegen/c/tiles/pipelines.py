@@ -2,17 +2,16 @@
 
     for k: barrier; tiles; barrier; multiply       ->
 
-    loads:       for k: wait until the place is empty; say how many bytes will come; load the tiles; next place
-    multiplies:  for k: wait until the place is full; multiply, without waiting; wait for the products before;
-                        say that their place is empty; next place
+    loads:       for k: wait until the stage is empty; announce the bytes that will arrive; load the tiles; next stage
+    multiplies:  for k: wait until the stage is full; multiply asynchronously; wait for the products before;
+                        release their stage; next stage
 
-Each warpgroup that multiplies arrives once at a barrier of empty places; where blocks of a cluster load tiles for each
-other, at those of both, which must be there until the other one needs them no more. The registers that the warpgroup
-that loads does not need are given to the others. Warpgroups that take turns pass over the places of each other's tiles;
-named barriers say whose turn it is to multiply. One thread loads, unless tiles are copied by all of its warpgroup
-(`tile_copies.py`): then a place is full when its warps have said so, as many iterations later as leaves the others one
-place to read and one to wait for.
-
+Each consumer warpgroup arrives once at a stage's empty barrier; where blocks of a cluster load tiles for each other, at
+those of both blocks, whose shared memory must exist until the other block no longer needs it. Registers that the
+producer warpgroup does not need are reallocated to the consumers. Consumer warpgroups of a persistent block that take
+turns skip the stages of each other's tiles; named barriers order their products. One thread loads, unless all threads
+of the producer warpgroup copy tiles (`thread_copies.py`): then its warps arrive at a full barrier some iterations
+later, so that the consumers have one stage to read and one to wait for.
 Sources: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "setmaxnreg", "mapa", "barrier.cluster".
 """
 
@@ -41,7 +40,7 @@ from autosched.codegen.c.tiles.copy_engine import (
     load_function,
     store_function,
 )
-from autosched.codegen.c.tiles.pipeline_nests import Ring, ring_of, stores_of
+from autosched.codegen.c.tiles.pipeline_nests import TilePipeline, stores_of, tile_pipeline
 from autosched.codegen.c.tiles.thread_copies import copy_tile, number_of_thread, start_group, wait_for_groups
 from autosched.codegen.c.tiles.warp_matrices import CONSTRAINTS, ProductLoops
 from autosched.codegen.c.tiles.warpgroups import DESCRIPTOR, emit_group_product, group_product
@@ -64,41 +63,42 @@ from autosched.ir.storage import element_count, versions_of
 ZERO = Const(0, INDEX)
 
 
-def ring_code(nest: Stmt, c: Expressions, text: Text) -> RingCode | None:
-    """What writes the ring of a kernel; None for one without. Raises ScheduleError as `ring_of` does."""
-    found = ring_of(nest)
-    return None if found is None else RingCode(found, c, text, stores_of(nest), cluster_of(nest), turns_of(nest))
+def pipeline_code(nest: Stmt, c: Expressions, text: Text) -> PipelineCode | None:
+    """Return the writer of a kernel's tile pipeline; None for a kernel without one. Raises as `tile_pipeline` does."""
+    found = tile_pipeline(nest)
+    return None if found is None else PipelineCode(found, c, text, stores_of(nest), cluster_of(nest), turns_of(nest))
 
 
-def of_all(buffer: Buffer, turns: int) -> Buffer:
-    """A shared buffer with a part for each turn."""
+def for_all_turns(buffer: Buffer, turns: int) -> Buffer:
+    """Return a shared buffer with a copy for each turn."""
     return buffer if turns == 1 else replace(buffer, shape=(Const(turns, INDEX), *buffer.shape[1:]))
 
 
 @dataclass
-class RingCode:
-    """Writes the parts of a kernel with a ring; names are those in C.
+class PipelineCode:
+    """Writes the code of a kernel with a tile pipeline; names are those in C.
 
-    `threads`: variables along x, y and z of the threads that multiply, `groups` warpgroups of them; `maps`: by tile.
+    `threads`: variables along x, y and z of the consumer threads, `groups` warpgroups of them; `maps`: tensor maps by
+    tile.
     """
 
-    ring: Ring
+    pipeline: TilePipeline
     c: Expressions
     text: Text
-    stores: Mapping[TileCopy, Buffer]  # tiles that are written back, and where they are in shared memory
+    stores: Mapping[TileCopy, Buffer]  # tiles that are stored, and their buffers in shared memory
     cluster: BlockCluster | None = None
-    turns: int = 1  # blocks whose work is done by this one, each by a warpgroup
+    turns: int = 1  # tiles of the result that one persistent block computes at a time, by a warpgroup each
     maps: dict[str, str] = field(default_factory=dict)
     threads: tuple[Var, Var, Var] | None = None
     groups: int = 0
-    is_alone: bool = True  # one block on a multiprocessor
+    is_alone: bool = True  # whether a multiprocessor has one resident block
     barriers: str = ""
     place: str = ""
     parity: str = ""
     turn: str = ""
-    results: dict[str, None] = field(default_factory=dict)  # what products are added to, in order
-    order: BlockOrder | None = None  # of blocks that go through the work of all
-    places: list[str] = field(default_factory=list)  # lines that name the indices of a block in that order
+    results: dict[str, None] = field(default_factory=dict)  # accumulators of the products, in order
+    order: BlockOrder | None = None  # of persistent blocks
+    places: list[str] = field(default_factory=list)  # lines that compute the indices of a block in that order
 
     def __post_init__(self) -> None:
         if self.cluster is not None:
@@ -106,15 +106,15 @@ class RingCode:
             self.c.simplify.ranges[self.cluster.rank] = (0, self.cluster.size - 1)
 
     @property
-    def said_of_kernel(self) -> str:
-        """What is said of the kernel."""
+    def cluster_attribute(self) -> str:
+        """The cluster attribute of the kernel, or nothing."""
         return "" if self.cluster is None else self.c.dialect.cluster.format(blocks=self.cluster.size)
 
     def tensor_maps(self) -> list[TensorMap]:
-        """What the kernel takes first; the C names of its tensors are known."""
+        """Return the first parameters of the kernel, after the C names of its tensors are known."""
         self.c.helpers["TensorMap"] = MAP_TYPE
-        panels = map(panels_of, self.ring.buffers)
-        loads = ((copy, p) for copy, p in zip(self.ring.loads, panels, strict=True) if self._is_loaded(copy))
+        panels = map(panels_of, self.pipeline.buffers)
+        loads = ((copy, p) for copy, p in zip(self.pipeline.loads, panels, strict=True) if self._is_loaded(copy))
         stores = ((copy, panels_of(b)) for copy, b in self.stores.items())
         return [self._tensor_map(copy, panels) for copy, panels in (*loads, *stores)]
 
@@ -135,7 +135,7 @@ class RingCode:
 
     @staticmethod
     def _of_pixels(image: TensorMap, pixels: Pixels, panels: Panels) -> TensorMap:
-        """Of an image with its channels innermost; one of a single image has a dimension for images as well."""
+        """Return the tensor map of an image with channels last; one without a batch gets a batch dimension."""
         extents, strides, spatial = image.extents, image.strides, len(pixels.counts)
         if len(extents) == spatial + 1:
             strides = (*strides, extents[-1] * (strides[-1] if strides else panels.itemsize))
@@ -146,26 +146,26 @@ class RingCode:
         return replace(image, extents=extents, strides=strides, box=box, steps=(1, *pixels.steps[::-1], 1))
 
     def _part(self, copy: TileCopy, panels: Panels) -> LoadedPart:
-        """What this block loads of a tile, or writes back."""
+        """Return the part of a tile that this block loads or stores."""
         return LoadedPart(panels.count) if self.cluster is None or copy.back else self.cluster.part(copy, panels)
 
     # roles
 
     def start(self, threads: tuple[Var, Var, Var], groups: int, resident: int, shared: SharedMemory) -> None:
-        """The lines before the roles part: the ring's memory, and barriers that nobody has passed."""
+        """Write the code before the roles divide: the pipeline's shared memory, and initialised barriers."""
         if self.turns > 1 and (groups > 1 or self.order is None):
             raise ScheduleError(f"{groups} warpgroups cannot take turns: one does the work of a block, of all blocks'")
         self.threads, self.groups, self.is_alone = threads, groups * self.turns, resident == 1
-        for buffer in self.ring.buffers:
+        for buffer in self.pipeline.buffers:
             name = self.text.name(buffer.name)
             self.c.buffers[buffer.name] = (buffer, name)
             shared.declare(buffer, self.c.memory_type(buffer.dtype), name, ALIGNMENT)
         self.barriers, self.place, self.parity = map(self.text.name, ("barriers", "place", "parity"))
-        count = Const(2 * self.ring.places, INDEX)
+        count = Const(2 * self.pipeline.stages, INDEX)
         shared.declare(Buffer(self.barriers, (count,), "int64", Scope.SHARED), BARRIER_TYPE, self.barriers)
         with self.text.block(f"if ({self._is_first(0)})"):
             number = self.text.name("n")
-            with self.text.block(f"for (int {number} = 0; {number} < {self.ring.places}; ++{number})"):
+            with self.text.block(f"for (int {number} = 0; {number} < {self.pipeline.stages}; ++{number})"):
                 self._call("start_barrier", f"&{self.barriers}[{number} * 2]", str(self._partners))
                 arrivals = groups * (1 if self.cluster is None else self.cluster.size)
                 self._call("start_barrier", f"&{self.barriers}[{number} * 2 + 1]", str(arrivals))
@@ -184,22 +184,22 @@ class RingCode:
         return f"{x} == 0 && {y} == 0 && {z} == {group * WARPS}"
 
     def _is_loaded(self, copy: TileCopy) -> bool:
-        """By the engine, not by threads."""
+        """Whether the copy engine loads the tile, and not the threads."""
         return by_engine(self.c.buffers[copy.outside][0])
 
     @property
     def _copied(self) -> list[TileCopy]:
-        return [copy for copy in self.ring.loads if not self._is_loaded(copy)]
+        return [copy for copy in self.pipeline.loads if not self._is_loaded(copy)]
 
     @property
     def _partners(self) -> int:
-        """Those after which a place is full: of the thread that says what the engine will bring, of warps that copy."""
+        """Return the arrivals at a full barrier: the thread that announces the engine's bytes, and warps that copy."""
         copied = len(self._copied)
-        return (copied < len(self.ring.loads)) + (WARPS if copied else 0)
+        return (copied < len(self.pipeline.loads)) + (WARPS if copied else 0)
 
     @contextmanager
     def loads(self) -> Iterator[None]:
-        """Around what the threads do that load."""
+        """Surround the code of the producer threads."""
         z = self.c.dialect.thread.format(axis="z", number=2)
         self.text.line(f"if ({z} >= {self.groups * WARPS}) {{")
         with self.text.indented():
@@ -212,20 +212,20 @@ class RingCode:
 
     @contextmanager
     def multiplies(self) -> Iterator[None]:
-        """Around what the threads do that multiply."""
+        """Surround the code of the consumer threads."""
         self.text.line("} else {")
         with self.text.indented():
             self._share(0, "take", "inc")
             self._begin_turns()
             yield
-            if self.stores:  # shared memory is there until it has been read
+            if self.stores:  # shared memory must exist until it has been stored
                 self._first("wait_for_stores")
         self.text.line("}")
-        if self.cluster is not None:  # others write to this block until they have come here as well
+        if self.cluster is not None:  # others write to this block until they have arrived here too
             self._meet_cluster()
 
     def _begin_turns(self) -> None:
-        """Which turn a thread has; the second one lets the first begin."""
+        """Compute the turn of a thread; the second turn lets the first begin."""
         if self.turns == 1:
             return
         assert self.threads is not None
@@ -239,15 +239,15 @@ class RingCode:
             self._call("give_turn", str(FIRST_TURN))
 
     def _skip(self) -> None:
-        """The places that another turn reads."""
-        extent = self.ring.loop.extent
+        """Skip the stages that the other turn reads."""
+        extent = self.pipeline.loop.extent
         assert isinstance(extent, Const)
         self.text.line(f"{self.place} += {extent.value};")
-        self.text.line(f"{self.parity} ^= {self.place} / {self.ring.places} & 1;")
-        self.text.line(f"{self.place} %= {self.ring.places};")
+        self.text.line(f"{self.parity} ^= {self.place} / {self.pipeline.stages} & 1;")
+        self.text.line(f"{self.place} %= {self.pipeline.stages};")
 
     def take_own(self, buffer: Buffer, name: str) -> None:
-        """From here on `buffer` is the part of a thread's turn of the array `name`."""
+        """Make `buffer` the copy of this turn in the array `name` from here on."""
         if self.turns > 1:
             own = self.text.name(f"own_{name}")
             self.text.line(f"{self.c.memory_type(buffer.dtype)}* const {own} = {name}[{self.turn}];")
@@ -263,7 +263,7 @@ class RingCode:
 
     @contextmanager
     def blocks(self, in_turn: bool = False) -> Iterator[None]:
-        """Around what is done for each block of the grid that this one goes through, or a warpgroup of it `in_turn`."""
+        """Surround the code of each block of the grid that this block, or a warpgroup of it `in_turn`, computes."""
         if self.order is None:
             for line in self.places:
                 self.text.line(line)
@@ -292,17 +292,17 @@ class RingCode:
     # results
 
     def meet(self) -> None:
-        """Threads of a warpgroup wait for one another; what they have written is seen by the engine, and what it reads
-        is free."""
+        """Synchronise the threads of a warpgroup; the engine sees their writes, and the elements that it read may be
+        overwritten."""
         self._call("show_to_engine")
         self._first("wait_for_stores")
         z = self.c.dialect.thread.format(axis="z", number=2)
-        for group in range(self.groups):  # numbers that are known leave barriers to other blocks
+        for group in range(self.groups):  # constant barrier numbers leave barriers to other blocks
             with self.text.block(f"if ({z} / {WARPS} == {group})"):
                 self._call(f"meet_{group + 1}")
 
     def store(self, copy: TileCopy) -> None:
-        """By the thread that comes by."""
+        """Store a tile by the calling thread."""
         buffer, name = self.c.buffers[copy.buffer]
         panels, group = panels_of(buffer), self.c.text(self.c.simplify(copy.place[0]))
         tile = f"{name}[{group}]" if versions_of(buffer)[0] > 1 else name
@@ -321,7 +321,7 @@ class RingCode:
     # loops
 
     def load(self) -> None:
-        """The loop of the threads that load."""
+        """Write the producer loop."""
         if self._copied:
             self._load_and_copy()
             return
@@ -331,8 +331,8 @@ class RingCode:
             self._next()
 
     def _start_loads(self) -> None:
-        """What the engine brings into a place."""
-        loads = zip(self.ring.loads, map(panels_of, self.ring.buffers), strict=True)
+        """Load the engine's tiles of a stage."""
+        loads = zip(self.pipeline.loads, map(panels_of, self.pipeline.buffers), strict=True)
         panels = [(load, each) for load, each in loads if self._is_loaded(load)]
         full = f"&{self.barriers}[{self.place} * 2]"
         self._call("expect_bytes", full, str(sum(p.count * p.nbytes for _, p in panels)))
@@ -348,14 +348,14 @@ class RingCode:
                 self.text.line(f"{name}({place}, &{self.maps[load.buffer]}, {at}, {full}{mask});")
 
     def _load_and_copy(self) -> None:
-        """The same where threads copy tiles: places are said to be full in their order, some iterations later."""
-        assert isinstance(self.ring.loop.extent, Const)
-        later = min(self.ring.places - 2, int(self.ring.loop.extent.value))
+        """Write the producer loop where threads copy tiles: they arrive at full barriers in order, iterations later."""
+        assert isinstance(self.pipeline.loop.extent, Const)
+        later = min(self.pipeline.stages - 2, int(self.pipeline.loop.extent.value))
         thread, copied = number_of_thread(self.groups * WARPS, self.c, self.text), self.text.name("copied")
         self.text.line(f"int {copied} = {self.place};")
         with self._loop() as number:
             self._wait(1, f"{self.parity} ^ 1")
-            if len(self._copied) < len(self.ring.loads):
+            if len(self._copied) < len(self.pipeline.loads):
                 with self.text.block(f"if ({self._is_first(self.groups)})"):
                     self._start_loads()
             for copy in self._copied:
@@ -372,24 +372,24 @@ class RingCode:
                 self._say_full(copied)
 
     def _say_full(self, place: str) -> None:
-        """A warp's copies to a place have ended; on to the next place."""
+        """Arrive for the ended copies of a warp to a stage, and advance to the next one."""
         x, y = (self.c.dialect.thread.format(axis=a, number=n) for n, a in enumerate("xy"))
         self._call("show_to_engine")
         self.text.line("__syncwarp();")
         with self.text.block(f"if ({x} == 0 && {y} == 0)"):
             self._call("arrive", f"&{self.barriers}[{place} * 2]")
-        self.text.line(f"{place} = {place} == {self.ring.places - 1} ? 0 : {place} + 1;")
+        self.text.line(f"{place} = {place} == {self.pipeline.stages - 1} ? 0 : {place} + 1;")
 
     def multiply(self, emit: Callable[[Stmt], None]) -> None:
-        """The loop of the threads that multiply; `emit` writes what they do with a place."""
+        """Write the consumer loop; `emit` writes the code of a stage."""
         before = self.text.name("before")
         self.text.line(f"int {before} = 0;")
-        if self.turns > 1:  # parities tell a phase from the next, and not from the one after it
+        if self.turns > 1:  # parities distinguish a phase from the next, but not from the one after that
             self._call("take_turn", f"{FIRST_TURN} + {self.turn}")
         with self._loop() as number:
             self._wait(0, self.parity)
             self._call("begin_products")
-            for stmt in self.ring.compute:
+            for stmt in self.pipeline.compute:
                 emit(stmt)
             self._call("commit_products")
             self._call("wait_for_all_products_but_1")
@@ -404,7 +404,7 @@ class RingCode:
         self._release(before, "")
 
     def _keep(self, name: str) -> None:
-        """No use of the results comes before the wait."""
+        """Keep uses of the results after the wait."""
         buffer, array = self.c.buffers[name]
         kind, letter = self.c.type(buffer.dtype), CONSTRAINTS[buffer.dtype]
         self.c.helpers[f"keep_{kind}"] = KEEP.format(kind=kind, letter=letter)
@@ -414,7 +414,7 @@ class RingCode:
             self.text.line(f"keep_{kind}({array}[{number}]);")
 
     def product(self, loops: ProductLoops) -> None:
-        """A product of tiles in the place that is full."""
+        """Write a product of the tiles in the full stage."""
         assert self.threads is not None
         group = Var(f"{loops.store.stage}.group", INDEX)
         self.c.simplify.ranges[group] = (0, self.groups // self.turns - 1)
@@ -422,7 +422,7 @@ class RingCode:
         product = group_product(loops, self.threads, group, self.c)
         self.results[loops.store.buffers[0]] = None
         self.c.helpers["matrix_descriptor"] = DESCRIPTOR
-        tiles = {b.name: (load, b) for load, b in zip(self.ring.loads, self.ring.buffers, strict=True)}
+        tiles = {b.name: (load, b) for load, b in zip(self.pipeline.loads, self.pipeline.buffers, strict=True)}
         begins = []
         for operand in (product.left, product.right):
             load, _ = tiles[operand.load.buffer]
@@ -431,7 +431,7 @@ class RingCode:
 
     @contextmanager
     def _loop(self) -> Iterator[str]:
-        loop = self.ring.loop
+        loop = self.pipeline.loop
         name = self.c.variables[loop.var] = self.text.name(loop.var.name)
         assert isinstance(loop.extent, Const)
         self.text.line(self.c.dialect.unroll_by.format(times=1))
@@ -455,15 +455,15 @@ class RingCode:
                 self._call("arrive_elsewhere", f"in_block({x}, {barrier})")
 
     def _next(self) -> None:
-        with self.text.block(f"if (++{self.place} == {self.ring.places})"):
+        with self.text.block(f"if (++{self.place} == {self.pipeline.stages})"):
             self.text.line(f"{self.place} = 0;")
             self.text.line(f"{self.parity} ^= 1;")
 
     def _tile(self, load: TileCopy, element: Expr) -> str:
-        """A pointer into the tile of the place that is at hand."""
+        """Return a pointer into the tile of the current stage."""
         _, name = self.c.buffers[load.buffer]
         text = self.c.text(self.c.simplify(element))
-        return f"&{name}[{self.place}][{text}]" if self.ring.places > 1 else f"&{name}[{text}]"
+        return f"&{name}[{self.place}][{text}]" if self.pipeline.stages > 1 else f"&{name}[{text}]"
 
     def _call(self, name: str, *arguments: str) -> None:
         parameters, instruction, operands = PLAIN[name]
@@ -471,8 +471,7 @@ class RingCode:
         self.text.line(f"{name}({', '.join(arguments)});")
 
     def _corner(self, load: TileCopy, along: Expr, part: LoadedPart) -> str:
-        """Where the part of a panel begins, so far along its last dimension: innermost first; then offsets in
-        windows."""
+        """Return the start of a part of a panel, from the innermost dimension; then offsets in windows."""
         rank = load.rank
         corner, offsets = list(load.origin[:rank]), load.origin[rank:]
         corner[-1] = corner[-1] + along

@@ -20,7 +20,7 @@ ZERO = Const(0, INDEX)
 
 
 @dataclass(frozen=True)
-class CarriedPlace:
+class CarriedStage:
     """`expr`, the remainder of a division by `count`, is one more in the next iteration; `first`: in the first one."""
 
     expr: Expr
@@ -28,19 +28,19 @@ class CarriedPlace:
     count: int
 
 
-def carried_places(loop: For, places: Callable[[str], int], simplify: Simplifier) -> list[CarriedPlace]:
+def carried_stages(loop: For, places: Callable[[str], int], simplify: Simplifier) -> list[CarriedStage]:
     """The places that the loop's body names and that move by one with the loop. `places`: of a buffer, 1 of most."""
     if loop.kind is not ForKind.SERIAL:
         return []
     inner = {s.var for s in walk(loop.body) if isinstance(s, For)}
-    found: list[CarriedPlace] = []
+    found: list[CarriedStage] = []
     for expr in dict.fromkeys(_named(loop, places, simplify)):
         match expr:
             case Binary(op="mod", a=a, b=Const(value=count)) if not free_vars(expr) & inner:
                 moves = dict(simplify.affine(a).terms).get(loop.var) == 1
                 rest = simplify(substitute(a, {loop.var: ZERO}))
                 if moves and int(count).bit_count() > 1 and loop.var not in free_vars(rest):
-                    found.append(CarriedPlace(expr, simplify(rest % int(count)), int(count)))
+                    found.append(CarriedStage(expr, simplify(rest % int(count)), int(count)))
     return found
 
 
