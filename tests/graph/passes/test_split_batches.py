@@ -87,10 +87,10 @@ def test_what_reads_other_images_is_not_split() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_network_in_parts_is_right(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    from autosched.planning import execution_plan
+    from autosched.planning import device_passes
 
     monkeypatch.setattr(
-        execution_plan,
+        device_passes,
         "split_batches",
         lambda graph, rates, nbytes: split_batches(graph, LITTLE, 6 * IMAGE + 9 * 4 * 64),
     )
