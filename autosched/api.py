@@ -29,7 +29,7 @@ from autosched.network_api import is_network, load, loaded, tune_models
 from autosched.network_tuning.results import Effort, check_tuning
 from autosched.network_tuning.strategies import DEFAULT as STRATEGY
 from autosched.tuner.definition import Operator, Workload, arguments, define
-from autosched.tuner.options import Asked, AskedKeywords
+from autosched.tuner.options import WorkloadKeywords, WorkloadOptions
 from autosched.tuner.policy import SearchSetup, check_search
 from autosched.tuner.session import Settings
 
@@ -77,7 +77,7 @@ def tune(
     callbacks: Sequence[Callback] = (),
     rules: Sequence[SketchRule] = (),
     search: SearchSetup | None = None,
-    **asked: Unpack[AskedKeywords],
+    **options: Unpack[WorkloadKeywords],
 ) -> Result: ...
 
 
@@ -98,7 +98,7 @@ def tune(
     inputs: Mapping[str, ArrayLike] | None = None,
     strategy: str = STRATEGY,
     objective: str | Callable[[dict[str, float]], float] = "sum",
-    **asked: Unpack[AskedKeywords],
+    **options: Unpack[WorkloadKeywords],
 ) -> NetworkResult: ...
 
 
@@ -115,11 +115,11 @@ def tune(
     search: SearchSetup | None = None,
     strategy: str = STRATEGY,
     objective: str | Callable[[dict[str, float]], float] = "sum",
-    **asked: Unpack[AskedKeywords],
+    **options: Unpack[WorkloadKeywords],
 ) -> NetworksResult: ...
 
 
-@spelled_out(Asked)
+@spelled_out(WorkloadOptions)
 def tune(
     workload: Any,
     *,
@@ -137,7 +137,7 @@ def tune(
     inputs: Mapping[str, ArrayLike] | None = None,
     strategy: str = STRATEGY,
     objective: str | Callable[[dict[str, float]], float] = "sum",
-    **asked: Unpack[AskedKeywords],
+    **options: Unpack[WorkloadKeywords],
 ) -> Result | NetworkResult | NetworksResult:
     """Searches for the fastest kernel of `workload`: a built-in name, "file.py:function", or a function; or for those
     of a network, what `load` takes with `example_inputs`, `sizes` and `inputs`, or of several, in a list or by names.
@@ -154,8 +154,9 @@ def tune(
     How. `rules` are sketch rules of yours (`search_spaces.partial_sketch.SketchRule`), tried before the built-in ones.
     `search` is what experiments change, and a search without measurements (`tuner.policy.SearchSetup`).
     Networks. They take a target, threads, how long, a database, and other callbacks; besides, which task is next
-    (`strategy`, see `network.strategies`) and what is made small: `objective`, see `network.objectives`, a word or a
-    function of each network's seconds by name. The result has the network as `model`; of several, theirs as `networks`.
+    (`strategy`, see `network_tuning.strategies`) and what is minimised (`objective`, see `network_tuning.objectives`):
+    a word or a function of each network's seconds by name. The result has the network as `model`; of several, theirs as
+    `networks`.
 
     Raises UsageError, DeviceError, NoValidCandidate, and Interrupted for a Ctrl-C before the first verified kernel; a
     later one ends the search with what it has.
@@ -163,9 +164,9 @@ def tune(
     now, setup = time.monotonic(), search or SearchSetup()
     begun = now if (said := getattr(setup, "started", None)) is None else said
     if _is_whole_network(workload):
-        check_tuning({**asked, "out_dir": out_dir, "rules": rules}, setup, callbacks)
+        check_tuning({**options, "out_dir": out_dir, "rules": rules}, setup, callbacks)
         effort = Effort(trials, budget_s, seed, resume, begun, strategy, objective)
-        loading = {**asked, "example_inputs": example_inputs, "sizes": sizes, "inputs": inputs, "db": db}
+        loading = {**options, "example_inputs": example_inputs, "sizes": sizes, "inputs": inputs, "db": db}
         return _tune_networks(workload, loading, effort, callbacks)
     if any(x is not None for x in (example_inputs, sizes, inputs)) or strategy != STRATEGY or objective != "sum":
         raise UsageError("example_inputs, sizes, inputs, strategy, objective are of networks, and the workload is none")
@@ -173,7 +174,7 @@ def tune(
     settings = Settings(TRIALS if trials is None else trials, budget_s, seed, setup.policy, begun)
     if setup.measure and setup.policy.learned:
         _check_interpreter()
-    request = _request(workload, Asked(**asked), runs=setup.measure)
+    request = _request(workload, WorkloadOptions(**options), runs=setup.measure)
     request.check()
     directory = None if out_dir is None else make_output_directory(out_dir)
     if setup.measure:
@@ -184,19 +185,23 @@ def tune(
 
 @overload
 def compile(
-    workload: Workload, *, db: Path | str | None = None, **asked: Unpack[AskedKeywords]
+    workload: Workload, *, db: Path | str | None = None, **options: Unpack[WorkloadKeywords]
 ) -> Kernel | GpuKernel: ...
 
 
 @overload
 def compile(
-    workload: Workload, *, db: Path | str | None = None, check_indices: bool, **asked: Unpack[AskedKeywords]
+    workload: Workload, *, db: Path | str | None = None, check_indices: bool, **options: Unpack[WorkloadKeywords]
 ) -> Kernel | GpuKernel | IndexCheckedKernel: ...
 
 
-@spelled_out(Asked)
+@spelled_out(WorkloadOptions)
 def compile(
-    workload: Workload, *, db: Path | str | None = None, check_indices: bool = False, **asked: Unpack[AskedKeywords]
+    workload: Workload,
+    *,
+    db: Path | str | None = None,
+    check_indices: bool = False,
+    **options: Unpack[WorkloadKeywords],
 ) -> Kernel | GpuKernel | IndexCheckedKernel:
     """The stored best kernel of `workload` that fits this version of autosched, or, where none is stored, the one that
     the analytic model likes best.
@@ -207,32 +212,32 @@ def compile(
     verified. With `weights` it is the best with these inputs as weights, and has a `bind` that packs them once. With
     `check_indices` calls raise IndexError for indices out of range. Raises NoValidCandidate if there is neither.
     """
-    request = _request(workload, Asked(**asked))
+    request = _request(workload, WorkloadOptions(**options))
     request.check()
     kernel = stored_kernel(request, _stored(request, db, n=None), db)
     if kernel is None:
         task, _ = make_task(request)
         kernel = request.load(analytic_best(task, 1, task.source)[0][1])
-    return with_checks(kernel, request, workload, Asked(**asked)) if check_indices else kernel
+    return with_checks(kernel, request, workload, WorkloadOptions(**options)) if check_indices else kernel
 
 
-@spelled_out(Asked)
+@spelled_out(WorkloadOptions)
 def best(
-    workload: Workload, *, db: Path | str | None = None, n: int = 1, **asked: Unpack[AskedKeywords]
+    workload: Workload, *, db: Path | str | None = None, n: int = 1, **options: Unpack[WorkloadKeywords]
 ) -> list[Record]:
     """The `n` best stored records of `workload`, best first; empty where nothing is stored.
 
     Those that this installation has not verified (`Record.verified`) come last: they are claims.
     """
-    return _stored(_request(workload, Asked(**asked)), db, n)
+    return _stored(_request(workload, WorkloadOptions(**options)), db, n)
 
 
 # Putting together
 
 
-def _request(workload: Workload, asked: Asked, *, runs: bool = True) -> Request:
-    problem = define(workload, asked)
-    return Request(problem, find_device(asked.target, asked.threads, runs=runs), asked.target or "cpu")
+def _request(workload: Workload, options: WorkloadOptions, *, runs: bool = True) -> Request:
+    problem = define(workload, options)
+    return Request(problem, find_device(options.target, options.threads, runs=runs), options.target or "cpu")
 
 
 def _is_whole_network(workload: object) -> bool:
@@ -279,13 +284,13 @@ def _search(
     from autosched.measure import Measurer, Workshop, make_problem
     from autosched.measure.host import ScratchDirectory
     from autosched.store import Database
-    from autosched.tuner.gc_pause import rare_collections
-    from autosched.tuner.memory_check import check_room
+    from autosched.tuner.gc_pause import pause_gc
+    from autosched.tuner.memory_check import check_memory_and_disk
     from autosched.tuner.session import run
 
     problem, device = request.problem, request.device
-    with ScratchDirectory() as scratch, rare_collections():
-        check_room(problem.dag, scratch)
+    with ScratchDirectory() as scratch, pause_gc():
+        check_memory_and_disk(problem.dag, scratch)
         with Database(db) as database:
             tell_without_key()
             data = make_problem(problem.dag, scratch, settings.seed)

@@ -1,4 +1,4 @@
-"""What users do with a network that is loaded: the verbs of `autosched.api` for models."""
+"""Public functions for networks: loading, and the verbs of `autosched.api` on models."""
 
 from __future__ import annotations
 
@@ -89,8 +89,11 @@ def verify_model(
     onnxruntime: Path | None = None,
     fixed: Mapping[str, npt.ArrayLike] | None = None,
 ) -> Verification:
-    """A network against the reference, see `network.check`. `onnxruntime`: the ONNX file that it is, whose results
-    by that package are compared, too; it is given what the inputs were `fixed` to."""
+    """Verify a network against the reference, see `verification.verify`.
+
+    `onnxruntime`: its ONNX file, whose results by onnxruntime are compared too. `fixed`: values of the inputs that were
+    fixed when it was loaded.
+    """
     from autosched.verification.onnx_runtime import run_onnxruntime
     from autosched.verification.sample_inputs import input_sets
     from autosched.verification.verify import verify_network
@@ -98,37 +101,37 @@ def verify_model(
     sets = input_sets(model.original, None if inputs is None else _by_name(model, inputs))
     foreign = None
     if onnxruntime is not None:
-        foreign = {given.kind: run_onnxruntime(onnxruntime, given.arrays, fixed or {}) for given in sets}
+        foreign = {each.kind: run_onnxruntime(onnxruntime, each.arrays, fixed or {}) for each in sets}
     return verify_network(model, sets, locate, foreign)
 
 
 def _by_name(model: Model, inputs: Mapping[str, object] | Sequence[object]) -> dict[str, Array]:
-    """Raises UsageError for arrays that the network does not take."""
+    """Return the arrays by the names of the network's inputs. Raises UsageError for arrays that do not fit."""
     from autosched.runtime.spec import in_order
     from autosched.runtime.tensors import as_input
 
     names = [spec.name for spec in model.inputs]
     if isinstance(inputs, Mapping):
-        given = in_order(names, (), {str(name): array for name, array in inputs.items()})
+        arrays = in_order(names, (), {str(name): array for name, array in inputs.items()})
     elif isinstance(inputs, Sequence):
-        given = in_order(names, tuple(inputs), {})
+        arrays = in_order(names, tuple(inputs), {})
     else:
         raise UsageError(f"inputs are arrays in order, or by name, got {type(inputs).__name__}")
-    return {spec.name: as_input(spec, array) for spec, array in zip(model.inputs, given, strict=True)}
+    return {spec.name: as_input(spec, array) for spec, array in zip(model.inputs, arrays, strict=True)}
 
 
 def tune_models(
     networks: Any, load: Callable[[Any], Model], effort: Effort, db: Path | str | None,
     callbacks: Sequence[NetworkCallback],
 ) -> NetworkResult | NetworksResult:  # fmt: skip
-    """Tunes a network, or several in a list or by names, of which `load` makes models. Raises as `tune_networks`."""
-    from autosched.executor.load import named
+    """Load and tune a network, or the networks of a list or a mapping of names. Raises what `tune_networks` raises."""
+    from autosched.executor.load import networks_by_name
     from autosched.network_tuning.tune import tune_networks
 
-    several = isinstance(networks, (list, Mapping))
-    given = named(networks if several else [networks])
-    found = tune_networks(lambda: {name: load(network) for name, network in given.items()}, effort, db, callbacks)
-    return found if several else found.networks[0]
+    has_many = isinstance(networks, (list, Mapping))
+    by_name = networks_by_name(networks if has_many else [networks])
+    result = tune_networks(lambda: {name: load(network) for name, network in by_name.items()}, effort, db, callbacks)
+    return result if has_many else result.networks[0]
 
 
 def show_network(
@@ -141,12 +144,12 @@ def show_network(
     target: str | None = "cpu",
     threads: int | None = None,
 ) -> str:
-    """A network, loaded or not, as text in one of the forms of `inspection.render.TEXTS`, its `passes`, its `memory`,
-    or the code of its kernels. `target` may be a device that is elsewhere."""
+    """Return a network, loaded or not, as text: one of `inspection.render.TEXTS`, its `passes`, its `memory`, or the
+    code of its kernels. The device of `target` may be absent."""
     from autosched.executor.load import load_network
     from autosched.executor.lookup import plan_with_records
     from autosched.executor.model import Model
-    from autosched.inspection.render import TEXTS, Steps
+    from autosched.inspection.render import TEXTS, PlannedGraph
     from autosched.kernel.device import find_device
     from autosched.planning.extract_tasks import BY_MODEL
 
@@ -156,7 +159,7 @@ def show_network(
     if isinstance(what, Model):
         if as_ in TEXTS:
             program = what.program
-            return TEXTS[as_](Steps(program.graph, program.steps, program.fusion_choices))
+            return TEXTS[as_](PlannedGraph(program.graph, program.steps, program.fusion_choices))
         graph, device, choices = what.original, what.device, BY_MODEL
     else:
         graph, choices = load_network(what, example_inputs, sizes, inputs)
@@ -172,17 +175,17 @@ def show_network(
 
 
 def show_graph(graph: Graph, form: str, device: Device) -> str:
-    """A network as text, as it is cut into kernels for `device`, without one being built: one of TEXTS."""
-    from autosched.inspection.render import TEXTS, Steps
+    """Return a network as text, one of TEXTS: its partition into kernels for `device`, none of which is built."""
+    from autosched.inspection.render import TEXTS, PlannedGraph
     from autosched.planning.device_passes import prepare_graph
     from autosched.planning.execution_plan import steps_of
 
-    found = prepare_graph(graph, device)
-    return TEXTS[form](Steps(found, steps_of(found, device)))
+    optimised = prepare_graph(graph, device)
+    return TEXTS[form](PlannedGraph(optimised, steps_of(optimised, device)))
 
 
 def program_texts() -> Mapping[str, Callable[[NetworkProgram], str]]:
-    """What is shown of a program: the plan of its arena, and the code of its kernels."""
+    """Return the functions for texts of an execution plan: its arena, and the code of its kernels."""
     from autosched.inspection.render import memory_text
     from autosched.network_tuning.estimate import code_text
 
@@ -190,10 +193,10 @@ def program_texts() -> Mapping[str, Callable[[NetworkProgram], str]]:
 
 
 def _passes_text(graph: Graph, device: Device) -> str:
-    """The graph as each pass leaves it, and the names of passes that change nothing."""
+    """Return the graph after each pass, and only the names of passes that change nothing."""
     from autosched.passes import report
     from autosched.planning.device_passes import prepare_graph
 
-    parts: list[str] = []
-    prepare_graph(graph, device, report(parts, str))
-    return "\n".join(parts)
+    texts: list[str] = []
+    prepare_graph(graph, device, report(texts, str))
+    return "\n".join(texts)

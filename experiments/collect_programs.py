@@ -38,8 +38,8 @@ from autosched.measure.host import ScratchDirectory
 from autosched.store import Database
 from autosched.target import parse_target
 from autosched.tuner.definition import define
-from autosched.tuner.memory_check import check_room
-from autosched.tuner.options import Asked
+from autosched.tuner.memory_check import check_memory_and_disk
+from autosched.tuner.options import WorkloadOptions
 from autosched.tuner.protocols import Candidate, Trial
 from autosched.tuner.recorder import DatabaseRecorder
 from autosched.tuner.search import Search
@@ -164,7 +164,7 @@ class Bench:
 
 def set_up(bout: Bout, database: Database, ends: ExitStack) -> Bench | None:
     """What `bout` needs for its passes, closed by `ends`; None where all are done."""
-    asked = Asked(shape=bout.case.shape, batch=bout.batch)
+    asked = WorkloadOptions(shape=bout.case.shape, batch=bout.batch)
     problem, target = define(bout.case.workload, asked), parse_target("cpu")
     request = Request(problem, Device(target, bout.threads))
     records = database.records(*task_key(request))
@@ -172,7 +172,7 @@ def set_up(bout: Bout, database: Database, ends: ExitStack) -> Bench | None:
     if round >= len(PASSES):
         return None
     scratch = ends.enter_context(ScratchDirectory())
-    check_room(problem.dag, scratch)
+    check_memory_and_disk(problem.dag, scratch)
     data = make_problem(problem.dag, scratch, round)
     measurer = Measurer(data, Workshop(target, bout.threads, 1), floor_s=FLOOR_S)
     ends.enter_context(measurer)

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 
 from autosched.cli import options
 from autosched.errors import UsageError
-from autosched.network_tuning.strategies import STRATEGIES, strategy_named
+from autosched.network_tuning.strategies import STRATEGIES, find_strategy
 from autosched.target import usable_cores
 from experiments.network_curves_figure import draw
 from experiments.report.network_curves import network_curves
@@ -176,7 +176,7 @@ def main(argv: Sequence[str] | None = None, run: Run = run_session) -> int:
     setting = CurveSetting(args.budget or (QUICK_S if args.quick else BUDGET_S), args.threads, args.reduced)
     try:
         for name in args.strategies:
-            strategy_named(name)
+            find_strategy(name)
         todo = sessions_of(args.networks, args.strategies, args.seeds or (1 if args.quick else SEEDS))
         complete = collect(args.out, setting, todo, run, until)
         if args.out.exists():

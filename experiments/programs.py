@@ -32,7 +32,7 @@ from autosched.target import Target
 from autosched.te import ComputeDAG
 from autosched.te.operators.registry import find, resolve
 from autosched.te.rewrites.collapse import collapse
-from autosched.tuner.recorder import TRIED_AGAIN
+from autosched.tuner.recorder import RETRIED_FAULTS
 from cost_model.cpu.features import FEATURES, evaluate
 from cost_model.model import sketch_model
 from search_spaces import cpu
@@ -177,7 +177,7 @@ def _from_database(path: Path) -> Iterator[Measured]:
         workloads = {w.hash: w for w in database.workloads()}
         targets = database.targets()
         for key, name, threads in sorted({(r.workload, r.target, r.threads) for r in database.runs()}):
-            records = [r for r in database.records(key, name, threads) if r.failure not in TRIED_AGAIN]
+            records = [r for r in database.records(key, name, threads) if r.failure not in RETRIED_FAULTS]
             try:
                 spec, target = json.loads(workloads[key].spec), _target(json.loads(targets[name]))
                 found = _measured(spec, target, threads, records)

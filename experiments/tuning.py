@@ -21,7 +21,7 @@ from autosched.cli.output import table
 from autosched.errors import UsageError
 from autosched.measure.results import FAULTS
 from autosched.te.operators.registry import find
-from autosched.tuner.options import Asked
+from autosched.tuner.options import WorkloadOptions
 from experiments.hostinfo import host_facts
 
 SCHEMA_VERSION = 1
@@ -84,7 +84,7 @@ def parse_cases(text: str) -> tuple[BenchmarkCase, ...]:
 
 def tune(
     workload: str,
-    asked: Asked,
+    asked: WorkloadOptions,
     *,
     trials: int,
     database: Path,
@@ -99,7 +99,7 @@ def tune(
     return answer(command, timeout_s)
 
 
-def option_words(asked: Asked) -> list[str]:
+def option_words(asked: WorkloadOptions) -> list[str]:
     """The options by which `autosched tune` is asked for the same; what nothing is said of stays the default."""
     words = [word for name, value in (asked.settings or {}).items() for word in ("--set", f"{name}={value}")]
     for name in ("shape", "weights"):

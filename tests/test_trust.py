@@ -154,7 +154,7 @@ def test_all_that_a_machine_cannot_verify_is_passed_over(
     def no_room(*_: object) -> None:
         raise StoreError("there is no room")
 
-    monkeypatch.setattr("autosched.tuner.memory_check.check_room", no_room)
+    monkeypatch.setattr("autosched.tuner.memory_check.check_memory_and_disk", no_room)
     _, said = compiled(db)
     assert f"(record {row}: there is no room)" in said[-1]
 

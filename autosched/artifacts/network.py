@@ -26,15 +26,15 @@ from autosched.planning.extract_tasks import objects_of
 from autosched.runtime.jit import export_object
 
 if TYPE_CHECKING:
-    from autosched.executor.cpu_model import NativeModel
+    from autosched.executor.cpu_model import CpuModel
 
 ENTRY = "network"
 SCRIPT = "{ global: autosched_*; local: autosched_parallel; *; };\n"  # the thread pool is shared by libraries
 INCLUDES = ("errno.h", "stddef.h", "stdint.h", "string.h", "fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h")
 
 
-def export_model(model: NativeModel, path: Path) -> list[Path]:
-    """Write the library at `path`, NAME.so, with NAME.h and NAME.safetensors next to it, and return the three paths.
+def export_model(model: CpuModel, path: Path) -> list[Path]:
+    """Writes the library at `path`, NAME.so, and beside it NAME.h and NAME.safetensors; returns the three.
 
     Each file is written atomically, the library last. Raises UsageError for a path that cannot be written, or without a
     linker.
@@ -54,15 +54,15 @@ def export_model(model: NativeModel, path: Path) -> list[Path]:
     return [path, path.with_suffix(".h"), path.with_suffix(SUFFIX)]
 
 
-def _entry(model: NativeModel, symbol: str) -> bytes:
-    """Return the object file of the exported function and the thread pool; kernels are further objects."""
+def _entry(model: CpuModel, symbol: str) -> bytes:
+    """The function and the thread pool; the kernels are objects of their own."""
     n, device = len(model.inputs) + len(model.outputs), model.device
     program = emit_program(ENTRY, tuple(model.program.calls()), n, device.target, tuple(model.program.copies()))
     wrapper = wrapper_ir(symbol, ENTRY, range(n + 1), n + 1, device.threads)  # the weights are the last
     return export_object(program + wrapper, device.target, device.threads, alone=False)
 
 
-def _header(model: NativeModel, symbol: str, weights: WeightsFile) -> Header:
+def _header(model: CpuModel, symbol: str, weights: WeightsFile) -> Header:
     target, threads = model.device.target, model.device.threads
     arguments = arguments_of(model.inputs, model.outputs)
     about = [f"  {a.name:<12} {a.role}  {a.spec}" for a in arguments]
@@ -89,8 +89,8 @@ def _header(model: NativeModel, symbol: str, weights: WeightsFile) -> Header:
     return Header(symbol, title, about, INCLUDES, macros, prototypes, map_function(symbol, weights, target))
 
 
-def _checks(model: NativeModel, symbol: str) -> list[str]:
-    """Return the comment lines about the bounds checks of indices."""
+def _checks(model: CpuModel, symbol: str) -> list[str]:
+    """What is said of indices that are data."""
     if not model.program.checks:
         return []
     rows = [f"  {n}: {check.reader}, {check.low} to {check.high}" for n, check in enumerate(model.program.checks)]

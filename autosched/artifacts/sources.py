@@ -50,7 +50,7 @@ def write_sources(directory: Path, task: Task, sources: Sequence[Source], spec: 
 
     For a GPU, a `.json` file next to it has the launch parameters and the workload `spec`.
     """
-    name = task.subject.workload.rpartition(":")[2]
+    name = task.info.workload.rpartition(":")[2]
     for rank, source in enumerate(sources, start=1):
         write_source(directory, f"{name}-{rank}", source, spec)
 

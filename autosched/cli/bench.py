@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autosched.cli import options
-from autosched.cli.network.arguments import FORMS, add_sizes, is_network_name
+from autosched.cli.network.arguments import SYNTAX, add_sizes, is_network_name
 from autosched.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
     from autosched.cli.peers import Array, Peer, PeerCall
     from autosched.te.operators.registry import BuiltinWorkload
-    from autosched.tuner.options import AskedKeywords
+    from autosched.tuner.options import WorkloadKeywords
 
 ROUNDS = 10  # an even number: every order as often as its reverse
 BLOCK_S = 0.05  # calls of one contestant in a row take at least this long
@@ -53,7 +53,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument(
         "workload", nargs="*",
-        help=f"built-in names, each at all its benchmark shapes (default: all at the first one), or networks: {FORMS}",
+        help=f"built-in names, each at all its benchmark shapes (default: all at the first one), or networks: {SYNTAX}",
     )  # fmt: skip
     parser.add_argument(
         "--peers", metavar="NAMES",
@@ -163,10 +163,10 @@ def run_case(case: BenchCase, args: argparse.Namespace, contestants: Mapping[str
     from autosched import api
     from autosched.cli.peers import session
 
-    asked: AskedKeywords = {**options.asked(args), "shape": case.shape}
+    keywords: WorkloadKeywords = {**options.workload_keywords(args), "shape": case.shape}
     result = api.tune(
         case.workload,
-        **asked,
+        **keywords,
         trials=args.trials,
         db=args.db,
         resume=True,  # records count as trials: what is tuned is only compared again

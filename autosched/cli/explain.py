@@ -39,7 +39,7 @@ def _explain_network(args: argparse.Namespace) -> int:
     from autosched import api
     from autosched.cli.output import SCHEMA_VERSION, print_json
 
-    model = arguments.load_network(arguments.the_network(args.id, args), args)
+    model = arguments.load_network(arguments.require_network(args.id, args), args)
     found = api.explain(model)
     if args.json:
         facts = {"schema_version": SCHEMA_VERSION, "model": args.id, "threads": model.threads}
@@ -60,7 +60,7 @@ def _network_facts(found: Explanation) -> dict[str, object]:
             "flops": layer.flops,
             "bytes": layer.n_bytes,
             "least_s": layer.least_s,
-            "fraction_of_roofline": layer.of_least,
+            "fraction_of_roofline": layer.roofline_fraction,
         }
         for layer in found.layers
     ]
@@ -80,7 +80,7 @@ def _network_text(found: Explanation) -> str:
         more = f" and {layer.count - 1} more" if layer.count > 1 else ""
         times = (time_text(layer.seconds), share_text(found.share(layer)))
         rates = (rate_text(layer.flops / seconds / 1e9), f"{layer.n_bytes / seconds / 1e9:.1f} GB/s")
-        least = (time_text(layer.least_s), share_text(layer.of_least))
+        least = (time_text(layer.least_s), share_text(layer.roofline_fraction))
         origin = f"{layer.origins[0]}{more}" if layer.origins else ""
         rows.append((_fitted(layer.operators), str(layer.count), *times, *rates, *least, origin))
     header = ("kernel", "count", "time", "share", "operations", "traffic", "least", "of it", "origin")

@@ -59,7 +59,7 @@ def _network(args: argparse.Namespace) -> list[Path]:
             "a network is exported as so, a shared library with header and weights, or as archive, a file that "
             f"autosched.load takes, not as {args.kind}"
         )
-    found = arguments.the_network(args.id, args)
+    found = arguments.require_network(args.id, args)
     out = args.out or Path(f"{found.name}{_NETWORK_SUFFIXES[args.kind]}")
     model = arguments.load_network(found, args)
     if args.kind == "so":

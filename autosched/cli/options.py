@@ -14,7 +14,7 @@ from autosched.errors import UsageError
 from autosched.ir.instructions.precision import EXACT, PRECISIONS
 
 if TYPE_CHECKING:
-    from autosched.tuner.options import AskedKeywords
+    from autosched.tuner.options import WorkloadKeywords
 
 MAX_NUMBER = 2**31 - 1
 DURATION_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -183,10 +183,10 @@ def target_text(args: argparse.Namespace) -> str | None:
     return f"{args.target or 'llvm'} -mcpu={args.mcpu}"
 
 
-def asked(args: argparse.Namespace) -> AskedKeywords:
+def workload_keywords(args: argparse.Namespace) -> WorkloadKeywords:
     """The options of `add_workload` and `add_target`, and of weights and errors where the verb has them, as the
     keywords that the library takes."""
-    found: AskedKeywords = {
+    found: WorkloadKeywords = {
         "shape": args.shape,
         "settings": settings(args),
         "batch": args.batch,

@@ -22,7 +22,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="run a network on arrays from a file",
         description="Compiles a network to one program, without measuring anything, and runs it once.",
     )
-    parser.add_argument("model", metavar="MODEL", help=arguments.FORMS)
+    parser.add_argument("model", metavar="MODEL", help=arguments.SYNTAX)
     parser.add_argument(
         "--inputs",
         type=options.path,
@@ -44,11 +44,11 @@ def run(args: argparse.Namespace) -> int:
     from autosched.cli.output import SCHEMA_VERSION, print_json, time_text
 
     begun = time.monotonic()
-    network = arguments.the_network(args.model, args)
+    network = arguments.require_network(args.model, args)
     if args.inputs is None and network.example_inputs is None:
         text = arguments.inputs_text(network, args)
         raise UsageError(f"run needs --inputs FILE.npz with an array for each input of {args.model}: {text}")
-    model = arguments.load_network(arguments.sized_by(network, args.inputs, args), args)
+    model = arguments.load_network(arguments.with_sizes_of_inputs(network, args.inputs, args), args)
     loaded = time.monotonic()
     given = arguments.arrays_for(model.inputs, network, args.inputs, arguments.fixed_values(args.fix))
     assert given is not None

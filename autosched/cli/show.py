@@ -49,7 +49,7 @@ def _record(args: argparse.Namespace, form: str) -> str:
 def _network(args: argparse.Namespace, form: str) -> str:
     from autosched import api
 
-    found = arguments.the_network(args.id, args)
+    found = arguments.require_network(args.id, args)
     sizes = arguments.sizes(args.size)
     return api.show(
         found.model, form, example_inputs=found.example_inputs, sizes=sizes,

@@ -40,7 +40,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     options.add_precision(parser, "how precisely float32 is multiplied (CUDA only)")
     options.add_target(parser)
     arguments.add_sizes(parser)
-    arguments.add_several_sizes(parser)
+    arguments.add_size_lists(parser)
     group = parser.add_argument_group("search")
     group.add_argument(
         "--trials",
@@ -56,7 +56,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         action="store_true",
         help="count the records of earlier runs as trials, but for candidates that could not be built",
     )
-    arguments.add_shares(group)
+    arguments.add_scheduler_options(group)
     options.add_db(parser)
     parser.add_argument(
         "--no-run",
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     with watcher(as_json=args.json, budget_s=args.budget) as callbacks:
         result = api.tune(
             args.workload,
-            **options.asked(args),
+            **options.workload_keywords(args),
             trials=trials,
             budget_s=args.budget,
             seed=args.seed,

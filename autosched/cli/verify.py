@@ -66,7 +66,7 @@ def _verify_network(args: argparse.Namespace) -> int:
     from autosched import api
     from autosched.cli.output import SCHEMA_VERSION, print_json
 
-    network = arguments.the_network(args.id, args)
+    network = arguments.require_network(args.id, args)
     if args.onnxruntime and network.suffix != arguments.ONNX:
         raise UsageError(f"onnxruntime runs ONNX files, and {args.id} is none")
     model = arguments.load_network(network, args)
@@ -91,7 +91,7 @@ def _text(found: Verification) -> str:
 
     rows = [(f"output {c.name}, {kind} inputs", *_cells(c)) for kind, cs in found.outputs.items() for c in cs]
     rows += [(f"onnxruntime's {c.name}, {kind} inputs", *_cells(c)) for kind, cs in found.foreign.items() for c in cs]
-    kernels = sorted(found.kernels, key=lambda kernel: -kernel.worst.of_bound)[:SHOWN]
+    kernels = sorted(found.kernels, key=lambda kernel: -kernel.worst.relative_error)[:SHOWN]
     rows += [(f"kernel {kernel.step}: {kernel.label}", *_cells(kernel.worst)) for kernel in kernels]
     if len(found.kernels) > SHOWN:
         rows.append((f"{len(found.kernels) - SHOWN} more kernels", *[""] * 5))
@@ -99,7 +99,7 @@ def _text(found: Verification) -> str:
 
 
 def _cells(c: Comparison) -> tuple[str, ...]:
-    numbers = (c.found.rms, c.bound.rms, c.found.largest, c.bound.largest)
+    numbers = (c.error.rms, c.tolerance.rms, c.error.largest, c.tolerance.largest)
     return *(f"{x:.1e}" for x in numbers), "" if c.passed else "WRONG"
 
 
@@ -110,7 +110,7 @@ def _described(found: Verification) -> dict[str, object]:
         "first_wrong": None if found.first_wrong is None else _kernel_facts(found.first_wrong),
         "passes": list(map(_facts, found.ideal)),
         "onnxruntime": [{"inputs": kind, **_facts(c)} for kind, cs in found.foreign.items() for c in cs],
-        "max_error": max((c.found.largest for c in found.all_outputs), default=None),
+        "max_error": max((c.error.largest for c in found.all_outputs), default=None),
     }
 
 
@@ -122,9 +122,9 @@ def _kernel_facts(kernel: KernelCheck) -> dict[str, object]:
 def _facts(c: Comparison) -> dict[str, object]:
     return {
         "name": c.name,
-        "rms": c.found.rms,
-        "rms_bound": c.bound.rms,
-        "largest": c.found.largest,
-        "largest_bound": c.bound.largest,
+        "rms": c.error.rms,
+        "rms_bound": c.tolerance.rms,
+        "largest": c.error.largest,
+        "largest_bound": c.tolerance.largest,
         "passed": c.passed,
     }

@@ -1,10 +1,10 @@
-"""Networks that run: loaded, compiled, called.
+"""Executor of networks: loading, compiling and calling them.
 
-load, load_dynamic  from what users name to a graph or a model whose sizes vary
+load, load_dynamic  the graph of a file or module; a model with dynamic shapes
 lookup              stored schedules of a network's kernels
-compile_graph       from a graph to a model; memory_check: whether the machine has the memory
-model               a function of arrays: on a processor by cpu_model, on a GPU by gpu_model
-dynamic_model       a program for each choice of sizes
-constant_kernels    kernels of constants alone, run once at load
-profile, gpu_timer  the time of each kernel; kernel_origin: the node that it comes from
+compile_graph       a graph as a model; memory_check: whether the machine has enough memory
+model               a callable network; cpu_model, gpu_model: on a processor, on a GPU
+dynamic_model       dynamic shapes: a program for each choice of sizes
+constant_kernels    constant folding at load time
+profile, gpu_timer  the time of each kernel; kernel_origin: the source node of a kernel
 """

@@ -1,4 +1,4 @@
-"""From a graph to a network that runs: on the processor, on a GPU, or on one that is simulated."""
+"""Compiler driver: a graph becomes a model on a processor, a GPU or a simulated GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autosched.planning.execution_plan import NetworkProgram, build_program
 from autosched.planning.extract_tasks import BY_MODEL, Choices
 from autosched.planning.kernel_table import kernel_table
 
-SIMULATED = "cuda"  # the kind of target whose kernels the simulator executes
+SIMULATED = "cuda"  # kind of the targets that can be simulated
 
 
 def compile_graph(
@@ -31,12 +31,11 @@ def compile_graph(
     choices: Choices = BY_MODEL,
     simulate: bool = False,
 ) -> Model:
-    """The network as one program of the kernels that the analytic model likes best, or of those that `choices` has
-    schedules for: nothing is measured. `simulate`: for a GPU that is not there, its kernels executed on the processor.
+    """Compile a network with the schedules of `choices`, else with the best by the analytic model; nothing is measured.
 
-    Raises GraphError for a graph that is none or whose constants cannot be read any more, UsageError for one that this
-    machine has no memory for, DeviceError for a device that is not there, and what kernels raise. A SplitWarning tells
-    of operators that should be one kernel, but no code could be made for it.
+    `simulate`: the target is an absent GPU, whose kernels are executed on the processor. Raises GraphError for an
+    invalid graph or constants that can no longer be read, UsageError if memory is too small, DeviceError for an absent
+    device, and the errors of kernels. A SplitWarning names operators that should be one kernel but could not be.
     """
     device = find_device(target, threads, runs=not simulate)
     if simulate and device.target.kind != SIMULATED:
@@ -51,8 +50,8 @@ def compile_graph(
 def plan_graph(
     graph: Graph, target: str | None = "cpu", threads: int | None = None, choices: Choices = BY_MODEL
 ) -> tuple[NetworkProgram, Device]:
-    """The program that `compile_graph` links, for a device that need not be there, and that device. Raises the same,
-    but for its absence."""
+    """Return the execution plan that `compile_graph` links, and the device, which may be absent. Raises the same errors
+    otherwise."""
     device = find_device(target, threads, runs=False)
     return _program(graph, target, device, choices), device
 
@@ -72,9 +71,9 @@ def _program(graph: Graph, target: str | None, device: Device, choices: Choices)
 
 
 def _bug_in(graph: Graph, error: Exception) -> str:
-    """The network that cannot be compiled, and the node whose value an error names."""
-    named = (graph.producers.get(x) for x in error.args if isinstance(x, str))
-    node = next((f" at {node.origin or node}" for node in named if node is not None), "")
+    """Return a message with the network and the node whose value is named in the error's arguments."""
+    nodes = (graph.producers.get(x) for x in error.args if isinstance(x, str))
+    node = next((f" at {node.origin or node}" for node in nodes if node is not None), "")
     return f"a bug of autosched: the network {graph.name} cannot be compiled{node}"
 
 
@@ -86,21 +85,21 @@ def _on_processor(graph: Graph, program: NetworkProgram, device: Device) -> Mode
 
 
 def _on_gpu(graph: Graph, program: NetworkProgram, device: Device) -> Model:
-    from autosched.executor.gpu_model import load_on
+    from autosched.executor.gpu_model import load_on_gpu
     from autosched.runtime.gpu.devices import shared_device
 
-    return load_on(shared_device(device.target.kind), graph, program, device)
+    return load_on_gpu(shared_device(device.target.kind), graph, program, device)
 
 
 def _simulated(graph: Graph, program: NetworkProgram, device: Device) -> Model:
-    from autosched.executor.gpu_model import load_on
+    from autosched.executor.gpu_model import load_on_gpu
     from autosched.runtime.simulator.device import SimulatedDevice
 
     assert device.target.gpu is not None
-    return load_on(SimulatedDevice(device.target.gpu), graph, program, device)
+    return load_on_gpu(SimulatedDevice(device.target.gpu), graph, program, device)
 
 
-# The kind of a target -> what makes a program one that runs.
+# Kind of a target -> function that makes a model of an execution plan.
 LINKERS: Mapping[str, Callable[[Graph, NetworkProgram, Device], Model]] = {
     "cpu": _on_processor,
     "cuda": _on_gpu,

@@ -1,7 +1,7 @@
-"""What kernels of a network on a GPU compute of constants alone: once, when the network is loaded.
+"""Constant folding at load time: launches of a GPU network that depend on constants alone run once, at load.
 
-Of a kernel's launches some may read nothing but constants: a weight that is unpacked, transformed, in another order.
-So may whole kernels. What they write stays, and has a place of its own where nothing of the arena comes.
+Such launches unpack or transform weights, or are whole kernels. Their results are kept in a block of their own, outside
+of the arena, whose memory is reused during a call.
 """
 
 from __future__ import annotations
@@ -14,23 +14,27 @@ from autosched.codegen.c.source import GpuSource
 from autosched.graph.steps import Group
 from autosched.planning.execution_plan import NetworkProgram, aligned, array_spec
 
-Place: TypeAlias = tuple[int, str]  # a buffer of a step between its launches, or a value, of no step in particular
-_ANY = -1
+# A buffer that the launches of a step exchange, as (step, buffer), or a value of the graph, as (_VALUE, name).
+BufferKey: TypeAlias = tuple[int, str]
+_VALUE = -1
 
 
 @dataclass(frozen=True)
-class Ahead:
-    """`launches`: of steps, by number, the launches of their kernels that go ahead. `offsets`: where what they write
-    lies in a block of `nbytes`; `runs`: the steps whose launches have to run, others find the same there."""
+class ConstantLaunches:
+    """The launches that run at load, and where their results are.
+
+    `launches`: by step, the indices of its kernel's constant launches. `offsets`: of their results, in a block of
+    `nbytes`. `steps_to_run`: the steps whose launches have to run; the others share the results of an equal step.
+    """
 
     launches: Mapping[int, frozenset[int]]
-    offsets: Mapping[Place, int]
+    offsets: Mapping[BufferKey, int]
     nbytes: int
-    runs: tuple[int, ...]
+    steps_to_run: tuple[int, ...]
 
-    def of_value(self, program: NetworkProgram, name: str) -> int | None:
-        """Where a value lies in the block; None if it does not."""
-        at = self.offsets.get((_ANY, program.root(name)))
+    def offset_of_value(self, program: NetworkProgram, name: str) -> int | None:
+        """Return the offset of a value in the block; None if it is not a constant result."""
+        at = self.offsets.get((_VALUE, program.root(name)))
         return None if at is None else at + program.start(name)
 
     def of_step(self, step: int) -> frozenset[int]:
@@ -38,109 +42,119 @@ class Ahead:
 
 
 @dataclass(frozen=True)
-class _Call:
-    """A launch of a step's kernel, by its number there, and what it touches."""
+class _Launch:
+    """A launch of a step's kernel, its index there, and the buffers that it reads and writes."""
 
     step: int
-    number: int
-    reads: frozenset[Place]
-    writes: frozenset[Place]
+    index: int
+    reads: frozenset[BufferKey]
+    writes: frozenset[BufferKey]
 
 
-def ahead_of(program: NetworkProgram, sources: Mapping[str, GpuSource]) -> Ahead:
-    """What of a program can go ahead; `sources`: its kernels by name."""
-    calls = [call for n in sorted(program.kernels) for call in _calls_of(program, n, sources[program.kernels[n].name])]
-    found = _alone(calls, _constants(program, calls), _ends(program))
-    launches: dict[int, set[int]] = {}
-    for call in found:
-        launches.setdefault(call.step, set()).add(call.number)
-    offsets: dict[Place, int] = {}
-    runs: list[int] = []
-    twins: dict[tuple[object, ...], int] = {}
+def find_constant_launches(program: NetworkProgram, sources: Mapping[str, GpuSource]) -> ConstantLaunches:
+    """Return the launches of a program that depend on constants alone. `sources`: its kernels by name."""
+    all_launches = [
+        launch for n in sorted(program.kernels) for launch in _launches_of(program, n, sources[program.kernels[n].name])
+    ]
+    constant = _constant_launches(all_launches, _constants(program, all_launches), _caller_arrays(program))
+    indices: dict[int, set[int]] = {}
+    for launch in constant:
+        indices.setdefault(launch.step, set()).add(launch.index)
+    offsets: dict[BufferKey, int] = {}
+    steps_to_run: list[int] = []
+    first_equal: dict[tuple[object, ...], int] = {}
     used, alignment = 0, program.backend.array_alignment
-    for step in launches:
+    for step in indices:
         source = sources[program.kernels[step].name]
-        mine = [call for call in found if call.step == step]
-        written = sorted({place for call in mine for place in call.writes} - offsets.keys())
-        twin = _twin(twins, program, source, step, mine)
-        if twin is not None:
-            offsets |= {(step, name): offsets[twin, name] for _, name in written}
+        own = [launch for launch in constant if launch.step == step]
+        written = sorted({key for launch in own for key in launch.writes} - offsets.keys())
+        equal = _equal_step(first_equal, program, source, step, own)
+        if equal is not None:
+            offsets |= {(step, name): offsets[equal, name] for _, name in written}
             continue
-        runs.append(step)
-        for place in written:
-            offsets[place] = used
-            used += aligned(_nbytes(program, source, place), alignment)
-    return Ahead({step: frozenset(numbers) for step, numbers in launches.items()}, offsets, used, tuple(runs))
+        steps_to_run.append(step)
+        for key in written:
+            offsets[key] = used
+            used += aligned(_nbytes(program, source, key), alignment)
+    launches = {step: frozenset(numbers) for step, numbers in indices.items()}
+    return ConstantLaunches(launches, offsets, used, tuple(steps_to_run))
 
 
-def _calls_of(program: NetworkProgram, number: int, source: GpuSource) -> list[_Call]:
-    values = _values(program, number, source)
+def _launches_of(program: NetworkProgram, step: int, source: GpuSource) -> list[_Launch]:
+    values = _values(program, step, source)
 
-    def place(buffer: str) -> Place:
-        return (_ANY, program.root(values[buffer])) if buffer in values else (number, buffer)
+    def key(buffer: str) -> BufferKey:
+        return (_VALUE, program.root(values[buffer])) if buffer in values else (step, buffer)
 
     return [
-        _Call(
-            number,
+        _Launch(
+            step,
             n,
-            frozenset(place(b) for b in launch.buffers if b not in launch.writes),
-            frozenset(map(place, launch.writes)),
+            frozenset(key(b) for b in launch.buffers if b not in launch.writes),
+            frozenset(map(key, launch.writes)),
         )
         for n, launch in enumerate(source.launches)
     ]
 
 
 def _values(program: NetworkProgram, number: int, source: GpuSource) -> dict[str, str]:
-    """The values that a step's kernel has in its buffers."""
+    """Return the graph's values by the names of the kernel's arguments."""
     step = program.steps[number]
     assert isinstance(step, Group)
     return dict(zip((*source.inputs, *source.outputs), (*step.inputs, *step.outputs), strict=True))
 
 
-def _constants(program: NetworkProgram, calls: Sequence[_Call]) -> frozenset[Place]:
-    read = {place for call in calls for place in call.reads}
-    return frozenset(place for place in read if place[0] == _ANY and program.graph.is_constant(place[1]))
+def _constants(program: NetworkProgram, launches: Sequence[_Launch]) -> frozenset[BufferKey]:
+    read = {key for launch in launches for key in launch.reads}
+    return frozenset(key for key in read if key[0] == _VALUE and program.graph.is_constant(key[1]))
 
 
-def _ends(program: NetworkProgram) -> frozenset[Place]:
-    """What callers have the memory of."""
-    return frozenset((_ANY, program.root(name)) for name in (*program.graph.inputs, *program.graph.outputs))
+def _caller_arrays(program: NetworkProgram) -> frozenset[BufferKey]:
+    """Return inputs and outputs of the network, whose memory belongs to the caller."""
+    return frozenset((_VALUE, program.root(name)) for name in (*program.graph.inputs, *program.graph.outputs))
 
 
-def _alone(calls: Sequence[_Call], constants: frozenset[Place], ends: frozenset[Place]) -> list[_Call]:
-    """The calls that read constants and what such calls write alone, and that nobody else writes to: all, less those
-    that this is not true of, until it is true of the rest."""
-    found = {n for n, call in enumerate(calls) if call.writes}
+def _constant_launches(
+    launches: Sequence[_Launch], constants: frozenset[BufferKey], caller_arrays: frozenset[BufferKey]
+) -> list[_Launch]:
+    """Return the launches that read only constants and results of such launches, and whose results no other launch
+    overwrites. The greatest fixed point: it begins with all launches and removes those that violate the rule."""
+    constant = {n for n, launch in enumerate(launches) if launch.writes}
     while True:
-        last = {place: n for n in sorted(found) for place in calls[n].writes}
-        spoilt = set(ends)
-        for n, call in enumerate(calls):
-            if n not in found:
-                spoilt |= call.writes | {place for place in call.reads if n < last.get(place, n)}
+        last_write = {key: n for n in sorted(constant) for key in launches[n].writes}
+        varying = set(caller_arrays)
+        for n, launch in enumerate(launches):
+            if n not in constant:
+                varying |= launch.writes | {key for key in launch.reads if n < last_write.get(key, n)}
         kept = {
-            n for n in found
-            if spoilt.isdisjoint(calls[n].writes)
-            and all(p in constants or (p in last and p not in spoilt) for p in calls[n].reads)
+            n for n in constant
+            if varying.isdisjoint(launches[n].writes)
+            and all(k in constants or (k in last_write and k not in varying) for k in launches[n].reads)
         }  # fmt: skip
-        if kept == found:
-            return [calls[n] for n in sorted(found)]
-        found = kept
+        if kept == constant:
+            return [launches[n] for n in sorted(constant)]
+        constant = kept
 
 
-def _twin(
-    twins: dict[tuple[object, ...], int], program: NetworkProgram, source: GpuSource, step: int, calls: Sequence[_Call]
+def _equal_step(
+    first_equal: dict[tuple[object, ...], int],
+    program: NetworkProgram,
+    source: GpuSource,
+    step: int,
+    launches: Sequence[_Launch],
 ) -> int | None:
-    """A step before whose kernel does the same with the same constants, if that is all it does ahead."""
+    """Return an earlier step whose constant launches compute the same from the same constants into buffers of their
+    step; None without one."""
     values = _values(program, step, source)
-    if any(place[0] == _ANY for call in calls for place in call.writes):
+    if any(key[0] == _VALUE for launch in launches for key in launch.writes):
         return None
-    read = sorted({b for call in calls for b in source.launches[call.number].buffers if b in values})
-    given = tuple((program.root(values[b]), program.start(values[b])) for b in read)
-    key = (source.name, tuple(call.number for call in calls), given)
-    first = twins.setdefault(key, step)
+    read = sorted({b for launch in launches for b in source.launches[launch.index].buffers if b in values})
+    arguments = tuple((program.root(values[b]), program.start(values[b])) for b in read)
+    content = (source.name, tuple(launch.index for launch in launches), arguments)
+    first = first_equal.setdefault(content, step)
     return None if first == step else first
 
 
-def _nbytes(program: NetworkProgram, source: GpuSource, place: Place) -> int:
-    step, name = place
-    return array_spec(program.graph, name).nbytes if step == _ANY else dict(source.workspace)[name]
+def _nbytes(program: NetworkProgram, source: GpuSource, key: BufferKey) -> int:
+    step, name = key
+    return array_spec(program.graph, name).nbytes if step == _VALUE else dict(source.workspace)[name]

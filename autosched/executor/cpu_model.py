@@ -1,4 +1,4 @@
-"""A network on the processor: its program linked, its weights packed."""
+"""Model on a processor: the linked program with its packed weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from autosched.codegen.calls import ARENA, ARGUMENT, OUT_OF_RANGE, WEIGHTS, Pointer
 from autosched.codegen.llvm.program import emit_program
 from autosched.errors import AutoschedError, DeviceError, OutOfRangeError
-from autosched.executor.model import Clocks, Model, ends_of
+from autosched.executor.model import Clocks, Model, caller_specs
 from autosched.graph.graph import Array, Graph
 from autosched.graph.mapped_arrays import check_mapped
 from autosched.graph.steps import Group
@@ -32,28 +32,28 @@ ENTRY = "network"
 EMPTY_CALLS = 2000
 
 
-class NativeModel(Kernel, Model):
-    """`block` holds the weights as the kernels read them, `linked` their functions."""
+class CpuModel(Kernel, Model):
+    """`block`: the packed weights. `linked`: the functions of the program and its kernels."""
 
     def __init__(
         self, original: Graph, program: NetworkProgram, loaded: Mapping[str, LoadedKernel], block: Array, device: Device
     ) -> None:
-        inputs, outputs = ends_of(original, program.graph)
+        inputs, outputs = caller_specs(original, program.graph)
         fixed = (*(None for _ in (*inputs, *outputs)), address_of(block))
         super().__init__(loaded[ENTRY], inputs, outputs, program.workspace_bytes, fixed, program.in_place)
         self.original, self.program, self.device = original, program, device
         self.block, self.linked = block, loaded
 
-    def with_program(self, original: Graph, program: NetworkProgram) -> NativeModel:
-        return NativeModel(original, program, self.linked, _weights(program, self.linked), self.device)
+    def with_program(self, original: Graph, program: NetworkProgram) -> CpuModel:
+        return CpuModel(original, program, self.linked, _pack_weights(program, self.linked), self.device)
 
-    def sharing(self, original: Graph, program: NetworkProgram, other: Model) -> NativeModel:
+    def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model) -> CpuModel:
         block = self.block
-        if isinstance(other, NativeModel) and are_equal(block, other.block):
+        if isinstance(other, CpuModel) and are_equal(block, other.block):
             block = other.block
-        return NativeModel(original, program, self.linked, block, self.device)
+        return CpuModel(original, program, self.linked, block, self.device)
 
-    def relinked(self, original: Graph, program: NetworkProgram) -> NativeModel:
+    def link_program(self, original: Graph, program: NetworkProgram) -> CpuModel:
         return link(original, program, self.device)
 
     def export(self, path: str | Path) -> list[Path]:
@@ -71,12 +71,12 @@ class NativeModel(Kernel, Model):
         program = self.program
         step, kernel = program.steps[number], program.kernels[number]
         assert isinstance(step, Group)
-        given = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        made = {}
+        inputs = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        results = {}
         for name in step.outputs:
             value = program.graph.values[name]
-            made[name] = aligned_empty(value.shape, DTYPES[value.dtype].numpy_dtype)
-            made[name].reshape(-1).view("uint8")[:] = 0xFF  # what the kernel leaves out shows
+            results[name] = aligned_empty(value.shape, DTYPES[value.dtype].numpy_dtype)
+            results[name].reshape(-1).view("uint8")[:] = 0xFF  # NaN: reveals elements that the kernel does not write
         weights = address_of(self.block)
         pointers = []
         for name in step.inputs:
@@ -84,8 +84,8 @@ class NativeModel(Kernel, Model):
                 pointer = program.pointer(name)
                 pointers.append(0 if pointer is None else weights + pointer.at)
             else:
-                pointers.append(address_of(given[name]))
-        pointers += [address_of(array) for array in made.values()]
+                pointers.append(address_of(inputs[name]))
+        pointers += [address_of(array) for array in results.values()]
         if number in program.packed_offsets:
             pointers.append(weights + program.packed_offsets[number])
         block = (ctypes.c_size_t * len(pointers))(*pointers)
@@ -93,16 +93,17 @@ class NativeModel(Kernel, Model):
         code = self.linked[kernel.name](ctypes.addressof(block), address_of(workspace))
         if code:
             raise DeviceError(f"the kernel of {step} stopped with code {code}")
-        return made
+        return results
 
     def clocks(self, arrays: Mapping[str, Array]) -> Clocks:
-        """Kernels are called from Python, so that each can be timed; what such a call itself takes is taken away."""
-        given = [as_input(spec, arrays[spec.name]) for spec in self.inputs]
+        """Return clocks of the kernels, called one by one from Python, less the time of an empty call, and of the
+        network."""
+        inputs = [as_input(spec, arrays[spec.name]) for spec in self.inputs]
         results = new_outputs(self.outputs)
         arena = aligned_empty((max(self.arena_bytes, 1),), "uint8")
-        arguments = [address_of(array) for array in (*given, *results)]
+        arguments = [address_of(array) for array in (*inputs, *results)]
         bases = {ARENA: address_of(arena), WEIGHTS: address_of(self.block)}
-        spare, found = _empty_call_s(), {}
+        overhead_s, kernels = _empty_call_s(), {}
         steps = [n for n, step in enumerate(self.program.steps) if isinstance(step, Group)]
         for step, call in zip(steps, self.program.launches(), strict=True):
             addresses = [0 if p is None else _address(p, arguments, bases) for p in call.pointers]
@@ -110,26 +111,26 @@ class NativeModel(Kernel, Model):
             workspace = bases[call.workspace.place] + call.workspace.at
             function = self.linked[call.entry].function
             run = partial(_run, function, ctypes.addressof(block), workspace, self.threads)
-            found[step] = partial(_seconds, run, spare, (block, arena, given, results))
+            kernels[step] = partial(_seconds, run, overhead_s, (block, arena, inputs, results))
         out = results[0] if len(results) == 1 else tuple(results)
-        return Clocks(found, python_clock(partial(self, *given, out=out)))
+        return Clocks(kernels, python_clock(partial(self, *inputs, out=out)))
 
 
-def link(original: Graph, program: NetworkProgram, device: Device) -> NativeModel:
-    """The program as machine code of this process, with its weights packed."""
+def link(original: Graph, program: NetworkProgram, device: Device) -> CpuModel:
+    """Link the program into this process, and pack its weights."""
     n_arguments = len(program.graph.inputs) + len(program.graph.outputs)
     entry = emit_program(ENTRY, tuple(program.calls()), n_arguments, device.target, tuple(program.copies()))
     objects = [compile_once(entry, device.target), *objects_of(program.tasks)]
     names = [name for t in program.tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None]
     loaded = load_objects(objects, (ENTRY, *names), device.threads)
-    return NativeModel(original, program, loaded, _weights(program, loaded), device)
+    return CpuModel(original, program, loaded, _pack_weights(program, loaded), device)
 
 
-def _weights(program: NetworkProgram, loaded: Mapping[str, LoadedKernel]) -> Array:
-    """The block of weights, filled: constants as they are, and what each kernel prepares of its own."""
+def _pack_weights(program: NetworkProgram, loaded: Mapping[str, LoadedKernel]) -> Array:
+    """Return the block of weights: raw constants, and the packed weights of each kernel."""
     graph = program.graph
     check_mapped(graph.constants)
-    block = aligned_zeros(max(program.weights_bytes, 1))  # what lies between them is the same each time
+    block = aligned_zeros(max(program.weights_bytes, 1))  # padding is 0, so that equal weights are equal blocks
     for name, at in program.raw_offsets.items():
         array = np.ascontiguousarray(graph.constants[name])
         block[at : at + array.nbytes] = array.reshape(-1).view("uint8")
@@ -140,10 +141,10 @@ def _weights(program: NetworkProgram, loaded: Mapping[str, LoadedKernel]) -> Arr
         arrays = [np.ascontiguousarray(graph.constants[x]) if graph.is_constant(x) else None for x in step.inputs]
         addresses = [0 if a is None else address_of(a) for a in arrays]
         pointers = [*addresses, *(0 for _ in step.outputs), address_of(block) + at]
-        given = (ctypes.c_size_t * len(pointers))(*pointers)
+        arguments = (ctypes.c_size_t * len(pointers))(*pointers)
         workspace = aligned_empty((max(kernel.workspace_bytes, 1),), "uint8")
         assert kernel.prepare is not None
-        code = loaded[kernel.prepare](ctypes.addressof(given), address_of(workspace))
+        code = loaded[kernel.prepare](ctypes.addressof(arguments), address_of(workspace))
         assert code == 0, f"{kernel.prepare} ended with {code}"
     return block
 
@@ -160,16 +161,16 @@ def _run(function: Callable[[int, int, int], int], pointers: int, workspace: int
         raise DeviceError(f"a kernel of the network stopped with code {code}")
 
 
-def _seconds(run: Callable[[], None], spare_s: float, held: object, times: int) -> float:
-    """Of so many runs; `held` owns the memory that they are in."""
+def _seconds(run: Callable[[], None], overhead_s: float, held: object, times: int) -> float:
+    """Return the seconds of `times` runs, less `overhead_s` each. `held`: owner of their memory, to keep it alive."""
     start = time.perf_counter()
     for _ in range(times):
         run()
-    return max(0.0, time.perf_counter() - start - times * spare_s)
+    return max(0.0, time.perf_counter() - start - times * overhead_s)
 
 
 def _empty_call_s() -> float:
-    """What the call of a function that does nothing takes from here."""
+    """Return the median seconds of calling an empty function from Python."""
     prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
     address = ctypes.cast(ctypes.CDLL(None).labs, ctypes.c_void_p).value
     run = partial(_run, prototype(address or 0), 0, 0, 1)

@@ -1,7 +1,7 @@
-"""A network whose sizes vary: a program for each choice of them, made when it is first asked for.
+"""Model with dynamic shapes: a program for each choice of sizes, compiled at its first use (least recently used).
 
-A new program takes over the schedules of those that there are, which takes little time, and their weights where they
-are the same. The programs that were used last are kept.
+A new program takes its schedules from the existing programs (schedule transfer), which makes compilation quick, and
+shares their weights where they are equal.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ from autosched.kernel.transfer import NearestSchedules
 from autosched.runtime.spec import in_order
 from autosched.runtime.tensors import are_equal
 
-MOST = 16  # programs that are kept
-ANY = range(1, 1 << 31)
+MAX_PROGRAMS = 16
+ANY_SIZE = range(1, 1 << 31)
 Key: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One that varies: dimension `place` of input number `of` is the first that has it. `sizes`: what it may be."""
+    """A dynamic dimension: first used as axis `axis` of input `input`. `sizes`: the allowed ones."""
 
     name: str
-    of: int
-    place: int
-    sizes: range = ANY
+    input: int
+    axis: int
+    sizes: range = ANY_SIZE
 
 
 @dataclass
 class VaryingModel:
     """A network as a function of arrays of any sizes: `model(x)`, `model(x, out=y)`.
 
-    `inputs` are the names of its arrays, `graph_of` gives the graph for sizes by name, `compiled` its program with
-    schedules that are chosen.
+    `inputs`: names of the arrays. `make_graph` returns the graph for sizes by name. `compile` compiles it with
+    schedules transferred from other programs.
     """
 
     inputs: tuple[str, ...]
     dimensions: tuple[Dimension, ...]
-    graph_of: Callable[[Mapping[str, int]], Graph]
-    compiled: Callable[[Graph, NearestSchedules], Model]
-    _made: dict[Key, Model] = field(default_factory=dict)  # those that were used last come last
+    make_graph: Callable[[Mapping[str, int]], Graph]
+    compile: Callable[[Graph, NearestSchedules], Model]
+    _programs: dict[Key, Model] = field(default_factory=dict)  # most recently used last
     _last: Key | None = None
-    _nearest: NearestSchedules = field(default_factory=NearestSchedules)
+    _transfer: NearestSchedules = field(default_factory=NearestSchedules)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._places = [(dimension.of, dimension.place) for dimension in self.dimensions]
+        self._axes = [(dimension.input, dimension.axis) for dimension in self.dimensions]
 
     def __repr__(self) -> str:
         names = ", ".join(dimension.name for dimension in self.dimensions)
-        return f"<network of {', '.join(self.inputs)}, for any {names}; {len(self._made)} programs>"
+        return f"<network of {', '.join(self.inputs)}, for any {names}; {len(self._programs)} programs>"
 
     def __reduce__(self) -> NoReturn:
         raise UsageError("a network is machine code of this process, which can be neither copied nor pickled: load it")
@@ -65,84 +65,86 @@ class VaryingModel:
         if named or len(arrays) != len(self.inputs):
             arrays = in_order(self.inputs, arrays, named)
         try:
-            key = tuple([arrays[of].shape[place] for of, place in self._places])
+            key = tuple([arrays[input].shape[axis] for input, axis in self._axes])
         except (AttributeError, IndexError) as error:
-            raise self._misfit(arrays) from error
-        model = self._made.get(key)
+            raise self._shape_error(arrays) from error
+        model = self._programs.get(key)
         if model is None or key != self._last:
-            model = self._used(key)
+            model = self._program(key)
         return model(*arrays, out=out)
 
     @property
     def sizes(self) -> tuple[dict[str, int], ...]:
-        """Those for which there are programs, by name; those that were used last come last."""
-        return tuple(self._named(key) for key in list(self._made))
+        """The sizes of the existing programs by name, most recently used last."""
+        return tuple(self._by_name(key) for key in list(self._programs))
 
     def of(self, **sizes: int) -> Model:
-        """The program for sizes by name, which may have been made before. Raises UsageError for a size that is missing,
-        unknown, or not allowed."""
+        """Return the program for sizes by name, and compile it if there is none. Raises UsageError for a size that is
+        missing, unknown or not allowed."""
         names = [dimension.name for dimension in self.dimensions]
         if set(sizes) != set(names):
             raise UsageError(f"the network varies in {', '.join(names)}, got sizes of {', '.join(sizes) or 'none'}")
-        return self._used(tuple(int(sizes[name]) for name in names))
+        return self._program(tuple(int(sizes[name]) for name in names))
 
     def prepare(self, sizes: Mapping[str, Sequence[int]]) -> None:
-        """Makes the programs of all combinations of sizes, at most MOST. Raises UsageError."""
+        """Compile the programs of all combinations of sizes, at most MAX_PROGRAMS. Raises UsageError."""
         names = [dimension.name for dimension in self.dimensions]
         if lacking := [name for name in names if sizes and name not in sizes]:
             raise UsageError(f"programs are made ahead for sizes of all of {', '.join(names)}: {lacking[0]} has none")
         combined = [dict(zip(sizes, each, strict=True)) for each in itertools.product(*sizes.values())] if sizes else []
-        if len(combined) > MOST:
-            raise UsageError(f"{len(combined)} combinations of sizes are asked for, and {MOST} programs are kept")
+        if len(combined) > MAX_PROGRAMS:
+            raise UsageError(
+                f"{len(combined)} combinations of sizes are asked for, and {MAX_PROGRAMS} programs are kept"
+            )
         for each in combined:
             self.of(**each)
 
-    def _misfit(self, arrays: Sequence[object]) -> UsageError:
-        """Says which of the arrays is none, or has too few dimensions."""
+    def _shape_error(self, arrays: Sequence[object]) -> UsageError:
+        """Return an error that names the argument that is no array or has too few dimensions."""
         for dimension in self.dimensions:
-            name, array = self.inputs[dimension.of], arrays[dimension.of]
+            name, array = self.inputs[dimension.input], arrays[dimension.input]
             shape = getattr(array, "shape", None)
             if shape is None:
                 kind = f"{type(array).__module__}.{type(array).__qualname__}"
                 return UsageError(f"{name} must be an array, but got a {kind}; convert it with np.asarray")
-            if len(shape) <= dimension.place:
-                where = f"dimension {dimension.place} of it is {dimension.name}"
+            if len(shape) <= dimension.axis:
+                where = f"dimension {dimension.axis} of it is {dimension.name}"
                 return UsageError(f"{name} has the shape {list(shape)}, and {where}")
         raise AssertionError("all arrays have the dimensions that vary")
 
-    def _used(self, key: Key) -> Model:
+    def _program(self, key: Key) -> Model:
         with self._lock:
-            model = self._made.pop(key, None) or self._new(key)
-            self._made[key] = model
+            model = self._programs.pop(key, None) or self._compile(key)
+            self._programs[key] = model
             self._last = key
-            while len(self._made) > MOST:
-                del self._made[next(iter(self._made))]
+            while len(self._programs) > MAX_PROGRAMS:
+                del self._programs[next(iter(self._programs))]
         return model
 
-    def _new(self, key: Key) -> Model:
+    def _compile(self, key: Key) -> Model:
         for dimension, size in zip(self.dimensions, key, strict=True):
             if size not in dimension.sizes:
                 allowed = f"{dimension.sizes.start} to {dimension.sizes.stop - 1}"
                 allowed += f" in steps of {dimension.sizes.step}" if dimension.sizes.step > 1 else ""
                 raise UsageError(f"{dimension.name} is {size}, and may be {allowed}")
-        model = self.compiled(self.graph_of(self._named(key)), self._nearest)
-        self._nearest.add((task.recipe.spec, task.kernel.steps) for task in model.tasks)
-        for other in self._made.values():
-            model = sharing(model, other)
+        model = self.compile(self.make_graph(self._by_name(key)), self._transfer)
+        self._transfer.add((task.recipe.spec, task.kernel.steps) for task in model.tasks)
+        for other in self._programs.values():
+            model = share_weights(model, other)
         return model
 
-    def _named(self, key: Key) -> dict[str, int]:
+    def _by_name(self, key: Key) -> dict[str, int]:
         return {dimension.name: size for dimension, size in zip(self.dimensions, key, strict=True)}
 
 
-def sharing(model: Model, other: Model) -> Model:
-    """The model with the constants, and the packed weights, of the other one where they are equal: once in memory."""
+def share_weights(model: Model, other: Model) -> Model:
+    """Return the model with those constants and packed weights of the other model that are equal, to save memory."""
     original = _with_constants(model.original, other.original)
     program = replace(model.program, graph=_with_constants(model.program.graph, other.program.graph))
-    return model.sharing(original, program, other)
+    return model.with_shared_weights(original, program, other)
 
 
 def _with_constants(graph: Graph, other: Graph) -> Graph:
-    known = other.constants
-    constants = {n: known[n] if n in known and are_equal(a, known[n]) else a for n, a in graph.constants.items()}
+    shared = other.constants
+    constants = {n: shared[n] if n in shared and are_equal(a, shared[n]) else a for n, a in graph.constants.items()}
     return replace(graph, constants=constants)

@@ -1,8 +1,8 @@
-"""A network on a GPU: its weights and one arena in device memory, its kernels queued one after the other.
+"""Model on a GPU: weights and one arena in device memory, kernels queued on one stream.
 
-Nothing waits between kernels, and nothing goes through the host but what callers give and get there. Kernels whose
-pointers are the same at every call are bound once. A call with the same arrays as one before it is captured, where the
-driver can, and from then on started at once (CUDA's graphs).
+The host does not synchronise between kernels, and copies only the callers' host arrays. Launches whose arguments are
+the same at every call are bound once. The second call with the same arrays is captured where the driver can, and later
+calls launch that graph (CUDA graphs).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import numpy as np
 from autosched.codegen.c.source import GpuSource
 from autosched.codegen.calls import ARENA, ARGUMENT, WEIGHTS, KernelCall, Pointer
 from autosched.errors import DeviceError, OutOfRangeError, UsageError
-from autosched.executor.constant_kernels import ahead_of
+from autosched.executor.constant_kernels import find_constant_launches
 from autosched.executor.gpu_timer import GpuClock
-from autosched.executor.model import Clocks, Model, ends_of
+from autosched.executor.model import Clocks, Model, caller_specs
 from autosched.graph.graph import Array, Graph
 from autosched.graph.index_checks import reports_of
 from autosched.graph.mapped_arrays import check_mapped
@@ -41,30 +41,30 @@ from autosched.runtime.gpu.kernel import device_code
 from autosched.runtime.tensors import are_equal, as_input
 from autosched.target import usable_cores
 
-KEPT_CALLS = 4  # with different arrays: what repeats comes with the same, or goes round a few
-PREPARED = "prepared"  # the block of what depends on constants alone
-REPORTS = "reports"  # the block of what bounds checks of indices find: of each the first one outside and its number
+MAX_CAPTURED = 4  # captured calls, with different arrays: repeated calls have the same arrays, or cycle through a few
+PREPARED = "prepare_graph"  # block of the results of constant launches
+REPORTS = "reports"  # block of the bounds checks' results: the first index out of range, and its position
 
 
 @dataclass(frozen=True)
 class LoadedSource:
-    """A source with its kernels on a device."""
+    """A source, and its kernels loaded on a device."""
 
     source: GpuSource
     kernels: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class _Bound:
-    """All launches of a call on certain arrays; `is_captured`: in the driver's quickest form."""
+class _BoundCall:
+    """All launches of a call, bound to its arrays; `is_captured`: as a graph of the driver."""
 
     sequence: LaunchSequence
     is_captured: bool
 
 
 class GpuModel(DeviceFunction, Model):
-    """`loaded`: its kernels by name; `weights`: the block of them, where another network has it on the device already.
-    Calls take their turns: there is one arena."""
+    """`loaded`: kernels by name. `weights`: block of weights of another network, to be shared. Concurrent calls are
+    serialised, because they use one arena."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class GpuModel(DeviceFunction, Model):
         loaded: Mapping[str, LoadedSource],
         weights: DeviceBlock | None = None,
     ) -> None:
-        super().__init__(gpu, *ends_of(original, program.graph))
+        super().__init__(gpu, *caller_specs(original, program.graph))
         self.original, self.program, self.device, self.loaded = original, program, device, loaded
         sizes = {WEIGHTS: max(program.weights_bytes, 1)} if weights is None else {}
         self._blocks = allocate(gpu, sizes | {ARENA: max(program.memory.nbytes, 1)})
@@ -83,18 +83,18 @@ class GpuModel(DeviceFunction, Model):
             self._upload_weights()
         else:
             self._blocks[WEIGHTS] = weights
-        words = [name for report in reports_of(program.graph) for name in report]
-        apart = program.backend.array_alignment
-        self._words = {name: n * apart for n, name in enumerate(words)}
-        if words:
-            self._blocks |= allocate(gpu, {REPORTS: len(words) * apart})
-        self._transfer: tuple[DeviceBlock, ...] | None = None
-        self._calls: dict[tuple[object, ...], _Bound] = {}
+        reports = [name for report in reports_of(program.graph) for name in report]
+        stride = program.backend.array_alignment
+        self._report_offsets = {name: n * stride for n, name in enumerate(reports)}
+        if reports:
+            self._blocks |= allocate(gpu, {REPORTS: len(reports) * stride})
+        self._staging: tuple[DeviceBlock, ...] | None = None
+        self._calls: dict[tuple[object, ...], _BoundCall] = {}
         self._transferring, self._launching = threading.Lock(), threading.Lock()
-        self._used: Any = None  # the event of the last call on a stream of a caller
+        self._used: Any = None  # event of the last call on a caller's stream
         steps = [n for n, step in enumerate(program.steps) if isinstance(step, Group)]
         self._kernel_calls = dict(zip(steps, program.launches(), strict=True))
-        self._prepare()
+        self._run_constant_launches()
         with device_errors(gpu):
             self._fixed = {n: self._bind(n, ()) for n, call in self._kernel_calls.items() if not _has_argument(call)}
 
@@ -108,16 +108,16 @@ class GpuModel(DeviceFunction, Model):
     def with_program(self, original: Graph, program: NetworkProgram) -> GpuModel:
         return GpuModel(original, program, self.device, self._device, self.loaded)
 
-    def sharing(self, original: Graph, program: NetworkProgram, other: Model) -> GpuModel:
-        mine, weights = program.graph.constants, self._blocks[WEIGHTS]
+    def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model) -> GpuModel:
+        constants, weights = program.graph.constants, self._blocks[WEIGHTS]
         if isinstance(other, GpuModel) and program.raw_offsets == other.program.raw_offsets:
-            theirs = other.program.graph.constants
-            if all(name in theirs and are_equal(mine[name], theirs[name]) for name in program.raw_offsets):
+            others = other.program.graph.constants
+            if all(name in others and are_equal(constants[name], others[name]) for name in program.raw_offsets):
                 weights = other._blocks[WEIGHTS]
         return GpuModel(original, program, self.device, self._device, self.loaded, weights)
 
-    def relinked(self, original: Graph, program: NetworkProgram) -> GpuModel:
-        return load_on(self._device, original, program, self.device)
+    def link_program(self, original: Graph, program: NetworkProgram) -> GpuModel:
+        return load_on_gpu(self._device, original, program, self.device)
 
     def export(self, path: str | Path) -> NoReturn:
         raise UsageError(
@@ -135,26 +135,26 @@ class GpuModel(DeviceFunction, Model):
         assert isinstance(step, Group)
         entry = self._kernel_calls[number].entry
         source = self.loaded[entry].source
-        given = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        specs = {name: array_spec(graph, name) for name in (*given, *step.outputs)}
+        inputs = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        specs = {name: array_spec(graph, name) for name in (*inputs, *step.outputs)}
         sizes = {name: spec.nbytes for name, spec in specs.items()}
         blocks = allocate(device, sizes | {f"workspace {name}": nbytes for name, nbytes in source.workspace})
-        for name, array in given.items():
+        for name, array in inputs.items():
             upload(blocks[name], array)
-        made = {name: np.empty(specs[name].shape, specs[name].numpy_dtype) for name in step.outputs}
+        results = {name: np.empty(specs[name].shape, specs[name].numpy_dtype) for name in step.outputs}
         with device_errors(device):
-            for name in made:  # what the kernel leaves out shows
+            for name in results:  # NaN: reveals elements that the kernel does not write
                 device.fill(blocks[name].memory, b"\xff", 0, sizes[name])
-            memory = [self._of_step(name, blocks) for name in (*step.inputs, *step.outputs)]
+            memory = [self._step_memory(name, blocks) for name in (*step.inputs, *step.outputs)]
             buffers = dict(zip((*source.inputs, *source.outputs), memory, strict=True))
             buffers |= {name: blocks[f"workspace {name}"].memory for name, _ in source.workspace}
             device.run(device.prepare(self.loaded[entry].kernels, source, buffers))
-        for name, array in made.items():
+        for name, array in results.items():
             download(blocks[name], array)
-        return made
+        return results
 
-    def _of_step(self, name: str, blocks: Mapping[str, DeviceBlock]) -> DeviceMemory:
-        """The memory of a value for a kernel by itself: a block of its own, or where the weights are."""
+    def _step_memory(self, name: str, blocks: Mapping[str, DeviceBlock]) -> DeviceMemory:
+        """Return the memory of a value for a single kernel: its block of `blocks`, or that of the weights."""
         if name in blocks:
             return blocks[name].memory
         pointer = self.program.pointer(name)
@@ -162,102 +162,109 @@ class GpuModel(DeviceFunction, Model):
         return self._memory(pointer, array_spec(self.program.graph, name).nbytes, ())
 
     def clocks(self, arrays: Mapping[str, Array]) -> Clocks:
-        """On the device, by its events, with all arrays there. Kernels of the same code take turns."""
+        """Return clocks that use the device's events, with all arrays in device memory. Layers of the same kernel are
+        timed in turn."""
         device = self._device
         blocks = tuple(allocate(device, self._sizes()).values())
         for block, spec in zip(blocks, self.inputs, strict=False):
             upload(block, as_input(spec, arrays[spec.name]))
         memory = [block.memory for block in blocks]
         with device_errors(device):
-            whole = self._whole(memory)
+            all_launches = self._all_launches(memory)
             steps = {n: self._fixed.get(n) or self._bind(n, memory) for n in self._kernel_calls}
 
         def seconds(held: object, calls: Sequence[LaunchSequence], times: int) -> float:
             with self._launching, device_errors(device):
                 queue_after(device, self._blocks.values(), None)
-                found = device.time(calls, times)
+                elapsed_s = device.time(calls, times)
                 mark_used(device, self._blocks.values(), None)
-            return found
+            return elapsed_s
 
-        alike: dict[str, list[LaunchSequence]] = {}
+        same_kernel: dict[str, list[LaunchSequence]] = {}
         for n, bound in steps.items():
-            alike.setdefault(self._kernel_calls[n].entry, []).extend([bound] if bound.launches else [])
-        kernels = {n: GpuClock(alike[call.entry], partial(seconds, blocks)) for n, call in self._kernel_calls.items()}
-        return Clocks(kernels, partial(seconds, blocks, [whole]))
+            same_kernel.setdefault(self._kernel_calls[n].entry, []).extend([bound] if bound.launches else [])
+        kernels = {
+            n: GpuClock(same_kernel[call.entry], partial(seconds, blocks)) for n, call in self._kernel_calls.items()
+        }
+        return Clocks(kernels, partial(seconds, blocks, [all_launches]))
 
     # Calls
 
     @contextmanager
     def _transfer_blocks(self) -> Iterator[Sequence[DeviceBlock]]:
         with self._transferring:
-            if self._transfer is None:
-                self._transfer = tuple(allocate(self._device, self._sizes()).values())
-            yield self._transfer
+            if self._staging is None:
+                self._staging = tuple(allocate(self._device, self._sizes()).values())
+            yield self._staging
             self.check_indices()
 
     def check_indices(self) -> None:
-        """Waits until the last call is done, and raises OutOfRangeError where an index of its data was out of range. A
-        call with arrays of the host does so itself; one whose arrays are on the device does not wait."""
-        if not self._words:
+        """Wait for the last call, and raise OutOfRangeError if an index of its data was out of range.
+
+        Calls with host arrays do this themselves; calls with device arrays do not wait.
+        """
+        if not self._report_offsets:
             return
-        found = np.empty((len(self.program.checks), 2, self.program.backend.array_alignment // 8), np.int64)
-        download(self._blocks[REPORTS], found)
-        for check, (index, number) in zip(self.program.checks, found[..., 0].tolist(), strict=True):
-            if number < math.prod(self.program.graph.values[check.ids].shape) // check.columns:
+        reports = np.empty((len(self.program.checks), 2, self.program.backend.array_alignment // 8), np.int64)
+        download(self._blocks[REPORTS], reports)
+        for check, (index, position) in zip(self.program.checks, reports[..., 0].tolist(), strict=True):
+            if position < math.prod(self.program.graph.values[check.ids].shape) // check.columns:
                 raise OutOfRangeError(check.message(index))
 
     def _launch(self, blocks: Sequence[DeviceBlock], lasting: Sequence[DeviceBlock], stream: Stream) -> None:
         device, arena = self._device, self._blocks[ARENA]
         with self._launching:
-            call = self._call_on(blocks)
+            call = self._bound_call(blocks)
             queue_after(device, (*blocks, arena), stream)
             device.run(call, stream)
-            # All calls come one after the other, so that the last event stands for those before it.
-            own = (arena, self._blocks[REPORTS]) if self._words else (arena,)
+            # Calls are serialised, so the last event implies all earlier ones.
+            own = (arena, self._blocks[REPORTS]) if self._report_offsets else (arena,)
             self._used = mark_used(device, (*lasting, *own), stream, self._used) or self._used
 
-    def _call_on(self, blocks: Sequence[DeviceBlock]) -> LaunchSequence:
-        """The launches on these arrays: bound at the first call with them, captured at the second one."""
+    def _bound_call(self, blocks: Sequence[DeviceBlock]) -> LaunchSequence:
+        """Return the launches on these arrays: bound at the first call with them, captured at the second."""
         memory = [block.memory for block in blocks]
         if GPUS[self._device.kind].has_addresses:
             key: tuple[object, ...] = tuple(map(self._device.address, memory))
-        elif blocks is self._transfer:
+        elif blocks is self._staging:
             key = ()
-        else:  # a buffer may be freed, and another one have its name
-            return self._whole(memory)
-        known = self._calls.pop(key, None)
-        if known is None:
-            known = _Bound(self._whole(memory), False)
-        elif not known.is_captured:
-            known = _Bound(self._device.capture(known.sequence), True)
-        self._calls[key] = known
-        if len(self._calls) > KEPT_CALLS:
+        else:  # without addresses a freed buffer cannot be told from a new one
+            return self._all_launches(memory)
+        bound = self._calls.pop(key, None)
+        if bound is None:
+            bound = _BoundCall(self._all_launches(memory), False)
+        elif not bound.is_captured:
+            bound = _BoundCall(self._device.capture(bound.sequence), True)
+        self._calls[key] = bound
+        if len(self._calls) > MAX_CAPTURED:
             del self._calls[next(iter(self._calls))]
-        return known.sequence
+        return bound.sequence
 
-    def _whole(self, arguments: Sequence[DeviceMemory]) -> LaunchSequence:
+    def _all_launches(self, arguments: Sequence[DeviceMemory]) -> LaunchSequence:
         calls = [self._fixed.get(n) or self._bind(n, arguments) for n in self._kernel_calls]
         return LaunchSequence(tuple(chain.from_iterable(call.launches for call in calls)))
 
-    def _prepare(self) -> None:
-        """Makes what depends on constants alone."""
+    def _run_constant_launches(self) -> None:
+        """Run the launches that depend on constants alone, once."""
         device, program = self._device, self.program
         sources = {name: loaded.source for name, loaded in self.loaded.items()}
-        ahead = self._ahead = ahead_of(program, sources)
-        if ahead.nbytes:
-            self._blocks |= allocate(device, {PREPARED: ahead.nbytes})
+        constant = self._constant = find_constant_launches(program, sources)
+        if constant.nbytes:
+            self._blocks |= allocate(device, {PREPARED: constant.nbytes})
         with device_errors(device):
-            for n in ahead.runs:
-                device.run(self._bound(n, ahead.of_step(n), ()))
+            for n in constant.steps_to_run:
+                device.run(self._bind_launches(n, constant.of_step(n), ()))
             device.synchronise()
 
     def _bind(self, number: int, arguments: Sequence[DeviceMemory]) -> LaunchSequence:
-        """The launches of one kernel that each call has, with the caller's arrays where it has such."""
-        source, done = self.loaded[self._kernel_calls[number].entry].source, self._ahead.of_step(number)
-        return self._bound(number, frozenset(range(len(source.launches))) - done, arguments)
+        """Return the launches of a step's kernel that are not constant, bound to the caller's arrays."""
+        source, constant = self.loaded[self._kernel_calls[number].entry].source, self._constant.of_step(number)
+        return self._bind_launches(number, frozenset(range(len(source.launches))) - constant, arguments)
 
-    def _bound(self, number: int, launches: frozenset[int], arguments: Sequence[DeviceMemory]) -> LaunchSequence:
-        """Some launches of a kernel, by their numbers."""
+    def _bind_launches(
+        self, number: int, launches: frozenset[int], arguments: Sequence[DeviceMemory]
+    ) -> LaunchSequence:
+        """Return the launches with these indices of a step's kernel, bound to the caller's arrays."""
         step, call = self.program.steps[number], self._kernel_calls[number]
         assert isinstance(step, Group)
         loaded = self.loaded[call.entry]
@@ -267,24 +274,25 @@ class GpuModel(DeviceFunction, Model):
         for name, value, pointer in zip(names, (*step.inputs, *step.outputs), call.pointers, strict=True):
             if name in (*source.inputs, *source.outputs):
                 assert pointer is not None
-                buffers[name] = self._of_value(value, pointer, arguments)
+                buffers[name] = self._value_memory(value, pointer, arguments)
         offsets, _ = workspace_of(loaded.source, self.program.backend.array_alignment)
         for name, nbytes in source.workspace:
-            at = self._ahead.offsets.get((number, name))
-            place = Pointer(ARENA, call.workspace.at + offsets[name]) if at is None else Pointer(PREPARED, at)
-            buffers[name] = self._memory(place, nbytes, ())
+            at = self._constant.offsets.get((number, name))
+            pointer = Pointer(ARENA, call.workspace.at + offsets[name]) if at is None else Pointer(PREPARED, at)
+            buffers[name] = self._memory(pointer, nbytes, ())
         return self._device.prepare(loaded.kernels, source, buffers)
 
-    def _of_value(self, value: str, pointer: Pointer, arguments: Sequence[DeviceMemory]) -> DeviceMemory:
-        at = self._ahead.of_value(self.program, value)
-        place = pointer if at is None else Pointer(PREPARED, at)
-        place = Pointer(REPORTS, self._words[value]) if value in self._words else place
-        return self._memory(place, array_spec(self.program.graph, value).nbytes, arguments)
+    def _value_memory(self, value: str, pointer: Pointer, arguments: Sequence[DeviceMemory]) -> DeviceMemory:
+        if (at := self._constant.offset_of_value(self.program, value)) is not None:
+            pointer = Pointer(PREPARED, at)
+        if value in self._report_offsets:
+            pointer = Pointer(REPORTS, self._report_offsets[value])
+        return self._memory(pointer, array_spec(self.program.graph, value).nbytes, arguments)
 
     def _memory(self, pointer: Pointer, nbytes: int, arguments: Sequence[DeviceMemory]) -> DeviceMemory:
         if pointer.place == ARGUMENT:
-            whole = arguments[pointer.at]
-            return self._device.view(whole, pointer.offset, nbytes) if pointer.offset else whole
+            argument = arguments[pointer.at]
+            return self._device.view(argument, pointer.offset, nbytes) if pointer.offset else argument
         return self._device.view(self._blocks[pointer.place].memory, pointer.at + pointer.offset, nbytes)
 
     def _upload_weights(self) -> None:
@@ -295,8 +303,8 @@ class GpuModel(DeviceFunction, Model):
                 self._device.upload(block.memory, np.ascontiguousarray(self.program.graph.constants[name]), at)
 
 
-def load_on(gpu: GpuDevice, original: Graph, program: NetworkProgram, device: Device) -> GpuModel:
-    """The program on a device: its kernels loaded there, its weights uploaded. Raises DeviceError."""
+def load_on_gpu(gpu: GpuDevice, original: Graph, program: NetworkProgram, device: Device) -> GpuModel:
+    """Load the program's kernels on a device, and upload its weights. Raises DeviceError."""
     if program.backend.array_alignment % gpu.alignment:
         raise DeviceError(
             f"{gpu.name} needs parts of buffers at multiples of {gpu.alignment} bytes, and networks have them at "
@@ -315,8 +323,8 @@ def load_on(gpu: GpuDevice, original: Graph, program: NetworkProgram, device: De
 
 
 def _with_launches(source: GpuSource, numbers: frozenset[int]) -> GpuSource:
-    """A source of some of its launches, and of the buffers that these touch. The first one waits for what was before
-    as any kernel does."""
+    """Return the source with the launches of these indices and the buffers that they use. A launch starts early only
+    if the launch before it is among them."""
     if len(numbers) == len(source.launches):
         return source
     launches = tuple(

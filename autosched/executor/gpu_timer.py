@@ -1,4 +1,4 @@
-"""How long kernels of a network take on a GPU."""
+"""GPU timer: seconds of a network's kernels, by events of the device."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 from autosched.runtime.gpu.device import LaunchSequence
 
-LEAST_S = 2e-4  # that are timed at once: what begins and ends it takes 4 us
-MOST = 64  # launches at a time of one of the calls
+MIN_S = 2e-4  # duration of a measurement: the two events take 4 us
+MAX_LAUNCHES = 64  # of one kernel in a measurement
 
 
 @dataclass
 class GpuClock:
-    """Seconds of one of `calls`, which do the same with other arrays and take turns: as weights of several layers do in
-    a network, they push each other out of the caches. `seconds` times so many calls that go round some."""
+    """Clock of a kernel. `calls`: the kernel's launches with the arrays of each layer that has it, which are timed in
+    turn, so that layers evict each other's weights from the caches as in the network. `seconds(calls, n)` times `n`
+    launches that cycle through `calls`."""
 
     calls: Sequence[LaunchSequence]
     seconds: Callable[[Sequence[LaunchSequence], int], float]
@@ -23,10 +24,10 @@ class GpuClock:
 
     def __call__(self, times: int) -> float:
         n = len(self.calls)
-        if not n:  # all that it would do has been done when the network was loaded
+        if not n:  # all launches of the kernel were constant and have run at load
             return 0.0
         if not self._rounds:
             once = self.seconds(self.calls, n)
-            self._rounds = max(1, min(math.ceil(LEAST_S / max(once, 1e-9)), MOST))
+            self._rounds = max(1, min(math.ceil(MIN_S / max(once, 1e-9)), MAX_LAUNCHES))
         timed = n * max(self._rounds, -(-times // n))
         return self.seconds(self.calls, timed) / timed * times

@@ -1,4 +1,4 @@
-"""What users call a network, as a graph: an ONNX file, a saved network, a torch module or program, or a graph."""
+"""Loader of networks: an ONNX file, a saved network, a torch module or exported program becomes a graph."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from autosched.planning.extract_tasks import BY_MODEL, Choices
 from autosched.tuner.memory_check import free_memory, size_text
 
 PROGRAM = ".pt2"
-FILES = (".onnx", SUFFIX, PROGRAM)  # suffixes of what is a network by its name
+FILES = (".onnx", SUFFIX, PROGRAM)  # suffixes of networks' files
 
 
 @contextmanager
 def loading(model: object, progress: bool | LoadCallback | None) -> Iterator[None]:
-    """A load, which is reported as `progress` says. Raises UsageError with the sizes where the memory does not do."""
-    with reported_load(name_of(model), progress):
+    """Report a load by `progress`, and raise UsageError with the sizes if memory runs out."""
+    with reported_load(network_name(model), progress):
         try:
             yield
         except (MemoryError, OSError) as error:
@@ -36,13 +36,13 @@ def loading(model: object, progress: bool | LoadCallback | None) -> Iterator[Non
                 raise
             reason = f" ({text})" if (text := " ".join(str(error).split())) else ""
             raise UsageError(
-                f"this machine has not enough memory to load {name_of(model)}{reason}: it has {_size_text(model)}, and "
-                f"{size_text(free_memory())} are free"
+                f"this machine has not enough memory to load {network_name(model)}{reason}: "
+                f"it has {_size_text(model)}, and {size_text(free_memory())} are free"
             ) from error
 
 
 def _size_text(model: object) -> str:
-    """Bytes of a network's file, or of its constants."""
+    """Return a text with the bytes of a network's file or constants."""
     if isinstance(model, (str, Path)):
         path = Path(model)
         return f"{size_text(path.stat().st_size)} in {path}" if path.is_file() else "no file"
@@ -58,7 +58,7 @@ def is_network_file(model: object) -> bool:
 
 
 def is_program(model: object) -> bool:
-    """Whether it is a torch.export.ExportedProgram; without importing torch for what cannot be one."""
+    """Return whether the model is a torch.export.ExportedProgram; does not import torch."""
     if "torch" not in sys.modules or not hasattr(model, "graph_signature"):
         return False
     from autosched.graph.torch import program
@@ -73,9 +73,11 @@ def load_network(
     inputs: Mapping[str, npt.ArrayLike] | None = None,
     winograd: bool = False,
 ) -> tuple[Graph, Choices]:
-    """The graph of anything that is a network, and what was saved with it of its kernels. `sizes` says what symbolic
-    dimensions of an ONNX file are, `inputs` has values of inputs that are constants then. `winograd` accepts the larger
-    error of such convolutions, which a saved network may do already."""
+    """Return the graph of a network, and the saved choices of its kernels.
+
+    `sizes`: values of the symbolic dimensions of an ONNX file. `inputs`: values of inputs that become constants.
+    `winograd` accepts the larger error of Winograd convolutions; a saved network may have accepted it before.
+    """
     report_stage("reading")
     path, choices, fixed = Path(model) if isinstance(model, (str, Path)) else None, BY_MODEL, inputs or {}
     if path is not None and path.suffix.lower() == SUFFIX:
@@ -91,41 +93,41 @@ def load_network(
 
 
 def _graph(model: Any, path: Path | None, example_inputs: Sequence[object] | None) -> Graph:
-    """The graph of a torch module, an exported program or a graph as it is. Raises UsageError for anything else."""
+    """Return the graph of a torch module, an exported program or a graph. Raises UsageError for other objects."""
     if isinstance(model, Graph):
         return model
-    found: Graph
+    graph: Graph
     if path is not None or is_program(model):
         from autosched.graph.torch.program import load_program, read_program
 
         program, name = (model, "program") if path is None else (read_program(path), path.stem)
-        found = load_program(program, example_inputs, name)
-        return found
+        graph = load_program(program, example_inputs, name)
+        return graph
     if example_inputs is None or not hasattr(model, "forward"):
         raise UsageError(f"{ACCEPTED}; got {type(model).__name__}")
     from autosched.graph.torch.load import load_torch
 
-    found = load_torch(model, example_inputs)
-    return found
+    graph = load_torch(model, example_inputs)
+    return graph
 
 
-def named(networks: Sequence[object] | Mapping[str, object]) -> dict[str, object]:
-    """Networks by their names: those that are given, else a file's, a graph's or a module's; of several that are called
-    the same, the later ones with a number. Raises UsageError for none."""
+def networks_by_name(networks: Sequence[object] | Mapping[str, object]) -> dict[str, object]:
+    """Return the networks by name: the key in a mapping, else the name of file, graph or module, with a number appended
+    to repeated names. Raises UsageError for an empty sequence."""
     if not networks:
         raise UsageError("there is no network to tune in an empty list: give at least one")
     if isinstance(networks, Mapping):
         return dict(networks)
-    found: dict[str, object] = {}
+    by_name: dict[str, object] = {}
     for network in networks:
-        name = name_of(network)
-        alike = sum(known == name or known.rpartition("-")[0] == name for known in found)
-        found[f"{name}-{alike + 1}" if alike else name] = network
-    return found
+        name = network_name(network)
+        repeated = sum(other == name or other.rpartition("-")[0] == name for other in by_name)
+        by_name[f"{name}-{repeated + 1}" if repeated else name] = network
+    return by_name
 
 
-def name_of(network: object) -> str:
-    """What a network is called by whoever has no name for it."""
+def network_name(network: object) -> str:
+    """Return the default name of a network: that of its file, its graph or its class."""
     if isinstance(network, (str, Path)):
         return Path(network).stem
     graph = getattr(network, "original", network)

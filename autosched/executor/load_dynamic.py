@@ -1,4 +1,4 @@
-"""Networks whose sizes vary, as users load them."""
+"""Loader of networks with dynamic shapes: ONNX files and torch modules."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from autosched.errors import UsageError
 from autosched.executor.compile_options import CompileKeywords, CompileOptions
-from autosched.executor.dynamic_model import ANY, Dimension, VaryingModel
-from autosched.executor.lookup import compile_varying
+from autosched.executor.dynamic_model import ANY_SIZE, Dimension, VaryingModel
+from autosched.executor.lookup import compile_dynamic
 from autosched.graph.graph import Graph
 from autosched.keywords import spelled_out
 from autosched.planning.archive import SUFFIX
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class AnySize:
-    """A network before its sizes are known. `places`: the dimensions that vary by name, each with the input that has it
-    first and its place there; `graph_of` gives the graph for their sizes."""
+class DynamicNetwork:
+    """A network before its sizes are chosen. `axes`: the dynamic dimensions by name, each with the first input that has
+    it and the axis there. `make_graph` returns the graph for their sizes."""
 
     inputs: tuple[str, ...]
-    places: Mapping[str, tuple[str, int]]
-    graph_of: Callable[[Mapping[str, int]], Graph]
+    axes: Mapping[str, tuple[str, int]]
+    make_graph: Callable[[Mapping[str, int]], Graph]
 
 
 @spelled_out(CompileOptions)
@@ -43,64 +43,64 @@ def load_dynamic(
     options: CompileOptions | None = None,
     **keywords: Unpack[CompileKeywords],
 ) -> VaryingModel:
-    """A network as a function of arrays of any sizes: an ONNX file in its symbolic dimensions, or a torch module in all
-    dimensions of its inputs, called by their places, as x[0].
+    """Load a network with dynamic shapes, as a function of arrays of any sizes.
 
-    There is a program for each choice of sizes, made at its first call. `sizes` says what a symbolic dimension of an
-    ONNX file always is, {"batch": 1}, or gives sizes whose programs are made at once, {"batch": (1, 4, 16)}; `limits`
-    says what some may be, {"batch": range(1, 65)}. Otherwise as `autosched.load`, with `inputs` of ONNX files only.
-    Raises UsageError for a network that has no such dimensions, GraphError for one that is not accepted.
+    Dynamic are the symbolic dimensions of an ONNX file, or all dimensions of a torch module's inputs, whose names are
+    like x[0]. A program for each choice of sizes is compiled at its first call. `sizes` fixes a symbolic dimension of
+    an ONNX file, {"batch": 1}, or lists sizes whose programs are compiled at once, {"batch": (1, 4, 16)}. `limits`:
+    allowed sizes, {"batch": range(1, 65)}. The other arguments are those of `autosched.load`; `inputs` is for ONNX
+    files only. Raises UsageError for a network without dynamic dimensions, GraphError for one that is not supported.
     """
-    chosen, given = replace(options or CompileOptions(), **keywords), sizes or {}
-    fixed = {name: size for name, size in given.items() if isinstance(size, int)}
-    ready = {name: size for name, size in given.items() if not isinstance(size, int)}
+    chosen, sizes = replace(options or CompileOptions(), **keywords), sizes or {}
+    fixed = {name: size for name, size in sizes.items() if isinstance(size, int)}
+    precompiled = {name: size for name, size in sizes.items() if not isinstance(size, int)}
     if inputs and not isinstance(model, (str, Path)):
         raise UsageError("inputs are fixed of an ONNX file; a torch module has them as constants of its own")
     if isinstance(model, (str, Path)):
-        network = _of_file(model, fixed, inputs or {})
+        network = _from_file(model, fixed, inputs or {})
     else:
-        network = _of_module(model, example_inputs)
-    if not network.places:
+        network = _from_module(model, example_inputs)
+    if not network.axes:
         raise UsageError(f"{model} has no symbolic dimension whose size could vary")
-    if strangers := [name for name in limits or {} if name not in network.places]:
-        raise UsageError(f"the network does not vary in {strangers[0]}, but in {', '.join(network.places)}")
+    if unknown := [name for name in limits or {} if name not in network.axes]:
+        raise UsageError(f"the network does not vary in {unknown[0]}, but in {', '.join(network.axes)}")
     dimensions = tuple(
-        Dimension(name, network.inputs.index(x), place, (limits or {}).get(name, ANY))
-        for name, (x, place) in network.places.items()
+        Dimension(name, network.inputs.index(x), axis, (limits or {}).get(name, ANY_SIZE))
+        for name, (x, axis) in network.axes.items()
     )
 
-    def graph_of(varying: Mapping[str, int]) -> Graph:
-        return replace(network.graph_of(varying), winograd=chosen.winograd)
+    def make_graph(dynamic: Mapping[str, int]) -> Graph:
+        return replace(network.make_graph(dynamic), winograd=chosen.winograd)
 
-    varying = VaryingModel(network.inputs, dimensions, graph_of, partial(compile_varying, options=chosen))
-    varying.prepare(ready)
-    return varying
+    dynamic = VaryingModel(network.inputs, dimensions, make_graph, partial(compile_dynamic, options=chosen))
+    dynamic.prepare(precompiled)
+    return dynamic
 
 
-def _of_file(path: str | Path, fixed: Mapping[str, int], inputs: Mapping[str, npt.ArrayLike]) -> AnySize:
+def _from_file(path: str | Path, fixed: Mapping[str, int], inputs: Mapping[str, npt.ArrayLike]) -> DynamicNetwork:
     from autosched.graph.onnx import read_onnx
 
     if Path(path).suffix.lower() == SUFFIX:
         raise UsageError(f"the sizes of a saved network are fixed: {path} cannot vary, the ONNX file that it was can")
     file = read_onnx(path, inputs)
-    places = {name: at for name, at in file.symbolic_dimensions().items() if name not in fixed}
-    return AnySize(file.inputs(), places, lambda varying: file.graph({**fixed, **varying}))
+    axes = {name: axis for name, axis in file.symbolic_dimensions().items() if name not in fixed}
+    return DynamicNetwork(file.inputs(), axes, lambda dynamic: file.graph({**fixed, **dynamic}))
 
 
-def _of_module(module: Any, example_inputs: Sequence[Any] | None) -> AnySize:
+def _from_module(module: Any, example_inputs: Sequence[Any] | None) -> DynamicNetwork:
     if isinstance(module, Graph) or example_inputs is None or not hasattr(module, "forward"):
         raise UsageError(
             "sizes vary of ONNX files and of torch modules with example_inputs, those of a Graph are fixed"
         )
     from autosched.graph.torch.load import AnyShapes
 
-    known = AnyShapes(module, example_inputs)
-    inputs = known.graph([tuple(x.shape) for x in example_inputs]).inputs
+    loaded = AnyShapes(module, example_inputs)
+    inputs = loaded.graph([tuple(x.shape) for x in example_inputs]).inputs
     ranks = {x: len(example.shape) for x, example in zip(inputs, example_inputs, strict=True)}
 
-    def graph_of(varying: Mapping[str, int]) -> Graph:
-        shapes = [tuple(varying[f"{x}[{n}]"] for n in range(rank)) for x, rank in ranks.items()]
-        graph: Graph = known.graph(shapes)
+    def make_graph(dynamic: Mapping[str, int]) -> Graph:
+        shapes = [tuple(dynamic[f"{x}[{n}]"] for n in range(rank)) for x, rank in ranks.items()]
+        graph: Graph = loaded.graph(shapes)
         return graph
 
-    return AnySize(inputs, {f"{x}[{n}]": (x, n) for x, rank in ranks.items() for n in range(rank)}, graph_of)
+    return DynamicNetwork(inputs, {f"{x}[{n}]": (x, n) for x, rank in ranks.items() for n in range(rank)}, make_graph)

@@ -1,4 +1,4 @@
-"""Whether this machine has room for a network: asked before its kernels are built, and again before its weights are."""
+"""Memory check of a network, before its kernels are built and again before its weights are packed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from autosched.ir.dtype import DTYPES
 from autosched.tuner.memory_check import free_memory, size_text
 
 
-def check_memory(graph: Graph, weights: int = 0, arena: int = 0) -> None:
-    """Raises UsageError with the sizes if inputs and outputs, and so many bytes of weights and arena, are too much."""
+def check_memory(graph: Graph, weights_bytes: int = 0, arena_bytes: int = 0) -> None:
+    """Check that the free memory holds inputs, outputs, weights and arena. Raises UsageError with the sizes."""
     inputs, outputs = _bytes(graph, graph.inputs), _bytes(graph, graph.outputs)
-    needed, free = inputs + outputs + weights + arena, free_memory()
+    needed, free = inputs + outputs + weights_bytes + arena_bytes, free_memory()
     if needed > free:
-        parts = {"inputs": inputs, "outputs": outputs, "weights": weights, "values in between": arena}
-        sizes = ", ".join(f"{what} {size_text(n)}" for what, n in parts.items() if n)
+        summands = {"inputs": inputs, "outputs": outputs, "weights": weights_bytes, "values in between": arena_bytes}
+        sizes = ", ".join(f"{name} {size_text(n)}" for name, n in summands.items() if n)
         raise UsageError(
             f"the network {graph.name} needs {size_text(needed)} of memory ({sizes}), but {size_text(free)} are free: "
             "use smaller sizes"

@@ -1,4 +1,4 @@
-"""A network that runs, on a processor or a GPU, and how a graph becomes one."""
+"""Model: a compiled network as a function of arrays, on a processor or a GPU."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from autosched.inspection.network import Explanation
     from autosched.verification.verify import Verification
 
-Clock: TypeAlias = Callable[[int], float]  # seconds of so many calls, one after the other
+Clock: TypeAlias = Callable[[int], float]  # returns the seconds of n calls
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """Of a network on the same arrays: of each kernel, by its step, and of the whole. They run in the order of the
-    kernels: each finds what the one before it has left."""
+    """Clocks of each kernel, by its step, and of the whole call, on the same arrays. Kernels have to run in order,
+    because each reads results of earlier ones."""
 
     kernels: Mapping[int, Clock]
     call: Clock
 
 
 class Model(ABC):
-    """A network as a function of arrays: `model(x)`, `model(x, out=y)`, with everything that a kernel accepts.
+    """A network as a function of arrays: `model(x)`, `model(x, out=y)`, with the arrays that kernels accept.
 
-    `original` is the graph as it came, `program` what became of it, `tasks` its kernels; `arena_bytes` is what one call
-    needs besides inputs and results, `bound_bytes` the most that is alive at a time.
+    `original`: the imported graph. `program`: its execution plan. `tasks`: the plan's kernels. `arena_bytes`: memory of
+    a call besides inputs and outputs. `bound_bytes`: its lower bound, the most bytes alive at a time.
     """
 
     original: Graph
@@ -52,13 +52,13 @@ class Model(ABC):
 
     @abstractmethod
     def launch(self, addresses: Sequence[int]) -> None:
-        """Runs with arrays at `addresses`, the outputs last, which nobody checks, in the memory that its kernels read;
-        on a GPU it is queued on the device's own stream."""
+        """Run with arrays at `addresses`, outputs last, without any check. The memory has to be that of the device; a
+        GPU's launches are queued on its own stream."""
 
     @property
     @abstractmethod
     def threads(self) -> int:
-        """Of the processor."""
+        """Threads of the processor."""
 
     @property
     def tasks(self) -> tuple[NetworkTask, ...]:
@@ -70,7 +70,7 @@ class Model(ABC):
 
     @property
     def in_place(self) -> Mapping[int, int]:
-        """Of each output that may be in the memory of an input, by their numbers, which."""
+        """For each output that may alias an input, by index, the index of that input."""
         return self.program.in_place
 
     @property
@@ -79,40 +79,43 @@ class Model(ABC):
 
     @property
     def fusion_decisions(self) -> Mapping[Recipe, bool]:
-        """Whether each fusion candidate, by its recipe, is one kernel."""
-        return {choice.recipe: choice.is_fused for choice in self.program.fusion_choices}
+        """Whether each fusion candidate is fused, by its recipe."""
+        return {part.recipe: part.is_fused for part in self.program.fusion_choices}
 
     def with_weights(self, constants: Mapping[str, Array]) -> Model:
-        """The network with other constants of the same shapes and types, by their names in `original`: the same
-        program with weights packed anew. Only where passes make other nodes of them, another program."""
+        """Return the network with other constants of the same shapes and types, by their names in `original`.
+
+        The program is the same and weights are packed anew. Only if the passes fold these constants into a different
+        graph, kernels are planned again.
+        """
         original = replace(self.original, constants={**self.original.constants, **constants})
         graph = prepare_graph(original, self.device)
         if _structure(graph) == _structure(self.program.graph) and checks_of(graph) == self.program.checks:
             return self.with_program(original, replace(self.program, graph=graph))
-        known = {task.recipe.spec: task.recipe for task in self.tasks}
-        choices = Choices(lambda made: [known.get(r.spec, r) for r in made], self.fusion_decisions.get)
-        return self._built(original, graph, choices)
+        own = {task.recipe.spec: task.recipe for task in self.tasks}
+        choices = Choices(lambda recipes: [own.get(r.spec, r) for r in recipes], self.fusion_decisions.get)
+        return self._rebuilt(original, graph, choices)
 
     def with_choices(self, choices: Choices) -> Model:
-        """Return the network with these schedules and fusion decisions."""
-        return self._built(self.original, self.program.graph, choices)
+        """Return the network with these schedules and fusion choices."""
+        return self._rebuilt(self.original, self.program.graph, choices)
 
-    def _built(self, original: Graph, graph: Graph, choices: Choices) -> Model:
+    def _rebuilt(self, original: Graph, graph: Graph, choices: Choices) -> Model:
         target_text = self.tasks[0].recipe.target_text if self.tasks else self.device.target.kind
-        return self.relinked(original, build_program(graph, target_text, self.device, choices))
+        return self.link_program(original, build_program(graph, target_text, self.device, choices))
 
     @abstractmethod
     def with_program(self, original: Graph, program: NetworkProgram) -> Model:
-        """The network whose program differs from this one's in constants."""
+        """Return the network with a program that differs from its own in constants only."""
 
     @abstractmethod
-    def sharing(self, original: Graph, program: NetworkProgram, other: Model) -> Model:
-        """This network with the constants of `program`, and the weights of another one where they are equal: once in
-        memory."""
+    def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model) -> Model:
+        """Return this network with the constants of `program` and, if they are equal, with the packed weights of the
+        network `other`, so that both share the memory."""
 
     @abstractmethod
-    def relinked(self, original: Graph, program: NetworkProgram) -> Model:
-        """Another program on the device that this one is on."""
+    def link_program(self, original: Graph, program: NetworkProgram) -> Model:
+        """Link another program for the device of this network."""
 
     def verify(
         self, inputs: Mapping[str, object] | Sequence[object] | None = None, *, locate: bool = False
@@ -135,33 +138,33 @@ class Model(ABC):
         return inspection_api.show(self, as_)
 
     def save(self, path: str | Path) -> None:
-        """Writes the network and the schedules of its kernels to a file *.asc, which `autosched.load` takes."""
+        """Write the network and the schedules of its kernels to a file *.asc, which `autosched.load` accepts."""
         save_archive(Path(path), self.original, self.tasks, self.fusion_decisions, self.device)
 
     @abstractmethod
     def export(self, path: str | Path) -> list[Path]:
-        """Writes a shared library *.so that needs no autosched, its header and its weights; see `network.export`.
+        """Write a shared library *.so that does not need autosched, its header and its weights; see `export.network`.
         Raises UsageError for a network on a GPU."""
 
     @abstractmethod
     def run_step(self, number: int, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """The results of the kernel that step `number` is, by name. `arrays`: of its inputs that are no constants.
+        """Run the kernel of step `number` and return its results by name. `arrays`: its inputs that are not constants.
 
-        Raises DeviceError where it stops.
+        Raises DeviceError if the kernel fails.
         """
 
     @abstractmethod
     def clocks(self, arrays: Mapping[str, Array]) -> Clocks:
-        """What times the network on `arrays`, by the names of its inputs. Raises DeviceError where a kernel stops."""
+        """Return clocks of the network on `arrays`, by input name. Raises DeviceError if a kernel fails."""
 
 
-def ends_of(original: Graph, graph: Graph) -> tuple[list[ArraySpec], list[ArraySpec]]:
-    """What callers give and get of a network: called as in `original`, of the shapes and types of `graph`."""
-    ends, names = (*graph.inputs, *graph.outputs), (*original.inputs, *original.outputs)
-    specs = [array_spec(graph, end, name) for name, end in zip(names, ends, strict=True)]
+def caller_specs(original: Graph, graph: Graph) -> tuple[list[ArraySpec], list[ArraySpec]]:
+    """Return the specs of inputs and outputs: names of `original`, shapes and types of `graph`."""
+    values, names = (*graph.inputs, *graph.outputs), (*original.inputs, *original.outputs)
+    specs = [array_spec(graph, value, name) for name, value in zip(names, values, strict=True)]
     return specs[: len(graph.inputs)], specs[len(graph.inputs) :]
 
 
 def _structure(graph: Graph) -> tuple[object, ...]:
-    """All of a graph but the elements of its constants."""
+    """Return everything of a graph but the elements of its constants."""
     return graph.inputs, graph.outputs, graph.nodes, graph.values, [*graph.constants]

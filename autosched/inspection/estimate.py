@@ -1,4 +1,4 @@
-"""A search by the cost model alone, for any device; on request its best candidates are verified in the simulator."""
+"""Search by the cost model alone, for any device; the best candidates can be verified in the simulator."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def estimate(request: Request, space: Space, directory: Path | None, begun: float, simulate: bool) -> Result:
-    """The best of the analytic draft as a Result without measurements; its sources go to `directory`.
+    """Return the best candidate by the analytic latency as a Result without measurements, and write the sources of the
+    best ones to `directory`.
 
-    With `simulate` those are left that compute what they should. Raises VerificationError where none does.
+    `simulate`: only candidates that the simulator verifies. Raises VerificationError if there is none.
     """
     import numpy as np
 
@@ -28,18 +29,18 @@ def estimate(request: Request, space: Space, directory: Path | None, begun: floa
 
     task, _ = make_task(request, space)
     search_begun = time.monotonic()
-    drafted, failures = analytic_best(task, N_SOURCES, task.source), Counter[str]()
-    n_drafted = len(drafted)
+    candidates, failures = analytic_best(task, N_SOURCES, task.source), Counter[str]()
+    n_candidates = len(candidates)
     if simulate:
-        drafted, failures = right_ones(request.problem.dag, drafted)
-    best, _ = drafted[0]
+        candidates, failures = right_ones(request.problem.dag, candidates)
+    best, _ = candidates[0]
     seconds = float(task.model.analytic_latency(best.sketch, np.array([best.values], np.int64))[0])
     if directory is not None:
-        write_sources(directory, task, [source for _, source in drafted], request.problem.spec)
+        write_sources(directory, task, [source for _, source in candidates], request.problem.spec)
     now = time.monotonic()
     return replace(
         Result.of(task, best, seconds),
-        trials=n_drafted if simulate else 0,
+        trials=n_candidates if simulate else 0,
         failures=failures,
         wall_s=now - begun,
         search_s=now - search_begun,

@@ -1,7 +1,7 @@
-"""Why a network takes as long as it does: the time of each kernel against what the machine could do.
+"""Roofline analysis of a network: the time of each kernel against the least time by the measured roofline.
 
-The least time of a kernel is the larger of its operations at the measured peak and of the bytes that it must read and
-write at the measured bandwidth, which is that of as many bytes read again and again: of a cache, where they fit in one.
+The least time is the larger of the operations at the measured peak and of the compulsory bytes at the measured
+bandwidth. The bandwidth is that of the cache level which holds as many bytes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autosched.executor.kernel_origin import origin_of
+from autosched.executor.kernel_origin import kernel_origin
 from autosched.executor.model import Model
 from autosched.executor.profile import profile
 from autosched.kernel.measured_roofline import Roofs
@@ -22,9 +22,9 @@ from autosched.verification.sample_inputs import input_sets
 
 @dataclass(frozen=True)
 class Layer:
-    """Kernels of a network that are one task. Seconds, operations and bytes are those of all `count` together.
+    """The kernels of one task. Seconds, operations and bytes are sums over all `count` kernels.
 
-    `origins`: what the last node of each is called where the network came from.
+    `origins`: names of the last node of each kernel in the framework of the network.
     """
 
     operators: str
@@ -40,15 +40,15 @@ class Layer:
         return len(self.steps)
 
     @property
-    def of_least(self) -> float:
+    def roofline_fraction(self) -> float:
         """The least time as a fraction of the time."""
         return self.least_s / max(self.seconds, 1e-12)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """`layers`: those that take longest first; `call_s`: the whole network, called as users do. `split`: operators that
-    should be one kernel, but are several; `fusion_choices`: chains that may be fused."""
+    """`layers`: in descending order of time. `call_s`: a call of the whole network. `split`: operators that should be
+    one kernel, but could not be built as one. `fusion_choices`: the fusion candidates."""
 
     layers: tuple[Layer, ...]
     call_s: float
@@ -72,7 +72,7 @@ class Explanation:
 
 
 def explain_model(model: Model) -> Explanation:
-    """Runs the network on normal inputs for about two seconds, and measures the machine in about one."""
+    """Profile the network on normal inputs for about two seconds, and measure the roofline in about one."""
     (normal, _) = input_sets(model.original)
     times = profile(model, normal.arrays)
     roofs = Roofs(model.device)
@@ -83,14 +83,14 @@ def explain_model(model: Model) -> Explanation:
 
 def _layer(model: Model, task: NetworkTask, seconds: Mapping[int, float], roofs: Roofs) -> Layer:
     problem, count = task.request.problem, task.count
-    needed = compulsory_bytes(problem.dag)
-    named = tuple(origin for step in task.steps if (origin := origin_of(model, step)))
+    n_bytes = compulsory_bytes(problem.dag)
+    origins = tuple(origin for step in task.steps if (origin := kernel_origin(model, step)))
     return Layer(
         task.name,
-        named,
+        origins,
         task.steps,
         sum(seconds[step] for step in task.steps),
         count * problem.dag.flops,
-        count * needed,
-        count * roofs.roof(needed, problem.dtype).seconds(problem.dag.flops, needed),
+        count * n_bytes,
+        count * roofs.roof(n_bytes, problem.dtype).seconds(problem.dag.flops, n_bytes),
     )

@@ -1,7 +1,7 @@
-"""What can be done with one stored candidate: show it, verify it, explain its speed, write it as files.
+"""Operations on a stored record: show, verify, explain, export, and loading the best of several.
 
-Its code is generated anew from the schedule steps of the record. A record of a user's own function needs that function
-as `workload`: a database may come from elsewhere and must not name code to run.
+Code is generated anew from the schedule steps of the record. A record of a user's function needs that function as
+`workload`: a database may come from elsewhere and must not name code to run.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from autosched.store import Record
     from autosched.tuner.definition import Definition
 
-    Passed: TypeAlias = dict[int, str]  # why records were passed over, by their numbers
+    Skipped: TypeAlias = dict[int, str]  # why records were skipped, by their ids
 
-CLAIMS_AT_ONCE = 4  # are verified together; the fastest of them is taken
-CLAIMS_S = 60.0  # no more are begun after this
-REPORTED = 3  # records that were passed over are named
-REASON_LENGTH = 160
+CLAIMS_BATCH = 4  # unverified records that are verified together; the fastest of them is taken
+CLAIMS_S = 60.0  # after this no further batch begins
+MAX_REPORTED = 3  # skipped records that the warning names
+REASON_LENGTH = 160  # characters
 
 
 def show(
@@ -59,24 +59,25 @@ def show(
     workload: Workload | None = None,
     target: str | None = None,
 ) -> str:
-    """A stored candidate as text: schedule `steps` (one JSON array a line), loop nest (`ir`), what each of the `passes`
-    makes of it, or code: `llvm` and `asm` of one for a processor, `cuda` and `opencl` of one for a GPU.
+    """Return a stored candidate as text.
 
-    A record of a user's own function needs that function as `workload`, one of another machine its `target`.
+    `as_`: schedule `steps` (one JSON array a line), loop nest (`ir`), the nest after each of the `passes`, or code:
+    `llvm` and `asm` for a processor, `cuda` and `opencl` for a GPU. `workload`: the function, if it is the user's own.
+    `target`: the record's, if it is of another machine.
     """
     if as_ not in forms():
         raise UsageError(f"a record is shown as {', '.join(forms())}, got {as_!r}")
     kind = forms()[as_]
-    found = _read(record_id, db, workload, target, needs_device=kind is not None and not BACKENDS[kind].is_gpu)
+    stored = _read(record_id, db, workload, target, needs_device=kind is not None and not BACKENDS[kind].is_gpu)
     if kind is None:
-        return _COMMON_TEXTS[as_](found)
-    source = found.source_for(kind, f"shown as {as_}")
+        return _COMMON_TEXTS[as_](stored)
+    source = stored.source_for(kind, f"shown as {as_}")
     if as_ != "asm":
         return source.text
 
     from autosched.runtime.jit import emit_assembly
 
-    return emit_assembly(source.text, found.device.target)
+    return emit_assembly(source.text, stored.device.target)
 
 
 def verify(
@@ -87,22 +88,22 @@ def verify(
     target: str | None = None,
     seed: int = 1,
 ) -> Measurement:
-    """Builds a stored candidate again, checks it on fresh data derived from `seed` and times it.
+    """Build a stored candidate, check it on data drawn by `seed`, time it, and record the result.
 
-    What comes of it is recorded: the record is one of this installation from then on. Raises VerificationError if it
-    fails in any way; it is a failure then, and `best` and `compile` do not know it any more.
+    The record counts as verified by this installation. Raises VerificationError if it fails; it is recorded as a
+    failure then, and `best` and `compile` no longer use it.
     """
     from autosched.measure import Failure
 
     number: object = seed
     if not isinstance(number, Integral) or int(number) < 0:
         raise UsageError(f"seed must be a whole number of at least 0, got {seed!r}")
-    found = _read(record_id, db, workload, target)
-    found.check_present()
-    (answer,) = verify_here(found.request, [(found.record, found.source())], db, int(seed))
+    stored = _read(record_id, db, workload, target)
+    stored.check_present()
+    (answer,) = verify_here(stored.request, [(stored.record, stored.source())], db, int(seed))
     if isinstance(answer, Failure):
         raise VerificationError(
-            f"record {record_id} ({found.problem.name}) failed with {answer.kind}: {answer.message}"
+            f"record {record_id} ({stored.problem.name}) failed with {answer.kind}: {answer.message}"
         )
     return answer
 
@@ -110,24 +111,24 @@ def verify(
 def explain(
     record_id: int, db: Path | str | None = None, *, workload: Workload | None = None, target: str | None = None
 ) -> Mapping[str, Fact]:
-    """Why a stored candidate is as fast as it is: facts by name; a name that ends in `_s` is a time in seconds.
+    """Return facts on the speed of a stored candidate by name; names that end in `_s` are seconds.
 
-    Where the device is this machine, its peak and bandwidth are measured now, in about a second.
+    If the device is in this machine, its peak and bandwidth are measured, which takes about a second.
     """
     from autosched.kernel import roofline
     from autosched.schedule import largest_tile, steps_from_json
     from autosched.te.rewrites.precision import allowed_precision
 
-    found = _read(record_id, db, workload, target)
-    problem, device, seconds = found.problem, found.device, found.record.seconds
+    stored = _read(record_id, db, workload, target)
+    problem, device, seconds = stored.problem, stored.device, stored.record.seconds
     n_bytes = roofline.compulsory_bytes(problem.dag)
-    pipe = device.hardware.pipe(found.source, problem.dtype)
-    roof = device.hardware.roof(device, n_bytes, pipe)  # without it: what the records and the model say
+    pipe = device.hardware.pipe(stored.source, problem.dtype)
+    roof = device.hardware.roof(device, n_bytes, pipe)  # None for an absent device
     facts: dict[str, Fact] = {"workload": problem.name, "shape": ",".join(map(str, problem.shape))}
     if problem.dag.weights:
         where = f" with them in the {place}" if (place := problem.dag.weights_in) else ""
-        facts["weights"] = f"{', '.join(problem.dag.weights)}, prepared once, ahead of the time measured{where}"
-    if m := largest_tile(steps_from_json(found.record.steps)):
+        facts["weights"] = f"{', '.join(problem.dag.weights)}, prepare_graph once, ahead of the time measured{where}"
+    if m := largest_tile(steps_from_json(stored.record.steps)):
         facts["winograd"] = f"F({m} x {m}, 3 x 3), with its larger error; rates count the direct form's operations"
     elif roof is not None and seconds is not None:
         roof = roof.over(problem.dag.flops, n_bytes, seconds)
@@ -136,7 +137,7 @@ def explain(
     if (precision := allowed_precision(problem.dag)) != EXACT:
         facts["precision"] = f"products of float32 by {precision}, with its larger error"
     facts |= roofline.roofline_facts(problem.dag.flops, n_bytes, seconds, roof)
-    facts |= roofline.model_facts(found.nest(), device.target, device.threads)
+    facts |= roofline.model_facts(stored.nest(), device.target, device.threads)
     if seconds is not None:
         facts["predicted_over_measured"] = float(facts["predicted_s"]) / seconds
     return facts
@@ -151,7 +152,13 @@ def export(
     workload: Workload | None = None,
     target: str | None = None,
 ) -> list[Path]:
-    """What `autosched.export` does with a record."""
+    """Write a stored candidate to `out`, with its header, and return the files; see `export.kernel`.
+
+    `kind`: for a processor an `object`, a shared library (`so`) or a `c-header`, for a GPU `cuda` or `opencl` source or
+    a `cubin`. The default name is that of the function, `autosched_<workload>_<record>`. A record that this
+    installation has not verified is verified first. Raises VerificationError for a failed record, DeviceError for an
+    unverified one whose device is absent.
+    """
     from autosched.artifacts import kernel as deploy
     from autosched.artifacts.c_interface import c_identifier
     from autosched.store import named_path
@@ -159,11 +166,11 @@ def export(
     deploy.check_kind(kind)
     path = None if out is None else named_path(out)
     code_of = exports()[kind]
-    found = _read(record_id, db, workload, target, needs_device=not BACKENDS[code_of].is_gpu)
-    problem, device = found.problem, found.device
+    stored = _read(record_id, db, workload, target, needs_device=not BACKENDS[code_of].is_gpu)
+    problem, device = stored.problem, stored.device
     name = f"{c_identifier(problem.name.rpartition(':')[2])}_{record_id}"
-    source = found.source_for(code_of, f"exported as {kind}")
-    found.check_verified(db)
+    source = stored.source_for(code_of, f"exported as {kind}")
+    stored.check_verified(db)
     title = f"{problem.name.rpartition(':')[2]} {problem.shape} {problem.dtype}, record {record_id} of autosched"
     kernel = deploy.Deployable(
         name, title, source, device.target, specs(problem.dag.inputs), specs(problem.dag.outputs), problem.dag.weights
@@ -171,39 +178,43 @@ def export(
     return deploy.write_files(kernel, kind, path)
 
 
-def _steps_text(found: _Found) -> str:
-    return "\n".join(json.dumps(step) for step in json.loads(found.record.steps))
+def _steps_text(stored: _StoredCandidate) -> str:
+    return "\n".join(json.dumps(step) for step in json.loads(stored.record.steps))
 
 
-def _nest_text(found: _Found) -> str:
+def _nest_text(stored: _StoredCandidate) -> str:
     from autosched.ir.printer import func_text
     from autosched.lower import concretise
 
-    return func_text(concretise(found.nest(), {})[0])
+    return func_text(concretise(stored.nest(), {})[0])
 
 
-def _passes_text(found: _Found) -> str:
-    """The graph of stages and the loop nest as each pass leaves them, and the names of passes that change nothing."""
+def _passes_text(stored: _StoredCandidate) -> str:
+    """Return stage graph and loop nest after each pass, and only the names of passes that change nothing."""
     from autosched.ir.printer import func_text
     from autosched.lower import concretise
     from autosched.passes import report
     from autosched.te.rewrites.collapse import collapse
     from autosched.te.text import dag_text
 
-    parts: list[str] = []
-    collapse(found.problem.dag, report(parts, dag_text))
-    concretise(found.nest(), {}, report(parts, func_text))
-    return "\n".join(parts)
+    texts: list[str] = []
+    collapse(stored.problem.dag, report(texts, dag_text))
+    concretise(stored.nest(), {}, report(texts, func_text))
+    return "\n".join(texts)
 
 
-_COMMON_TEXTS: dict[str, Callable[[_Found], str]] = {"steps": _steps_text, "ir": _nest_text, "passes": _passes_text}
+_COMMON_TEXTS: dict[str, Callable[[_StoredCandidate], str]] = {
+    "steps": _steps_text,
+    "ir": _nest_text,
+    "passes": _passes_text,
+}
 
 
 def stored_state(record: Record, request: Request) -> State:
-    """A record's schedule of the (collapsed) graph.
+    """Return a record's schedule of the collapsed graph.
 
-    Raises ScheduleError where the steps do not fit it or the device: `collapse` may have come to see more in the
-    workload since.
+    Raises ScheduleError if the steps do not apply to the graph or the device, for example because `collapse` rewrites
+    the workload differently in this version.
     """
     from autosched.schedule import check_target, replay
 
@@ -218,7 +229,7 @@ def stored_state(record: Record, request: Request) -> State:
 
 
 def stored_source(record: Record, request: Request, target: Target | None = None) -> Source:
-    """A record's code, generated anew from its steps; for another target than the record's where one is given."""
+    """Generate a record's code from its steps, for the record's target or the given one."""
     from autosched.lower import lower
 
     state = stored_state(record, request)
@@ -226,8 +237,8 @@ def stored_source(record: Record, request: Request, target: Target | None = None
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A record with what it is a kernel of, and for."""
+class _StoredCandidate:
+    """A record and its request: workload and device."""
 
     record: Record
     request: Request
@@ -249,9 +260,9 @@ class _Found:
         return stored_source(self.record, self.request)
 
     def source_for(self, kind: str, purpose: str) -> Source:
-        """The code for a kind of target: of a GPU's schedule in any language for GPUs, whichever of them was measured.
+        """Generate code for a kind of target; a GPU's schedule gives code in each language for GPUs.
 
-        Raises UsageError where the record is for a processor and the code for a GPU, or the other way round.
+        Raises UsageError if one of record and code is for a processor and the other for a GPU.
         """
         target = self.device.target
         if target.backend.is_gpu and not BACKENDS[kind].is_gpu:
@@ -266,11 +277,11 @@ class _Found:
         return stored_source(self.record, self.request, replace(target, kind=kind))
 
     def check_present(self) -> None:
-        """Raises DeviceError where the record's device is not one of this machine."""
+        """Raise DeviceError if this machine does not have the record's device."""
         self.device.hardware.check_present(self.device.target)
 
     def check_verified(self, db: Path | str | None) -> None:
-        """Returns when this installation has verified the record; has a worker do it for a claim from elsewhere."""
+        """Verify the record in a worker if this installation has not. Raises VerificationError, DeviceError."""
         from autosched.measure import Failure
         from autosched.store import command
 
@@ -297,8 +308,8 @@ class _Found:
 
 def _read(
     record_id: int, db: Path | str | None, workload: Workload | None, target: str | None, needs_device: bool = True
-) -> _Found:
-    """A record with what belongs to it. Checks that they belong together; a record of a GPU brings its target along."""
+) -> _StoredCandidate:
+    """Read a record with its workload and device, and check that they fit. A GPU's record contains its target."""
     from autosched.store import Database
 
     with Database(db, create=False) as database:
@@ -325,11 +336,11 @@ def _read(
             f"record {record_id} was found for a function whose stages are called otherwise than those of "
             f"{problems[0].name}: give it as workload (--workload {others[0]})"
         )
-    return _Found(record, (fitting or requests)[0])
+    return _StoredCandidate(record, (fitting or requests)[0])
 
 
 def _has_stages(record: Record, request: Request) -> bool:
-    """Whether a record's schedule is of stages that are called as those of the workload."""
+    """Return whether the stages of a record's schedule have the names of the workload's stages."""
     try:
         stored_state(record, request)
     except ScheduleError:
@@ -338,71 +349,71 @@ def _has_stages(record: Record, request: Request) -> bool:
 
 
 def _gpu_target(stored: str | None) -> Target | None:
-    """The target of a stored description if it is one of a GPU. Raises StoreError for a damaged one."""
+    """Return the target of a stored description if it is a GPU's, else None. Raises StoreError for a damaged one."""
     from autosched.measure.protocol import ProtocolError, checked
 
     try:
         data = json.loads(stored or "null")
         if not isinstance(data, dict) or data.get("gpu") is None:
             return None
-        found = checked(data, Target, "target")
+        target = checked(data, Target, "target")
     except (ValueError, RecursionError, ProtocolError) as error:
         raise StoreError(f"the stored description of the record's device is damaged: {error}") from error
-    assert isinstance(found, Target)
-    return found
+    assert isinstance(target, Target)
+    return target
 
 
-# The best of several
+# Loading the best of several records
 
 
 def stored_kernel(request: Request, records: Sequence[Record], db: Path | str | None) -> Kernel | GpuKernel | None:
-    """The best of `records` (best first) that can be had, verified here before it is loaded; None where there is none.
+    """Load the first of `records`, best first, that builds and is verified here; None if there is none.
 
-    Whatever is wrong with one, the next is tried; a RecordWarning says what was passed over.
+    A RecordWarning names the records that were skipped.
     """
-    passed: Passed = {}
-    ours = [r for r in records if r.verified]
-    kernel = _first_loaded(request, _sources(request, ours, passed), passed)
+    skipped: Skipped = {}
+    verified = [r for r in records if r.verified]
+    kernel = _first_loaded(request, _sources(request, verified, skipped), skipped)
     if kernel is None:
         claims = [r for r in records if not r.verified]
-        kernel = _first_loaded(request, _verified(request, _sources(request, claims, passed), db, passed), passed)
-    if kernel is None:  # what no time was left for
-        passed.update((r.id, f"not verified within {CLAIMS_S:.0f} s") for r in records if r.id not in passed)
-    if passed:
-        reasons = "; ".join(f"record {number}: {reason}" for number, reason in islice(passed.items(), REPORTED))
-        more = f"; and {len(passed) - REPORTED} more" if len(passed) > REPORTED else ""
+        kernel = _first_loaded(request, _verified(request, _sources(request, claims, skipped), db, skipped), skipped)
+    if kernel is None:  # the time was too short for the rest
+        skipped.update((r.id, f"not verified within {CLAIMS_S:.0f} s") for r in records if r.id not in skipped)
+    if skipped:
+        reasons = "; ".join(f"record {number}: {reason}" for number, reason in islice(skipped.items(), MAX_REPORTED))
+        more = f"; and {len(skipped) - MAX_REPORTED} more" if len(skipped) > MAX_REPORTED else ""
         tell(f"stored records of {request.problem.name} were passed over ({reasons}{more})")
     return kernel
 
 
-def _sources(request: Request, records: Iterable[Record], passed: Passed) -> Iterator[tuple[Record, Source]]:
+def _sources(request: Request, records: Iterable[Record], skipped: Skipped) -> Iterator[tuple[Record, Source]]:
     for record in records:
         try:
             source = stored_source(record, request)
-        except Exception as error:  # of another version, or forged: it costs itself only
-            passed[record.id] = _reason(error).removeprefix(f"record {record.id} ")
+        except Exception as error:  # a record of another version, or a forged one, must not affect others
+            skipped[record.id] = _reason(error).removeprefix(f"record {record.id} ")
         else:
             yield record, source
 
 
 def _verified(
-    request: Request, records: Iterator[tuple[Record, Source]], db: Path | str | None, passed: Passed
+    request: Request, records: Iterator[tuple[Record, Source]], db: Path | str | None, skipped: Skipped
 ) -> Iterator[tuple[Record, Source]]:
-    """Those that workers here verify, the fastest of a few at a time first."""
+    """Yield the records that workers verify, in batches, the fastest of a batch first."""
     from autosched.measure import Failure
 
     end = time.monotonic() + CLAIMS_S
-    while time.monotonic() < end and (batch := list(islice(records, CLAIMS_AT_ONCE))):
+    while time.monotonic() < end and (batch := list(islice(records, CLAIMS_BATCH))):
         tell_of_claims([record for record, _ in batch])
         try:
             answers = verify_here(request, batch, db)
-        except AutoschedError as error:  # of this machine: no room, no workers
-            passed.update((record.id, _reason(error)) for record, _ in batch)
+        except AutoschedError as error:  # of this machine, not of a record: no memory or no workers
+            skipped.update((record.id, _reason(error)) for record, _ in batch)
             return
         timed = []
         for (record, source), answer in zip(batch, answers, strict=True):
             if isinstance(answer, Failure):
-                passed[record.id] = _reason(f"{answer.kind}: {answer.message}")
+                skipped[record.id] = _reason(f"{answer.kind}: {answer.message}")
             else:
                 timed.append((answer.seconds, record, source))
         for _, record, source in sorted(timed, key=lambda row: row[0]):
@@ -410,13 +421,13 @@ def _verified(
 
 
 def _first_loaded(
-    request: Request, records: Iterable[tuple[Record, Source]], passed: Passed
+    request: Request, records: Iterable[tuple[Record, Source]], skipped: Skipped
 ) -> Kernel | GpuKernel | None:
     for record, source in records:
         try:
             return request.load(source)
-        except Exception as error:  # the compiler refuses it
-            passed[record.id] = _reason(error)
+        except Exception as error:  # the compiler rejects the code
+            skipped[record.id] = _reason(error)
     return None
 
 

@@ -17,7 +17,7 @@ from autosched.runtime.spec import ArraySpec, in_order
 from autosched.te.index_probes import Probe, index_probes
 from autosched.te.tensor import indices_as_given
 from autosched.tuner.definition import Workload, define
-from autosched.tuner.options import Asked
+from autosched.tuner.options import WorkloadOptions
 
 if TYPE_CHECKING:
     from autosched.runtime.gpu.kernel import GpuKernel
@@ -68,10 +68,12 @@ class IndexCheckedKernel:
                 raise OutOfRangeError(probe.message(index))
 
 
-def with_checks(kernel: Kernel | GpuKernel, request: Request, workload: Workload, asked: Asked) -> IndexCheckedKernel:
+def with_checks(
+    kernel: Kernel | GpuKernel, request: Request, workload: Workload, options: WorkloadOptions
+) -> IndexCheckedKernel:
     """The kernel of a request with its indices checked."""
     with indices_as_given():
-        given = define(workload, replace(asked, weights=(), winograd=False, precision="float32")).dag
+        given = define(workload, replace(options, weights=(), winograd=False, precision="float32")).dag
     dag, probes = index_probes(given, request.problem.dag)
     if dag is None:
         return IndexCheckedKernel(kernel, None, ())

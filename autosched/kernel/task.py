@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from autosched.errors import NoValidCandidate, StoreError
 from autosched.kernel.request import Request
-from autosched.tuner.task_info import Subject
+from autosched.tuner.task_info import TaskInfo
 
 if TYPE_CHECKING:
     from autosched.codegen import Source
@@ -93,15 +93,15 @@ def analytic_best(task: Task, n: int, make: Callable[[Candidate], Made]) -> list
         if len(found) == n:
             break
     if not found:
-        raise NoValidCandidate(f"no candidate of {task.subject.workload} can be generated: {error}") from error
+        raise NoValidCandidate(f"no candidate of {task.info.workload} can be generated: {error}") from error
     return found
 
 
-def _subject(request: Request) -> Subject:
+def _subject(request: Request) -> TaskInfo:
     from autosched.te.rewrites.precision import allowed_precision
 
     problem, dag = request.problem, request.problem.dag
-    return Subject(
+    return TaskInfo(
         workload=problem.name,
         shape=problem.shape,
         dtype=problem.dtype,

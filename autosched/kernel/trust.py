@@ -34,13 +34,13 @@ def verify_here(
     """
     from autosched.measure import Job, Measurer, Workshop, make_problem
     from autosched.measure.host import ScratchDirectory
-    from autosched.tuner.memory_check import check_room
+    from autosched.tuner.memory_check import check_memory_and_disk
     from autosched.tuner.time_bound import bound_of
 
     dag, device = request.problem.dag, request.device
     least_s = bound_of(dag, request.problem.dtype, device.target, device.threads).seconds(None)
     with ScratchDirectory() as scratch:
-        check_room(dag, scratch)
+        check_memory_and_disk(dag, scratch)
         data = make_problem(dag, scratch, seed)
         with Measurer(data, Workshop(device.target, device.threads)) as measurer:
             jobs = [Job(str(record.id), source) for record, source in records]

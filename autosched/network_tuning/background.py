@@ -1,7 +1,7 @@
-"""A faster program for one that runs: searched for at once, or by a process of its own while the slower one is in use.
+"""Background tuning: a process tunes a network that is in use, and the faster program is swapped in (hot swap).
 
-That process has the archive of the network and no time but that in which a processor would be idle: it disturbs nobody,
-and what it measures beside a busy program is worth less for it, so that only what is faster in whole calls counts.
+The process reads an archive of the network and runs at idle priority (SCHED_IDLE), so it does not slow down the program
+in use. Its measurements are disturbed by that program; only networks that are faster in whole calls are swapped in.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from autosched.keywords import spelled_out
 from autosched.planning.archive import SUFFIX, load_archive
 from autosched.runtime.processes import ProcessLost, run_within
 
-SPARE_S = 1800.0  # beyond its budget, for a search that a busy machine lets run only now and then
+SPARE_S = 1800.0  # time-out beyond the budget: on a busy machine a process at idle priority is often suspended
 
 _Job: TypeAlias = Callable[[], None]
 
 
-def improved(model: Model, budget_s: float) -> Model:
-    """The model with kernels that were measured, after so many seconds. Raises what `tune_network` does."""
+def tune_here(model: Model, budget_s: float) -> Model:
+    """Tune the model in this process for `budget_s` seconds. Raises what `tune_network` raises."""
     from autosched.network_tuning.results import Effort
     from autosched.network_tuning.tune import tune_network
 
     return tune_network(model, Effort(budget_s=budget_s)).model if model.tasks else model
 
 
-def improved_beside(model: Model, budget_s: float) -> Model:
-    """As `improved`, by another process in time that nobody else needs. Raises DeviceError where it fails."""
+def tune_in_process(model: Model, budget_s: float) -> Model:
+    """Tune the model for `budget_s` seconds in a process at idle priority. Raises DeviceError if it fails."""
     from autosched.measure.host import ScratchDirectory
 
     if not model.tasks:
         return model
     target, threads = model.tasks[0].recipe.target_text, model.device.threads
     with ScratchDirectory() as directory:
-        given, made = directory / f"given{SUFFIX}", directory / f"made{SUFFIX}"
-        model.save(given)
-        words = [str(os.getpid()), str(given), str(made), str(budget_s), str(threads), target]
-        command = [sys.executable, "-m", "autosched.network_tuning.background_worker", *words]
+        archive, tuned_archive = directory / f"given{SUFFIX}", directory / f"tuned{SUFFIX}"
+        model.save(archive)
+        arguments = [str(os.getpid()), str(archive), str(tuned_archive), str(budget_s), str(threads), target]
+        command = [sys.executable, "-m", "autosched.network_tuning.background_worker", *arguments]
         try:
             done = run_within(budget_s + SPARE_S, command, env={**os.environ, "PYTHONPATH": _search_path()})
         except ProcessLost as error:
@@ -56,52 +56,57 @@ def improved_beside(model: Model, budget_s: float) -> Model:
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"its process ended with {done.returncode}"]
             raise DeviceError(lines[-1])
-        choices = load_archive(made)[1]
+        choices = load_archive(tuned_archive)[1]
     return compile_graph(model.original, target, threads, choices)
 
 
-class ImprovingModel:
-    """A network that goes over to a faster program between two calls, once there is one. `model` is the one in use."""
+class HotSwapModel:
+    """A network whose program is replaced by a faster one between two calls. `model`: the program in use."""
 
     def __init__(self, model: Model, budget_s: float) -> None:
         self.model = model
         self._ended = threading.Event()
-        improve_later(model, budget_s, self._go_over, self._ended.set)
+        enqueue_tuning(model, budget_s, self._swap, self._ended.set)
 
     def __call__(self, *arrays: object, out: object = None, **named: object) -> Any:
         return self.model(*arrays, out=out, **named)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Whether the search has ended, after so many seconds at most; with a faster program or, as a RecordWarning
-        tells then, by an error."""
+        """Wait for the end of tuning, `seconds` at most, and return whether it has ended. An error has given a
+        RecordWarning then."""
         return self._ended.wait(seconds)
 
-    def _go_over(self, model: Model) -> None:
+    def _swap(self, model: Model) -> None:
         self.model = model
 
 
 @spelled_out()
-def tune_in_background(model: Model, *, budget_s: float = 600.0) -> ImprovingModel:
-    """A network to be called in place of `model`. A process searches faster kernels for it, `budget_s` seconds long, in
-    time that nobody else needs; records go to the user's database. Raises UsageError for a budget that is none."""
+def tune_in_background(model: Model, *, budget_s: float = 600.0) -> HotSwapModel:
+    """Return a network to be called in place of `model`, which a process at idle priority tunes for `budget_s` seconds.
+
+    Records go to the user's database. Raises UsageError unless `budget_s` is a positive number.
+    """
     if not 0 < budget_s < math.inf:
         raise UsageError(f"budget_s is a number of seconds above 0, got {budget_s}")
-    return ImprovingModel(model, budget_s)
+    return HotSwapModel(model, budget_s)
 
 
-def improve_later(
-    model: Model, budget_s: float, then: Callable[[Model], None], at_end: Callable[[], None] = lambda: None
+def enqueue_tuning(
+    model: Model, budget_s: float, on_result: Callable[[Model], None], on_end: Callable[[], None] = lambda: None
 ) -> None:
-    """Hands the improved model to `then`, in a thread that has one such search at a time: they would disturb each
-    other's measurements. An error becomes a warning, and the model stays in use. `at_end` is called in any case."""
+    """Enqueue the model for background tuning, and call `on_result` with the tuned one.
+
+    One thread tunes one model at a time, because processes would disturb each other's measurements. An error becomes a
+    warning. `on_end` is called in any case.
+    """
 
     def job() -> None:
         try:
-            then(improved_beside(model, budget_s))
-        except Exception as error:  # nobody waits for it who could be told otherwise
+            on_result(tune_in_process(model, budget_s))
+        except Exception as error:  # no caller waits for the thread
             tell(f"the search for faster kernels beside a running network ended, which runs as it was: {error}")
         finally:
-            at_end()
+            on_end()
 
     _jobs().put(job)
 
@@ -119,5 +124,5 @@ def _jobs() -> queue.SimpleQueue[_Job]:
 
 
 def _search_path() -> str:
-    """PYTHONPATH with the place of this package, wherever the other process begins."""
+    """Return PYTHONPATH with the folder of this package, for any working directory of the process."""
     return os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))

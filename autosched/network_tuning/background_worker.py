@@ -1,9 +1,9 @@
-"""A process that tunes a network while another one runs it:
+"""Process of background tuning:
 
-    python -m autosched.network_tuning.background_worker PARENT_PID GIVEN.asc MADE.asc SECONDS THREADS TARGET
+    python -m autosched.network_tuning.background_worker PARENT_PID MODEL.asc TUNED.asc SECONDS THREADS TARGET
 
-It and its workers run when a processor has nothing else to do (SCHED_IDLE), and end with their parent. The archive
-MADE.asc has the schedules that it found; where it fails, the last line on stderr says why.
+The process and its workers run at idle priority (SCHED_IDLE) and end with their parent. It writes the network with its
+new schedules to TUNED.asc; on failure the last line on stderr is the reason.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pathlib import Path
 from autosched.errors import AutoschedError
 from autosched.executor.compile_graph import compile_graph
 from autosched.measure.worker import end_with
-from autosched.network_tuning.background import improved
+from autosched.network_tuning.background import tune_here
 from autosched.planning.archive import load_archive
 
 
-def main(parent: str, given: str, made: str, seconds: str, threads: str, target: str) -> int:
+def main(parent: str, archive: str, tuned_archive: str, seconds: str, threads: str, target: str) -> int:
     end_with(int(parent))
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     try:
-        graph, choices = load_archive(Path(given))
-        improved(compile_graph(graph, target, int(threads), choices), float(seconds)).save(made)
+        graph, choices = load_archive(Path(archive))
+        tune_here(compile_graph(graph, target, int(threads), choices), float(seconds)).save(tuned_archive)
     except AutoschedError as error:
         print(error, file=sys.stderr)
         return 1

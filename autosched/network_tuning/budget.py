@@ -1,32 +1,35 @@
-"""What the end of a search takes: it is kept of the budget, so that the whole stays within it."""
+"""Reserved finalisation time: the seconds of a budget that are kept for what follows the search.
+
+After the search each network is built with its new kernels, compared with the earlier one and called once.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autosched.network_tuning.end_to_end import contest_s
+from autosched.network_tuning.end_to_end import comparison_s
 
-COMPARED_SHARE, COMPARED_S = 0.1, 1.0  # of a budget, or seconds, for comparing the best of each task
-LARGEST_SHARE = 0.5  # of a budget, for all of the end
+COMPARISON_SHARE, COMPARISON_S = 0.1, 1.0  # of the budget, or seconds at least: final comparisons of the tasks
+MAX_RESERVED_SHARE = 0.5  # of the budget
 BUILD_S = 0.2  # of a kernel, before one was built
 
 
 @dataclass(frozen=True)
-class Closing:
-    """`load_s`: for making all networks anew but for their kernels. `calls_s`: of one call of each. `forms_s`: for
-    timing the other forms of their parts."""
+class FinalisationTime:
+    """`load_s`: seconds that rebuilding all networks takes, without new kernels. `calls_s`: seconds of one call of
+    each network. `fusion_s`: seconds of the comparisons of fusion choices."""
 
     load_s: float
     calls_s: tuple[float, ...]
-    forms_s: float = 0.0
+    fusion_s: float = 0.0
 
-    def needed_s(self, kernels: int, build_s: float | None) -> float:
-        """For building so many new kernels, each in `build_s`, timing the networks with them beside those that there
-        were, and a last call of each."""
-        builds = kernels * (BUILD_S if build_s is None else build_s)
-        return self.load_s + self.forms_s + builds + sum(contest_s(call_s) + call_s for call_s in self.calls_s)
+    def needed_s(self, n_kernels: int, build_s: float | None) -> float:
+        """Return the seconds for building `n_kernels` new kernels, `build_s` each, for the end-to-end comparisons and a
+        last call of each network."""
+        builds_s = n_kernels * (BUILD_S if build_s is None else build_s)
+        return self.load_s + self.fusion_s + builds_s + sum(comparison_s(call_s) + call_s for call_s in self.calls_s)
 
-    def reserve_s(self, budget_s: float, kernels: int, build_s: float | None) -> float:
-        """Seconds in which no round is begun, of the `budget_s` that there were when the search began."""
-        compared = max(COMPARED_SHARE * budget_s, COMPARED_S)
-        return min(self.needed_s(kernels, build_s) + compared, LARGEST_SHARE * budget_s)
+    def reserve_s(self, budget_s: float, n_kernels: int, build_s: float | None) -> float:
+        """Return the seconds at the end of the search's `budget_s` in which no round begins."""
+        comparisons_s = max(COMPARISON_SHARE * budget_s, COMPARISON_S)
+        return min(self.needed_s(n_kernels, build_s) + comparisons_s, MAX_RESERVED_SHARE * budget_s)

@@ -1,9 +1,9 @@
-"""Networks timed as a whole, side by side: what is faster alone need not be faster between its neighbours.
+"""Interleaved end-to-end comparison of networks: what is fastest alone need not be fastest in the network.
 
-A kernel is tuned with its weights as far away as they are in the network, and its other arrays in the caches that it
-likes; in a network others have been there before. So kernels are also timed as they run there: the one that there was,
-the best that was found, and of the tasks that take most of the time the next best. Which is fastest there is taken, if
-whole calls are faster for it.
+A kernel is tuned with its weights at their cache level in the network, but with its other arrays in the caches; in the
+network other kernels have used the caches before. So schedules are also timed within the network: the earlier schedule
+of a task, the best one measured and, for the tasks that take most of the time, the next best. The fastest ones are
+taken if whole calls become faster by them.
 """
 
 from __future__ import annotations
@@ -22,71 +22,80 @@ from autosched.measure.host import device_lock
 from autosched.measure.timing import interleaved
 
 ROUNDS, SAMPLE_S = 11, 0.01
-PROFILES, PROFILE_S = 3, 0.15  # of each network, by turns: the fastest median of a kernel counts
-SLOWER = 1.02  # times as long takes a kernel that loses in the network
-MARGIN = 0.005  # of a network's time: a difference that counts
+PROFILES, PROFILE_S = 3, 0.15  # of each network, interleaved: the least of a kernel's medians counts
+SLOWER = 1.02  # a kernel loses if it is more than this times as slow as another one in the network
+MARGIN = 0.005  # of a network's latency: smaller differences do not count
 Arrays: TypeAlias = Mapping[str, Array]  # by the names of the network's inputs
 Samples: TypeAlias = tuple[float, ...]  # seconds of one call
 Steps: TypeAlias = Mapping[str, str]  # schedules of tasks by their specs
-Found: TypeAlias = Mapping[str, Sequence[str]]  # the same, several of a task: the one that was fastest alone first
+RankedSteps: TypeAlias = Mapping[str, Sequence[str]]  # schedules of tasks by their specs, the fastest alone first
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The faster network, and samples of the one before and of this one, taken side by side."""
+class LatencyComparison:
+    """The faster network of two, and interleaved samples of the earlier network and of this one."""
 
     model: Model
     before: Samples
     after: Samples
 
 
-def contest_s(call_s: float) -> float:
-    """Seconds that comparing two networks takes, of which a call takes so long."""
+def comparison_s(call_s: float) -> float:
+    """Return the seconds that comparing two networks takes whose calls take `call_s`."""
     return 2 * (ROUNDS + 1) * max(SAMPLE_S, call_s)
 
 
-def contest(
-    start: Model, found: Found, build: Callable[[Steps], Model], inputs: Arrays, may_go_on: Callable[[], bool]
-) -> Verdict:
-    """`start` against the network that `build` makes of the best schedules `found`, or of those that are fastest in it
-    if it is faster for that. Where it may not go on, the best are all taken or none."""
-    if not found:
-        (samples,) = side_by_side([start], inputs)
-        return Verdict(start, samples, samples)
-    steps = {spec: known[0] for spec, known in found.items()}
+def choose_schedules(
+    start: Model,
+    candidates: RankedSteps,
+    build: Callable[[Steps], Model],
+    inputs: Arrays,
+    can_continue: Callable[[], bool],
+) -> LatencyComparison:
+    """Compare `start` with the network that `build` makes of the fastest candidates.
+
+    Those are the ones fastest alone, or those fastest in the network if it is faster by them. Once `can_continue`
+    returns False, the ones fastest alone are taken all or none.
+    """
+    if not candidates:
+        (samples,) = interleaved_samples([start], inputs)
+        return LatencyComparison(start, samples, samples)
+    steps = {spec: ranked[0] for spec, ranked in candidates.items()}
     best = build(steps)
-    if may_go_on():
-        others = _others(steps, found, build, may_go_on)
-        times = times_inside([start, best, *(model for _, model in others)], inputs)
-        chosen = fastest_inside(times[0], list(zip([steps, *(s for s, _ in others)], times[1:], strict=True)))
+    if can_continue():
+        others = _build_runners_up(steps, candidates, build, can_continue)
+        times = times_in_network([start, best, *(model for _, model in others)], inputs)
+        chosen = fastest_in_network(times[0], list(zip([steps, *(s for s, _ in others)], times[1:], strict=True)))
         if chosen != steps:
             rival = build(chosen) if chosen else start
-            mine, theirs = side_by_side([best, rival], inputs)
-            best = rival if min(theirs) < (1 - MARGIN) * min(mine) else best
-    return faster(start, best, inputs)
+            best_samples, rival_samples = interleaved_samples([best, rival], inputs)
+            best = rival if min(rival_samples) < (1 - MARGIN) * min(best_samples) else best
+    return compare(start, best, inputs)
 
 
-def faster(start: Model, best: Model, inputs: Arrays) -> Verdict:
-    """The faster of two networks in whole calls."""
-    before, after = side_by_side([start, best], inputs)
-    return Verdict(best, before, after) if min(after) < min(before) else Verdict(start, before, before)
+def compare(start: Model, best: Model, inputs: Arrays) -> LatencyComparison:
+    """Compare whole calls of two networks."""
+    before, after = interleaved_samples([start, best], inputs)
+    return (
+        LatencyComparison(best, before, after) if min(after) < min(before) else LatencyComparison(start, before, before)
+    )
 
 
-def _others(
-    steps: Steps, found: Found, build: Callable[[Steps], Model], may_go_on: Callable[[], bool]
+def _build_runners_up(
+    steps: Steps, candidates: RankedSteps, build: Callable[[Steps], Model], can_continue: Callable[[], bool]
 ) -> list[tuple[Steps, Model]]:
-    """Networks with the next schedule of each task that has one, with the one after that, and so on."""
-    made: list[tuple[Steps, Model]] = []
-    for place in range(1, max(map(len, found.values()))):
-        if not may_go_on():
+    """Build a network with the second schedule of each task that has one, one with the third, and so on."""
+    networks: list[tuple[Steps, Model]] = []
+    for rank in range(1, max(map(len, candidates.values()))):
+        if not can_continue():
             break
-        other = {**steps, **{spec: known[place] for spec, known in found.items() if len(known) > place}}
-        made.append((other, build(other)))
-    return made
+        other = {**steps, **{spec: ranked[rank] for spec, ranked in candidates.items() if len(ranked) > rank}}
+        networks.append((other, build(other)))
+    return networks
 
 
-def side_by_side(models: Sequence[Model], inputs: Arrays) -> list[Samples]:
-    """Samples of each network, by turns, while nobody else of this user's measures."""
+def interleaved_samples(models: Sequence[Model], inputs: Arrays) -> list[Samples]:
+    """Return interleaved samples of each network, taken under the lock of the device."""
     clocks = {}
     for n, model in enumerate(models):
         clocks[str(n)] = model.clocks(inputs).call
@@ -95,22 +104,26 @@ def side_by_side(models: Sequence[Model], inputs: Arrays) -> list[Samples]:
     return [tuple(samples[str(n)]) for n in range(len(models))]
 
 
-def times_inside(models: Sequence[Model], inputs: Arrays) -> list[dict[str, float]]:
-    """For each network the seconds of its tasks' kernels as they run in it, by their specs."""
+def times_in_network(models: Sequence[Model], inputs: Arrays) -> list[dict[str, float]]:
+    """Return for each network the seconds of its tasks' kernels within it, by their specs."""
     times: list[dict[str, float]] = [{} for _ in models]
     for _ in range(PROFILES):
-        for known, model in zip(times, models, strict=True):
+        for least, model in zip(times, models, strict=True):
             kernels = profile(model, inputs, PROFILE_S).kernels
             for task in model.tasks:
                 seconds = mean(kernels[n] for n in task.steps)
-                known[task.recipe.spec] = min(seconds, known.get(task.recipe.spec, seconds))
+                least[task.recipe.spec] = min(seconds, least.get(task.recipe.spec, seconds))
     return times
 
 
-def fastest_inside(start: Mapping[str, float], tried: Sequence[tuple[Steps, Mapping[str, float]]]) -> dict[str, str]:
-    """Of the schedules that were `tried`, each with the times of its network, those that are fastest there; without
-    the tasks whose kernel was faster at the `start`. What is not faster by more than times differ is not preferred to
-    the first."""
+def fastest_in_network(
+    start: Mapping[str, float], tried: Sequence[tuple[Steps, Mapping[str, float]]]
+) -> dict[str, str]:
+    """Return the schedules of `tried`, each with the times of its network, that are fastest in the network.
+
+    Tasks whose kernel was faster at the `start` are left out. The first schedules of `tried` are preferred to those
+    that are faster by less than SLOWER.
+    """
     first, first_times = tried[0]
     chosen: dict[str, str] = {}
     for spec, steps in first.items():

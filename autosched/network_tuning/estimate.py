@@ -1,6 +1,7 @@
-"""A network for a device that need not be there: its kernels, what the analytic model expects of them, their code.
+"""Ahead-of-time estimate of a network for another device: kernels, predicted latencies and cross-compiled code.
 
-Nothing is measured, run or verified. Kernels are those that `autosched.load` makes where no records are.
+Nothing is measured, run or verified. The schedules are those that `autosched.load` takes without records: the best by
+the analytic model.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
-class PlannedTask:
-    """A kernel that occurs `count` times. `sketch`, and the seconds of one of them, by the analytic model; operations
-    and bytes that one must read and write."""
+class TaskEstimate:
+    """A kernel that is called `count` times. `estimate_s`: predicted seconds of a call. `flops`: its operations,
+    `n_bytes`: what it must read and write."""
 
     name: str
     count: int
@@ -43,12 +44,12 @@ class PlannedTask:
 
 @dataclass(frozen=True)
 class NetworkPlan:
-    """`tasks`: those first that take longest; `files`: what was written."""
+    """A network compiled for a device. `tasks`: in descending order of predicted time. `files`: the sources written."""
 
     name: str
     target: str
     threads: int
-    tasks: tuple[PlannedTask, ...]
+    tasks: tuple[TaskEstimate, ...]
     arena_bytes: int
     weights_bytes: int
     files: tuple[Path, ...] = ()
@@ -59,7 +60,7 @@ class NetworkPlan:
 
     @property
     def estimate_s(self) -> float:
-        """Of all kernels one after the other."""
+        """Predicted seconds of all kernels, one after the other."""
         return sum(task.total_s for task in self.tasks)
 
     def to_json(self) -> dict[str, object]:
@@ -89,40 +90,42 @@ def plan(
     out_dir: Path | str | None = None,
     winograd: bool = False,
 ) -> NetworkPlan:
-    """What a network, as `autosched.load` takes it, becomes on a device that need not be there; the code of each task
-    goes to a file of its own in `out_dir`. Raises what `load` does, but for a device that is absent, and UsageError
-    where files cannot be written."""
+    """Compile a network for a device that may be absent, and predict its latency.
+
+    `model` and the options are those of `autosched.load`. The code of each task is written to a file in `out_dir`.
+    Raises what `load` raises, but for an absent device, and UsageError if files cannot be written.
+    """
     directory = None if out_dir is None else make_output_directory(out_dir)
     graph = load_network(model, example_inputs, sizes, inputs, winograd)[0]
     program, device = plan_graph(graph, target, threads)
     tasks = sorted(program.tasks, key=lambda t: -t.count * t.kernel.estimate_s)
-    files = () if directory is None else tuple(_written(directory, tasks))
+    files = () if directory is None else tuple(_write_sources(directory, tasks))
     text, memory = target or "cpu", program.memory.nbytes
-    planned = tuple(map(_planned, tasks))
-    return NetworkPlan(graph.name, text, device.threads, planned, memory, program.weights_bytes, files)
+    estimates = tuple(map(_estimate, tasks))
+    return NetworkPlan(graph.name, text, device.threads, estimates, memory, program.weights_bytes, files)
 
 
-def _written(directory: Path, tasks: Sequence[NetworkTask]) -> Iterator[Path]:
-    """A file for each task, `kernel-1.cu` that of what takes longest; of a GPU's `.json` says how it is launched."""
-    for place, task in enumerate(tasks, start=1):
-        yield write_source(directory, f"kernel-{place}", source_of(task), task.recipe.spec)
+def _write_sources(directory: Path, tasks: Sequence[NetworkTask]) -> Iterator[Path]:
+    """Write a file for each task, `kernel-1.cu` for the first; a GPU's has a `.json` with the launch parameters."""
+    for number, task in enumerate(tasks, start=1):
+        yield write_source(directory, f"kernel-{number}", source_of(task), task.recipe.spec)
 
 
 def code_text(program: NetworkProgram) -> str:
-    """The code of all tasks, in the order in which they first run, each below a line that says what it computes."""
-    return "\n".join(f"// {_said(task)}\n{source_of(task).text}" for task in program.tasks)
+    """Return the code of all tasks in the order of their first step, each below a comment with its operators."""
+    return "\n".join(f"// {_describe(task)}\n{source_of(task).text}" for task in program.tasks)
 
 
 def source_of(task: NetworkTask) -> Source:
-    """Of a task that was built, the code that its schedule gives."""
+    """Return the code of a task that was built."""
     return replace(task.recipe, steps=task.kernel.steps).source().code
 
 
-def _planned(task: NetworkTask) -> PlannedTask:
+def _estimate(task: NetworkTask) -> TaskEstimate:
     dag, kernel = task.request.problem.dag, task.kernel
-    return PlannedTask(task.name, task.count, kernel.sketch, kernel.estimate_s, dag.flops, compulsory_bytes(dag))
+    return TaskEstimate(task.name, task.count, kernel.sketch, kernel.estimate_s, dag.flops, compulsory_bytes(dag))
 
 
-def _said(task: NetworkTask) -> str:
+def _describe(task: NetworkTask) -> str:
     times = f"{task.count} times, " if task.count > 1 else ""
     return f"{task.name.replace('-', ' ')}: {times}step {', '.join(map(str, task.steps))}"

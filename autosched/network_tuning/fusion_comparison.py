@@ -1,8 +1,8 @@
-"""The forms of a network's open parts, timed in the running network: one kernel where there were several, and back.
+"""End-to-end comparison of undecided fusion choices: a fused kernel against several, both within the network.
 
-What is faster alone need not be faster there: a kernel for all of a part leaves other things in the caches than several
-do, and the arena is another one. So the network runs with each open part in either form, those that were faster in the
-other form go over to it, and whole calls decide whether the network is faster for it.
+The choice that is faster alone need not be faster in the network: it leaves other data in the caches, and changes the
+arena. So the network is timed with each choice, choices that are slower than the other one are flipped, and whole calls
+decide whether the network with the flipped ones is faster.
 """
 
 from __future__ import annotations
@@ -15,54 +15,54 @@ from autosched.executor.model import Model
 from autosched.executor.profile import profile
 from autosched.graph.steps import Group
 from autosched.kernel.spec import Recipe
-from autosched.network_tuning.end_to_end import PROFILE_S, PROFILES, SLOWER, Arrays, contest_s, side_by_side
+from autosched.network_tuning.end_to_end import PROFILE_S, PROFILES, SLOWER, Arrays, comparison_s, interleaved_samples
 from autosched.planning.fusion_records import FusionTimes
 
-LEAST_S = 1e-9  # of a part: less is not measured
-Flip = Callable[[AbstractSet[Recipe]], Model]  # the network with the other form of the parts of these recipes
-Times = Mapping[Recipe, tuple[float, ...]]  # of each open part, by profiles
+MIN_S = 1e-9  # of the kernels of a choice: smaller times are not measured
+Flip = Callable[[AbstractSet[Recipe]], Model]  # builds the network with these fusion choices flipped
+Times = Mapping[Recipe, tuple[float, ...]]  # seconds of each undecided fusion, one for each profile
 
 
-def forms_contest_s(call_s: float, load_s: float) -> float:
-    """Seconds that it takes, of a network of which a call takes `call_s`, and making it anew `load_s`."""
-    return 2 * (load_s + contest_s(call_s) + PROFILES * max(PROFILE_S, 2 * call_s))
+def fusion_comparison_s(call_s: float, load_s: float) -> float:
+    """Return the seconds of a comparison: a call of the network takes `call_s`, rebuilding it `load_s`."""
+    return 2 * (load_s + comparison_s(call_s) + PROFILES * max(PROFILE_S, 2 * call_s))
 
 
-def open_recipes(model: Model) -> frozenset[Recipe]:
+def undecided_recipes(model: Model) -> frozenset[Recipe]:
     return frozenset(part.recipe for part in model.program.fusion_choices if part.is_undecided)
 
 
-def contest_of_forms(model: Model, flip: Flip, inputs: Arrays) -> tuple[Model, tuple[FusionTimes, ...]]:
-    """The network with its open parts in the forms that are faster in it, and their times in both."""
-    flipped = open_recipes(model)
-    other = flip(flipped)
-    here, there = parts_inside([model, other], inputs)
-    faster = frozenset(r for r in flipped if SLOWER * min(there[r]) < min(here[r]))
+def compare_fusions(model: Model, flip: Flip, inputs: Arrays) -> tuple[Model, tuple[FusionTimes, ...]]:
+    """Return the network with the faster side of each undecided fusion, and the times of both sides."""
+    undecided = undecided_recipes(model)
+    flipped = flip(undecided)
+    own, other = fusion_times_in_network([model, flipped], inputs)
+    slower = frozenset(r for r in undecided if SLOWER * min(other[r]) < min(own[r]))
     kept = model
-    if faster:
-        rival = other if faster == flipped else flip(faster)
-        mine, theirs = side_by_side([model, rival], inputs)
-        kept = rival if min(theirs) < min(mine) else model
+    if slower:
+        rival = flipped if slower == undecided else flip(slower)
+        model_samples, rival_samples = interleaved_samples([model, rival], inputs)
+        kept = rival if min(rival_samples) < min(model_samples) else model
     forms = model.fusion_decisions
-    pairs = {r: (here[r], there[r]) if forms[r] else (there[r], here[r]) for r in here}
+    pairs = {r: (own[r], other[r]) if forms[r] else (other[r], own[r]) for r in own}
     return kept, tuple(FusionTimes(r, joined, apart, kept.fusion_decisions[r]) for r, (joined, apart) in pairs.items())
 
 
-def parts_inside(models: Sequence[Model], inputs: Arrays) -> list[Times]:
-    """For each network the seconds of its open parts, in the forms that it has; of equal ones the mean."""
-    found: list[dict[Recipe, tuple[float, ...]]] = [{} for _ in models]
+def fusion_times_in_network(models: Sequence[Model], inputs: Arrays) -> list[Times]:
+    """Return for each network the seconds of its undecided fusions as it computes them; the mean of equal ones."""
+    times: list[dict[Recipe, tuple[float, ...]]] = [{} for _ in models]
     for _ in range(PROFILES):
-        for known, model in zip(found, models, strict=True):
-            for recipe, seconds in _parts_of(model, profile(model, inputs, PROFILE_S).kernels).items():
-                known[recipe] = (*known.get(recipe, ()), seconds)
-    return list(found)
+        for own, model in zip(times, models, strict=True):
+            for recipe, seconds in _fusion_times(model, profile(model, inputs, PROFILE_S).kernels).items():
+                own[recipe] = (*own.get(recipe, ()), seconds)
+    return list(times)
 
 
-def _parts_of(model: Model, kernels: Mapping[int, float]) -> dict[Recipe, float]:
+def _fusion_times(model: Model, kernels: Mapping[int, float]) -> dict[Recipe, float]:
     seconds = {step.outputs: kernels[n] for n, step in enumerate(model.program.steps) if isinstance(step, Group)}
     times: dict[Recipe, list[float]] = {}
     for part in model.program.fusion_choices:
         if part.is_undecided:
-            whole = sum(seconds[kernel.group.outputs] for kernel in part.selected.kernels)
-            times.setdefault(part.recipe, []).append(max(whole, LEAST_S))
+            total_s = sum(seconds[kernel.group.outputs] for kernel in part.selected.kernels)
+            times.setdefault(part.recipe, []).append(max(total_s, MIN_S))
     return {recipe: mean(each) for recipe, each in times.items()}

@@ -1,8 +1,8 @@
-"""The program that a search for a network ends with: the last one that passes verification.
+"""Last verified program: the program that tuning a network ends with.
 
-A search has measured its candidates one by one; what it puts together is compared with the network's reference once
-more. Of a program that fails, a warning names the kernel and the figures, its record becomes a failure, and the program
-before it is examined in the same way; the first of all is the one that the search began with.
+Candidates were checked one by one; the network that is built of them is compared with the network's reference again. If
+a program fails, a warning names the kernel and the error, the kernel's record becomes a failure, and the program before
+it is verified, down to the one that tuning began with.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autosched.kernel.trust import tell
-from autosched.network_tuning.end_to_end import Verdict
+from autosched.network_tuning.end_to_end import LatencyComparison
 from autosched.planning.extract_tasks import NetworkTask
 from autosched.planning.fusion_records import FusionTimes
 from autosched.verification.sample_inputs import InputSet
@@ -19,44 +19,46 @@ from autosched.verification.verify import Arrays, Verification, verify_outputs
 
 
 @dataclass(frozen=True)
-class CheckedVerdict:
-    """A program with the times of its open parts' forms, and what verification says of it."""
+class VerifiedProgram:
+    """A program with its end-to-end comparison, the times of its fusion choices, and its verification."""
 
-    verdict: Verdict
+    comparison: LatencyComparison
     parts: tuple[FusionTimes, ...]
     verification: Verification
 
 
-def last_that_passes(
+def last_verified(
     name: str,
-    verdicts: Sequence[tuple[Verdict, tuple[FusionTimes, ...]]],
-    given: InputSet,
-    known: tuple[Arrays, Arrays],
-    refute: Callable[[NetworkTask, str], None],
-) -> CheckedVerdict:
-    """Return the last of the programs of the network `name` that passes, else the first, as what it is.
+    programs: Sequence[tuple[LatencyComparison, tuple[FusionTimes, ...]]],
+    inputs: InputSet,
+    references: tuple[Arrays, Arrays],
+    record_wrong: Callable[[NetworkTask, str], None],
+) -> VerifiedProgram:
+    """Return the last of the programs of the network `name` that passes verification; the first one if none does.
 
-    `verdicts`: the programs in the order in which they were made, equal ones in a row. `known`: the network's
-    references for the inputs `given`. `refute` is told of the task of each wrong kernel, and why.
+    `programs`: in the order in which they were built, equal ones adjacent. `references`: the network's outputs for
+    `inputs`. `record_wrong` is called with the task of each wrong kernel and the reason.
     """
-    tried: CheckedVerdict | None = None
-    for verdict, parts in reversed(verdicts):
-        if tried is not None and verdict.model is tried.verdict.model:
+    failed: VerifiedProgram | None = None
+    for comparison, parts in reversed(programs):
+        if failed is not None and comparison.model is failed.comparison.model:
             continue
-        if tried is not None:
-            tell(f"a program that was tuned for {name} is not used, but the one before it: {_reason(tried, refute)}")
-        tried = CheckedVerdict(verdict, parts, verify_outputs(verdict.model, given, known))
-        if tried.verification.passed:
-            return tried
-    assert tried is not None, "the program that a search began with is one"
-    tell(f"{name} is not verified, and was not before the search either: {_reason(tried, refute)}")
-    return tried
+        if failed is not None:
+            reason = _reason(failed, record_wrong)
+            tell(f"a program that was tuned for {name} is not used, but the one before it: {reason}")
+        program = VerifiedProgram(comparison, parts, verify_outputs(comparison.model, inputs, references))
+        if program.verification.passed:
+            return program
+        failed = program
+    assert failed is not None, "the program that tuning began with is among the programs"
+    tell(f"{name} is not verified, and was not before the search either: {_reason(failed, record_wrong)}")
+    return failed
 
 
-def _reason(tried: CheckedVerdict, refute: Callable[[NetworkTask, str], None]) -> str:
-    """The summary of a verification that failed, of which the wrong kernel is refuted."""
-    reason, wrong = tried.verification.summary(), tried.verification.first_wrong
-    for task in tried.verdict.model.tasks:
+def _reason(failed: VerifiedProgram, record_wrong: Callable[[NetworkTask, str], None]) -> str:
+    """Record the wrong kernel, and return the summary of the failed verification."""
+    reason, wrong = failed.verification.summary(), failed.verification.first_wrong
+    for task in failed.comparison.model.tasks:
         if wrong is not None and wrong.step in task.steps:
-            refute(task, reason)
+            record_wrong(task, reason)
     return reason

@@ -1,4 +1,4 @@
-"""What tuning networks leaves behind: the networks, their tasks, and what it cost; and how far it is meanwhile."""
+"""Tuning results of networks, the effort that a user allows, and the events that callbacks are given."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from autosched.errors import UsageError
-from autosched.network_tuning.objectives import AskedObjective, asked_objective
-from autosched.network_tuning.strategies import DEFAULT, strategy_named
-from autosched.network_tuning.task_scheduler import TurnRules
-from autosched.network_tuning.task_state import Standing, total
-from autosched.tuner.options import Asked
+from autosched.network_tuning.objectives import ObjectiveSpec, parse_objective
+from autosched.network_tuning.strategies import DEFAULT, find_strategy
+from autosched.network_tuning.task_scheduler import SchedulerOptions
+from autosched.network_tuning.task_state import TaskState, total_contribution
+from autosched.tuner.options import WorkloadOptions
 from autosched.tuner.policy import SearchSetup
 from autosched.tuner.session import Settings
 
 if TYPE_CHECKING:
     from autosched.executor.model import Model
-    from autosched.network_tuning.task_tuner import TaskSearch
+    from autosched.network_tuning.task_tuner import TaskTuner
     from autosched.planning.extract_tasks import NetworkTask
     from autosched.planning.fusion_records import FusionTimes
     from autosched.runtime.spec import ArraySpec
@@ -29,13 +29,13 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Effort:
-    """What tuning networks may cost, and where it goes.
+    """Budget and options of tuning networks.
 
-    At most `trials` measurements and `budget_s` seconds since `started` (on time.monotonic; None: now), drawn by
-    `seed`; with neither, until no task promises half a percent. `resume` goes on from the measurements on record, which
-    count as trials. `strategy`: of STRATEGIES. `objective`: what is made small, see `network.objectives`.
+    `trials`: most measurements. `budget_s`: seconds since `started` (on time.monotonic; None: now). Without both,
+    tuning ends when all tasks together are expected to gain less than half a percent. `resume`: measurements on record
+    count as trials. `strategy`: one of STRATEGIES. `objective`: what is minimised, see `network_tuning.objectives`.
 
-    Raises UsageError for numbers that make no sense, and for what is no strategy or objective.
+    Raises UsageError for numbers out of range, an unknown strategy and an invalid objective.
     """
 
     trials: int | None = None
@@ -47,35 +47,37 @@ class Effort:
     objective: str | Callable[[dict[str, float]], float] = "sum"
 
     def __post_init__(self) -> None:
-        _ = self.settings, self.asked
-        strategy_named(self.strategy)
+        _ = self.settings, self.objective_spec
+        find_strategy(self.strategy)
         if not isinstance(self.resume, bool):
             raise UsageError(f"resume must be True or False, got {self.resume!r}")
 
     @cached_property
-    def asked(self) -> AskedObjective:
-        return asked_objective(self.objective)
+    def objective_spec(self) -> ObjectiveSpec:
+        return parse_objective(self.objective)
 
     @property
     def settings(self) -> Settings:
-        """The numbers, as a search for a workload checks them."""
+        """Trials, budget and seed as settings of a session, which checks them."""
         return Settings(1 if self.trials is None else self.trials, self.budget_s, self.seed)
 
     @property
-    def rules(self) -> TurnRules:
-        """By which tasks take turns. Where there are seconds, these are what rounds cost, else measurements."""
-        strategy, numbers = strategy_named(self.strategy), self.settings
+    def scheduler(self) -> SchedulerOptions:
+        """Options of the task scheduler. Rounds cost seconds, or measurements if only `trials` are given."""
+        strategy, numbers = find_strategy(self.strategy), self.settings
         if numbers.budget_s is None and self.trials is not None:
-            return TurnRules(strategy, float(numbers.trials), in_trials=True)
-        return TurnRules(strategy, numbers.budget_s)
+            return SchedulerOptions(strategy, float(numbers.trials), counts_trials=True)
+        return SchedulerOptions(strategy, numbers.budget_s)
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """A task of a network: `share` of the time that its kernels take together; seconds of one call, in the network at
-    the start and the best that was measured; how much was, with what is on record. `fraction_of_roofline` is 1 where
-    nothing can be faster. `record_id`: of the best candidate. `error`: why its search ended early; the task keeps the
-    schedule that it had."""
+    """A task of a network: `count` calls of its kernel, and their `share` of the time of all kernels (0 to 1).
+
+    `start_s`: seconds of a call before tuning. `best_s`: the least measured. `trials`: measurements, including those on
+    record, of which `failed` failed. `fraction_of_roofline`: lower bound over `best_s`, at most 1. `record_id`: record
+    of the best candidate. `error`: why its search ended early; the task keeps its earlier schedule then.
+    """
 
     name: str
     count: int
@@ -90,14 +92,14 @@ class TaskResult:
 
     @property
     def now_s(self) -> float:
-        """Of a call: the best time, or what it took in the network at the start."""
+        """Seconds of a call: the least measured, or that before tuning."""
         return self.start_s if self.best_s is None else self.best_s
 
 
 @dataclass(frozen=True)
 class NetworkPoint:
-    """A step of the tuning curve: after `trials` measurements and `elapsed_s` seconds all kernels of one call took
-    `kernels_s` together."""
+    """A point of the tuning curve: after `trials` measurements and `elapsed_s` seconds, the kernels of one call take
+    `kernels_s` seconds together."""
 
     trials: int
     elapsed_s: float
@@ -106,7 +108,7 @@ class NetworkPoint:
 
 @dataclass(frozen=True)
 class SessionPoint:
-    """As a NetworkPoint, of all networks that are tuned together: `latencies` in their order."""
+    """A point of the tuning curves of all networks tuned together: `latencies` in seconds, in their order."""
 
     trials: int
     elapsed_s: float
@@ -118,10 +120,12 @@ class SessionPoint:
 
 @dataclass(frozen=True)
 class NetworkEvent:
-    """A search for networks at one moment. `turn`: the task of the next round. `kernels_s`: what all kernels of one
-    call of each take together, None until all that are worth it have been measured; `start_s` the first that there was.
-    `gain`: what is expected of a further round of each task, as a fraction of the objective. `trials` of `most_trials`
-    are done; `eta_s` is the time left at most, None without end."""
+    """Progress of tuning networks, as given to callbacks.
+
+    `turn`: index of the task of the next round. `kernels_s`: seconds of all kernels of one call of each network, None
+    during warm-up; `start_s`: its first value. `gain`: expected gain of one more round of each task, as a fraction of
+    the objective. `trials` of `most_trials` are done; `eta_s`: seconds left at most, None without a budget.
+    """
 
     tasks: tuple[TaskResult, ...]
     turn: int | None
@@ -135,25 +139,25 @@ class NetworkEvent:
 
 
 class NetworkCallback(Protocol):
-    """Watches the search of a network."""
+    """Observer of the tuning of networks."""
 
     def on_turn(self, event: NetworkEvent) -> None:
-        """Before each round."""
+        """Called before each round."""
 
     def on_end(self, event: NetworkEvent) -> None:
-        """After the last one."""
+        """Called after the last round."""
 
 
 @dataclass(frozen=True)
 class NetworkResult:
     """The outcome of `tune` for a network. Times in seconds.
 
-    `start_latency_s` and `latency_s` are medians of whole calls before and after, measured side by side, with a 95 %
-    interval of the latter; `kernels_s` is the sum over all kernels of a call, timed alone where they were.
-    `first_result_s`: until there was a network that runs. `resumed` of the `trials` are on record from earlier runs; of
-    networks that are tuned together, these and the time are those of all. `verified`: whether the outputs are as near
-    to the reference as `network.check` asks; `max_error`: the largest difference over the largest number. `parts`:
-    those that were timed in two forms, and which was kept.
+    `start_latency_s` and `latency_s`: medians of whole calls before and after tuning, interleaved, the latter with a
+    95 % confidence interval. `kernels_s`: sum over the kernels of a call, each timed alone if it was measured.
+    `first_result_s`: seconds until a network could run. `resumed`: how many of the `trials` are from earlier records;
+    trials and times are those of all networks tuned together. `verified`: whether the outputs are within the
+    tolerances of `verification`; `max_error`: largest difference over largest absolute value. `parts`: the undecided
+    fusions, with the times of both choices and which was kept.
     """
 
     model: Model = field(repr=False)
@@ -177,17 +181,17 @@ class NetworkResult:
     parts: tuple[FusionTimes, ...] = ()
 
     def to_json(self) -> dict[str, object]:
-        """The object that `tune --json` prints, JSON data."""
+        """Return the object that `tune --json` prints, as JSON data."""
         model = self.model
 
-        def ends(specs: Sequence[ArraySpec]) -> list[dict[str, object]]:
+        def arrays(specs: Sequence[ArraySpec]) -> list[dict[str, object]]:
             return [{"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in specs]
 
         return {
             "schema_version": SCHEMA_VERSION,
             "model": model.original.name,
-            "inputs": ends(model.inputs),
-            "outputs": ends(model.outputs),
+            "inputs": arrays(model.inputs),
+            "outputs": arrays(model.outputs),
             "target": model.device.target.fingerprint,
             "threads": model.device.threads,
             "trials": self.trials,
@@ -213,8 +217,8 @@ class NetworkResult:
 
 @dataclass(frozen=True)
 class NetworksResult:
-    """The outcome of `tune` for several networks. `start_value` and `value`: of the objective, for the latencies of
-    whole calls before and after."""
+    """The outcome of `tune` for several networks. `start_value` and `value`: the objective of the latencies of whole
+    calls before and after tuning."""
 
     networks: tuple[NetworkResult, ...]
     start_value: float
@@ -229,7 +233,8 @@ class NetworksResult:
         return all(network.verified for network in self.networks)
 
     def to_json(self) -> dict[str, object]:
-        """The object that `tune --json` prints for several networks, JSON data: theirs is in `networks`, by name."""
+        """Return the object that `tune --json` prints for several networks, as JSON data; `networks` has those of each
+        network by name."""
         first = self.networks[0]
         return {
             "schema_version": SCHEMA_VERSION,
@@ -248,51 +253,53 @@ class NetworksResult:
 
 
 def check_tuning(given: Mapping[str, object], setup: object, callbacks: object) -> None:
-    """Raises UsageError for what is said of a search for a network, but is of workloads only."""
-    plain = {name: value for name, value in given.items() if not value or value == getattr(Asked, name, None)}
-    others = [name for name in given if name not in plain and name not in ("target", "threads", "winograd")]
+    """Check the options of tuning a network. Raises UsageError for options that only workloads have, and for callbacks
+    that are no NetworkCallbacks."""
+    unset = {name for name, value in given.items() if not value or value == getattr(WorkloadOptions, name, None)}
+    others = [name for name in given if name not in unset and name not in ("target", "threads", "winograd")]
     if not isinstance(setup, SearchSetup) or setup != SearchSetup(started=setup.started):
         others.append("search")
     if others:
         raise UsageError(f"{others[0]} is of workloads, and not taken for a network: leave it out")
-    known = isinstance(callbacks, Sequence) and all(hasattr(c, "on_turn") and hasattr(c, "on_end") for c in callbacks)
-    if not known:
+    if not isinstance(callbacks, Sequence) or not all(
+        hasattr(c, "on_turn") and hasattr(c, "on_end") for c in callbacks
+    ):
         raise UsageError(
             f"callbacks must be a sequence of network callbacks (autosched.network_tuning.results), got {callbacks!r}"
         )
 
 
-def event_tasks(searches: Sequence[TaskSearch], standings: Sequence[Standing]) -> tuple[TaskResult, ...]:
-    """How far each task is, of all networks: `share` is that of the objective."""
-    whole = max(total(standings), 1e-12)
+def event_tasks(tuners: Sequence[TaskTuner], states: Sequence[TaskState]) -> tuple[TaskResult, ...]:
+    """Return the results so far of the tasks of all networks; `share` is that of the objective."""
+    total = max(total_contribution(states), 1e-12)
     return tuple(
-        _task_result(search, sum(search.task.counts), standing.share / whole)
-        for search, standing in zip(searches, standings, strict=True)
+        _task_result(tuner, sum(tuner.task.counts), state.contribution / total)
+        for tuner, state in zip(tuners, states, strict=True)
     )
 
 
-def task_results(searches: Sequence[TaskSearch], network: int, tasks: Sequence[NetworkTask]) -> tuple[TaskResult, ...]:
-    """How far each task of a network is, which has the `tasks` now; those of the slower form of a part are called 0
-    times."""
-    mine = [(search, specs) for search in searches if (specs := search.task.specs(network))]
-    counts = [sum(task.count for task in tasks if task.recipe.spec in specs) for _, specs in mine]
-    shares = [count * search.now_s for count, (search, _) in zip(counts, mine, strict=True)]
-    whole = max(sum(shares), 1e-12)
-    each = zip(mine, counts, shares, strict=True)
-    return tuple(_task_result(search, count, share / whole) for (search, _), count, share in each)
+def task_results(tuners: Sequence[TaskTuner], network: int, tasks: Sequence[NetworkTask]) -> tuple[TaskResult, ...]:
+    """Return the results of a network's tasks. `tasks`: those of the tuned network; tasks of a fusion choice that it
+    does not have are called 0 times."""
+    own = [(tuner, specs) for tuner in tuners if (specs := tuner.task.specs(network))]
+    counts = [sum(task.count for task in tasks if task.recipe.spec in specs) for _, specs in own]
+    seconds = [count * tuner.now_s for count, (tuner, _) in zip(counts, own, strict=True)]
+    total_s = max(sum(seconds), 1e-12)
+    each = zip(own, counts, seconds, strict=True)
+    return tuple(_task_result(tuner, count, task_s / total_s) for (tuner, _), count, task_s in each)
 
 
-def _task_result(search: TaskSearch, count: int, share: float) -> TaskResult:
-    best_s, best = search.best_s, search.best
+def _task_result(tuner: TaskTuner, count: int, share: float) -> TaskResult:
+    best_s, best = tuner.best_s, tuner.best
     return TaskResult(
-        name=search.task.name,
+        name=tuner.task.name,
         count=count,
         share=share,
-        start_s=search.start_s,
+        start_s=tuner.start_s,
         best_s=best_s,
-        trials=len(search.trials),
-        failed=sum(trial.failure is not None for trial in search.trials),
-        fraction_of_roofline=None if best_s is None else search.bound_s / best_s,
+        trials=len(tuner.trials),
+        failed=sum(trial.failure is not None for trial in tuner.trials),
+        fraction_of_roofline=None if best_s is None else tuner.bound_s / best_s,
         record_id=None if best is None else best.record_id,
-        error=search.error,
+        error=tuner.error,
     )

@@ -1,4 +1,4 @@
-"""The tasks of one or several networks: kernels that compute the same are searched for once, whoever has them."""
+"""Tasks shared by networks: kernels that compute the same are tuned once, whichever networks have them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from autosched.planning.extract_tasks import NetworkTask
 
 @dataclass(frozen=True)
 class SharedTask:
-    """`members[n]`: the tasks of network n that compute this, none, one or more of all. `beside[n]`: those that do so
-    in the other form of its parts alone."""
+    """`members[n]`: the tasks of network n that compute this; may be empty. `alternative_members[n]`: those that
+    network n has only with the other choice of its undecided fusions."""
 
     members: tuple[tuple[NetworkTask, ...], ...]
-    beside: tuple[tuple[NetworkTask, ...], ...]
+    alternative_members: tuple[tuple[NetworkTask, ...], ...]
 
     @cached_property
     def all_members(self) -> tuple[NetworkTask, ...]:
-        return tuple(task for tasks in (*self.members, *self.beside) for task in tasks)
+        return tuple(task for tasks in (*self.members, *self.alternative_members) for task in tasks)
 
     @property
     def name(self) -> str:
-        """The operators in it."""
+        """The names of its operators."""
         return self.all_members[0].name
 
     @property
@@ -36,41 +36,43 @@ class SharedTask:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How often it is called in a call of each network as it is."""
+        """Number of calls in a call of each network with its own fusion choices."""
         return tuple(sum(task.count for task in tasks) for tasks in self.members)
 
     @property
-    def has_steps(self) -> bool:
-        """Whether every network has a schedule for it, and none what the analytic model likes."""
+    def has_schedule(self) -> bool:
+        """Whether every network has a given schedule for it, rather than the best by the analytic model."""
         return all(task.recipe.steps for task in self.all_members)
 
     def specs(self, network: int) -> tuple[str, ...]:
-        """By which the network knows it, in either form of its parts."""
-        return tuple(task.recipe.spec for task in (*self.members[network], *self.beside[network]))
+        """Return the specs of the network's tasks that compute this, of both fusion choices."""
+        return tuple(task.recipe.spec for task in (*self.members[network], *self.alternative_members[network]))
 
     @cached_property
-    def kind(self) -> str:
-        """What it computes, whatever the sizes."""
+    def similarity_key(self) -> str:
+        """The computation without its sizes."""
         return json.dumps(without_numbers(json.loads(self.all_members[0].recipe.spec))[0], sort_keys=True)
 
     @property
     def flops(self) -> int:
-        """Of a call."""
+        """Operations of a call."""
         return self.request.problem.dag.flops
 
 
 def shared_tasks(models: Sequence[Model], others: Sequence[Model | None] = ()) -> tuple[SharedTask, ...]:
-    """The tasks of all networks, in the order in which they come first. `others`: of each network the one with the
-    other form of its open parts, where it has any."""
+    """Return the tasks of all networks, in the order of their first step.
+
+    `others[n]`: network n with the other choice of its undecided fusions, None where it has none.
+    """
     members: dict[str, list[list[NetworkTask]]] = {}
-    beside: dict[str, list[list[NetworkTask]]] = {}
-    for found, networks in ((members, models), (beside, others)):
+    fusion_choices: dict[str, list[list[NetworkTask]]] = {}
+    for collected, networks in ((members, models), (fusion_choices, others)):
         for n, model in enumerate(networks):
-            known = {task.recipe.spec for task in models[n].tasks} if found is beside else set()
+            own_specs = {task.recipe.spec for task in models[n].tasks} if collected is fusion_choices else set()
             for task in model.tasks if model is not None else ():
-                if task.recipe.spec not in known:
+                if task.recipe.spec not in own_specs:
                     key = task.request.problem.dag.content_hash
-                    for each in (members, beside):
+                    for each in (members, fusion_choices):
                         each.setdefault(key, [[] for _ in models])
-                    found[key][n].append(task)
-    return tuple(SharedTask(tuple(map(tuple, members[key])), tuple(map(tuple, beside[key]))) for key in members)
+                    collected[key][n].append(task)
+    return tuple(SharedTask(tuple(map(tuple, members[key])), tuple(map(tuple, fusion_choices[key]))) for key in members)

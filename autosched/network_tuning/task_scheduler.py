@@ -1,8 +1,7 @@
-"""Whose turn it is: which task of a network a round of measurements goes to, or that another round is not worth it.
+"""Task scheduler: which task of the networks has the next round of measurements, or that tuning has converged.
 
-Every task has a first round, those first that take most of the objective; but for those that cannot save anything to
-speak of, and not more of them than half of the budget is enough for. Then the strategy decides, of tasks that had no
-round as well.
+After warm-up, one round for each task in the order of contributions, the strategy chooses among all tasks. Warm-up
+leaves out tasks whose expected gain is negligible, and ends at half of the budget.
 """
 
 from __future__ import annotations
@@ -11,68 +10,67 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autosched.network_tuning.strategies import DEFAULT, STRATEGIES, Strategy, gains
-from autosched.network_tuning.task_state import LEAST_COST, Standing, total
+from autosched.network_tuning.task_state import MIN_COST, TaskState, total_contribution
 
-WORTH_IT = 0.005  # of the objective, that all next rounds together must promise
-WORTH_A_LOOK = 0.0003  # ... that the first round of a task must
-FIRST_SHARE = 0.5  # of a budget, for first rounds
-FIRST_TRIALS, FIRST_S = 4.0, 0.5  # of a first round, before there was one
+MIN_TOTAL_GAIN = 0.005  # of the objective: the search ends when all next rounds together are expected to gain less
+MIN_PRIORITY = 0.0003  # of the objective: a task whose first round is expected to gain less has no warm-up round
+WARM_UP_SHARE = 0.5  # of the budget
+WARM_UP_TRIALS, WARM_UP_S = 4.0, 0.5  # cost of a warm-up round, before one was measured
 
 
 @dataclass(frozen=True)
-class TurnRules:
-    """By which turns are given. `strategy`: of STRATEGIES. What there is for the whole search: `budget` seconds, or
-    measurements where it is `in_trials`; None: no end but that nothing is worth it."""
+class SchedulerOptions:
+    """`strategy`: one of STRATEGIES. `budget`: seconds of the whole search, or measurements if `counts_trials`; None:
+    the search goes on until it has converged."""
 
     strategy: Strategy = STRATEGIES[DEFAULT]
     budget: float | None = None
-    in_trials: bool = False
+    counts_trials: bool = False
 
 
-def whose_turn(tasks: Sequence[Standing], rules: TurnRules) -> int | None:
-    """The number of the task that the next round goes to; None where no further round is worth it."""
-    if fresh := first_turns(tasks, rules):
-        return max(fresh, key=lambda n: tasks[n].share)
-    strategy = rules.strategy
-    promises = strategy.promises(tasks)
-    if _is_enough(tasks, promises, rules):
+def next_task(tasks: Sequence[TaskState], options: SchedulerOptions) -> int | None:
+    """Return the index of the task that has the next round; None if tuning has converged."""
+    if fresh := warm_up_tasks(tasks, options):
+        return max(fresh, key=lambda n: tasks[n].contribution)
+    strategy = options.strategy
+    expected = strategy.expected_gains(tasks)
+    if _is_converged(tasks, expected, options):
         return None
-    if strategy.in_turn:
-        open_tasks = [n for n, task in enumerate(tasks) if task.headroom_s > 0.0]
-        return min(open_tasks, key=lambda n: (len(tasks[n].rounds), -tasks[n].share), default=None)
-    first = _first_cost(tasks, rules)
-    costs = [task.last_cost(rules.in_trials) or first for task in tasks]
-    return max(range(len(tasks)), key=lambda n: promises[n] / costs[n])
+    if strategy.is_round_robin:
+        unfinished = [n for n, task in enumerate(tasks) if task.headroom_s > 0.0]
+        return min(unfinished, key=lambda n: (len(tasks[n].rounds), -tasks[n].contribution), default=None)
+    first = _warm_up_cost(tasks, options)
+    costs = [task.last_cost(options.counts_trials) or first for task in tasks]
+    return max(range(len(tasks)), key=lambda n: expected[n] / costs[n])
 
 
-def first_turns(tasks: Sequence[Standing], rules: TurnRules) -> list[int]:
-    """The numbers of the tasks that have yet to have their first round before the strategy decides."""
-    least = WORTH_A_LOOK * total(tasks)
-    fresh = [n for n, task in enumerate(tasks) if not task.rounds and min(task.share, _first_gain(task)) > least]
-    if rules.budget is None:
+def warm_up_tasks(tasks: Sequence[TaskState], options: SchedulerOptions) -> list[int]:
+    """Return the indices of the tasks that still have a warm-up round."""
+    least = MIN_PRIORITY * total_contribution(tasks)
+    fresh = [n for n, task in enumerate(tasks) if not task.rounds and min(task.contribution, gains([task])[0]) > least]
+    if options.budget is None:
         return fresh
-    had = sum(bool(task.rounds) for task in tasks)
-    room = max(int(FIRST_SHARE * rules.budget / _first_cost(tasks, rules)), 1) - had
-    return sorted(fresh, key=lambda n: -tasks[n].share)[: max(room, 0)]
+    n_done = sum(bool(task.rounds) for task in tasks)
+    n_left = max(int(WARM_UP_SHARE * options.budget / _warm_up_cost(tasks, options)), 1) - n_done
+    return sorted(fresh, key=lambda n: -tasks[n].contribution)[: max(n_left, 0)]
 
 
-def _first_gain(task: Standing) -> float:
-    return gains([task])[0]
+def _warm_up_cost(tasks: Sequence[TaskState], options: SchedulerOptions) -> float:
+    """Return the cost of a warm-up round: the mean of those so far."""
+    if options.counts_trials:
+        return WARM_UP_TRIALS
+    seconds = [task.rounds[0].seconds for task in tasks if task.rounds]
+    return max(sum(seconds) / len(seconds) if seconds else WARM_UP_S, MIN_COST)
 
 
-def _first_cost(tasks: Sequence[Standing], rules: TurnRules) -> float:
-    """Of a first round, as those so far have been."""
-    if rules.in_trials:
-        return FIRST_TRIALS
-    known = [task.rounds[0].seconds for task in tasks if task.rounds]
-    return max(sum(known) / len(known) if known else FIRST_S, LEAST_COST)
+def _is_converged(tasks: Sequence[TaskState], expected: Sequence[float], options: SchedulerOptions) -> bool:
+    """Return whether all next rounds together are expected to gain a negligible part of the objective.
 
-
-def _is_enough(tasks: Sequence[Standing], promises: Sequence[float], rules: TurnRules) -> bool:
-    """Whether all next rounds together promise next to nothing. Without an end it is what the last ones gained that
-    counts, for what a round may gain there is no end of. Rounds in turn go on to the end that they have."""
-    if rules.budget is None:
-        promises = gains(tasks)
-    elif rules.strategy.in_turn:
+    Without a budget the gains of the last rounds count, because possible gains never end. TuningRound-robin uses up its
+    budget.
+    """
+    if options.budget is None:
+        expected = gains(tasks)
+    elif options.strategy.is_round_robin:
         return False
-    return sum(promises) <= WORTH_IT * total(tasks)
+    return sum(expected) <= MIN_TOTAL_GAIN * total_contribution(tasks)

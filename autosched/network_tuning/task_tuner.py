@@ -1,4 +1,4 @@
-"""The search for one task of networks: a session that begins at the task's first turn, and rests between its turns."""
+"""Tuner of one task of networks: a tuning session that is created in the first round and paused between rounds."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TypeAlias
 
 from autosched.errors import AutoschedError, DeviceError, StoreError
 from autosched.network_tuning.shared_tasks import SharedTask
-from autosched.network_tuning.task_state import Standing, Turn
+from autosched.network_tuning.task_state import TaskState, TuningRound
 from autosched.tuner.progress import Stopwatch
 from autosched.tuner.protocols import Candidate, Trial
 from autosched.tuner.session import Session
 
-TRIALS = 64  # of a task: its rounds are as large, and its search goes through its phases, as if it had so many
-ABOUT_AS_FAST = 1.1  # times as long: a network may see it otherwise
-RECORDED_TRIAL_S = 0.1  # that a measurement counts which is taken from a record
+TRIALS = 64  # of a task: sizes of its rounds and phases of its search are those of a session of so many trials
+RIVAL_RATIO = 1.1  # schedules at most this times as slow as the best one are timed in the network too
+RECORDED_TRIAL_S = 0.1  # cost of a measurement that is resumed from a record
 
 
 @dataclass(frozen=True)
-class Begun:
-    """A session, and what gives the steps of a candidate of its as JSON."""
+class TaskSession:
+    """A tuning session, and the function that gives the steps of one of its candidates as JSON."""
 
     session: Session
     steps: Callable[[Candidate], str]
@@ -29,64 +29,73 @@ class Begun:
 
 @dataclass(frozen=True)
 class RecordedRound:
-    """A round of a task that records have; `first`: the number of the first of them."""
+    """A round on record; `first`: the smallest id of its records."""
 
     first: int
     round: int
 
 
-Begin: TypeAlias = Callable[[SharedTask], Begun]
+StartSession: TypeAlias = Callable[[SharedTask], TaskSession]
 
 
 @dataclass
-class TaskSearch:
-    """`bound_s`: no schedule takes less. `start_s`: what the kernel takes that the networks have. `recorded`: the
-    rounds of earlier searches that this one goes on from. `error`: why there is no further turn; the task keeps what it
-    has. `ready_s`: seconds in which it got ready for its first turn; `shaded_s`: those that others did in its turns."""
+class TaskTuner:
+    """`bound_s`: lower bound of the kernel's time. `start_s`: its time when tuning began. `recorded`: rounds on record
+    that are resumed. `error`: why the search of this task has ended. `preparation_s`: seconds of preparing the next
+    round, which count as part of it. `overlapped_s`: seconds of preparing other tasks within this one's rounds."""
 
     task: SharedTask
     bound_s: float
     start_s: float
-    begin: Begin
+    start_session: StartSession
     watch: Stopwatch
     recorded: tuple[RecordedRound, ...] = ()
-    begun: Begun | None = None
-    rounds: list[Turn] = field(default_factory=list)
+    running: TaskSession | None = None
+    rounds: list[TuningRound] = field(default_factory=list)
     error: str | None = None
-    is_used_up: bool = False
-    lost_device: bool = False
-    ready_s: float = 0.0
-    shaded_s: float = 0.0
+    is_exhausted: bool = False
+    has_lost_device: bool = False
+    preparation_s: float = 0.0
+    overlapped_s: float = 0.0
 
-    def standing(self, weight: float) -> Standing:
-        """How far it is, where a second of its kernel is worth `weight`."""
-        is_over = self.is_used_up or self.error is not None
-        return Standing(
-            weight, self.bound_s, self.start_s, tuple(self.rounds), is_over, self.task.kind, self.task.flops
+    def state(self, weight: float) -> TaskState:
+        """Return the state that the scheduler sees; `weight`: derivative of the objective by the kernel's seconds."""
+        return TaskState(
+            weight=weight,
+            bound_s=self.bound_s,
+            start_s=self.start_s,
+            rounds=tuple(self.rounds),
+            is_finished=self.is_exhausted or self.error is not None,
+            similarity_key=self.task.similarity_key,
+            flops=self.task.flops,
         )
 
     @property
+    def has_begun(self) -> bool:
+        return self.running is not None
+
+    @property
     def now_s(self) -> float:
-        """What a call of its kernel takes."""
-        return self.standing(0.0).now_s
+        """Seconds of a call of the kernel."""
+        return self.state(0.0).now_s
 
     @property
     def trials(self) -> list[Trial]:
-        """All that there are, those taken over from records too."""
-        return self.begun.session.progress.trials if self.begun else []
+        """All trials, including those resumed from records."""
+        return self.running.session.progress.trials if self.running else []
 
     @property
     def n_resumed(self) -> int:
-        """Of the trials, those that were taken over."""
-        return self.begun.session.progress.resumed if self.begun else 0
+        """Number of trials that were resumed from records."""
+        return self.running.session.progress.resumed if self.running else 0
 
     @property
     def build_s(self) -> float:
-        return self.begun.session.measurer.build_s - self.shaded_s if self.begun else 0.0
+        return self.running.session.measurer.build_s - self.overlapped_s if self.running else 0.0
 
     @property
     def best(self) -> Trial | None:
-        return self.begun.session.progress.best if self.begun else None
+        return self.running.session.progress.best if self.running else None
 
     @property
     def best_s(self) -> float | None:
@@ -94,76 +103,82 @@ class TaskSearch:
 
     @property
     def best_steps(self) -> str | None:
-        """The schedule of the best candidate; None where the kernel that the networks began with is as good."""
-        if self.begun is None or self.best is None or self.best_s is None:
+        """The schedule of the best candidate; None where the kernel that the networks began with is as fast."""
+        if self.running is None or self.best is None or self.best_s is None:
             return None
-        known_s = self.begun.session.recorder.known_s
-        if self.task.has_steps and known_s is not None and known_s <= self.best_s:
+        known_s = self.running.session.recorder.known_s
+        if self.task.has_schedule and known_s is not None and known_s <= self.best_s:
             return None
-        return self.begun.steps(self.best.candidate)
+        return self.running.steps(self.best.candidate)
 
     def schedules(self, most: int) -> tuple[str, ...]:
-        """The best candidate's, and those of at most `most` in all that are about as fast, the fastest first; none
-        where the kernel that the networks began with is as good."""
+        """Return at most `most` schedules, the best one and those about as fast, fastest first; none where the kernel
+        that the networks began with is as fast."""
         best = self.best_steps
-        if self.begun is None or self.best is None or best is None:
+        if self.running is None or self.best is None or best is None:
             return ()
-        timed = self.begun.session.progress.timed()
+        timed = self.running.session.progress.timed()
         fastest_s = timed[0].undisturbed_s or 0.0
-        near = [t for t in timed if (t.undisturbed_s or 0.0) <= ABOUT_AS_FAST * fastest_s][:most]
-        return tuple(dict.fromkeys([best, *(self.begun.steps(t.candidate) for t in near)]))[:most]
+        rivals = [t for t in timed if (t.undisturbed_s or 0.0) <= RIVAL_RATIO * fastest_s][:most]
+        return tuple(dict.fromkeys([best, *(self.running.steps(t.candidate) for t in rivals)]))[:most]
 
-    def take_turn(self, most: int, following: TaskSearch | None = None) -> None:
-        """A round of at most `most` candidates; while these are built, another search gets ready for its first turn,
-        the `following`. What goes wrong ends this search alone, be it a bug, unless it is of the device or the
-        database. Raises DeviceError, StoreError."""
-        with self._own_failures():
-            self._step(self._session(), most, following)
+    def run_round(self, most: int, to_prepare: TaskTuner | None = None) -> None:
+        """Measure a round of at most `most` candidates, and prepare another task while they are built.
 
-    def get_ready(self) -> float:
-        """Sketches, draft and data, with which the first turn begins; the seconds that it took. What goes wrong with
-        the device is for that turn to raise. Raises StoreError."""
+        An exception ends the search of this task only. Raises DeviceError and StoreError, which concern all tasks.
+        """
+        with self._keep_failures():
+            self._step(self._session(), most, to_prepare)
+
+    def prepare(self) -> float:
+        """Make sketches, draft and data of the first round; return the seconds that it took.
+
+        A DeviceError is left to that round. Raises StoreError.
+        """
         start = self.watch.elapsed()
-        with suppress(DeviceError), self._own_failures():
-            session, begun = self._session(), self.watch.elapsed()
+        with suppress(DeviceError), self._keep_failures():
+            session, prepared_from = self._session(), self.watch.elapsed()
             session.prepare()
-            self.ready_s += self.watch.elapsed() - begun
+            self.preparation_s += self.watch.elapsed() - prepared_from
         return self.watch.elapsed() - start
 
-    def take_over(self, round: int, most: int) -> None:
-        """The rounds up to `round`, from records; that one is completed by what is left of `most` candidates. Raises
-        as `take_turn` does."""
-        with self._own_failures():
+    def resume_round(self, round: int, most: int) -> None:
+        """Repeat the rounds up to `round` from records, and complete that one by at most `most` new measurements.
+
+        Raises what `run_round` raises.
+        """
+        with self._keep_failures():
             session = self._session()
-            while session.progress.round < round and session.is_behind:
+            while session.progress.round < round and session.has_history_left:
                 self._step(session, 0)
             self._step(session, most)
 
-    def lose_device(self, error: DeviceError) -> None:
-        """Ends this search, whose workers fail."""
-        self.error, self.lost_device = str(error), True
+    def mark_device_lost(self, error: DeviceError) -> None:
+        """End the search of this task, whose workers fail."""
+        self.error, self.has_lost_device = str(error), True
 
     def compare(self) -> None:
-        """Certifies the best of a few in the database, measured again side by side."""
-        if self.begun is not None and self.error is None and self.best is not None:
-            self.begun.session.compare()
+        """Measure the fastest candidates again side by side, and certify the best one in the database."""
+        if self.running is not None and self.error is None and self.best is not None:
+            self.running.session.compare()
 
     def finish(self, interrupted: bool) -> None:
-        """Closes the record of the session."""
-        if self.begun is not None:
-            with suppress(AutoschedError):  # the database is gone: what was measured is there or not
-                self.begun.session.finish(interrupted or not self.rounds)
+        """Close the session's row in the database."""
+        if self.running is not None:
+            with suppress(AutoschedError):  # the database is gone: no later write can help
+                self.running.session.finish(interrupted or not self.rounds)
 
     def _session(self) -> Session:
-        if self.begun is None:
+        if self.running is None:
             start = self.watch.elapsed()
-            self.begun = self.begin(self.task)
-            self.begun.session.recall()
-            self.ready_s += self.watch.elapsed() - start
-        return self.begun.session
+            self.running = self.start_session(self.task)
+            self.running.session.load_history()
+            self.preparation_s += self.watch.elapsed() - start
+        return self.running.session
 
     @contextmanager
-    def _own_failures(self) -> Iterator[None]:
+    def _keep_failures(self) -> Iterator[None]:
+        """Keep an exception as `error`, but for those of the device and the database."""
         try:
             yield
         except (DeviceError, StoreError):
@@ -171,20 +186,20 @@ class TaskSearch:
         except Exception as error:
             self.error = str(error) if isinstance(error, AutoschedError) else f"{type(error).__name__}: {error}"
 
-    def _step(self, session: Session, most: int, following: TaskSearch | None = None) -> None:
+    def _step(self, session: Session, most: int, to_prepare: TaskTuner | None = None) -> None:
         def meanwhile() -> None:
-            if following is not None:
-                self.shaded_s += following.get_ready()
+            if to_prepare is not None:
+                self.overlapped_s += to_prepare.prepare()
 
         size = session.settings.policy.round_size(session.progress.round, TRIALS)
-        share = min(max(len(self.trials) / TRIALS, self.watch.spent()), 1.0)
+        progress = min(max(len(self.trials) / TRIALS, self.watch.spent()), 1.0)
         start, before, resumed = self._own_s(), len(self.trials), self.n_resumed
-        self.is_used_up = not session.step(min(size, most), share, meanwhile)
-        taken_over = self.n_resumed - resumed
-        seconds = self._own_s() - start + RECORDED_TRIAL_S * taken_over + self.ready_s
-        self.ready_s = 0.0
-        self.rounds.append(Turn(seconds, self.best_s, len(self.trials) - before))
+        self.is_exhausted = not session.step(min(size, most), progress, meanwhile)
+        n_resumed = self.n_resumed - resumed
+        seconds = self._own_s() - start + RECORDED_TRIAL_S * n_resumed + self.preparation_s
+        self.preparation_s = 0.0
+        self.rounds.append(TuningRound(seconds, self.best_s, len(self.trials) - before))
 
     def _own_s(self) -> float:
-        """The time, but for what others did in this one's turns."""
-        return self.watch.elapsed() - self.shaded_s
+        """Return the seconds so far without those of preparing other tasks."""
+        return self.watch.elapsed() - self.overlapped_s

@@ -1,9 +1,8 @@
-"""Tuning whole networks: their tasks search by turns, and the time goes where it saves most of the objective.
+"""Tuning of whole networks: one search over all of their kernels, guided by an objective of the networks' latencies.
 
-Order of things: the reference of each network's outputs, a first round for each task, rounds by the strategy (`turns`,
-`strategies`), the final comparison of each task's best few, the networks built anew, whole calls before and after
-side by side (`contest`), and the same with open parts in their other form (`forms_contest`). All of it is within the
-budget.
+The steps are the references of each network's outputs, a warm-up round for each task, rounds chosen by the task
+scheduler, the final comparison of each task's fastest candidates, building the networks anew, the end-to-end comparison
+before and after, and that of the undecided fusions. All of it is within the budget.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from statistics import mean, median
 from autosched.errors import UsageError
 from autosched.executor.lookup import stored_schedules
 from autosched.executor.model import Model
-from autosched.executor.profile import NetworkTimes, profile
+from autosched.executor.profile import NetworkProfile, profile
 from autosched.kernel.device import Device
 from autosched.kernel.measured_roofline import Roofs
 from autosched.kernel.spec import Recipe
@@ -27,55 +26,55 @@ from autosched.kernel.trust import tell_without_key
 from autosched.measure import Workshop
 from autosched.measure.host import ScratchDirectory
 from autosched.measure.results import median_interval
-from autosched.network_tuning.budget import Closing
-from autosched.network_tuning.context import Place
-from autosched.network_tuning.end_to_end import Arrays, Steps, Verdict, contest, faster
-from autosched.network_tuning.fusion_comparison import contest_of_forms, forms_contest_s, open_recipes
-from autosched.network_tuning.last_verified import last_that_passes
+from autosched.network_tuning.budget import FinalisationTime
+from autosched.network_tuning.context import TuningContext
+from autosched.network_tuning.end_to_end import Arrays, LatencyComparison, Steps, choose_schedules, compare
+from autosched.network_tuning.fusion_comparison import compare_fusions, fusion_comparison_s, undecided_recipes
+from autosched.network_tuning.last_verified import last_verified
 from autosched.network_tuning.results import Effort, NetworkCallback, NetworkResult, NetworksResult, task_results
 from autosched.network_tuning.search import NetworkSearch
 from autosched.network_tuning.shared_tasks import SharedTask, shared_tasks
-from autosched.network_tuning.task_tuner import TaskSearch
-from autosched.network_tuning.undecided_fusion import open_parts
+from autosched.network_tuning.task_tuner import TaskTuner
+from autosched.network_tuning.undecided_fusion import find_undecided_fusions
 from autosched.planning.extract_tasks import Choices, ChooseSchedules, NetworkTask, keep_unscheduled
 from autosched.planning.fusion_records import FusionTimes, store_fusion_decisions
 from autosched.store import Database, Finding
-from autosched.tuner.gc_pause import rare_collections
+from autosched.tuner.gc_pause import pause_gc
 from autosched.tuner.progress import Stopwatch
 from autosched.verification.sample_inputs import NORMAL, InputSet, input_sets
 from autosched.verification.verify import references
 
-PROFILE_S = 0.5  # of runs, by which the tasks are ordered that nothing was measured of
-RESOLUTION_S = 1e-6  # of these times: kernels that take less are called from Python
-LEAST_SHARE = 0.1  # of a budget, for the search of networks whose loading and reference took long
-LOAD_SHARE, LOAD_S = 0.1, 0.5  # of a budget, or seconds: most and least that making networks anew is taken to cost
-RIVALS = 3  # schedules of a task that are timed inside a network
-LARGE = 0.05  # of a network's time: a task whose schedules are
+PROFILE_S = 0.5  # duration of the runs whose profile gives the tasks their times before tuning
+RESOLUTION_S = 1e-6  # of the profile, which calls kernels from Python
+MIN_SEARCH_SHARE = 0.1  # of the budget: left to the search, however long loading and references took
+LOAD_SHARE, LOAD_S = 0.1, 0.5  # of the budget at most, seconds at least: estimate of rebuilding the networks
+N_RIVALS = 3  # schedules of a task that are timed within a network
+LARGE_SHARE = 0.05  # of a network's time: a smaller task has one schedule timed
 
 
 @dataclass(frozen=True)
 class TimedModel:
-    """A network with its kernels' times."""
+    """A network and its profile."""
 
     model: Model
-    times: NetworkTimes
+    times: NetworkProfile
 
 
 @dataclass(frozen=True)
 class TunedNetwork:
-    """A network, inputs for it, and its kernels' times with these before; `other`: the network with its open parts in
-    the form that they do not have, where there are any."""
+    """A network that is tuned, inputs, and the profile with these inputs before tuning. `other`: the network with its
+    undecided fusions flipped, None where it has none."""
 
     name: str
     model: Model
     inputs: Arrays
-    times: NetworkTimes
+    times: NetworkProfile
     other: TimedModel | None = None
 
 
 @dataclass(frozen=True)
-class _OpenTask:
-    """What is to be searched for; `start_s`: what the kernel takes in the networks as they are."""
+class _TimedTask:
+    """A task, and the seconds `start_s` of its kernel in the networks before tuning."""
 
     task: SharedTask
     start_s: float
@@ -84,21 +83,21 @@ class _OpenTask:
 def tune_network(
     model: Model, effort: Effort | None = None, db: Path | str | None = None, callbacks: Sequence[NetworkCallback] = ()
 ) -> NetworkResult:
-    """Searches for faster kernels of a network that runs, and gives the faster network; see `tune_networks`."""
+    """Tune a network and return the result with the faster network; see `tune_networks`."""
     return tune_networks(lambda: {model.original.name: model}, effort, db, callbacks).networks[0]
 
 
 def tune_networks(
-    find: Callable[[], Mapping[str, Model]],
+    load: Callable[[], Mapping[str, Model]],
     effort: Effort | None = None,
     db: Path | str | None = None,
     callbacks: Sequence[NetworkCallback] = (),
 ) -> NetworksResult:
-    """Searches for faster kernels of the networks that `find` loads, by name, and gives the faster networks; those that
-    there were stay as they are. A kernel that several have is searched for once.
+    """Tune the networks that `load` returns by name, and return the result with the faster networks.
 
-    At least a tenth of the budget is for the search. Records go to the database `db`, where `autosched.load` finds
-    them. A task whose search fails keeps its schedule. Ctrl-C ends the search with what it has.
+    The given networks are not changed. A kernel that several networks share is tuned once. The search has at least a
+    tenth of the budget. Records go to the database `db`, from which `autosched.load` takes schedules. A task whose
+    search fails keeps its schedule. Ctrl-C ends the search; its results so far are used.
 
     Raises UsageError for networks of several devices and for an objective that fails, before anything is written, and
     DeviceError when the device is lost.
@@ -106,33 +105,37 @@ def tune_networks(
     effort = effort or Effort()
     started = time.monotonic() if effort.started is None else effort.started
     watch = Stopwatch(time.monotonic, started, effort.budget_s)
-    models = find()
+    models = load()
     loaded_s = watch.elapsed()
     device = _one_device(models)
-    subjects = [_subject(name, model, db) for name, model in models.items()]
-    others = [None if s.other is None else s.other.model for s in subjects]
-    tasks = [_OpenTask(task, _start_s(task, subjects)) for task in shared_tasks(list(models.values()), others)]
-    objective = effort.asked.of(_latencies(models, tasks))
-    known = [references(subject.model, subject.inputs) for subject in subjects]
+    tuned = [_profiled(name, model, db) for name, model in models.items()]
+    others = [None if s.other is None else s.other.model for s in tuned]
+    tasks = [_TimedTask(task, _start_s(task, tuned)) for task in shared_tasks(list(models.values()), others)]
+    objective = effort.objective_spec.bind(_latencies(models, tasks))
+    expected = [references(network.model, network.inputs) for network in tuned]
     load_s = _load_s(loaded_s, effort.budget_s)
-    closing = Closing(load_s, tuple(subject.times.call for subject in subjects), _forms_s(subjects, load_s))
+    finalisation = FinalisationTime(load_s, tuple(network.times.call for network in tuned), _fusion_s(tuned, load_s))
     most = None if effort.trials is None else effort.settings.trials
-    with ScratchDirectory() as scratch, rare_collections(), Database(db) as database:
+    with ScratchDirectory() as scratch, pause_gc(), Database(db) as database:
         tell_without_key()
         with Workshop(device.target, device.threads) as workshop:
-            place = Place(device, database, workshop, scratch, watch, effort.settings.seed, effort.resume)
-            searches = _searches(tasks, place)
+            context = TuningContext(device, database, workshop, scratch, watch, effort.settings.seed, effort.resume)
+            tuners = _tuners(tasks, context)
             if effort.budget_s is not None:
-                watch.budget_s = max(effort.budget_s, watch.elapsed() + LEAST_SHARE * effort.budget_s)
-            parts = open_parts([model.program.fusion_choices for model in models.values()], [t.task for t in tasks])
+                watch.budget_s = max(effort.budget_s, watch.elapsed() + MIN_SEARCH_SHARE * effort.budget_s)
+            fusions = find_undecided_fusions(
+                [model.program.fusion_choices for model in models.values()], [t.task for t in tasks]
+            )
             search = NetworkSearch(
-                searches, list(models), objective, effort.rules, closing, watch, most, callbacks, parts
+                tuners, list(models), objective, effort.scheduler, finalisation, watch, most, callbacks, fusions
             )
             search.run()
-        refute = partial(_refute, search, database)
-        found = [_result(search, subject, ends, refute) for subject, ends in zip(subjects, known, strict=True)]
-        store_fusion_decisions(database, [part for result in found for part in result.parts])
-    networks = tuple(replace(r, first_result_s=loaded_s, strategy=effort.strategy) for r in found)
+        record_wrong = partial(_record_wrong, search, database)
+        results = [
+            _result(search, network, outputs, record_wrong) for network, outputs in zip(tuned, expected, strict=True)
+        ]
+        store_fusion_decisions(database, [part for result in results for part in result.parts])
+    networks = tuple(replace(r, first_result_s=loaded_s, strategy=effort.strategy) for r in results)
     before = {network.name: network.start_latency_s for network in networks}
     after = {network.name: network.latency_s for network in networks}
     return NetworksResult(networks, objective.value(before), objective.value(after))
@@ -143,52 +146,62 @@ def _load_s(loaded_s: float, budget_s: float | None) -> float:
 
 
 def _one_device(models: Mapping[str, Model]) -> Device:
-    """Raises UsageError where the networks are for several."""
+    """Return the device of the networks. Raises UsageError if they are for different devices."""
     (name, first), *others = models.items()
     for other, model in others:
         if model.device != first.device:
             raise UsageError(
-                f"networks that are tuned together must be for one device, but {name} is for {_said(first.device)} and "
-                f"{other} for {_said(model.device)}: load them with the same target and threads"
+                f"networks that are tuned together must be for one device, but {name} is for "
+                f"{_describe(first.device)} and {other} for {_describe(model.device)}: "
+                "load them with the same target and threads"
             )
     return first.device
 
 
-def _said(device: Device) -> str:
+def _describe(device: Device) -> str:
     return f"{device.target.fingerprint} with {device.threads} threads"
 
 
-def _subject(name: str, model: Model, db: Path | str | None) -> TunedNetwork:
+def _profiled(name: str, model: Model, db: Path | str | None) -> TunedNetwork:
     normal, _ = input_sets(model.original)
-    found = TunedNetwork(name, model, normal.arrays, profile(model, normal.arrays, PROFILE_S))
-    if not (flipped := open_recipes(model)):
-        return found
+    network = TunedNetwork(name, model, normal.arrays, profile(model, normal.arrays, PROFILE_S))
+    if not (flipped := undecided_recipes(model)):
+        return network
     with stored_schedules(db) as stored:
         other = _rebuilt(model, {}, flipped, stored or keep_unscheduled)
-    return replace(found, other=TimedModel(other, profile(other, normal.arrays, PROFILE_S)))
+    return replace(network, other=TimedModel(other, profile(other, normal.arrays, PROFILE_S)))
 
 
-def _forms_s(subjects: Sequence[TunedNetwork], load_s: float) -> float:
-    return sum(forms_contest_s(s.times.call, load_s) for s in subjects if s.other is not None)
+def _fusion_s(tuned: Sequence[TunedNetwork], load_s: float) -> float:
+    return sum(fusion_comparison_s(s.times.call, load_s) for s in tuned if s.other is not None)
 
 
-def _start_s(task: SharedTask, subjects: Sequence[TunedNetwork]) -> float:
-    """The mean over all its places in all networks, in either form of their parts."""
-    pairs = [(s.times, members) for s, members in zip(subjects, task.members, strict=True)]
-    pairs += [(s.other.times, beside) for s, beside in zip(subjects, task.beside, strict=False) if s.other is not None]
-    found = [times.kernels[n] for times, members in pairs for member in members for n in member.steps]
-    return max(mean(found), RESOLUTION_S)
+def _start_s(task: SharedTask, tuned: Sequence[TunedNetwork]) -> float:
+    """Return the mean seconds of the task's steps in all networks, with either fusion choice."""
+    pairs = [(s.times, members) for s, members in zip(tuned, task.members, strict=True)]
+    pairs += [
+        (s.other.times, members)
+        for s, members in zip(tuned, task.alternative_members, strict=False)
+        if s.other is not None
+    ]
+    seconds = [times.kernels[n] for times, members in pairs for member in members for n in member.steps]
+    return max(mean(seconds), RESOLUTION_S)
 
 
-def _latencies(models: Mapping[str, Model], tasks: Sequence[_OpenTask]) -> dict[str, float]:
+def _latencies(models: Mapping[str, Model], tasks: Sequence[_TimedTask]) -> dict[str, float]:
     return {name: sum(t.task.counts[n] * t.start_s for t in tasks) for n, name in enumerate(models)}
 
 
-def _searches(tasks: Sequence[_OpenTask], place: Place) -> list[TaskSearch]:
-    roofs = Roofs(place.device)
+def _tuners(tasks: Sequence[_TimedTask], context: TuningContext) -> list[TaskTuner]:
+    roofs = Roofs(context.device)
     return [
-        TaskSearch(
-            t.task, roofs.least_s(t.task.request), t.start_s, place.begin, place.watch, place.recorded_rounds(t.task)
+        TaskTuner(
+            task=t.task,
+            bound_s=roofs.least_s(t.task.request),
+            start_s=t.start_s,
+            start_session=context.start_session,
+            watch=context.watch,
+            recorded=context.recorded_rounds(t.task),
         )
         for t in tasks
     ]
@@ -196,93 +209,96 @@ def _searches(tasks: Sequence[_OpenTask], place: Place) -> list[TaskSearch]:
 
 def _result(
     search: NetworkSearch,
-    subject: TunedNetwork,
-    known: tuple[Arrays, Arrays],
-    refute: Callable[[NetworkTask, str], None],
+    network: TunedNetwork,
+    expected: tuple[Arrays, Arrays],
+    record_wrong: Callable[[NetworkTask, str], None],
 ) -> NetworkResult:
-    """The end of a search for one of the networks: the faster one, timed and compared with its reference."""
-    number = list(search.networks).index(subject.name)
-    found = _schedules(search, number)
-    build = partial(_rebuilt, subject.model)
+    """Build one of the networks with its fastest schedules, compare it with the earlier one, and verify it."""
+    index = list(search.networks).index(network.name)
+    candidates = _schedules(search, index)
+    choose = partial(
+        choose_schedules,
+        network.model, candidates, partial(_rebuilt, network.model), network.inputs, search.can_continue,
+    )  # fmt: skip
     try:
-        first = contest(subject.model, found, build, subject.inputs, search.may_go_on)
-        last, parts = _in_faster_forms(first, search, subject)
+        first = choose()
+        last, parts = _with_faster_fusions(first, search, network)
     except KeyboardInterrupt:
         search.interrupted, parts = True, ()
-        first = last = contest(subject.model, found, build, subject.inputs, search.may_go_on)  # only whole calls
-    made = [(Verdict(subject.model, last.before, last.before), ()), (first, ()), (last, parts)]
-    kept = last_that_passes(subject.name, made, InputSet(NORMAL, subject.inputs), known, refute)
-    verdict, outputs = kept.verdict, kept.verification.all_outputs
-    tasks = task_results(search.searches, number, verdict.model.tasks)
+        first = last = choose()  # compares whole calls only: `can_continue` is False now
+    programs = [(LatencyComparison(network.model, last.before, last.before), ()), (first, ()), (last, parts)]
+    kept = last_verified(network.name, programs, InputSet(NORMAL, network.inputs), expected, record_wrong)
+    comparison, outputs = kept.comparison, kept.verification.all_outputs
+    tasks = task_results(search.tuners, index, comparison.model.tasks)
     return NetworkResult(
-        model=verdict.model,
-        name=subject.name,
+        model=comparison.model,
+        name=network.name,
         objective=search.objective.name,
         tasks=tasks,
         trials=search.n_trials,
-        resumed=sum(s.n_resumed for s in search.searches),
-        failed=sum(trial.failure is not None for s in search.searches for trial in s.trials),
+        resumed=sum(tuner.n_resumed for tuner in search.tuners),
+        failed=sum(trial.failure is not None for tuner in search.tuners for trial in tuner.trials),
         wall_s=search.watch.elapsed(),
         first_result_s=0.0,
-        start_latency_s=median(verdict.before),
-        latency_s=median(verdict.after),
-        latency_ci_s=median_interval(verdict.after),
+        start_latency_s=median(comparison.before),
+        latency_s=median(comparison.after),
+        latency_ci_s=median_interval(comparison.after),
         kernels_s=sum(task.count * task.now_s for task in tasks),
-        curve=tuple(point.of(number) for point in search.curve),
+        curve=tuple(point.of(index) for point in search.curve),
         interrupted=search.interrupted,
         verified=kept.verification.passed,
-        max_error=max((output.found.largest for output in outputs), default=0.0),
+        max_error=max((output.error.largest for output in outputs), default=0.0),
         parts=kept.parts,
     )
 
 
-def _refute(search: NetworkSearch, database: Database, task: NetworkTask, reason: str) -> None:
-    """Records of the candidate that a network's task has that its kernel is wrong, so that nobody takes it again."""
-    for each in search.searches:
-        if each.begun is not None and task.recipe.spec in (member.recipe.spec for member in each.task.all_members):
-            for trial in each.trials:
-                if trial.record_id is not None and each.begun.steps(trial.candidate) == task.recipe.steps:
+def _record_wrong(search: NetworkSearch, database: Database, task: NetworkTask, reason: str) -> None:
+    """Record that the kernel of a network's task is wrong, so that no later call uses its schedule."""
+    for tuner in search.tuners:
+        if tuner.running is not None and task.recipe.spec in (member.recipe.spec for member in tuner.task.all_members):
+            for trial in tuner.trials:
+                if trial.record_id is not None and tuner.running.steps(trial.candidate) == task.recipe.steps:
                     database.append_to(database.record(trial.record_id), Finding(None, (), "wrong_result", reason))
 
 
-def _in_faster_forms(
-    verdict: Verdict, search: NetworkSearch, subject: TunedNetwork
-) -> tuple[Verdict, tuple[FusionTimes, ...]]:
-    """The network with its open parts in the forms that are faster in it, and their times; as it is where there is no
-    time for that."""
-    load_s, call_s = search.closing.load_s, subject.times.call
-    if subject.other is None or not search.has_time(forms_contest_s(call_s, load_s)):
-        return verdict, ()
-    number = list(search.networks).index(subject.name)
-    steps = {task.recipe.spec: task.recipe.steps for task in subject.other.model.tasks}
-    steps |= {spec: known[0] for spec, known in _schedules(search, number, in_other_form=True).items()}
-    steps |= {task.recipe.spec: task.recipe.steps for task in verdict.model.tasks}
-    flip = partial(_rebuilt, verdict.model, steps)
-    kept, parts = contest_of_forms(verdict.model, flip, subject.inputs)
-    if kept is not verdict.model:
-        verdict = faster(subject.model, kept, subject.inputs)
-    forms = verdict.model.fusion_decisions
-    return verdict, tuple(replace(part, is_fused=forms[part.recipe]) for part in parts)
+def _with_faster_fusions(
+    comparison: LatencyComparison, search: NetworkSearch, network: TunedNetwork
+) -> tuple[LatencyComparison, tuple[FusionTimes, ...]]:
+    """Return the network with the faster side of each undecided fusion, and the times of both sides; unchanged if the
+    budget does not allow the comparison."""
+    load_s, call_s = search.finalisation.load_s, network.times.call
+    if network.other is None or not search.has_time(fusion_comparison_s(call_s, load_s)):
+        return comparison, ()
+    index = list(search.networks).index(network.name)
+    steps = {task.recipe.spec: task.recipe.steps for task in network.other.model.tasks}
+    steps |= {spec: ranked[0] for spec, ranked in _schedules(search, index, is_flipped=True).items()}
+    steps |= {task.recipe.spec: task.recipe.steps for task in comparison.model.tasks}
+    flip = partial(_rebuilt, comparison.model, steps)
+    kept, parts = compare_fusions(comparison.model, flip, network.inputs)
+    if kept is not comparison.model:
+        comparison = compare(network.model, kept, network.inputs)
+    forms = comparison.model.fusion_decisions
+    return comparison, tuple(replace(part, is_fused=forms[part.recipe]) for part in parts)
 
 
-def _schedules(search: NetworkSearch, network: int, in_other_form: bool = False) -> dict[str, tuple[str, ...]]:
-    """What was found for a network's tasks, by their specs: several schedules of those that take much of its time.
-    `in_other_form`: of the tasks that it would have in the other form of its parts."""
-    whole_s = search.latencies[search.networks[network]]
-    found: dict[str, tuple[str, ...]] = {}
-    for s in search.searches:
-        tasks = s.task.beside[network] if in_other_form else s.task.members[network]
-        share = s.task.counts[network] * s.now_s
-        if tasks and (schedules := s.schedules(RIVALS if share >= LARGE * whole_s else 1)):
-            found |= dict.fromkeys((task.recipe.spec for task in tasks), schedules)
-    return found
+def _schedules(search: NetworkSearch, network: int, is_flipped: bool = False) -> dict[str, tuple[str, ...]]:
+    """Return the fastest schedules of a network's tasks by their specs, up to N_RIVALS of tasks that take much of its
+    time. `is_flipped`: of the tasks that it has only with its undecided fusions flipped."""
+    latency_s = search.latencies[search.networks[network]]
+    ranked: dict[str, tuple[str, ...]] = {}
+    for tuner in search.tuners:
+        tasks = tuner.task.alternative_members[network] if is_flipped else tuner.task.members[network]
+        task_s = tuner.task.counts[network] * tuner.now_s
+        if tasks and (schedules := tuner.schedules(N_RIVALS if task_s >= LARGE_SHARE * latency_s else 1)):
+            ranked |= dict.fromkeys((task.recipe.spec for task in tasks), schedules)
+    return ranked
 
 
 def _rebuilt(
     model: Model, steps: Steps, flipped: AbstractSet[Recipe] = frozenset(), choose: ChooseSchedules = keep_unscheduled
 ) -> Model:
-    """The network with these schedules, and the parts of the recipes `flipped` in their other form; all else is as it
-    was. `choose` gives tasks schedules that have none yet."""
+    """Rebuild the network with these schedules, its other ones, and the fusion choices of `flipped` flipped.
+    `choose` gives schedules to tasks that have none."""
     kept = {task.recipe.spec: task.recipe.steps for task in model.tasks} | dict(steps)
     forms = {recipe: is_fused ^ (recipe in flipped) for recipe, is_fused in model.fusion_decisions.items()}
 

@@ -1,7 +1,7 @@
-"""The open parts of networks in a search: which searches are for their kernels, and what their other form may save.
+"""Undecided fusion choices in a search: the tasks of both choices, and the time that the other choice saves.
 
-A form is searched for as long as it does not take much longer than the other one: what may be gained by going over to
-it is worth as much as what may be gained of the form that there is.
+Tasks of the other choice are searched for as long as it is at most MAX_SLOWDOWN times as slow as the network's own. A
+second that they save then counts as much as a second of the network's own kernels.
 """
 
 from __future__ import annotations
@@ -13,43 +13,50 @@ from dataclasses import dataclass
 from autosched.network_tuning.shared_tasks import SharedTask
 from autosched.planning.fusion_choice import FusionChoice
 
-BEATEN = 1.25  # times as long as the other form: more than tuning gains of a kernel on average
+MAX_SLOWDOWN = 1.25  # over the faster choice: tuning makes a kernel less than this times as fast, on average
 
 
 @dataclass(frozen=True)
-class OpenPart:
-    """A part that occurs `count` times in the network of this number: the numbers of the searches for its kernels in
-    the form that it has, and in the other one."""
+class UndecidedFusion:
+    """A fusion choice that occurs `count` times in the network of this index. `present`: indices of the tasks of the
+    network's own choice, `other`: of the other choice."""
 
     network: int
     count: int
     present: tuple[int, ...]
     other: tuple[int, ...]
 
-    def gain_s(self, now: Sequence[float]) -> float:
-        """What a call of the network saves in the faster form, where searches' kernels take `now`."""
-        return self.count * max(0.0, _sum(self.present, now) - _sum(self.other, now))
+    def gain_s(self, times: Sequence[float]) -> float:
+        """Return the seconds of a network's call that the other choice saves, 0 if it is slower. `times`: seconds of
+        each task."""
+        return self.count * max(0.0, _sum(self.present, times) - _sum(self.other, times))
 
-    def calls(self, now: Sequence[float]) -> Iterator[tuple[int, int]]:
-        """By how much more, or less, the kernels of searches are worth than by their calls in the network."""
-        present_s, other_s = _sum(self.present, now), _sum(self.other, now)
-        if other_s <= BEATEN * present_s:
+    def extra_calls(self, times: Sequence[float]) -> Iterator[tuple[int, int]]:
+        """Yield (task, calls) to be added to the calls in the network, which weigh the tasks: the other choice's tasks
+        unless it is beaten, and the own ones with a minus if that is beaten."""
+        present_s, other_s = _sum(self.present, times), _sum(self.other, times)
+        if other_s <= MAX_SLOWDOWN * present_s:
             yield from ((n, self.count) for n in self.other)
-        if present_s > BEATEN * other_s:
+        if present_s > MAX_SLOWDOWN * other_s:
             yield from ((n, -self.count) for n in self.present)
 
 
-def _sum(searches: Sequence[int], now: Sequence[float]) -> float:
-    return sum(now[n] for n in searches)
+def _sum(tasks: Sequence[int], times: Sequence[float]) -> float:
+    return sum(times[n] for n in tasks)
 
 
-def open_parts(fusion_choices: Sequence[Sequence[FusionChoice]], tasks: Sequence[SharedTask]) -> tuple[OpenPart, ...]:
-    """The open ones of each network's parts, whose kernels are among the tasks; those that are equal as one."""
-    found = []
-    for network, parts in enumerate(fusion_choices):
-        numbers = {spec: n for n, task in enumerate(tasks) for spec in task.specs(network)}
-        counts = Counter(part.recipe for part in parts if part.is_undecided)
-        for part in {part.recipe: part for part in parts if part.is_undecided}.values():
-            present, other = (tuple(numbers[spec] for spec in form.specs) for form in (part.selected, part.rejected))
-            found.append(OpenPart(network, counts[part.recipe], present, other))
-    return tuple(found)
+def find_undecided_fusions(
+    fusion_choices: Sequence[Sequence[FusionChoice]], tasks: Sequence[SharedTask]
+) -> tuple[UndecidedFusion, ...]:
+    """Return the undecided ones of each network's fusion choices, with the indices of their kernels in `tasks`. Equal
+    choices of a network are counted in one."""
+    undecided = []
+    for network, choices in enumerate(fusion_choices):
+        indices = {spec: n for n, task in enumerate(tasks) for spec in task.specs(network)}
+        counts = Counter(choice.recipe for choice in choices if choice.is_undecided)
+        for choice in {choice.recipe: choice for choice in choices if choice.is_undecided}.values():
+            present, other = (
+                tuple(indices[spec] for spec in form.specs) for form in (choice.selected, choice.rejected)
+            )
+            undecided.append(UndecidedFusion(network, counts[choice.recipe], present, other))
+    return tuple(undecided)

@@ -1,9 +1,9 @@
-"""torch.compile(model, backend="autosched").
+"""Backend of torch.compile: torch.compile(model, backend="autosched").
 
-backend        graphs of AOTAutograd, for inference
-partition      which nodes of a graph are compiled, and which torch runs
-subgraph       a compiled part, packed anew when its weights have changed
-options        what `options` may say
-memory_format  inputs and outputs whose dimensions are stored in another order, as channels_last images
-explain        the time of each part
+backend        entry point: graphs of AOTAutograd, for inference and training
+partition      partition of a graph into compiled subgraphs and nodes that torch runs
+subgraph       a compiled subgraph, whose weights are packed again when they have changed
+options        the `options` of torch.compile
+memory_format  inputs and outputs in other memory formats, such as channels_last
+explain        the time of each subgraph
 """

@@ -1,8 +1,8 @@
-"""torch.compile(model, backend="autosched"): what a network can be is compiled, the rest stays torch's.
+"""Entry point of torch.compile(model, backend="autosched"): supported nodes are compiled, torch runs the others.
 
-AOTAutograd makes graphs of ATen operators without writes in place: one of inference, or those of forward and backward
-where gradients are needed. Nodes that have rules become parts, which are programs; `autosched.explain` says what did
-not. Weights of inference are packed once, and again when they have changed.
+AOTAutograd makes functional graphs of ATen operators: one for inference, or forward and backward graphs if gradients
+are needed. Nodes that the importer has rules for become subgraphs, which are compiled; `autosched.explain` lists the
+others. Weights of inference graphs are packed once, and again when they have changed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def backend(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Compiled:
-    """The entry point that torch.compile calls with a graph and its inputs. Raises UsageError for unknown options."""
+    """Compile a graph of torch.compile for these inputs. Raises UsageError for unknown options."""
     graphs = CompiledGraphs(read_options(mode, options or {}))
 
     def compile_inference(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        return make_boxed_func(graphs.compiled(gm, _weights(gm) if graphs.options.freeze else frozenset()))
+        return make_boxed_func(graphs.compile(gm, _weights(gm) if graphs.options.freeze else frozenset()))
 
     def compile_training(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        return make_boxed_func(graphs.compiled(gm, frozenset()))  # weights are about to change
+        return make_boxed_func(graphs.compile(gm, frozenset()))  # training changes the weights
 
     compiled: Any = aot_module_simplified(
         module,
@@ -47,16 +47,16 @@ def backend(
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )
-    compiled.autosched_graphs = graphs  # for `torch_times.explain`
-    made: Compiled = compiled
-    return made
+    compiled.autosched_graphs = graphs  # read by `explain_compiled`
+    function: Compiled = compiled
+    return function
 
 
 def _weights(graph: fx.GraphModule) -> frozenset[int]:
-    """Places of the arguments that are parameters and buffers, of those that the graph does not change."""
+    """Return the indices of arguments that are parameters and buffers, and that the graph does not change."""
     context = torch._guards.TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
-    places = graph.graph.find_nodes(op="placeholder")
-    if metadata is None or len(places) != len(metadata.input_info):
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    if metadata is None or len(placeholders) != len(metadata.input_info):
         return frozenset()
     return frozenset(n for n in metadata.static_input_indices if not metadata.input_info[n].mutates_data)

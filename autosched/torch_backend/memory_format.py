@@ -1,4 +1,4 @@
-"""Networks whose ends lie in memory in another order of dimensions than the graph has, as channels_last images do."""
+"""Memory format of inputs and outputs: the order in which a tensor's dimensions are stored, such as channels_last."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from autosched.graph.graph import Graph, Node, Shape, Value, fresh_name
 
-Order = tuple[int, ...]  # dimensions, the outermost in memory first
+MemoryFormat = tuple[int, ...]  # dimensions, the outermost in memory first
 
 
-def order_of(shape: Shape, strides: Sequence[int]) -> Order | None:
-    """In which order the dimensions of a tensor lie in memory; None where it has gaps or elements lie over others."""
+def memory_format_of(shape: Shape, strides: Sequence[int]) -> MemoryFormat | None:
+    """Return the memory format of a tensor; None if its elements overlap or have gaps between them."""
     plain = tuple(range(len(shape)))
     by_stride = tuple(sorted(plain, key=lambda d: -strides[d]))
     for order in (plain, (*(d for d in by_stride if shape[d] == 1), *(d for d in by_stride if shape[d] != 1))):
@@ -20,28 +20,31 @@ def order_of(shape: Shape, strides: Sequence[int]) -> Order | None:
     return None
 
 
-def with_orders(graph: Graph, inputs: Mapping[str, Order], outputs: Mapping[int, Order]) -> Graph:
-    """The graph for callers whose `inputs`, and `outputs` by their place, lie in these orders: each of them becomes a
-    value of the shape that memory has. One whose order is that of its dimensions stays."""
-    ends, before, after, values = [*graph.outputs], list[Node](), list[Node](), list[Value]()
+def with_memory_formats(graph: Graph, inputs: Mapping[str, MemoryFormat], outputs: Mapping[int, MemoryFormat]) -> Graph:
+    """Return the graph with `inputs` by name and `outputs` by index in these memory formats.
+
+    Each becomes a value of the stored shape, with a transpose to or from the graph's own; those whose format is the
+    order of their dimensions stay.
+    """
+    new_outputs, before, after, values = [*graph.outputs], list[Node](), list[Node](), list[Value]()
     names: dict[str, str] = {}
     for name, order in inputs.items():
         if order != tuple(range(len(order))):
-            made = _in_memory(graph, name, order)
-            back = tuple(order.index(d) for d in range(len(order)))
-            before.append(Node("transpose", (made.name,), (name,), {"perm": back}))
-            values.append(made)
-            names[name] = made.name
-    for place, order in outputs.items():
+            stored = _stored_value(graph, name, order)
+            inverse = tuple(order.index(d) for d in range(len(order)))
+            before.append(Node("transpose", (stored.name,), (name,), {"perm": inverse}))
+            values.append(stored)
+            names[name] = stored.name
+    for n, order in outputs.items():
         if order != tuple(range(len(order))):
-            made = _in_memory(graph, graph.outputs[place], order, f".{place}")
-            after.append(Node("transpose", (graph.outputs[place],), (made.name,), {"perm": order}))
-            values.append(made)
-            ends[place] = made.name
+            stored = _stored_value(graph, graph.outputs[n], order, f".{n}")
+            after.append(Node("transpose", (graph.outputs[n],), (stored.name,), {"perm": order}))
+            values.append(stored)
+            new_outputs[n] = stored.name
     if not values:
         return graph
-    turned = replace(graph, inputs=tuple(names.get(name, name) for name in graph.inputs))
-    return turned.with_nodes([*before, *graph.nodes, *after], values, outputs=ends)
+    renamed = replace(graph, inputs=tuple(names.get(name, name) for name in graph.inputs))
+    return renamed.with_nodes([*before, *graph.nodes, *after], values, outputs=new_outputs)
 
 
 def _is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
@@ -53,7 +56,7 @@ def _is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def _in_memory(graph: Graph, name: str, order: Order, ending: str = "") -> Value:
-    found = graph.values[name]
-    shape = tuple(found.shape[d] for d in order)
-    return Value(fresh_name(graph.values, f"{name}.in_memory{ending}"), shape, found.dtype)
+def _stored_value(graph: Graph, name: str, order: MemoryFormat, suffix: str = "") -> Value:
+    value = graph.values[name]
+    shape = tuple(value.shape[d] for d in order)
+    return Value(fresh_name(graph.values, f"{name}.in_memory{suffix}"), shape, value.dtype)

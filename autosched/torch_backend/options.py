@@ -1,4 +1,4 @@
-"""What `options` of torch.compile may say to the backend."""
+"""Options of the backend: the `mode` and `options` of torch.compile."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NONE, BACKGROUND, NOW = TUNES = ("none", "background", "now")
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """`threads`: all cores unless it says how many. `freeze`: weights are packed once, where no gradients are needed.
-    `winograd`: the larger error of such convolutions is accepted. `tune`: measure kernels not at all, beside the
-    program while it runs, or before its first call; `budget_s`: for how long, for each graph that torch makes."""
+    """`threads`: None for all cores. `freeze`: weights are packed once, if no gradients are needed. `winograd`: accept
+    the larger error of Winograd convolutions. `tune`: "none", "background" (while the program runs) or "now" (before
+    its first call); `budget_s`: seconds of tuning for each graph of torch."""
 
     threads: int | None = None
     freeze: bool = True
@@ -31,17 +31,18 @@ class BackendOptions:
 
 
 def read_options(mode: str | None, options: Mapping[str, Any]) -> BackendOptions:
-    """Raises UsageError for a mode or option that there is not, and DeviceError for threads that there are not."""
+    """Check and return the options. Raises UsageError for an unknown mode, option or value, DeviceError for too many
+    threads."""
     if mode not in _MODES:
-        known = ", ".join(str(name) for name in _MODES if name is not None)
-        raise UsageError(f"the backend autosched has no mode {mode!r}, only {known}")
+        modes = ", ".join(str(name) for name in _MODES if name is not None)
+        raise UsageError(f"the backend autosched has no mode {mode!r}, only {modes}")
     refuse_unknown("the backend autosched", options, [*_EXPECTED], "option")
     for name, value in options.items():
-        if not _is_one(name, value):
+        if not _is_valid(name, value):
             raise UsageError(f"the option {name} of the backend autosched is {_EXPECTED[name]}, not {value!r}")
-    found = replace(BackendOptions(), **options)
-    find_device("cpu", found.threads)
-    return found
+    checked = replace(BackendOptions(), **options)
+    find_device("cpu", checked.threads)
+    return checked
 
 
 _EXPECTED: Mapping[str, str] = {
@@ -53,7 +54,7 @@ _EXPECTED: Mapping[str, str] = {
 }
 
 
-def _is_one(name: str, value: object) -> bool:
+def _is_valid(name: str, value: object) -> bool:
     if name in ("freeze", "winograd"):
         return isinstance(value, bool)
     if name == "tune":
@@ -67,5 +68,5 @@ def _is_one(name: str, value: object) -> bool:
 
 @cache
 def warn_once(text: str) -> None:
-    """Once in a process."""
+    """Give the warning once in a process."""
     warnings.warn(text, stacklevel=3)

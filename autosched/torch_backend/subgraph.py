@@ -1,5 +1,7 @@
-"""Parts of a torch.fx graph as programs: compiled at their first call, when weights are at hand, and packed anew when
-these have changed."""
+"""Compiled subgraphs of a torch.fx graph: compiled at the first call, with the weights of that call.
+
+Weights are packed again when their versions have changed.
+"""
 
 from __future__ import annotations
 
@@ -14,70 +16,72 @@ from torch import fx
 
 from autosched.errors import AutoschedError
 from autosched.executor.compile_options import CompileOptions
-from autosched.executor.lookup import compile_varying, compile_with_records
+from autosched.executor.lookup import compile_dynamic, compile_with_records
 from autosched.executor.model import Model
 from autosched.graph.graph import Array
 from autosched.graph.torch.builder import array_of
 from autosched.graph.torch.load import load_fx
 from autosched.kernel.transfer import NearestSchedules
-from autosched.network_tuning.background import improve_later, improved
-from autosched.torch_backend.memory_format import order_of, with_orders
+from autosched.network_tuning.background import enqueue_tuning, tune_here
+from autosched.torch_backend.memory_format import memory_format_of, with_memory_formats
 from autosched.torch_backend.options import BACKGROUND, NOW, BackendOptions, warn_once
 
-Stamps = list[tuple[int, int]]  # of each weight where it lies, and how often it was written to
+Versions = list[tuple[int, int]]  # address and version counter of each weight
 Strides = tuple[int, ...]
 _CPU = torch.device("cpu")
-MOST_KEPT = 64  # sets of weights of a part, as many as a network has layers that are alike
+MAX_PACKED = 64  # packed sets of weights of a subgraph: a network has at most so many equal layers
 
 
 @dataclass(frozen=True)
-class OnTensors:
+class TensorModel:
     """A model as a function of torch tensors.
 
-    `weights`: the places of arguments that are constants of the model, as they were at `stamps`. `inputs`: the places
-    of the others, and the strides that the model reads them in; `outputs`: shape, strides and type of each result.
-    `written`: of results that arguments get, which.
+    `weights`: indices of the arguments that are constants of the model, of the versions `versions`. `inputs`: indices
+    of the other arguments, and the strides that the model reads. `outputs`: shape, strides and type of each result.
+    `written`: the argument that a result is written to, by the result's index.
     """
 
     model: Model
     weights: tuple[int, ...]
-    stamps: Stamps
+    versions: Versions
     inputs: tuple[tuple[int, Strides], ...]
     outputs: tuple[tuple[tuple[int, ...], Strides, torch.dtype], ...]
     written: Mapping[int, int]
 
     @cached_property
-    def homes(self) -> Mapping[int, int]:
-        """Of results that the model makes in the memory of an input that gets them, which input."""
-        places = [place for place, _ in self.inputs]
-        found = ((n, place, self.model.in_place.get(n)) for n, place in self.written.items())
-        return {n: home for n, place, home in found if home is not None and places[home] == place}
+    def aliased_inputs(self) -> Mapping[int, int]:
+        """The input that aliases a result, by the result's index, if that input is the argument written to."""
+        indices = [index for index, _ in self.inputs]
+        aliases = ((n, index, self.model.in_place.get(n)) for n, index in self.written.items())
+        return {n: alias for n, index, alias in aliases if alias is not None and indices[alias] == index}
 
     def is_current(self, tensors: Sequence[torch.Tensor]) -> bool:
-        return self.stamps == stamps_of(tensors, self.weights)
+        return self.versions == versions_of(tensors, self.weights)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """One tensor, or a list of several."""
-        ends = []  # holds what is copied until the end
+        """Return the result, or a list of several results."""
+        arguments = []  # keeps copies alive during the call
         for n, strides in self.inputs:
             x = tensors[n]
-            ends.append(x if x.stride() == strides else _copied(x, strides))
+            arguments.append(x if x.stride() == strides else _copy_with_strides(x, strides))
+        aliases = self.aliased_inputs
         results = [
-            ends[self.homes[n]] if n in self.homes else torch.empty_strided(*form, dtype=dtype, device=_CPU)
-            for n, (*form, dtype) in enumerate(self.outputs)
+            arguments[aliases[n]] if n in aliases else torch.empty_strided(*layout, dtype=dtype, device=_CPU)
+            for n, (*layout, dtype) in enumerate(self.outputs)
         ]
-        self.model.launch([x.data_ptr() for x in (*ends, *results)])
-        give(results, tensors, self.written)
+        self.model.launch([x.data_ptr() for x in (*arguments, *results)])
+        write_back(results, tensors, self.written)
         return results[0] if len(results) == 1 else results
 
 
 @dataclass
-class Part:
-    """A partition as a function of tensors, from any number of threads. The arguments at `frozen` are weights;
-    `nearest` are schedules of programs for other sizes, None for a graph whose sizes do not vary; `written`: of results
-    that arguments get, as caches do, which argument.
+class Subgraph:
+    """A partition as a thread-safe function of tensors.
 
-    Where torch breaks a graph, layers that are alike share a part: `_kept` has one program for the weights of each.
+    `frozen`: indices of the arguments that are weights. `nearest`: schedules of programs for other sizes, None for
+    static shapes. `written`: the argument that a result is written to, such as a cache, by the result's index.
+
+    After graph breaks torch calls one subgraph for all equal layers: `_packed` has a model for the weights of each.
     """
 
     module: fx.GraphModule
@@ -85,141 +89,145 @@ class Part:
     frozen: tuple[int, ...]
     nearest: NearestSchedules | None = None
     written: Mapping[int, int] = field(default_factory=dict)
-    _made: OnTensors | None = None
-    _kept: list[OnTensors] = field(default_factory=list)
-    _refused: bool = False
+    _current: TensorModel | None = None
+    _packed: list[TensorModel] = field(default_factory=list)
+    _has_failed: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
-        made = self._made
-        if made is None or not made.is_current(tensors):
-            made = self.prepared(tensors)
-        return self._by_torch(tensors) if made is None else made(tensors)
+        current = self._current
+        if current is None or not current.is_current(tensors):
+            current = self.prepare(tensors)
+        return self._run_eager(tensors) if current is None else current(tensors)
 
     @property
     def model(self) -> Model | None:
-        """What runs; None before the first call, and where torch runs it."""
-        return None if self._made is None else self._made.model
+        """The model that runs; None before the first call, and if torch runs the subgraph."""
+        return None if self._current is None else self._current.model
 
-    def as_it_is(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """With the weights that it has, whatever those of `tensors` are: for its time."""
-        made = self._made or self.prepared(tensors)
-        return self._by_torch(tensors) if made is None else made(tensors)
+    def run_with_any_weights(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Run with the packed weights, whatever the weights of `tensors` are: for measuring time."""
+        current = self._current or self.prepare(tensors)
+        return self._run_eager(tensors) if current is None else current(tensors)
 
-    def _by_torch(self, tensors: Sequence[torch.Tensor]) -> Any:
+    def _run_eager(self, tensors: Sequence[torch.Tensor]) -> Any:
         results = self.module(*tensors)
-        give([results] if isinstance(results, torch.Tensor) else results, tensors, self.written)
+        write_back([results] if isinstance(results, torch.Tensor) else results, tensors, self.written)
         return results
 
-    def prepared(self, tensors: Sequence[torch.Tensor]) -> OnTensors | None:
-        """The program for the weights among `tensors`; None where there is none, which a warning told."""
+    def prepare(self, tensors: Sequence[torch.Tensor]) -> TensorModel | None:
+        """Return the model for the weights among `tensors`; None, after a warning, if it cannot be compiled."""
         with self._lock:
-            if self._refused:
+            if self._has_failed:
                 return None
-            made = self._made
+            current = self._current
             try:
-                if made is None:
-                    self._made = self._compiled(tensors)
-                    self._improve_later(self._made)
-                elif not made.is_current(tensors):
-                    self._made = self._for_weights(made, tensors)
+                if current is None:
+                    self._current = self._compile(tensors)
+                    self._tune_later(self._current)
+                elif not current.is_current(tensors):
+                    self._current = self._with_weights(current, tensors)
             except AutoschedError as error:
-                self._refused = True
+                self._has_failed = True
                 warn_once(f"autosched leaves a part of a network to torch, since it cannot be compiled: {error}")
-            return None if self._refused else self._made
+            return None if self._has_failed else self._current
 
-    def _compiled(self, tensors: Sequence[torch.Tensor]) -> OnTensors:
-        # Of a tensor made in inference mode nobody can tell whether it has been written to.
+    def _compile(self, tensors: Sequence[torch.Tensor]) -> TensorModel:
+        # Tensors made in inference mode have no version counter.
         weights = tuple(n for n in self.frozen if not tensors[n].is_inference())
-        stamps = stamps_of(tensors, weights)
+        versions = versions_of(tensors, weights)
         graph = load_fx(self.module, tensors, {n: tensors[n] for n in weights})
         graph = replace(graph, winograd=self.options.winograd)
-        places = [n for n in range(len(tensors)) if n not in weights]
-        inputs = [_form(tensors[n].shape, tensors[n].stride()) for n in places]
+        indices = [n for n in range(len(tensors)) if n not in weights]
+        inputs = [_layout(tensors[n].shape, tensors[n].stride()) for n in indices]
         (end,) = self.module.graph.find_nodes(op="output")
-        results = [node.meta["val"] for node in _nodes(end)]
-        outputs = [_form(y.shape, y.stride()) for y in results]
-        turned = with_orders(
+        results = [node.meta["val"] for node in _returned_nodes(end)]
+        outputs = [_layout(y.shape, y.stride()) for y in results]
+        graph = with_memory_formats(
             graph,
             {name: order for name, (order, _) in zip(graph.inputs, inputs, strict=True)},
             {n: order for n, (order, _) in enumerate(outputs)},
         )
         threads = self.options.threads
         if self.nearest is None:
-            model = compile_with_records(turned, threads=threads)
+            model = compile_with_records(graph, threads=threads)
         else:
-            model = compile_varying(turned, self.nearest, CompileOptions(threads=threads))
-        return OnTensors(
-            improved(model, self.options.budget_s) if self.options.tune == NOW else model,
+            model = compile_dynamic(graph, self.nearest, CompileOptions(threads=threads))
+        return TensorModel(
+            tune_here(model, self.options.budget_s) if self.options.tune == NOW else model,
             weights,
-            stamps,
-            tuple((n, strides) for n, (_, strides) in zip(places, inputs, strict=True)),
+            versions,
+            tuple((n, strides) for n, (_, strides) in zip(indices, inputs, strict=True)),
             tuple((tuple(y.shape), strides, y.dtype) for y, (_, strides) in zip(results, outputs, strict=True)),
             self.written,
         )
 
-    def _improve_later(self, made: OnTensors) -> None:
+    def _tune_later(self, compiled: TensorModel) -> None:
         if self.options.tune == BACKGROUND:
-            improve_later(made.model, self.options.budget_s, lambda model: self._replace(made, model))
+            enqueue_tuning(compiled.model, self.options.budget_s, lambda model: self._replace(compiled, model))
 
-    def _replace(self, made: OnTensors, model: Model) -> None:
-        """The same program with other kernels; calls that run go on with those they have."""
+    def _replace(self, compiled: TensorModel, model: Model) -> None:
+        """Replace the model by its tuned one; running calls finish with the earlier one."""
         with self._lock:
-            now = self._made
-            assert now is not None
-            if now is not made:  # weights have changed since
-                model = model.with_weights(now.model.original.constants)
-            self._made, self._kept = replace(now, model=model), []
+            current = self._current
+            assert current is not None
+            if current is not compiled:  # the weights have changed since it was compiled
+                model = model.with_weights(current.model.original.constants)
+            self._current, self._packed = replace(current, model=model), []
 
-    def _for_weights(self, made: OnTensors, tensors: Sequence[torch.Tensor]) -> OnTensors:
-        """The program that was made for these weights, or one that is packed anew. Of weights that were written to, the
-        older program goes; what is kept holds its weights, so that no others come to lie there."""
-        stamps = stamps_of(tensors, made.weights)
-        known = [made, *(kept for kept in self._kept if kept is not made)]
-        found = next((kept for kept in known if kept.stamps == stamps), None) or self._repacked(made, tensors)
-        places = [place for place, _ in stamps]
-        others = [kept for kept in known if [place for place, _ in kept.stamps] != places]
-        self._kept = [found, *others][:MOST_KEPT]
-        return found
+    def _with_weights(self, current: TensorModel, tensors: Sequence[torch.Tensor]) -> TensorModel:
+        """Return the model that was packed for these weights, or pack them.
 
-    def _repacked(self, made: OnTensors, tensors: Sequence[torch.Tensor]) -> OnTensors:
-        stamps = stamps_of(tensors, made.weights)
-        return replace(made, model=made.model.with_weights(self._constants(made, tensors)), stamps=stamps)
+        A model whose weights were written to since is dropped. The others keep their weights alive, so that no other
+        tensor reuses the addresses.
+        """
+        versions = versions_of(tensors, current.weights)
+        packed = [current, *(each for each in self._packed if each is not current)]
+        chosen = next((each for each in packed if each.versions == versions), None) or self._repack(current, tensors)
+        addresses = [address for address, _ in versions]
+        others = [each for each in packed if [address for address, _ in each.versions] != addresses]
+        self._packed = [chosen, *others][:MAX_PACKED]
+        return chosen
 
-    def _constants(self, made: OnTensors, tensors: Sequence[torch.Tensor]) -> Mapping[str, Array]:
-        """The weights by their names in the graph: those of the nodes."""
+    def _repack(self, current: TensorModel, tensors: Sequence[torch.Tensor]) -> TensorModel:
+        versions = versions_of(tensors, current.weights)
+        return replace(current, model=current.model.with_weights(self._constants(current, tensors)), versions=versions)
+
+    def _constants(self, current: TensorModel, tensors: Sequence[torch.Tensor]) -> Mapping[str, Array]:
+        """Return the weights by their names in the graph, which are those of the placeholders."""
         names = [node.name for node in self.module.graph.find_nodes(op="placeholder")]
-        known = made.model.original.constants
-        return {names[n]: array_of(tensors[n]) for n in made.weights if names[n] in known}
+        constants = current.model.original.constants
+        return {names[n]: array_of(tensors[n]) for n in current.weights if names[n] in constants}
 
 
-def give(results: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], written: Mapping[int, int]) -> None:
-    """To arguments what they get, unless it was made there; torch is told that they have changed."""
-    for n, place in written.items():
-        if results[n] is not tensors[place]:
-            tensors[place].copy_(results[n])
-        elif not tensors[place].is_inference():
-            torch.autograd.graph.increment_version(tensors[place])
+def write_back(results: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], written: Mapping[int, int]) -> None:
+    """Write results to their arguments, or count a new version of arguments that the model has written to."""
+    for n, index in written.items():
+        if results[n] is not tensors[index]:
+            tensors[index].copy_(results[n])
+        elif not tensors[index].is_inference():
+            torch.autograd.graph.increment_version(tensors[index])
 
 
-def stamps_of(tensors: Sequence[torch.Tensor], places: Sequence[int]) -> Stamps:
-    return [(x.data_ptr(), x._version) for x in map(tensors.__getitem__, places)]
+def versions_of(tensors: Sequence[torch.Tensor], indices: Sequence[int]) -> Versions:
+    return [(x.data_ptr(), x._version) for x in map(tensors.__getitem__, indices)]
 
 
-def _nodes(end: fx.Node) -> list[fx.Node]:
-    """What an fx graph returns, all of which are nodes."""
-    found = end.args[0]
-    return [node for node in (found if isinstance(found, tuple | list) else (found,)) if isinstance(node, fx.Node)]
+def _returned_nodes(end: fx.Node) -> list[fx.Node]:
+    """Return the nodes that an fx graph returns."""
+    returned = end.args[0]
+    nodes = returned if isinstance(returned, tuple | list) else (returned,)
+    return [node for node in nodes if isinstance(node, fx.Node)]
 
 
-def _form(shape: Sequence[int], strides: Strides) -> tuple[tuple[int, ...], Strides]:
-    """The order in which a program has the dimensions of such a tensor, and its strides then."""
-    order = order_of(tuple(shape), strides)
+def _layout(shape: Sequence[int], strides: Strides) -> tuple[tuple[int, ...], Strides]:
+    """Return the memory format in which a program stores such a tensor, and the strides."""
+    order = memory_format_of(tuple(shape), strides)
     if order is not None:
         return order, tuple(strides)
     sizes = torch.empty(tuple(shape), device="meta")
     return tuple(range(len(shape))), sizes.stride()
 
 
-def _copied(x: torch.Tensor, strides: Strides) -> torch.Tensor:
+def _copy_with_strides(x: torch.Tensor, strides: Strides) -> torch.Tensor:
     return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=_CPU).copy_(x)

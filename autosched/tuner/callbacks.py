@@ -1,7 +1,7 @@
-"""What a session tells while it runs, and whom: one kind of event, four moments.
+"""Callbacks of a session, and the events that they are given.
 
-Callbacks run in the tuner's thread between measurements, never while the device is timing. What they raise ends the
-session; everything measured before is stored.
+Callbacks run in the tuner's thread between measurements, never while the device is timed. An exception of a callback
+ends the session; everything measured before is stored.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from autosched.tuner.task_info import Subject
+from autosched.tuner.task_info import TaskInfo
 
 if TYPE_CHECKING:
     from autosched.tuner.progress import Progress, Stopwatch
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event(Subject):
-    """The state of a session at one moment, and its subject. Times in seconds, GFLOP/s in the workload's operations.
+class Event(TaskInfo):
+    """The state of a session and its task. Times are in seconds, rates in GFLOP/s of the workload's operations.
 
-    `trial` of `trials` are done, `failed` of them without a time. `seconds` and `failure` (a class, with `message`)
-    are those of the trial just done: None in `on_start` and `on_round`. `best_*` are None before the first verified
-    result; `fraction_of_peak` and `gflops` are the best's and this trial's. `eta_s` is None before the first trial.
+    `trial` of `trials` are done, `failed` of them without a time. `seconds`, `gflops` and `failure` (a fault class,
+    with `message`) are those of the last trial: None in `on_start` and `on_round`. `best_*` and `fraction_of_peak` are
+    those of the best trial: None before the first verified one. `eta_s`: seconds left, None before the first trial.
     """
 
     phase: str  # start, draft, evolve, descend, final
@@ -44,7 +44,7 @@ class Event(Subject):
     eta_s: float | None
     sketch: str | None = None
     n_sketches: int = 0
-    resumed: int = 0  # trials taken over from records
+    resumed: int = 0  # trials resumed from records
 
     @property
     def fraction_of_peak(self) -> float | None:
@@ -52,61 +52,61 @@ class Event(Subject):
 
 
 class Callback(Protocol):
-    """Watches a session."""
+    """Observer of a session."""
 
     def on_start(self, event: Event) -> None:
-        """Before the first candidate."""
+        """Called before the first candidate."""
 
     def on_round(self, event: Event) -> None:
-        """Before each round is measured, and before the final comparison."""
+        """Called before each round is measured, and before the final comparison."""
 
     def on_result(self, event: Event) -> None:
-        """After each trial."""
+        """Called after each trial."""
 
     def on_finish(self, result: Result) -> None:
-        """At the end, also after an interrupt."""
+        """Called at the end, also after an interrupt."""
 
 
 @dataclass
-class Audience:
-    """Those who watch a session of `n_trials`. An event is made only if there is somebody to hear of it."""
+class CallbackNotifier:
+    """Calls the callbacks of a session of `n_trials`. Events are made only if there are callbacks."""
 
     callbacks: Sequence[Callback]
     task: Task
     n_trials: int
     progress: Progress
     watch: Stopwatch
-    measuring_since: float | None = None  # seconds from the start
+    measuring_since: float | None = None  # seconds from the start of the session
 
-    def hears_of_start(self, resumed: int) -> None:
-        """`resumed`: the trials that will be taken over from records."""
+    def notify_start(self, resumed: int) -> None:
+        """Call `on_start`. `resumed`: number of trials that will be resumed from records."""
         if self.callbacks:
-            self._tell("on_start", replace(self._event(), resumed=resumed))
+            self._notify("on_start", replace(self._event(), resumed=resumed))
 
-    def hears_of_round(self) -> None:
+    def notify_round(self) -> None:
         if self.measuring_since is None:
             self.measuring_since = self.watch.elapsed()
         if self.callbacks:
-            self._tell("on_round", self._event())
+            self._notify("on_round", self._event())
 
-    def hears_of_result(self, trial: Trial) -> None:
+    def notify_result(self, trial: Trial) -> None:
         if self.callbacks:
-            self._tell("on_result", self._event(trial))
+            self._notify("on_result", self._event(trial))
 
-    def hears_of_end(self, result: Result) -> None:
+    def notify_finish(self, result: Result) -> None:
         for callback in self.callbacks:
             callback.on_finish(result)
 
-    def _tell(self, moment: Literal["on_start", "on_round", "on_result"], event: Event) -> None:
+    def _notify(self, method: Literal["on_start", "on_round", "on_result"], event: Event) -> None:
         for callback in self.callbacks:
-            getattr(callback, moment)(event)
+            getattr(callback, method)(event)
 
     def _event(self, trial: Trial | None = None) -> Event:
         task, progress, elapsed = self.task, self.progress, self.watch.elapsed()
         seconds = trial.seconds if trial else None
         best_s = progress.best.seconds if progress.best else None
         return Event(
-            **vars(task.subject),
+            **vars(task.info),
             phase=progress.phase,
             round=progress.round,
             trial=len(progress.trials),
@@ -120,14 +120,14 @@ class Audience:
             best_gflops=task.gflops(best_s) if best_s else None,
             peak_gflops=progress.peak_gflops,
             elapsed_s=elapsed,
-            eta_s=self._eta(elapsed),
+            eta_s=self._eta_s(elapsed),
             sketch=task.sketches[trial.candidate.sketch].name if trial else None,
             n_sketches=len(task.sketches),
             resumed=progress.resumed,
         )
 
-    def _eta(self, elapsed: float) -> float | None:
-        """Seconds to the end at the pace so far, or to the end of the budget; None before the first measurement."""
+    def _eta_s(self, elapsed: float) -> float | None:
+        """Return the seconds left at the pace so far, at most those of the budget; None before the first trial."""
         done, budget = len(self.progress.trials), self.watch.budget_s
         fresh = done - self.progress.resumed
         if not fresh:

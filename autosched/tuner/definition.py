@@ -1,4 +1,4 @@
-"""What the user wrote, with numbers put in: from a workload's name or function to its DAG.
+"""Definition of a workload: from its name or function and its options to its graph of stages.
 
 A workload is a built-in name, `path/to/file.py:function`, or a Python function whose arguments have names and defaults
 and which returns its output tensors.
@@ -18,7 +18,7 @@ from autosched.errors import AutoschedError, GraphError, StoreError, UsageError
 from autosched.ir.instructions.precision import EXACT
 from autosched.ir.types import recorded_type
 from autosched.target.far_weights import FAR, NEAR
-from autosched.tuner.options import NOTHING, Asked
+from autosched.tuner.options import NO_OPTIONS, WorkloadOptions
 
 if TYPE_CHECKING:
     from autosched.te import ComputeDAG, Tensor
@@ -29,7 +29,8 @@ Workload: TypeAlias = "str | Operator"
 
 @dataclass(frozen=True)
 class Definition:
-    """A workload with its numbers: `shape` are the integer arguments in order, `spec` the JSON that rebuilds `dag`."""
+    """A workload with its arguments. `shape`: the integer arguments in order. `spec`: JSON from which `dag` can be
+    rebuilt."""
 
     name: str
     shape: tuple[int, ...]
@@ -38,19 +39,19 @@ class Definition:
     spec: str
 
 
-def define(workload: Workload, asked: Asked = NOTHING) -> Definition:
-    """`workload` with its numbers, its weights and, where that is accepted, larger errors.
+def define(workload: Workload, options: WorkloadOptions = NO_OPTIONS) -> Definition:
+    """Return the definition of a workload with these options.
 
-    Raises UsageError for arguments that the workload does not have, and ExpressionError for what its function does
-    wrong.
+    Raises UsageError for arguments that the workload does not have, ExpressionError for errors of its function.
     """
-    found = _by_name(workload, asked) if isinstance(workload, str) else _of_function(workload, asked)
-    return _declared(found, asked)
+    if isinstance(workload, str):
+        return _with_options(_define_named(workload, options), options)
+    return _with_options(_define_function(workload, options), options)
 
 
 def redefinitions(spec: str, workload: Workload | None) -> list[Definition]:
-    """The definitions of a stored `spec`: of all functions of the same content that are built in, or, given as
-    `workload`, the user's own. Raises UsageError as `redefine` does where there is none."""
+    """Return the definitions of a stored `spec`, which may name several functions with the same graph: built-in ones,
+    and the user's if it is given as `workload`. Raises what `redefine` raises if there is none."""
     from autosched.store.records import parse_data
 
     try:
@@ -58,19 +59,19 @@ def redefinitions(spec: str, workload: Workload | None) -> list[Definition]:
         texts = [spec, *(json.dumps(other, sort_keys=True) for other in data.get("also", ()))]
     except (StoreError, ValueError, TypeError, AttributeError):
         texts = [spec]
-    found, errors = [], []
+    definitions, errors = [], []
     for text in texts:
         try:
-            found.append(redefine(text, workload))
-        except AutoschedError as error:  # of a function of other arguments, or of the user's own
+            definitions.append(redefine(text, workload))
+        except AutoschedError as error:  # a function with other arguments, or a user's function
             errors.append(error)
-    if not found:
+    if not definitions:
         raise errors[0]
-    return found
+    return definitions
 
 
 def own_names(spec: str) -> list[str]:
-    """What the user's functions among those of a stored `spec` are called."""
+    """Return the names of the user's functions in a stored `spec`."""
     from autosched.store.records import parse_data
     from autosched.te.operators.registry import WORKLOADS
 
@@ -80,83 +81,82 @@ def own_names(spec: str) -> list[str]:
 
 
 def redefine(spec: str, workload: Workload | None) -> Definition:
-    """The definition of a stored `spec`. Raises UsageError for a user's function that is not given as `workload`:
-    a database may come from elsewhere and must not name code to run."""
+    """Return the definition of a stored `spec`. Raises UsageError for a user's function that is not given as
+    `workload`: a database may come from elsewhere and must not name code to run."""
     from autosched.store.records import parse_data
     from autosched.te.operators.registry import WORKLOADS, resolve
 
     try:
         data: Any = parse_data(spec)
         name, args, dtype = str(data["name"]), dict(data["args"]), str(data["dtype"])
-        asked = Asked(
+        options = WorkloadOptions(
             weights=spec_weights(data), winograd=data.get("winograd") is True, precision=data.get("precision", EXACT)
         )
     except (StoreError, ValueError, TypeError, KeyError) as error:
         raise UsageError(f"the record's description of its workload cannot be understood: {spec[:80]!r}") from error
     if data.get("graph") is not None:
-        return _of_network(name, dtype, data, asked)
+        return _define_group(name, dtype, data, options)
     if workload is not None and _is_own(workload):
-        return define(workload, replace(asked, settings=args))
+        return define(workload, replace(options, settings=args))
     if name not in WORKLOADS:
         raise UsageError(
             f"the record's workload {name[:200]!r} is a function of the user's own: give it as workload "
             "(--workload FILE.py:FUNCTION)"
         )
     dag = resolve({"name": name, "args": args, "dtype": dtype})
-    known = WORKLOADS[name].args  # the JSON has them sorted by name
-    found = _definition(name, dag, {a: args[a] for a in known if a in args}, dtype, data)
-    return _declared(found, asked)
+    order = WORKLOADS[name].args  # the JSON is sorted by name
+    definition = _definition(name, dag, {a: args[a] for a in order if a in args}, dtype, data)
+    return _with_options(definition, options)
 
 
-def _of_network(name: str, dtype: str, spec: Mapping[str, Any], asked: Asked) -> Definition:
-    """A kernel of a network, which is described by the operators in it. Its shape is that of its first result."""
+def _define_group(name: str, dtype: str, spec: Mapping[str, Any], options: WorkloadOptions) -> Definition:
+    """Return the definition of a network's group of operators. Its shape is that of its first result."""
     from autosched.graph.group_description import described_dag
 
     try:
         dag = described_dag(spec["graph"])
     except GraphError as error:
         raise UsageError(str(error)) from error
-    if (place := spec.get("weights_in", NEAR)) not in (NEAR, *FAR):
-        raise UsageError(f"weights of a network lie in {' or '.join(FAR)}, the record says {str(place)[:80]!r}")
-    dag = dag.with_weights_in(place) if place else dag
-    dag = dag.with_winograd() if asked.winograd else dag
-    dag = dag if asked.precision == EXACT else _less_precise(name, dag, asked.precision)
+    if (level := spec.get("weights_in", NEAR)) not in (NEAR, *FAR):
+        raise UsageError(f"weights of a network lie in {' or '.join(FAR)}, the record says {str(level)[:80]!r}")
+    dag = dag.with_weights_in(level) if level else dag
+    dag = dag.with_winograd() if options.winograd else dag
+    dag = dag if options.precision == EXACT else _less_precise(name, dag, options.precision)
     return Definition(name, dag.outputs[0].public_shape, dtype, dag, json.dumps(spec, sort_keys=True))
 
 
 def spec_weights(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """The weights that a stored description names. Raises TypeError where it makes no sense."""
+    """Return the names of the weights in a stored description. Raises TypeError for a damaged one."""
     names = spec.get("weights", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise TypeError("weights must be a list of names")
     return tuple(names)
 
 
-def _declared(found: Definition, asked: Asked) -> Definition:
-    """The definition with inputs as weights and, where they are accepted, with Winograd's error and products that are
-    less precise."""
-    dag, declared = found.dag, dict[str, Any]()
-    if asked.weights:
-        dag = dag.with_weights(asked.weights)
-        declared["weights"] = dag.weights
-    if asked.winograd:
-        dag = _with_winograd(found.name, dag)
-        declared["winograd"] = True
-    if asked.precision != EXACT:
-        dag = _less_precise(found.name, dag, asked.precision)
-        declared["precision"] = asked.precision
-    if not declared:
-        return found
-    return replace(found, dag=dag, spec=json.dumps({**json.loads(found.spec), **declared}, sort_keys=True))
+def _with_options(definition: Definition, options: WorkloadOptions) -> Definition:
+    """Return the definition with the weights, Winograd and precision of the options."""
+    dag, entries = definition.dag, dict[str, Any]()
+    if options.weights:
+        dag = dag.with_weights(options.weights)
+        entries["weights"] = dag.weights
+    if options.winograd:
+        dag = _with_winograd(definition.name, dag)
+        entries["winograd"] = True
+    if options.precision != EXACT:
+        dag = _less_precise(definition.name, dag, options.precision)
+        entries["precision"] = options.precision
+    if not entries:
+        return definition
+    return replace(definition, dag=dag, spec=json.dumps({**json.loads(definition.spec), **entries}, sort_keys=True))
 
 
 def _less_precise(name: str, dag: ComputeDAG, precision: str) -> ComputeDAG:
     from autosched.te.rewrites.precision import with_precision
 
-    made = with_precision(dag, precision)
-    if made is dag:
+    rounded = with_precision(dag, precision)
+    if rounded is dag:
         raise UsageError(f"{name} has no sum of products of float32, which precision={precision!r} is for")
-    return made
+    return rounded
 
 
 def _with_winograd(name: str, dag: ComputeDAG) -> ComputeDAG:
@@ -168,7 +168,7 @@ def _with_winograd(name: str, dag: ComputeDAG) -> ComputeDAG:
 
 
 def arguments(function: Operator) -> dict[str, Any]:
-    """Names and defaults of a workload function's arguments. Raises UsageError where one has no name or no default."""
+    """Return the names and defaults of a workload function's arguments. Raises UsageError for one without either."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # not callable, or without a signature
@@ -182,49 +182,49 @@ def arguments(function: Operator) -> dict[str, Any]:
     return {p.name: p.default for p in parameters}
 
 
-def _by_name(workload: str, asked: Asked) -> Definition:
+def _define_named(workload: str, options: WorkloadOptions) -> Definition:
     from autosched.te.operators.registry import build
 
-    dag, spec = build(workload, asked.shape, asked.settings, asked.batch, asked.dtype)
+    dag, spec = build(workload, options.shape, options.settings, options.batch, options.dtype)
     return _definition(workload, dag, spec["args"], str(spec.get("dtype") or _dtype(dag)), spec)
 
 
-def _of_function(function: Operator, asked: Asked) -> Definition:
+def _define_function(function: Operator, options: WorkloadOptions) -> Definition:
     from autosched.te import ComputeDAG
 
-    values = {key: _plain(default) for key, default in arguments(function).items()}
+    values = {key: _recorded_value(default) for key, default in arguments(function).items()}
     name = getattr(function, "__name__", repr(function))
     numbers = [a for a, default in values.items() if isinstance(default, int)]
-    given = _numbers(name, asked.shape)
-    if len(given) > len(numbers) or (asked.batch is not None and not numbers):
+    given = _integers(name, options.shape)
+    if len(given) > len(numbers) or (options.batch is not None and not numbers):
         raise UsageError(f"{name} has the numbers ({', '.join(numbers)}), but {len(given)} are given as shape or batch")
     values.update(zip(numbers, given, strict=False))
-    chosen = {key: _plain(value) for key, value in (asked.settings or {}).items()}
-    if asked.dtype is not None:
-        chosen["dtype"] = asked.dtype
-    unknown = [a for a in chosen if a not in values]
+    settings = {key: _recorded_value(value) for key, value in (options.settings or {}).items()}
+    if options.dtype is not None:
+        settings["dtype"] = options.dtype
+    unknown = [a for a in settings if a not in values]
     if unknown:
         raise UsageError(f"{name} has no argument {unknown[0]}; it has {', '.join(values) or 'none'}")
-    values.update(chosen)
-    if asked.batch is not None:
-        first, (times,) = numbers[0], _numbers(name, [asked.batch])
-        values[first] = times * values[first] if first == "M" else times
+    values.update(settings)
+    if options.batch is not None:
+        first, (batch,) = numbers[0], _integers(name, [options.batch])
+        values[first] = batch * values[first] if first == "M" else batch
     dag = ComputeDAG(function(**values))
-    used = str(values.get("dtype") or _dtype(dag))
-    spec = {"name": f"{inspect.getsourcefile(function)}:{name}", "args": values, "dtype": used}
-    return _definition(name, dag, values, used, spec)
+    dtype = str(values.get("dtype") or _dtype(dag))
+    spec = {"name": f"{inspect.getsourcefile(function)}:{name}", "args": values, "dtype": dtype}
+    return _definition(name, dag, values, dtype, spec)
 
 
-def _numbers(name: str, given: object) -> list[int]:
-    """A shape or a batch as plain integers."""
+def _integers(name: str, given: object) -> list[int]:
+    """Return a shape or a batch as Python's integers."""
     try:
         return [operator.index(n) for n in (() if given is None else given)]  # type: ignore[attr-defined]
     except TypeError:
         raise UsageError(f"{name}: shape and batch are whole numbers, as in shape=(64, 32), got {given!r}") from None
 
 
-def _plain(value: Any) -> Any:
-    """NumPy's integers as Python's, and its types by their names, which are what records hold."""
+def _recorded_value(value: Any) -> Any:
+    """Return a value as records hold it: NumPy's integers as Python's, and its types by name."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         return recorded_type(value)
     return operator.index(value)
@@ -240,7 +240,7 @@ def _definition(name: str, dag: ComputeDAG, args: Mapping[str, Any], dtype: str,
 
 
 def _is_own(workload: Workload) -> bool:
-    """Whether it is the user's function, in a file or not."""
+    """Return whether the workload is a user's function."""
     return not isinstance(workload, str) or ":" in workload
 
 

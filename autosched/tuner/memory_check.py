@@ -1,4 +1,4 @@
-"""Whether this machine has room for a problem's arrays: asked before any of them is made."""
+"""Memory check of a task (precondition): memory and disk for its arrays, before any of them is allocated."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from autosched.ir.dtype import DTYPES
 if TYPE_CHECKING:
     from autosched.te import ComputeDAG, Tensor
 
-DATA_SETS = 2  # of `measure.problem`
-WIDE = 8  # bytes of an element of the reference, and of its error bound
+N_DATA_SETS = 2  # of `measure.problem`
+REFERENCE_BYTES = 8  # of an element of the reference, and of its error bound
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
-def check_room(dag: ComputeDAG, directory: Path) -> None:
-    """Raises UsageError with the sizes if the reference, a worker, or the files in `directory` cannot be held.
+def check_memory_and_disk(dag: ComputeDAG, directory: Path) -> None:
+    """Check that memory and `directory` hold the arrays of a task. Raises UsageError with the sizes.
 
-    The reference holds all inputs as they are and in eight bytes, a stage's result with its error bound, and the
-    outputs; a worker holds all data sets, an output as lower and upper limit and as the kernel's result.
+    The reference needs the inputs, the inputs in float64, and the larger of a stage's result with its error bound and
+    the outputs. A worker needs all data sets (inputs, lower and upper limits of the outputs) and the kernel's outputs.
     """
     inputs, outputs = _bytes(dag.inputs), _bytes(dag.outputs)
-    wide = WIDE * _elements(dag.outputs)
-    largest = max(2 * WIDE * _elements(op.outputs) for op in dag.stages)
-    reference = inputs + WIDE * _elements(dag.inputs) + max(largest, 2 * wide)
-    worker = DATA_SETS * (inputs + 2 * outputs) + outputs
+    reference_outputs = REFERENCE_BYTES * _elements(dag.outputs)
+    largest = max(2 * REFERENCE_BYTES * _elements(op.outputs) for op in dag.stages)
+    reference = inputs + REFERENCE_BYTES * _elements(dag.inputs) + max(largest, 2 * reference_outputs)
+    worker = N_DATA_SETS * (inputs + 2 * outputs) + outputs
     _check("memory", max(reference, worker), free_memory(), inputs, outputs, "use a smaller shape")
-    files = DATA_SETS * (inputs + 2 * wide + 2 * outputs)
+    files = N_DATA_SETS * (inputs + 2 * reference_outputs + 2 * outputs)
     advice = f"make room in {directory} or set XDG_CACHE_HOME"
     _check("disk space", files, shutil.disk_usage(directory).free, inputs, outputs, advice)
 
@@ -62,7 +62,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def free_memory() -> int:
-    """Bytes that a program may still take: what Linux calls available, within the control group's limit."""
+    """Return the bytes of memory that a program can allocate: those available by Linux, at most the cgroup's limit."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -71,5 +71,5 @@ def free_memory() -> int:
         pass
     try:
         return min(free, int(_CGROUP_LIMIT.read_text()))
-    except (OSError, ValueError):  # no control group, or no limit: "max"
+    except (OSError, ValueError):  # no cgroup, or no limit: "max"
         return free

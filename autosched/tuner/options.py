@@ -1,4 +1,4 @@
-"""What a user asks for: a workload's numbers and a device. The keywords that `tune`, `compile` and `best` share."""
+"""Options of a workload: its arguments and device, the keywords that `tune`, `compile` and `best` share."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from autosched.ir.symbolic import type_name
 Setting: TypeAlias = "int | str"
 
 
-class AskedKeywords(TypedDict, total=False):
-    """The fields of `Asked` as keywords, for type checkers and editors."""
+class WorkloadKeywords(TypedDict, total=False):
+    """The fields of `WorkloadOptions` as keywords, for type checkers and editors."""
 
     shape: Sequence[int] | None
     settings: Mapping[str, Setting] | None
@@ -28,16 +28,16 @@ class AskedKeywords(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What makes a kernel of a workload; each default is stated here and nowhere else.
+class WorkloadOptions:
+    """Options of a workload. These are the only definitions of the defaults.
 
-    `shape` fills the workload's numbers in order, `settings` any argument by name. `batch` replaces the first number,
-    or multiplies it where that is called M. `dtype` None: the operator's default, or what a function of the user's
-    has. `weights` are inputs that never change, `winograd` accepts the larger error of Winograd's transforms,
-    `precision` that of float32 multiplied as "tf32" or "3xtf32": each makes another workload, with records of its own.
-    `target` None: this processor; `threads` None: all its cores.
+    `shape`: the workload's integer arguments in order. `settings`: arguments by name. `batch` replaces the first
+    integer argument, or multiplies it if its name is M. `dtype` None: the default of the operator or function.
+    `weights`: inputs that never change. `winograd` accepts the larger error of Winograd's transforms, `precision` that
+    of float32 multiplied as "tf32" or "3xtf32". Each of these three makes another workload, with its own records.
+    `target` None: this processor. `threads` None: all its cores.
 
-    Raises UsageError for what is of another kind.
+    Raises UsageError for values of other types.
     """
 
     shape: Sequence[int] | None = None
@@ -54,8 +54,10 @@ class Asked:
         settings: object = self.settings
         weights: object = self.weights
         winograd: object = self.winograd
-        named = settings is None or (isinstance(settings, Mapping) and all(isinstance(key, str) for key in settings))
-        if not named:
+        is_mapping = settings is None or (
+            isinstance(settings, Mapping) and all(isinstance(key, str) for key in settings)
+        )
+        if not is_mapping:
             raise UsageError(f'settings are arguments by name, as in settings={{"CO": 128}}, got {settings!r}')
         if isinstance(weights, str) or not isinstance(weights, Iterable | None):
             raise UsageError(f"weights is a list of names of inputs, as in weights=['W'], got {weights!r}")
@@ -66,10 +68,10 @@ class Asked:
         if self.dtype is None:
             return
         dtype = type_name(self.dtype)
-        object.__setattr__(self, "dtype", dtype)  # NumPy's and PyTorch's types go by their names from here on
+        object.__setattr__(self, "dtype", dtype)  # a name, also for types of NumPy and PyTorch
         own = type_name((self.settings or {}).get("dtype", dtype))
         if own != dtype:
             raise UsageError(f"the type of the elements is given twice, as {dtype!r} and in the settings as {own!r}")
 
 
-NOTHING = Asked()  # but the workload as it is
+NO_OPTIONS = WorkloadOptions()

@@ -1,4 +1,4 @@
-"""How a search goes about it, in two records: an experiment is another `SearchSetup`, not another program."""
+"""Parameters of a search: the policy, and the setup that experiments change."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ RULE = "search_spaces.partial_sketch.SketchRule"
 
 @dataclass(frozen=True)
 class Policy:
-    """What the search does with its trials; the defaults are what tuning uses.
+    """Parameters of the search; the defaults are those of `tune`.
 
-    Shares are of the trials or of the time, whichever is further. Without the full system:
+    Shares are of the trials or of the time, whichever is used up first. Ablations:
 
         Policy(random=True)                        random legal rows only
-        Policy(learned=False)                      the draft alone judges, nothing is learned from measurements
+        Policy(learned=False)                      candidates are ordered by the analytic latency alone
         Policy(draft=False)                        random first rounds; the model learns from measurements alone
-        Policy(relatives=0)                        nothing is taken over from other shapes' records
+        Policy(relatives=0)                        no candidates from records of other shapes
         Policy(crossover=0.0), Policy(descent_share=0.0)
     """
 
@@ -34,39 +34,39 @@ class Policy:
     learned: bool = True
     draft: bool = True
 
-    first_batch: int = 4  # a small first round: a verified result soon
-    relatives: int = 2  # ... with so many of the nearest shapes that the operator has records of
-    batch: tuple[int, int] = (8, 16)  # later rounds, an eighth of the trials within these limits
+    first_batch: int = 4  # candidates of the first round: few, for an early verified result
+    relatives: int = 2  # candidates of the first round from records of the operator's nearest shapes
+    batch: tuple[int, int] = (8, 16)  # limits of later rounds, which are an eighth of the trials
 
-    draft_rows: int = 32_768  # rows drawn for the draft, shared by the sketches
-    draft_per_sketch: int = 512  # ... but at least so many for each
+    draft_rows: int = 32_768  # rows drawn for the draft, divided among the sketches
+    draft_per_sketch: int = 512  # rows drawn for each sketch at least
     draft_retries: int = 3  # further draws for a sketch with few legal rows
-    draft_generations: int = 3  # generations of evolution under the analytic latency
-    draft_descents: int = 6  # then all neighbours of its best rows, so many times over
-    draft_descended: int = 16  # ... of so many each time, at first also of each sketch's best
-    draft_slower: float = 8.0  # ... unless what it has drawn is said to be so many times slower than the best of all
-    draft_in_vain: int = 2  # ... until so many of these in a row find nothing better
-    draft_trials: int = 12  # measurements that follow the draft alone
-    cover_share: float = 0.35  # at most, goes into trying each sketch once: the draft ranks rows better than sketches
-    shortlist: int = 4  # rows of a sketch and vector width from which its first one is taken
-    another_of_width: float = 0.05  # a further one with the same vectors must promise to be so much faster, for each
-    alike: int = 3  # ... of so many that there are
-    another_of_sketch: float = 0.25  # in the draft, a sketch's next row must promise to be exp(0.25) times as fast
+    draft_generations: int = 3  # generations of evolution by the analytic latency
+    draft_descents: int = 6  # steps of coordinate descent by the analytic latency, after evolution
+    draft_descended: int = 16  # best rows of a step; the first step also has the best of each sketch
+    draft_slower: float = 8.0  # sketches whose best row is predicted to be more than this times as slow are left out
+    draft_in_vain: int = 2  # steps in a row without a better row, after which the descent ends
+    draft_trials: int = 12  # measurements chosen by the draft alone
+    cover_share: float = 0.35  # most that goes into trying each sketch once: the draft ranks rows better than sketches
+    shortlist: int = 4  # rows of a sketch and vector width from which its first candidate is taken
+    another_of_width: float = 0.05  # penalty of a candidate for each earlier one of the same vector widths
+    alike: int = 3  # most earlier ones that count for this penalty
+    another_of_sketch: float = 0.25  # penalty for each earlier one of the sketch: log of the predicted latencies' ratio
 
     population: int = 2048
-    generations: int = 4  # more gain nothing (TVM pull request 6994)
+    generations: int = 4  # more do not help (TVM pull request 6994)
     elite: int = 512  # rows that have children
-    mutation: float = 0.85  # a child's chance to be mutated
-    crossover: float = 0.4  # a child's chance to have two parents
-    epsilon: float = 0.05  # share of picks that are random legal rows
+    mutation: float = 0.85  # probability that a child is mutated
+    crossover: float = 0.4  # probability that a child has two parents
+    epsilon: float = 0.05  # share of candidates that are random legal rows
     another_in_evolution: float = 0.05  # as `another_of_sketch`, in standard deviations of the best scores
 
-    descent_share: float = 0.2  # the end of the search, coordinate descent
-    descent_centres: int = 3  # ... around so many of the best
-    hopeless: int = 4  # failures without one success after which a sketch is left alone
+    descent_share: float = 0.2  # share of coordinate descent, at the end of the search
+    descent_centres: int = 3  # best candidates that it starts from
+    hopeless: int = 4  # failures without a success, after which a sketch is given up
 
     def round_size(self, round: int, trials: int) -> int:
-        """Candidates of a round in a search of `trials`."""
+        """Return the number of candidates of a round in a search of `trials`."""
         low, high = self.batch
         return self.first_batch if round == 0 else min(max(trials // 8, low), high)
 
@@ -76,12 +76,12 @@ FULL = Policy()
 
 @dataclass(frozen=True)
 class SearchSetup:
-    """What experiments change of a search, and what needs no device; the defaults are what tuning does.
+    """Setup of a search, for experiments and for searches without a device; the defaults are those of `tune`.
 
-    `narrow` makes of the sketches those that are searched. `measure` False: the cost model alone decides, for any
-    processor or GPU, and nothing runs or is recorded; with `simulate` its best candidates for CUDA are verified on the
-    processor, and those that are wrong left out. `started`: when the command began, on `time.monotonic`; None is
-    now. Raises UsageError for what is of another kind.
+    `narrow`: selects the sketches that are searched. `measure` False: the cost model alone decides, for any processor
+    or GPU, and nothing runs or is recorded; with `simulate` its best candidates for CUDA are verified in the simulator,
+    and wrong ones are left out. `started`: start of the command on `time.monotonic`; None is now. Raises UsageError for
+    values of other types.
     """
 
     policy: Policy = FULL
@@ -103,10 +103,10 @@ class SearchSetup:
 
 
 def check_search(rules: object, callbacks: object, setup: object, resume: object) -> None:
-    """Raises UsageError for what is not of the kind that `tune` takes: before the search, which would fall over it."""
+    """Check the types of arguments of `tune` before the search begins. Raises UsageError."""
 
-    def are(found: object, *methods: str) -> bool:
-        return isinstance(found, Sequence) and all(callable(getattr(x, m, None)) for x in found for m in methods)
+    def are(objects: object, *methods: str) -> bool:
+        return isinstance(objects, Sequence) and all(callable(getattr(x, m, None)) for x in objects for m in methods)
 
     events = ("on_start", "on_round", "on_result", "on_finish")
     for name, value, is_right, expected in (

@@ -1,4 +1,4 @@
-"""Scored rows of several sketches side by side, and the choice of a few of them. All array operations."""
+"""Populations: scored rows of several sketches, and the selection of candidates, as array operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SketchRows:
-    """Distinct rows [n, n_params] of one sketch, their `keys` [n] and `score` [n], higher is better."""
+    """Distinct rows [n, n_params] of one sketch, their `keys` [n] and `score` [n]; higher is better."""
 
     rows: Population
     keys: Keys
@@ -29,7 +29,7 @@ class SketchRows:
 
 @dataclass(frozen=True)
 class Pool:
-    """One part for each sketch."""
+    """Scored rows of all sketches. `parts`: those of each sketch."""
 
     parts: tuple[SketchRows, ...]
 
@@ -38,11 +38,11 @@ class Pool:
 
     @property
     def best_score(self) -> float:
-        """Of all rows; minus infinity where there are none."""
+        """The highest score; minus infinity without rows."""
         return max((float(part.score.max()) for part in self.parts if len(part.score)), default=-np.inf)
 
     def flat(self) -> tuple[Index, Index, Floats]:
-        """(sketch, row within the sketch, score), each [n], best first; ties keep the order of the rows."""
+        """Return (sketch, row within the sketch, score), each [n], best first; ties keep the order of the rows."""
         sketch = np.repeat(np.arange(len(self.parts)), [len(part.score) for part in self.parts])
         local = np.concatenate([np.arange(len(part.score)) for part in self.parts])
         score = np.concatenate([part.score for part in self.parts])
@@ -50,77 +50,77 @@ class Pool:
         return sketch[order], local[order], score[order]
 
     def select(self, sketch: Index, local: Index) -> Pool:
-        """The named rows only, in the order named."""
+        """Return the rows with these indices, in this order."""
         return Pool(tuple(part.take(local[sketch == i]) for i, part in enumerate(self.parts)))
 
     def top(self, n: int, each: int = 0, within: float = np.inf) -> Pool:
-        """The best `n` rows and the best `each` of every sketch whose best one scores at most `within` less than all,
-        best first within each sketch."""
+        """Return the best `n` rows, and the best `each` of every sketch whose best score is at most `within` below the
+        best of all; best first within each sketch."""
         sketch, local, score = self.flat()
         rank = cumulative_count(sketch)
-        near = np.isin(sketch, sketch[(rank == 0) & (score >= self.best_score - within)])
-        keep = near & (rank < each)
+        is_close = np.isin(sketch, sketch[(rank == 0) & (score >= self.best_score - within)])
+        keep = is_close & (rank < each)
         keep[:n] = True
         return self.select(sketch[keep], local[keep])
 
     def merge(self, other: Pool) -> Pool:
-        """Both pools' rows, each distinct row once; of equal rows, this pool's."""
+        """Return the rows of both pools, each distinct row once; of equal rows, this pool's."""
         parts = []
-        for mine, theirs in zip(self.parts, other.parts, strict=True):
-            if not len(theirs.score):  # as most are, where few sketches are left in an evolution
-                parts.append(mine)
+        for own, added in zip(self.parts, other.parts, strict=True):
+            if not len(added.score):  # quick exit: late in an evolution most sketches have no new rows
+                parts.append(own)
                 continue
-            fresh = theirs.take(~np.isin(theirs.keys, mine.keys))
+            fresh = added.take(~np.isin(added.keys, own.keys))
             parts.append(
                 SketchRows(
-                    np.concatenate([mine.rows, fresh.rows]),
-                    np.concatenate([mine.keys, fresh.keys]),
-                    np.concatenate([mine.score, fresh.score]),
+                    np.concatenate([own.rows, fresh.rows]),
+                    np.concatenate([own.keys, fresh.keys]),
+                    np.concatenate([own.score, fresh.score]),
                 )
             )
         return Pool(tuple(parts))
 
     def without(self, seen: Sequence[Keys]) -> Pool:
-        """The rows whose keys are not in `seen[sketch]`."""
-        found = (
+        """Return the rows whose keys are not in `seen[sketch]`."""
+        parts = (
             p.take(~np.isin(p.keys, s)) if len(p.score) and len(s) else p for p, s in zip(self.parts, seen, strict=True)
         )
-        return Pool(tuple(found))
+        return Pool(tuple(parts))
 
     def candidate(self, sketch: int, local: int) -> Candidate:
         return Candidate(sketch, tuple(self.parts[sketch].rows[local].tolist()))
 
     def buckets(self, sketch: Index, local: Index) -> npt.NDArray[np.int64]:
-        """[n] labels of rows in which every parameter has the same power of two below it."""
+        """Return labels [n], equal for rows of a sketch whose parameters all have the same floor of log2."""
         labels = np.empty(len(sketch), dtype=np.int64)
         used = 0
         for i, part in enumerate(self.parts):
-            mine = sketch == i
-            coarse = np.frexp(part.rows[local[mine]].astype(np.float64))[1]
+            is_own = sketch == i
+            coarse = np.frexp(part.rows[local[is_own]].astype(np.float64))[1]
             if len(coarse):
                 _, inverse = np.unique(coarse, axis=0, return_inverse=True)
-                labels[mine] = used + inverse.reshape(-1)
+                labels[is_own] = used + inverse.reshape(-1)
                 used += int(inverse.max()) + 1
         return labels
 
 
 def cumulative_count(labels: npt.NDArray[Any]) -> Index:
-    """[n] how many equal labels stand before each: 0 for the first of its kind."""
+    """Return [n], for each label the number of equal labels before it."""
     order = np.argsort(labels, kind="stable")
     ordered = labels[order]
-    begins = np.ones(len(labels), dtype=bool)
-    begins[1:] = ordered[1:] != ordered[:-1]
-    starts = np.flatnonzero(begins)
+    is_first = np.ones(len(labels), dtype=bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    starts = np.flatnonzero(is_first)
     count = np.empty(len(labels), dtype=np.intp)
     count[order] = np.arange(len(labels)) - np.repeat(starts, np.diff(np.append(starts, len(labels))))
     return count
 
 
 def choose(pool: Pool, n: int, penalty: float, crowd: int, taken: Index) -> tuple[Candidate, ...]:
-    """At most `n` candidates of `pool`: the best, spread over sketches and parameter values.
+    """Return at most `n` of the best candidates of `pool`, diversified over sketches and parameter values.
 
-    Every further candidate of a sketch, and every one of `taken` [n_sketches] that it already had, counts
-    `penalty` against its score; at most `crowd` come from one bucket while there are others.
+    A candidate's score is lowered by `penalty` for each better one of its sketch, and for each of the `taken`
+    [n_sketches] candidates that the sketch had before. At most `crowd` are taken from a bucket while others have rows.
     """
     sketch, local, score = pool.flat()
     sketch, local, score = sketch[: 64 * n], local[: 64 * n], score[: 64 * n]

@@ -1,4 +1,4 @@
-"""How far a session is: what it has found, what it has of code, and what time is over."""
+"""Progress of a session: trials and best candidate, stopwatch, and jobs of the candidates."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from autosched.tuner.protocols import Candidate, Trial
 from autosched.tuner.result import Point
 from autosched.tuner.task import Task
 
-FINAL_SHARE = 0.1  # of a time budget, kept for the final comparison
-FINAL_S = 1.0  # ... but at least so long, and at most half of the budget
+FINAL_SHARE = 0.1  # of the budget: reserved for the final comparison
+FINAL_S = 1.0  # seconds reserved at least; at most half of the budget
 
 
 @dataclass
 class Progress:
-    """What is known so far. `resumed` of the `trials` are of an earlier run; `best_ci` is known after the comparison.
-
-    The largest reading of the peak counts, for what else runs on the machine can only make it smaller.
+    """State of a session. `resumed`: how many of the `trials` are of an earlier run. `best_ci`: confidence interval of
+    the best, after the final comparison. `peak_gflops`: the largest reading, because other load only lowers readings.
     """
 
     phase: str = "start"
@@ -40,7 +39,7 @@ class Progress:
         self.curve.append(Point(len(self.trials), elapsed_s, trial.seconds))
 
     def correct(self, known: Trial, trial: Trial, elapsed_s: float) -> None:
-        """What was `known` of a candidate turned out to be `trial`: the best, and when it was found, anew."""
+        """Replace the trial `known` by `trial`, and update best and curve."""
         number = self.trials.index(known)
         self.trials[number] = trial
         timed = sorted((t for t in self.trials if t.seconds is not None), key=lambda t: t.seconds or 0.0)
@@ -50,20 +49,20 @@ class Progress:
             self.curve.append(Point(len(self.trials), elapsed_s, self.best.seconds))
 
     def timed(self) -> list[Trial]:
-        """The valid trials, fastest first."""
+        """Return the verified trials, fastest first."""
         return sorted((t for t in self.trials if t.seconds is not None), key=lambda t: t.undisturbed_s or 0.0)
 
     def failures(self) -> Counter[str]:
         return Counter(t.failure for t in self.trials if t.failure is not None)
 
-    def saw_peak(self, gflops: float) -> None:
+    def add_peak_reading(self, gflops: float) -> None:
         self.peak_gflops = max(self.peak_gflops or 0.0, gflops)
 
 
 @dataclass
 class Stopwatch:
-    """Seconds: since the command began, at `started` on `clock`, and of the session's parts by name. `reserve_s` of
-    the budget are kept for the end; None: FINAL_SHARE of it."""
+    """Seconds since the start of the command (`started` on `clock`), and those of the session's phases by name in
+    `parts`. `reserve_s`: seconds of the budget reserved for the end; None: FINAL_SHARE of it."""
 
     clock: Callable[[], float]
     started: float
@@ -76,38 +75,38 @@ class Stopwatch:
 
     @contextmanager
     def during(self, part: str) -> Iterator[None]:
-        begun = self.clock()
+        start = self.clock()
         try:
             yield
         finally:
-            self.parts[part] += self.clock() - begun
+            self.parts[part] += self.clock() - start
 
     def spent(self) -> float:
-        """The used share of the budget, without what is kept for the end; 0 if there is none."""
+        """Return the used share of the budget less its reserve; 0 without a budget."""
         budget = self.budget_s
         if budget is None:
             return 0.0
-        usual_s = min(max(FINAL_SHARE * budget, FINAL_S), 0.5 * budget)
-        return self.elapsed() / (budget - (usual_s if self.reserve_s is None else self.reserve_s))
+        default_s = min(max(FINAL_SHARE * budget, FINAL_S), 0.5 * budget)
+        return self.elapsed() / (budget - (default_s if self.reserve_s is None else self.reserve_s))
 
 
 @dataclass
 class Jobs:
-    """What is to be measured of candidates, each under one key. Sources take long: they are kept until `keep`."""
+    """Jobs of candidates, each with one key. They are cached until `keep`, because generating sources takes long."""
 
     task: Task
     _keys: dict[Candidate, str] = field(default_factory=dict)
-    _made: dict[Candidate, Job] = field(default_factory=dict)
+    _cache: dict[Candidate, Job] = field(default_factory=dict)
 
     def of(self, candidate: Candidate) -> Job | Failure:
-        if candidate not in self._made:
+        if candidate not in self._cache:
             key = self._keys.setdefault(candidate, f"c{len(self._keys)}")
             try:
-                self._made[candidate] = Job(key, self.task.source(candidate))
+                self._cache[candidate] = Job(key, self.task.source(candidate))
             except Exception as error:  # a bug of code generation costs its candidate, not the session
                 return Failure(key, "build_error", f"code generation raised {type(error).__name__}: {error}")
-        return self._made[candidate]
+        return self._cache[candidate]
 
     def keep(self, candidates: Iterable[Candidate]) -> None:
-        """Forgets the jobs of all others."""
-        self._made = {c: self._made[c] for c in candidates if c in self._made}
+        """Drop the jobs of all other candidates."""
+        self._cache = {c: self._cache[c] for c in candidates if c in self._cache}

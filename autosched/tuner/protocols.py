@@ -1,7 +1,7 @@
-"""What tuning asks of its surroundings: four small protocols and the records that cross them.
+"""Protocols of the tuner: search space, cost model, measurer and recorder, with the records that they exchange.
 
-The search space is a set of array functions over sketches (a module serves), the cost model judges whole
-populations, the measurer is the only one to touch the device, the recorder makes results durable.
+The search space is a set of array functions over sketches (a module satisfies it), the cost model scores whole
+populations, only the measurer uses the device, the recorder stores results durably.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ S_contra = TypeVar("S_contra", contravariant=True)
 
 @dataclass(frozen=True)
 class Candidate:
-    """A point of the search space: the number of a sketch and one value for each of its parameters."""
+    """A point of the search space: the index of a sketch and one value for each of its parameters."""
 
     sketch: int
     values: tuple[int, ...]
@@ -36,7 +36,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Trial:
-    """What is known of a measured candidate: its median time, or why it has none."""
+    """A measured candidate: its median time in seconds, or the class of its failure."""
 
     candidate: Candidate
     round: int
@@ -54,12 +54,12 @@ class Trial:
 
     @property
     def undisturbed_s(self) -> float | None:
-        """What trials are compared by: the fastest sample, because whatever disturbs one makes it slower."""
+        """The fastest sample, by which trials are compared: disturbances only make samples slower."""
         return min(self.samples, default=self.seconds) if self.seconds is not None else None
 
 
 class SketchLike(Protocol):
-    """A schedule with open numbers; tuning reads how it is called and of what kind its numbers are."""
+    """A sketch, of which the tuner reads name and parameters."""
 
     @property
     def name(self) -> str: ...
@@ -72,72 +72,72 @@ class ParamLike(Protocol):
     def name(self) -> str: ...
     @property
     def kind(self) -> str:
-        """What it is: "vector" for the widths of vectors."""
+        """Kind of the parameter: "vector" for vector widths."""
         ...
 
 
 class SearchSpace(Protocol[S_contra]):
-    """Moves on the population of one sketch; every function is determined by its arguments and `rng`."""
+    """Operations on the population of one sketch; each result is determined by the arguments and `rng`."""
 
     def enumerate_grid(self, sketch: S_contra, limit: int, rng: np.random.Generator) -> Population:
-        """All rows of the sketch if there are at most `limit`, else at most `limit` distinct random ones."""
+        """Return all rows of the sketch if there are at most `limit`, else at most `limit` distinct random ones."""
         ...
 
     def mutate(self, sketch: S_contra, rows: Population, rng: np.random.Generator, prob: float) -> Population: ...
     def crossover(self, sketch: S_contra, a: Population, b: Population, rng: np.random.Generator) -> Population: ...
     def neighbours(self, sketch: S_contra, rows: Population) -> Population:
-        """All rows one move away from one of `rows`."""
+        """Return all rows that differ from one of `rows` by one move."""
         ...
 
     def nearest(self, sketch: S_contra, rows: Population) -> Population:
-        """Rows of the sketch that are most like `rows`, whose numbers may be outside of it."""
+        """Return the rows of the sketch nearest to `rows`, whose values may be outside of the domains."""
         ...
 
     def canonical(self, sketch: S_contra, rows: Population) -> Population:
-        """The rows, with the same numbers for rows that are known to mean the same program."""
+        """Return the rows in canonical form: equal for rows that give the same program."""
         ...
 
     def keys(self, rows: Population) -> Keys:
-        """Equal for equal rows, different for different ones."""
+        """Return keys that are equal exactly for equal rows."""
         ...
 
 
 class CostModel(Protocol):
-    """Judges rows of sketch number `i` without lowering any of them."""
+    """Scores rows of sketch `i` without lowering any of them."""
 
     def legal(self, i: int, rows: Population) -> Mask: ...
     def legal_rows(self, i: int, rows: Population) -> Population:
-        """Those of random `rows` that are legal; it may make others legal and keep them, but no more than `rows`."""
+        """Return the legal ones of random `rows`; illegal ones may be repaired and kept."""
         ...
 
     def n_parts(self, i: int) -> int:
-        """Parts of sketch `i` that have parameters of their own, at least 1."""
+        """Return the number of independent parts of sketch `i`, with parameters of their own; at least 1."""
         ...
 
     def analytic_latency(self, i: int, rows: Population) -> Scores:
-        """Analytic latency in seconds."""
+        """Return the analytic latency in seconds."""
         ...
 
     def analytic_latency_with_best(self, i: int, rows: Population) -> tuple[Scores, Population]:
-        """`draft`, and a few legal rows that have the best of `rows`, by it, in each part; none where there is only
-        one."""
+        """Return the analytic latency, and a few legal rows that combine the best values of `rows` for each part; no
+        rows for sketches of one part."""
         ...
 
     def score(self, i: int, rows: Population) -> Scores:
-        """Higher is better; comparable between sketches."""
+        """Return scores, comparable between sketches; higher is better."""
         ...
 
     def prepare(self) -> None:
-        """Does what the first `score` and `update` would begin with; they work without it."""
+        """Do the lazy initialisation of the first `score` and `update` now."""
         ...
 
     def update(self, sketches: Sequence[int], rows: Sequence[npt.NDArray[np.int64]], seconds: Sequence[float]) -> bool:
-        """Adds measured rows (seconds inf: failed); says whether it was worth fitting the model again."""
+        """Add measured rows (inf seconds: failed), and return whether the model was fitted again."""
         ...
 
 
 class Measurer(Protocol):
-    """Builds, verifies and times, one candidate at a time; the totals are seconds of this session."""
+    """Builds, verifies and times candidates, one at a time; the totals are seconds of this session."""
 
     @property
     def build_s(self) -> float: ...
@@ -146,37 +146,37 @@ class Measurer(Protocol):
     @property
     def measure_s(self) -> float: ...
     def await_reference(self) -> None:
-        """Returns when nothing is computed any more that results are compared with."""
+        """Wait until the reference is computed."""
         ...
 
     def measure(
         self, jobs: Iterable[Job], best_s: float | None, is_possible: Callable[[float], bool]
     ) -> Iterator[Measurement | Failure]:
-        """Takes a job when there is a builder for it; times when all are built. One answer for each. A time that is
-        not possible is taken again, and a failure if it stays."""
+        """Build the jobs, then time them, and yield one answer for each. An impossible time is measured again, and a
+        failure if it stays impossible."""
         ...
 
     def final(self, jobs: Sequence[Job]) -> Sequence[FinalMeasurement | Failure]: ...
 
 
 class Recorder(Protocol):
-    """Keeps trials; what `append` returned for is durable. `known_s`: the best time on record before the session."""
+    """Stores trials, durably once `append` returns. `known_s`: the best time on record before the session."""
 
     @property
     def known_s(self) -> float | None: ...
     def history(self) -> Sequence[Trial]:
-        """Trials to resume from; empty for a fresh run."""
+        """Return the trials to resume from; none for a fresh run."""
         ...
 
     def relatives(self) -> Sequence[Candidate]:
-        """What was fastest for the operator's other shapes, the nearest shape's first."""
+        """Return the fastest candidates of the operator's other shapes, nearest shape first."""
         ...
 
     def append(self, trial: Trial) -> int:
-        """Stores a trial, returns its record id."""
+        """Store a trial, and return its record id."""
         ...
 
     def certify(self, record_id: int, seconds: float, ci: tuple[float, float]) -> None: ...
     def finish(self, status: str) -> None:
-        """The session has ended: finished, interrupted, or failed (nothing valid was found)."""
+        """Record the end of the session. `status`: "finished", "interrupted" or "failed" (no verified trial)."""
         ...

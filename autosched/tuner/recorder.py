@@ -1,4 +1,4 @@
-"""Trials in the record database: the `Recorder` of a session, bound to one run."""
+"""Recorder of a session: its trials in the record database, as one run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from autosched.tuner.task import Task
 if TYPE_CHECKING:
     from autosched.store import Database, Record
 
-TRIED_AGAIN = {kind for kind, fault in FAULTS.items() if fault.tried_again}
+RETRIED_FAULTS = {kind for kind, fault in FAULTS.items() if fault.tried_again}
 
 
 @dataclass(frozen=True)
 class DatabaseRecorder:
-    """`steps` gives a candidate's schedule steps as JSON; `resumed` are the records that the session starts from,
-    `others` the best claims about this shape, which are to be measured here, and the best of the operator's other
-    shapes, for each shape the best first."""
+    """`steps`: returns a candidate's schedule steps as JSON. `resumed`: records that the session resumes from.
+    `others`: unverified records of this shape, and records of the operator's other shapes, each best first."""
 
     database: Database
     run_id: int
@@ -32,24 +31,23 @@ class DatabaseRecorder:
     others: tuple[tuple[Record, ...], ...] = ()
 
     def history(self) -> Sequence[Trial]:
-        """The resumed records that are candidates of this search space, by name, numbers and steps, oldest first.
+        """Return the resumed records that are candidates of this search space by name, values and steps, oldest first.
 
-        What this installation has not verified counts for nothing: it may be measured here. Nor does a failure that
-        says nothing of the candidate: it could not be built, which is a fault of the code generator, or its worker was
-        killed by somebody.
+        Unverified records are left out, because they may be measured here. So are failures that say nothing about the
+        candidate: it could not be built, which is an error of the code generator, or its worker was killed.
         """
-        counted = [r for r in self.resumed if r.verified and r.failure not in TRIED_AGAIN]
-        found = [(r, self.task.candidate(r.sketch, r.values)) for r in sorted(counted, key=lambda r: r.id)]
+        valid = [r for r in self.resumed if r.verified and r.failure not in RETRIED_FAULTS]
+        pairs = [(r, self.task.candidate(r.sketch, r.values)) for r in sorted(valid, key=lambda r: r.id)]
         return [
             Trial(candidate, r.round, r.seconds, r.samples, r.failure, r.message, r.id)
-            for r, candidate in found
+            for r, candidate in pairs
             if candidate is not None and canonical_steps(self.steps(candidate)) == r.steps
         ]
 
     def relatives(self) -> Sequence[Candidate]:
-        """Of the claims and of each other shape the best record that this search space has something like."""
-        found = ([c for r in best if (c := self.task.nearest(r.sketch, r.values))] for best in self.others)
-        return [candidates[0] for candidates in found if candidates]
+        """Return the candidate nearest to the best fitting record of each entry of `others`."""
+        nearest = ([c for r in best if (c := self.task.nearest(r.sketch, r.values))] for best in self.others)
+        return [candidates[0] for candidates in nearest if candidates]
 
     def append(self, trial: Trial) -> int:
         return self.database.append(

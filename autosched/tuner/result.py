@@ -1,4 +1,4 @@
-"""What a session leaves behind: the best candidate, how it was found and what it cost; or why there is none."""
+"""Result of a session: the best candidate, the cost of the search and its curve; errors of a search without one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from autosched.errors import DeviceError, Interrupted, NoValidCandidate
-from autosched.tuner.task_info import Subject
+from autosched.tuner.task_info import TaskInfo
 
 if TYPE_CHECKING:
     from autosched.runtime.gpu.kernel import GpuKernel
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from autosched.tuner.task import Task
 
 SCHEMA_VERSION = 1
-NEAR = 0.95  # of the best known throughput
+NEAR_BEST = 0.95  # of the best known throughput
 
 
 @dataclass(frozen=True)
 class Point:
-    """A step of the tuning curve: after `trial` trials and `elapsed_s` seconds the best time was `best_s`."""
+    """A point of the tuning curve: after `trial` trials and `elapsed_s` seconds the best time was `best_s`."""
 
     trial: int
     elapsed_s: float
@@ -31,20 +31,20 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result(Subject):
-    """The outcome of `tune` for what it begins with. All times in seconds.
+class Result(TaskInfo):
+    """The outcome of `tune` for a task. All times are in seconds.
 
-    `trials` counts measured candidates, `failed` those of them without a time (by class in `failures`), `resumed`
-    those taken over from records. `wall_s` and `first_result_s` (to the first verified candidate) count from the
-    start of the command. Parts of it, which together are all of it: `prepare_s` (imports, sketches, their lowering,
-    workers started), `search_s`, `model_s` (fitting), `build_s`, `check_s`, `measure_s`, `other_s` (the peak, records).
-    `best_ci_s` is an interval for the median of the final samples. `peak_gflops` was measured in the same run.
+    `trials`: number of measured candidates, `failed` of them without a time (by fault class in `failures`), `resumed`
+    of them from records. `wall_s` and `first_result_s` (the first verified candidate) count from the start of the
+    command. `wall_s` is the sum of `prepare_s` (imports, sketches, lowering, start of workers), `search_s`, `model_s`
+    (fitting), `build_s`, `check_s`, `measure_s` and `other_s` (peak, records). `best_ci_s`: confidence interval of the
+    median of the final samples. `peak_gflops`: peak measured in the same run.
 
-    How soon the search was there: `best_known_s` is the best time of its trials or on record before; `trials_to_95`
-    and `seconds_to_95` say when the best so far was within 95 % of it, None if never; `first_round_ratio` is the best
-    time of the first round over that of all trials, 1 at best, None where nothing of the first round was valid.
+    Efficiency of the search: `best_known_s` is the best time of the trials and of earlier records. `trials_to_95` and
+    `seconds_to_95`: when the throughput first was 95 % of that, None if never. `first_round_ratio`: best time of the
+    first round over that of all trials, at least 1; None without a verified trial in the first round.
 
-    A search without measurements has `verified` False: its `best_s` and `gflops` are the cost model's estimate.
+    A search without measurements has `verified` False: its `best_s` and `gflops` are the cost model's estimates.
     """
 
     trials: int = 0
@@ -75,9 +75,9 @@ class Result(Subject):
 
     @classmethod
     def of(cls, task: Task, candidate: Candidate, seconds: float) -> Result:
-        """What is to be said of a candidate that takes so long; how it was found is left open."""
+        """Return a result with a candidate and its seconds, without the facts of a search."""
         return cls(
-            **vars(task.subject),
+            **vars(task.info),
             best_s=seconds,
             best_ci_s=(seconds, seconds),
             gflops=task.gflops(seconds),
@@ -101,17 +101,17 @@ class Result(Subject):
 
     @property
     def best_known_s(self) -> float:
-        found = self.curve[-1].best_s if self.curve else self.best_s
-        return found if self.known_s is None else min(found, self.known_s)
+        best_s = self.curve[-1].best_s if self.curve else self.best_s
+        return best_s if self.known_s is None else min(best_s, self.known_s)
 
     @property
     def trials_to_95(self) -> int | None:
-        point = self._near()
+        point = self._first_near_best()
         return None if point is None else point.trial
 
     @property
     def seconds_to_95(self) -> float | None:
-        point = self._near()
+        point = self._first_near_best()
         return None if point is None else point.elapsed_s
 
     @property
@@ -119,22 +119,22 @@ class Result(Subject):
         first = [t.seconds for t in self.records if t.round == 0 and t.seconds is not None]
         return min(first) / self.curve[-1].best_s if first else None
 
-    def _near(self) -> Point | None:
-        """The first point of the curve that is near enough to the best known."""
-        return next((p for p in self.curve if NEAR * p.best_s <= self.best_known_s), None)
+    def _first_near_best(self) -> Point | None:
+        """Return the first point of the curve with NEAR_BEST of the best known throughput."""
+        return next((p for p in self.curve if NEAR_BEST * p.best_s <= self.best_known_s), None)
 
     def __getstate__(self) -> dict[str, object]:
-        """For pickles, which go to other processes: all but the kernel, which is of this one."""
+        """Return the state without the kernel, which is bound to this process."""
         return {**self.__dict__, "kernel": None}
 
     def compile(self) -> Kernel | GpuKernel:
-        """The best candidate as a callable kernel, in the process that has searched."""
+        """Return the best candidate as a callable kernel; only in the process of the search."""
         if self.kernel is None:
             raise ValueError("this Result is not of a search by autosched.tune in this process: see autosched.compile")
         return self.kernel()
 
     def to_json(self) -> dict[str, object]:
-        """The object that `tune --json` prints (JSON data; `records` and the kernel are left out)."""
+        """Return the object that `tune --json` prints, as JSON data without `records` and the kernel."""
         data: dict[str, object] = {"schema_version": self.schema_version}
         for name in JSON_FIELDS:
             value = getattr(self, name)
@@ -153,34 +153,34 @@ JSON_FIELDS = (
 
 
 def nothing_found(task: Task, trials: Sequence[Trial], interrupted: bool) -> Interrupted | NoValidCandidate:
-    """Why a session ends without a Result: none of its `trials` was valid."""
-    subject = task.subject
+    """Return the error of a session none of whose `trials` was verified."""
+    info = task.info
     if interrupted:
-        return Interrupted(f"interrupted before the first verified kernel of {subject.workload}; {_recorded(trials)}")
+        return Interrupted(f"interrupted before the first verified kernel of {info.workload}; {_recorded(trials)}")
     if not trials:
         return NoValidCandidate(
-            f"the search space of {subject.workload} on {subject.target} with {subject.threads} threads has "
+            f"the search space of {info.workload} on {info.target} with {info.threads} threads has "
             f"no legal candidate, or the budget ended before the first: raise --budget or report this workload"
         )
     failures = Counter(t.failure for t in trials if t.failure is not None)
     first = next(t for t in trials if t.failure is not None)
     classes = ", ".join(f"{kind} {n}" for kind, n in failures.most_common())
     return NoValidCandidate(
-        f"none of the {len(trials)} measured candidates of {subject.workload} was valid ({classes}); "
+        f"none of the {len(trials)} measured candidates of {info.workload} was valid ({classes}); "
         f"the first failed with: {first.message}"
     )
 
 
 def device_lost(task: Task, trials: Sequence[Trial], best: Trial | None, error: DeviceError) -> DeviceError:
-    """The device is gone for good; what it measured is recorded."""
+    """Return the error of a session whose device was lost; its trials are recorded."""
     if best is None or best.seconds is None:
-        kept = _recorded(trials)
+        recorded = _recorded(trials)
     else:
-        kept = (
+        recorded = (
             f"{len(trials)} trials are recorded, the best with {task.gflops(best.seconds):.4g} GFLOP/s "
             f"(record {best.record_id}): resume from them when the device is back"
         )
-    return DeviceError(f"the device of {task.subject.target} was lost: {error}; {kept}")
+    return DeviceError(f"the device of {task.info.target} was lost: {error}; {recorded}")
 
 
 def _recorded(trials: Sequence[Trial]) -> str:

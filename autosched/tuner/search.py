@@ -1,16 +1,15 @@
-"""The search policy: which candidates to measure next.
+"""Search policy: which candidates are measured next. A round is in one of three phases:
 
-    draft    until `draft_trials`, and until each sketch has been tried or `cover_share` is over: the best of a large
-             analytic draft, every sketch's best first, then spread over sketches and parameter values; in the first
-             round also what was fastest for the nearest shapes
-    evolve   then: evolution of the measured best and the draft's elite, judged by the learned score
-    descend  the last `descent_share` of the trials or of the time: coordinate descent around the best few (Droplet,
-             TACO 2024)
+    draft    predicted-latency preselection: the best of many rows by the analytic latency, first of each sketch, then
+             diversified over sketches and parameter values; the first round also has the fastest candidates of the
+             nearest shapes. Until `draft_trials` are done, and all sketches are tried or `cover_share` is used up
+    evolve   evolution of the best measured rows and the draft's elite, by the learned score
+    descend  coordinate descent around the best few (Droplet, TACO 2024), in the last `descent_share`
 
-The names in quotes are numbers of `Policy`, whose switches leave parts of this out: then some rounds are `random`.
-What a round proposes is a function of the policy, the seed, the round's number, what was observed before it and the
-state of the cost model; in the first round of other shapes' records too. So a search that was stopped anywhere
-continues from its records. Populations are matrices; no loop here runs over candidates.
+The names in quotes are parameters of `Policy`, which can also switch off phases: their rounds are `random`. A proposal
+is a function of policy, seed, round number, earlier observations and the state of the cost model (in the first round
+also of other shapes' records), so an interrupted search continues from its records as it would have. Populations are
+matrices; no loop runs over candidates.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from autosched.tuner.population import Floats, Index, Pool, SketchRows, choose, 
 from autosched.tuner.protocols import Candidate, CostModel, Keys, Population, Scores, SearchSpace, SketchLike, Trial
 
 S = TypeVar("S", bound=SketchLike)
-Judge: TypeAlias = Callable[[int, Population], Scores]
+ScoreFunction: TypeAlias = Callable[[int, Population], Scores]
 
 NOT_A_SCORE = -1e30
 
 
 class Search(Generic[S]):
-    """The policy and its state: what has been observed, and the draft. There must be at least one sketch."""
+    """The policy with its state: observed trials and the draft. Needs at least one sketch."""
 
     def __init__(
         self,
@@ -50,15 +49,15 @@ class Search(Generic[S]):
         self._draft: Pool | None = None
 
     def observe(self, trials: Sequence[Trial]) -> None:
-        """Takes in measured candidates; none of them is proposed again."""
+        """Add measured candidates, which are not proposed again."""
         self._trials.extend(trials)
 
     def correct(self, known: Trial, trial: Trial) -> None:
-        """What was `known` of a candidate turned out to be `trial`."""
+        """Replace the trial `known` by `trial`."""
         self._trials[self._trials.index(known)] = trial
 
     def phase(self, progress: float) -> str:
-        """What the next round does when `progress` (0 to 1) of the search is over: draft, evolve, descend or random."""
+        """Return the phase of the next round at `progress` (0 to 1): draft, evolve, descend or random."""
         policy = self._policy
         if policy.random:
             return "random"
@@ -69,12 +68,12 @@ class Search(Generic[S]):
         return "descend" if progress >= 1.0 - policy.descent_share and policy.descent_share else "evolve"
 
     def prepare(self) -> None:
-        """Makes the draft that the first round is taken from, if one is: the same as it would make then."""
+        """Make the draft for the first round now, if the policy has one; the result does not depend on when."""
         if self._draft is None and self._policy.draft and not self._policy.random:
             self._draft = self._make_draft()
 
     def propose(self, round: int, n: int, phase: str) -> tuple[Candidate, ...]:
-        """At most `n` distinct candidates that were not observed; none once the space is used up."""
+        """Return at most `n` distinct candidates that were not observed; none once the space is exhausted."""
         rng = np.random.default_rng((self._seed, round + 1))
         picks: tuple[Candidate, ...] = ()
         if phase == "descend":
@@ -84,93 +83,94 @@ class Search(Generic[S]):
             picks = _join(picks, self._random(rng, n, n_sketches=4), n) if len(picks) < n else picks
         if phase != "random" and self._policy.draft and len(picks) < n:
             drafted = self._from_draft(2 * n)
-            known = self._relatives[: n // 2] if round == 0 else ()
-            picks = _join(_join(_join(picks, drafted, n - len(known)), known, n), drafted, n)
+            relatives = self._relatives[: n // 2] if round == 0 else ()
+            picks = _join(_join(_join(picks, drafted, n - len(relatives)), relatives, n), drafted, n)
         if len(picks) < n:
             picks = _join(picks, self._random(rng, n, n_sketches=len(self._sketches)), n)
         return picks
 
-    # Where picks come from
+    # Sources of candidates
 
     def _from_draft(self, n: int) -> tuple[Candidate, ...]:
         if self._draft is None:
             self._draft = self._make_draft()
-        pool = self._open(self._draft)
+        pool = self._proposable(self._draft)
         taken = np.bincount([t.candidate.sketch for t in self._trials], minlength=len(self._sketches))
         return _join(self._new_sketches(pool, n), choose(pool, n, self._policy.another_of_sketch, 1, taken), n)
 
     def _new_sketches(self, pool: Pool, n: int) -> tuple[Candidate, ...]:
-        """The best row of each of at most `n` sketches that were not tried yet, with unlike vectors.
+        """Return the best row of each of at most `n` untried sketches, diversified over vector widths.
 
-        What the draft or, once there are measurements, the model gets wrong about a vector width it gets wrong in every
-        sketch. So up to `alike` candidates of the same widths count `another_of_width` each against a further one.
+        Errors of the analytic latency, or of the model once there are measurements, on a vector width affect all
+        sketches. So each of up to `alike` candidates with the same widths lowers a row's score by `another_of_width`.
         """
         policy, nothing = self._policy, np.empty(0, dtype=np.intp)
-        parts = [p.take(nothing) if known else p for p, known in zip(pool.parts, self._tried(), strict=True)]
+        parts = [p.take(nothing) if is_tried else p for p, is_tried in zip(pool.parts, self._tried(), strict=True)]
         sketch, local, _, width = self._by_width(Pool(tuple(parts)))
         keep = cumulative_count(width + sketch.astype(np.uint64)) < policy.shortlist
-        few = Pool(tuple(parts)).select(sketch[keep], local[keep])
+        shortlist = Pool(tuple(parts)).select(sketch[keep], local[keep])
         if policy.learned and len(self._best(policy.draft_trials)) == policy.draft_trials:
-            few = self._judged(self._model.score, [part.rows for part in few.parts])
-        sketch, local, score, width = self._by_width(few)
-        known = np.array(
+            shortlist = self._score_distinct(self._model.score, [part.rows for part in shortlist.parts])
+        sketch, local, score, width = self._by_width(shortlist)
+        tried_widths = np.array(
             [self._widths(t.candidate.sketch, _row(t.candidate))[0] for t in self._trials], dtype=np.uint64
         )
-        alike = (width[:, None] == known[None, :]).sum(axis=1)
+        n_alike = (width[:, None] == tried_widths[None, :]).sum(axis=1)
         picks: list[Candidate] = []
         while len(picks) < n and np.isfinite(score).any():
-            best = int(np.argmax(score - policy.another_of_width * np.minimum(alike, policy.alike)))
-            picks.append(few.candidate(int(sketch[best]), int(local[best])))
-            alike[width == width[best]] += 1
+            best = int(np.argmax(score - policy.another_of_width * np.minimum(n_alike, policy.alike)))
+            picks.append(shortlist.candidate(int(sketch[best]), int(local[best])))
+            n_alike[width == width[best]] += 1
             score[sketch == sketch[best]] = -np.inf
         return tuple(picks)
 
     def _by_width(self, pool: Pool) -> tuple[Index, Index, Floats, Keys]:
-        """`pool.flat()` and a label of each row's vectors."""
+        """Return `pool.flat()` and a label of each row's vector widths."""
         sketch, local, score = pool.flat()
         width = np.empty(len(sketch), dtype=np.uint64)
         for i, part in enumerate(pool.parts):
-            mine = sketch == i
-            width[mine] = self._widths(i, part.rows)[local[mine]]
+            is_own = sketch == i
+            width[is_own] = self._widths(i, part.rows)[local[is_own]]
         return sketch, local, score, width
 
     def _widths(self, i: int, rows: Population) -> Keys:
-        """[n] equal for rows, of whatever sketch, whose vectors are as wide: those of the first stage that has any."""
+        """Return labels [n] that are equal for rows of any sketches with equal vector widths of the first vectorised
+        stage."""
         columns = [j for j, param in enumerate(self._sketches[i].params) if param.kind == "vector"]
         return self._space.keys(rows[:, columns[:1]])
 
     def _make_draft(self) -> Pool:
-        """Legal rows of all sketches, scored with the negative logarithm of their analytic latency.
+        """Return legal rows of all sketches, scored by the negative logarithm of their analytic latency.
 
-        A row has one sample of each independent part of its sketch: where there are several, fewer rows do."""
+        A row is a sample of each independent part of its sketch, so sketches with more parts need fewer rows.
+        """
         rng = np.random.default_rng((self._seed, 0))
         each = max(self._policy.draft_per_sketch, self._policy.draft_rows // len(self._sketches))
         rows = [self._legal(i, -(-each // self._model.n_parts(i)), rng) for i in range(len(self._sketches))]
         best = self._rows([])
 
-        def judge(i: int, found: Population) -> Scores:
-            seconds, best[i] = self._model.analytic_latency_with_best(i, found)
-            return _rate(seconds)
+        def score_rows(i: int, population: Population) -> Scores:
+            seconds, best[i] = self._model.analytic_latency_with_best(i, population)
+            return _score_of(seconds)
 
-        pool = self._judged(judge, rows)
-        pool = pool.merge(self._judged(self._analytic, best, pool))
+        pool = self._score_distinct(score_rows, rows)
+        pool = pool.merge(self._score_distinct(self._analytic, best, pool))
         within = float(np.log(self._policy.draft_slower))
         for _ in range(self._policy.draft_generations):
             children = self._children(pool.top(self._policy.elite, 8, within), 4 * self._policy.elite, rng)
-            pool = pool.merge(self._judged(self._analytic, children, pool))
-        return self._descended(pool)
+            pool = pool.merge(self._score_distinct(self._analytic, children, pool))
+        return self._descend_draft(pool)
 
-    def _descended(self, pool: Pool) -> Pool:
-        """With all rows one move away from the best rows of the pool and from the best of each sketch, some times over,
-        each time from others: what random draws and children come near to and seldom hit. It ends where nothing
-        better is found for some times."""
+    def _descend_draft(self, pool: Pool) -> Pool:
+        """Add the neighbours of the best rows, and of each sketch's best row in the first step, in several steps of
+        coordinate descent: random draws and children come near to the best rows, but seldom hit them."""
         done: list[Keys] = [part.keys[:0] for part in pool.parts]
         top, in_vain, within = pool.best_score, 0, float(np.log(self._policy.draft_slower))
         for number in range(self._policy.draft_descents):
             best = pool.without(done).top(self._policy.draft_descended, int(number == 0), within)
             done = [np.concatenate([keys, part.keys]) for keys, part in zip(done, best.parts, strict=True)]
-            near = [self._near(i, part.rows) for i, part in enumerate(best.parts)]
-            pool = pool.merge(self._judged(self._analytic, near, pool))
+            neighbours = [self._neighbours(i, part.rows) for i, part in enumerate(best.parts)]
+            pool = pool.merge(self._score_distinct(self._analytic, neighbours, pool))
             in_vain = in_vain + 1 if pool.best_score <= top else 0
             if in_vain == self._policy.draft_in_vain:
                 break
@@ -178,19 +178,23 @@ class Search(Generic[S]):
         return pool
 
     def _evolve(self, rng: np.random.Generator, n: int) -> tuple[Candidate, ...]:
-        """The best new rows of a few generations that start from the measured best, the draft's elite and others."""
+        """Return the best new rows after some generations of evolution from measured rows and founders."""
         measured = self._rows([t.candidate for t in self._best(64)])
         founders = self._founders(rng)
-        pool = self._judged(self._judge, [np.concatenate(pair) for pair in zip(measured, founders, strict=True)])
+        pool = self._score_distinct(
+            self._score, [np.concatenate(pair) for pair in zip(measured, founders, strict=True)]
+        )
         for _ in range(self._policy.generations):
-            children = self._children(self._alive(pool).top(self._policy.elite), self._policy.population, rng)
-            pool = pool.merge(self._judged(self._judge, children, pool))
+            children = self._children(
+                self._without_hopeless(pool).top(self._policy.elite), self._policy.population, rng
+            )
+            pool = pool.merge(self._score_distinct(self._score, children, pool))
         spread = float(np.std(pool.flat()[2][: self._policy.elite]))
-        nobody = np.zeros(len(self._sketches), dtype=np.intp)
-        return choose(self._open(pool), n, self._policy.another_in_evolution * spread, 2, nobody)
+        none_taken = np.zeros(len(self._sketches), dtype=np.intp)
+        return choose(self._proposable(pool), n, self._policy.another_in_evolution * spread, 2, none_taken)
 
     def _founders(self, rng: np.random.Generator) -> list[Population]:
-        """What evolution starts from besides the measured best: the draft's elite and others."""
+        """Return the rows that evolution starts from besides measured ones: the draft's elite and random others."""
         size = self._policy.population
         if not self._policy.draft:
             each = -(-size // len(self._sketches))
@@ -203,42 +207,44 @@ class Search(Generic[S]):
         return [part.rows for part in self._draft.select(sketch[start], local[start]).parts]
 
     def _descend(self, n: int) -> tuple[Candidate, ...]:
-        """The best-scored rows one move away from the best measured ones."""
+        """Return the best neighbours of the best measured rows, by the score."""
         centres = self._rows([t.candidate for t in self._best(self._policy.descent_centres)])
-        rows = [self._near(i, part) for i, part in enumerate(centres)]
-        nobody = np.zeros(len(self._sketches), dtype=np.intp)
-        return choose(self._open(self._judged(self._judge, rows)), n, 0.0, n, nobody)
+        rows = [self._neighbours(i, part) for i, part in enumerate(centres)]
+        none_taken = np.zeros(len(self._sketches), dtype=np.intp)
+        return choose(self._proposable(self._score_distinct(self._score, rows)), n, 0.0, n, none_taken)
 
     def _random(self, rng: np.random.Generator, n: int, n_sketches: int) -> tuple[Candidate, ...]:
-        """Random legal rows of `n_sketches` random sketches."""
+        """Return random legal rows of `n_sketches` random sketches."""
         rows = self._rows([])
         for i in rng.permutation(len(self._sketches))[:n_sketches]:
             rows[i] = self._legal(int(i), 64, rng)
-        nobody = np.zeros(len(self._sketches), dtype=np.intp)
-        return choose(self._open(self._judged(lambda _, r: rng.random(len(r)), rows)), n, 0.0, n, nobody)
+        none_taken = np.zeros(len(self._sketches), dtype=np.intp)
+        return choose(
+            self._proposable(self._score_distinct(lambda _, r: rng.random(len(r)), rows)), n, 0.0, n, none_taken
+        )
 
     # Populations
 
     def _legal(self, i: int, n: int, rng: np.random.Generator) -> Population:
-        """All legal rows of sketch `i` if it has at most `n` rows, else the legal ones of a few random draws."""
+        """Return all legal rows of sketch `i` if it has at most `n` rows, else the legal ones of a few random draws."""
         sketch = self._sketches[i]
-        found = self._space.enumerate_grid(sketch, n, rng)
-        complete = len(found) < n
-        found = self._model.legal_rows(i, found)
+        drawn = self._space.enumerate_grid(sketch, n, rng)
+        is_complete = len(drawn) < n
+        legal = self._model.legal_rows(i, drawn)
         for _ in range(self._policy.draft_retries):
-            if complete or len(found) >= n // 8:
+            if is_complete or len(legal) >= n // 8:
                 break
             more = self._space.enumerate_grid(sketch, 2 * n, rng)
-            found = np.concatenate([found, self._model.legal_rows(i, more)])
-        return found
+            legal = np.concatenate([legal, self._model.legal_rows(i, more)])
+        return legal
 
-    def _near(self, i: int, rows: Population) -> Population:
-        """The legal rows of sketch `i` one move away from one of `rows`."""
-        near = self._space.neighbours(self._sketches[i], rows) if len(rows) else rows
-        return near[self._model.legal(i, near)] if len(near) else near
+    def _neighbours(self, i: int, rows: Population) -> Population:
+        """Return the legal rows of sketch `i` that differ from one of `rows` by one move."""
+        neighbours = self._space.neighbours(self._sketches[i], rows) if len(rows) else rows
+        return neighbours[self._model.legal(i, neighbours)] if len(neighbours) else neighbours
 
     def _children(self, elite: Pool, n: int, rng: np.random.Generator) -> list[Population]:
-        """About `n` legal children; a sketch has as many as its share of the elite. Better rows have more."""
+        """Return about `n` legal children, for each sketch by its share of the elite; better rows have more."""
         children = self._rows([])
         total = max(len(elite), 1)
         for i, (sketch, part) in enumerate(zip(self._sketches, elite.parts, strict=True)):
@@ -252,9 +258,9 @@ class Search(Generic[S]):
             children[i] = rows[self._model.legal(i, rows)]
         return children
 
-    def _judged(self, judge: Judge, rows: Sequence[Population], known: Pool | None = None) -> Pool:
-        """The distinct programs among the rows, without those of `known`, with their scores; what is not finite scores
-        lowest."""
+    def _score_distinct(self, score_rows: ScoreFunction, rows: Sequence[Population], known: Pool | None = None) -> Pool:
+        """Return the rows of distinct programs that are not in `known`, with their scores; scores that are not finite
+        become NOT_A_SCORE."""
         parts = []
         for i, candidates in enumerate(self._canonical(rows)):
             keys = self._space.keys(candidates)
@@ -266,7 +272,7 @@ class Search(Generic[S]):
                 first = first[~np.isin(distinct, known.parts[i].keys)]
             first.sort()
             fresh = candidates[first]
-            score: Floats = np.asarray(judge(i, fresh) if len(fresh) else np.empty(0), dtype=np.float64)
+            score: Floats = np.asarray(score_rows(i, fresh) if len(fresh) else np.empty(0), dtype=np.float64)
             parts.append(SketchRows(fresh, keys[first], np.where(np.isfinite(score), score, NOT_A_SCORE)))
         return Pool(tuple(parts))
 
@@ -274,35 +280,35 @@ class Search(Generic[S]):
         pairs = zip(self._sketches, rows, strict=True)
         return [self._space.canonical(sketch, part) if len(part) else part for sketch, part in pairs]
 
-    def _judge(self, i: int, rows: Population) -> Scores:
+    def _score(self, i: int, rows: Population) -> Scores:
         return self._model.score(i, rows) if self._policy.learned else self._analytic(i, rows)
 
     def _analytic(self, i: int, rows: Population) -> Scores:
-        return _rate(self._model.analytic_latency(i, rows))
+        return _score_of(self._model.analytic_latency(i, rows))
 
     def _rows(self, candidates: Sequence[Candidate]) -> list[Population]:
-        """The candidates as one matrix for each sketch."""
+        """Return the candidates as one matrix for each sketch."""
         rows: list[Population] = []
         for i in range(len(self._sketches)):
             values = [c.values for c in candidates if c.sketch == i]
             rows.append(np.array(values, dtype=np.int64).reshape(len(values), len(self._sketches[i].params)))
         return rows
 
-    # What was observed
+    # Observed trials
 
     def _best(self, n: int) -> list[Trial]:
-        """The `n` fastest trials, fastest first."""
-        timed = [(s, place, t) for place, t in enumerate(self._trials) if (s := t.undisturbed_s) is not None]
+        """Return the `n` fastest trials, fastest first."""
+        timed = [(s, index, t) for index, t in enumerate(self._trials) if (s := t.undisturbed_s) is not None]
         return [t for _, _, t in sorted(timed, key=lambda entry: entry[:2])[:n]]
 
     def _tried(self) -> npt.NDArray[np.bool_]:
-        """[n_sketches] whether a candidate of the sketch has been observed."""
+        """Return [n_sketches], whether a candidate of the sketch has been observed."""
         tried = np.zeros(len(self._sketches), dtype=bool)
         tried[[t.candidate.sketch for t in self._trials]] = True
         return tried
 
-    def _alive(self, pool: Pool) -> Pool:
-        """Without the sketches of which only failures are known (all of them, if it is so for all)."""
+    def _without_hopeless(self, pool: Pool) -> Pool:
+        """Remove the rows of sketches with only failures; keep all if it would remove all."""
         failed: Index = np.zeros(len(self._sketches), dtype=np.intp)
         worked = np.zeros(len(self._sketches), dtype=bool)
         for trial in self._trials:
@@ -312,17 +318,17 @@ class Search(Generic[S]):
         if hopeless.all():
             return pool
         nothing = np.empty(0, dtype=np.intp)
-        return Pool(tuple(p.take(nothing) if dead else p for p, dead in zip(pool.parts, hopeless, strict=True)))
+        return Pool(tuple(p.take(nothing) if remove else p for p, remove in zip(pool.parts, hopeless, strict=True)))
 
-    def _open(self, pool: Pool) -> Pool:
-        """The rows of `pool` that may be proposed."""
+    def _proposable(self, pool: Pool) -> Pool:
+        """Return the rows of `pool` that were not measured, of sketches that are not hopeless."""
         measured = self._canonical(self._rows([t.candidate for t in self._trials]))
         seen: list[Keys] = [self._space.keys(rows) for rows in measured]
-        return self._alive(pool).without(seen)
+        return self._without_hopeless(pool).without(seen)
 
 
-def _rate(seconds: Scores) -> Scores:
-    """Higher is better."""
+def _score_of(seconds: Scores) -> Scores:
+    """Return a score that is higher for shorter times."""
     return -np.log(np.maximum(seconds, 1e-12))
 
 
@@ -331,5 +337,5 @@ def _row(candidate: Candidate) -> Population:
 
 
 def _join(picks: tuple[Candidate, ...], more: tuple[Candidate, ...], n: int) -> tuple[Candidate, ...]:
-    """`picks`, filled up to `n` from `more`, each candidate once."""
+    """Return `picks`, filled up to `n` from `more`, each candidate once."""
     return picks + tuple(c for c in dict.fromkeys(more) if c not in picks)[: max(n - len(picks), 0)]

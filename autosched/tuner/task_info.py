@@ -1,4 +1,4 @@
-"""What is tuned, as its user named it: a task has it, and what a session tells and leaves behind begins with it."""
+"""Description of a task in the user's terms, the common fields of tasks, events and results."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from autosched.ir.instructions.precision import EXACT
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A workload with its numbers, on a target with its threads. `target` is the text that named it.
+class TaskInfo:
+    """A workload with its arguments, on a target (as the user wrote it) with its threads.
 
-    `flops` are those of one call (2 for a multiply-add), with `winograd` too those of the direct form. `weights` are
-    inputs that are prepared ahead: times and rates are those of the rest. `winograd`: its error is accepted,
-    as is that of `precision`, one of PRECISIONS, in products of float32.
+    `flops`: operations of a call, 2 for a multiply-add; with `winograd` those of the direct form. `weights`: inputs
+    that are packed ahead of time, which is not part of times and rates. `winograd`: its error is accepted, as is that
+    of `precision`, one of PRECISIONS, in products of float32.
     """
 
     workload: str

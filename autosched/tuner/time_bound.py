@@ -1,10 +1,9 @@
-"""The least time that a call of any kernel can take here: below it the clock is wrong, not the kernel fast.
+"""Lower bound of a kernel's time: a shorter measurement is an error of the clock.
 
-Only what no schedule can save counts, or a good kernel would be refused. Each output is written, at more bytes a
-second than any core stores. And where a stage is a plain product of two inputs (products of matrices, convolutions
-without padding), each of its multiply-adds is made, at little more than the peak that was measured in the same session.
-Padding, scatter, running sums, Winograd's transforms and what is computed ahead take fewer operations than the
-expression has, so nothing is asked of them but their output.
+The bound has only the work that no schedule can avoid. All outputs are written, at a rate that no core exceeds. If a
+stage is a plain product of two inputs (products of matrices, convolutions without padding), all its multiply-adds are
+executed, at PEAK_SLACK times the peak measured in the session. Padding, scatter, prefix scans, Winograd's transforms
+and precomputed stages need fewer operations than the expression has, so only their outputs count.
 """
 
 from __future__ import annotations
@@ -25,27 +24,27 @@ if TYPE_CHECKING:
     from autosched.te.dag import ComputeDAG
     from autosched.te.tensor import ComputeOp
 
-STORED_BYTES = 128  # in a cycle of a core or multiprocessor: two vectors of 64, twice what the widest can
+STORED_BYTES = 128  # per cycle of a core or multiprocessor: twice the largest store bandwidth, one vector of 64 bytes
 CLOCK_HZ = 8e9
-PEAK_SLACK = 1.1  # of a kernel over the measured peak: a clock that rises meanwhile, a disturbed reading
+PEAK_SLACK = 1.1  # over the measured peak: the clock frequency may rise, the reading may be disturbed
 
 
 @dataclass(frozen=True)
 class TimeBound:
-    """`operations` are of the task's own type, which the peak is measured for, a multiply-add is two."""
+    """`operations`: in the task's type, for which the peak is measured; a multiply-add is two."""
 
     operations: int = 0
     written_bytes: int = 0
     bytes_per_s: float = math.inf
 
     def seconds(self, peak_gflops: float | None) -> float:
-        """Without a peak by what is written alone."""
+        """Return the lower bound; without a peak that of the written bytes alone."""
         written = self.written_bytes / self.bytes_per_s
         return max(written, self.operations / (PEAK_SLACK * 1e9 * peak_gflops)) if peak_gflops else written
 
 
 def bound_of(dag: ComputeDAG, dtype: str, target: Target, threads: int) -> TimeBound:
-    """Of a GPU only what is written: what OpenCL measures as the peak of a device need not be it."""
+    """Return the bound of a graph. For a GPU only written bytes count: the peak measured by OpenCL may be too low."""
     units = threads if target.gpu is None else target.gpu.multiprocessors
     written = sum(math.prod(t.shape) * DTYPES[t.dtype].nbytes for t in dag.outputs)
     points = 0 if target.gpu is not None or dag.winograd else sum(_products(dag, op, dtype) for op in dag.stages)
@@ -53,7 +52,7 @@ def bound_of(dag: ComputeDAG, dtype: str, target: Target, threads: int) -> TimeB
 
 
 def _products(dag: ComputeDAG, op: ComputeOp, dtype: str) -> int:
-    """The multiply-adds of a stage that is a plain product of this type and needed as a whole, else 0."""
+    """Return the multiply-adds of a stage that is a plain product of this type and fully needed, else 0."""
     if len(op.body) != 1 or atomic_operation(op.reducer) != "add" or not _is_needed(dag, op):
         return 0
     match op.body[0]:
@@ -62,30 +61,35 @@ def _products(dag: ComputeDAG, op: ComputeOp, dtype: str) -> int:
         case _:
             return 0
     read = {a.buffer, b.buffer}
-    if not read <= {t.name for t in dag.inputs} or read <= set(dag.weights):  # of weights alone: computed ahead
+    if not read <= {t.name for t in dag.inputs} or read <= set(
+        dag.weights
+    ):  # products of weights alone are precomputed
         return 0
     extents = {axis.var: axis.extent for axis in (*op.axes, *op.reduce_axes) if axis.extent > 1}
     summed = {axis.var for axis in op.reduce_axes} & set(extents)
     if any(not summed <= {v for index in load.indices for v in free_vars(index)} for load in (a, b)):
-        return 0  # what one factor does not depend on is left out of the sum
+        return 0  # a sum over an axis that one factor does not have can be factored out
     return math.prod(extents.values()) if _are_distinct((*a.indices, *b.indices), set(extents)) else 0
 
 
 def _are_distinct(indices: tuple[Expr, ...], axes: set[Var]) -> bool:
-    """Whether no two points of `axes` read the same pair of elements: the indices tell each axis, one after another."""
+    """Return whether no two points of `axes` read the same pair of elements: the indices determine all axes, one after
+    another."""
     unknown = set(axes)
-    forms = [linear(index).terms for index in indices]
+    linear_terms = [linear(index).terms for index in indices]
     while unknown:
-        open_terms = [[atom for atom, _ in terms if not isinstance(atom, Var) or atom in unknown] for terms in forms]
-        told = {terms[0] for terms in open_terms if len(terms) == 1} & unknown
-        if not told:
+        remaining = [
+            [atom for atom, _ in terms if not isinstance(atom, Var) or atom in unknown] for terms in linear_terms
+        ]
+        determined = {terms[0] for terms in remaining if len(terms) == 1} & unknown
+        if not determined:
             return False
-        unknown -= told
+        unknown -= determined
     return True
 
 
 def _is_needed(dag: ComputeDAG, op: ComputeOp) -> bool:
-    """Whether every element is an output, or goes into an element of one without any condition."""
+    """Return whether every element is an output, or is read unconditionally for one."""
     if dag.is_output(op):
         return True
     name = op.outputs[0].name
@@ -106,7 +110,7 @@ def _reads_all(reader: ComputeOp, body: Expr, name: str, op: ComputeOp) -> bool:
 
 
 def _unconditional(expr: Expr) -> Iterator[Load]:
-    """The loads that happen in any case."""
+    """Yield the loads that are executed unconditionally."""
     if isinstance(expr, Load):
         yield expr
     elif isinstance(expr, Select):

@@ -1,7 +1,6 @@
-"""Calls of a network's machine code in a forked process: code that writes outside its memory ends that process alone.
+"""Isolation of a network's machine code in a forked process, which survives code that writes outside its memory.
 
-The process is a copy of this one, so it runs the very code, weights and inputs that are here. Its results and the
-number of the kernel that it runs are in memory that both share.
+The forked process has the code, weights and inputs of this one. Results and the step that runs are in shared memory.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ from autosched.runtime.spec import ArraySpec
 from autosched.runtime.tensors import ALIGNMENT
 
 RUN_S = 600.0  # deadline of one call
-# What a call raises by itself, apart from bugs.
-_RAISED: tuple[type[Exception], ...] = (IndexError, *AutoschedError.__subclasses__())
-_MESSAGE = 1 << 16  # bytes, as many as a pipe takes at once
-_END_S = 10.0  # for the system to end a process that has said its last
+# Exceptions that the parent raises again; others are bugs.
+_EXPECTED: tuple[type[Exception], ...] = (IndexError, *AutoschedError.__subclasses__())
+_MESSAGE_BYTES = 1 << 16  # capacity of a pipe
+_EXIT_S = 10.0  # time-out for the exit of a process that has closed its pipe
 
-Compute = Callable[[Callable[[int], None]], Mapping[str, Array]]  # given what notes the number of a step
+Compute = Callable[[Callable[[int], None]], Mapping[str, Array]]  # its argument is called with the number of each step
 
 
 class ProgramDied(Exception):
-    """A process that ran a network's code ended, or had to be ended. `step`: what it noted last, -1 for nothing. The
-    message is the end of a sentence: "died with signal 11 (SIGSEGV)"."""
+    """A process that ran a network's code died or was killed. `step`: the last step noted, -1 for none. The message is
+    the end of a sentence: "died with signal 11 (SIGSEGV)"."""
 
     def __init__(self, reason: str, step: int) -> None:
         super().__init__(reason)
@@ -52,17 +51,17 @@ class ProgramDied(Exception):
 
 
 def results(model: Model, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs of a network by their names in `original`. Raises ProgramDied, and what the call raises."""
+    """Run a network and return its outputs by name. Raises ProgramDied, and what the call raises."""
 
     def compute(_: object) -> dict[str, Array]:
-        found = model(*(arrays[name] for name in model.original.inputs))
-        return dict(zip(model.original.outputs, found if isinstance(found, tuple) else (found,), strict=True))
+        outputs = model(*(arrays[name] for name in model.original.inputs))
+        return dict(zip(model.original.outputs, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
 
     return _run(model, compute, dict(zip(model.original.outputs, model.outputs, strict=True)))
 
 
 def run_step(model: Model, number: int, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """As `Model.run_step`. Raises ProgramDied."""
+    """Run `Model.run_step`. Raises ProgramDied."""
     graph, step = model.program.graph, model.program.steps[number]
     assert isinstance(step, Group)
     specs = {name: array_spec(graph, name) for name in step.outputs}
@@ -70,7 +69,7 @@ def run_step(model: Model, number: int, arrays: Mapping[str, Array]) -> dict[str
 
 
 def step_that_dies(model: Model, arrays: Mapping[str, Array]) -> int:
-    """The step in which the network dies when its kernels are called one after the other; -1 if it does not."""
+    """Return the step in which the process dies when the kernels are called one by one; -1 if it survives."""
 
     def compute(note: Callable[[int], None]) -> dict[str, Array]:
         for step, clock in model.clocks(arrays).kernels.items():
@@ -87,80 +86,82 @@ def step_that_dies(model: Model, arrays: Mapping[str, Array]) -> int:
 
 
 def _run(model: Model, compute: Compute, specs: Mapping[str, ArraySpec]) -> dict[str, Array]:
-    """What `compute` returns, arrays as `specs` says. A GPU's driver does not work in a forked process, and no code
-    for a GPU writes into this one's memory."""
+    """Call `compute` in a forked process, and return its arrays, whose specs are `specs`.
+
+    A GPU's driver does not work in a forked process, and a GPU's code cannot write into this process: it runs here.
+    """
     if sys.platform != "linux" or model.device.target.backend.is_gpu:
         return dict(compute(lambda _: None))
-    places, size = dict[str, int](), ALIGNMENT
+    offsets, size = dict[str, int](), ALIGNMENT
     for name, spec in specs.items():
-        places[name] = size
+        offsets[name] = size
         size += -(-spec.nbytes // ALIGNMENT) * ALIGNMENT
     shared = mmap.mmap(-1, size)
     step = ctypes.c_int64.from_buffer(shared)
     step.value = -1
     memory = np.frombuffer(shared, np.uint8)
-    made = {
+    arrays = {
         name: memory[at : at + specs[name].nbytes].view(specs[name].numpy_dtype).reshape(specs[name].shape)
-        for name, at in places.items()
+        for name, at in offsets.items()
     }
 
     def work() -> None:
         for name, array in compute(lambda number: setattr(step, "value", number)).items():
-            made[name][...] = array
+            arrays[name][...] = array
 
     if reason := _fork(work):
         raise ProgramDied(reason, step.value)
-    return made
+    return arrays
 
 
 def _fork(work: Callable[[], None]) -> str:
-    """Does `work` in a forked process; why that process did not come to an end, or nothing. Raises what `work` does."""
-    parent, (answer, to) = os.getpid(), os.pipe()
+    """Call `work` in a forked process, and return why the process died, or an empty text. Raises what `work` raises."""
+    parent, (reader, writer) = os.getpid(), os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads: the process does nothing but `work`
         pid = os.fork()
     if pid == 0:
-        _in_child(work, parent, to)
-    os.close(to)
+        _run_in_child(work, parent, writer)
+    os.close(writer)
     try:
-        reason, message = _awaited(pid, answer)
+        reason, message = _wait(pid, reader)
     finally:
-        os.close(answer)
+        os.close(reader)
     kind, _, text = message.partition("\n")
     if kind:
-        raise next((c(text) for c in _RAISED if c.__name__ == kind), RuntimeError(text))
+        raise next((c(text) for c in _EXPECTED if c.__name__ == kind), RuntimeError(text))
     return reason
 
 
-def _in_child(work: Callable[[], None], parent: int, to: int) -> NoReturn:
+def _run_in_child(work: Callable[[], None], parent: int, writer: int) -> NoReturn:
     message = ""
     try:
-        os.setsid()  # Ctrl-C is the parent's
+        os.setsid()  # Ctrl-C reaches the parent only
         faulthandler.disable()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL):
             signal.signal(number, signal.SIG_DFL)
         lower_limit(resource.RLIMIT_CORE, 0)
         end_with(parent)
         work()
-    except _RAISED as error:
+    except _EXPECTED as error:
         message = f"{type(error).__name__}\n{error}"
     except BaseException:
         message = f"RuntimeError\n{traceback.format_exc()}"
     finally:
         with suppress(OSError):
-            os.write(to, message.encode()[:_MESSAGE])
+            os.write(writer, message.encode()[:_MESSAGE_BYTES])
         os._exit(0)
 
 
-def _awaited(pid: int, answer: int) -> tuple[str, str]:
-    """(why the process did not come to an end, what it wrote), once it has ended."""
+def _wait(pid: int, reader: int) -> tuple[str, str]:
+    """Wait for the end of the process, and return why it died, or an empty text, and its message."""
     deadline, watch, message = time.monotonic() + RUN_S, StopWatch(pid), b""
     try:
         while True:
             pause = max(0.0, min(deadline, watch.next_look) - time.monotonic())
-            if select.select([answer], [], [], pause)[0]:
-                if not (data := os.read(answer, _MESSAGE)):
-                    return _end_of(_reaped(pid)), message.decode(errors="replace")
+            if select.select([reader], [], [], pause)[0]:
+                if not (data := os.read(reader, _MESSAGE_BYTES)):
+                    return _death_reason(_reap(pid)), message.decode(errors="replace")
                 message += data
             elif watch.has_stopped():
                 reason = "was stopped by a signal and did not go on"
@@ -175,15 +176,15 @@ def _awaited(pid: int, answer: int) -> tuple[str, str]:
     return reason, ""
 
 
-def _reaped(pid: int) -> int:
-    """The status of a process that is about to end."""
-    give_up = time.monotonic() + _END_S
-    while (found := os.waitpid(pid, os.WNOHANG))[0] == 0:
+def _reap(pid: int) -> int:
+    """Return the exit status of a process that has closed its pipe; kill it after _EXIT_S seconds."""
+    give_up = time.monotonic() + _EXIT_S
+    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
         if time.monotonic() > give_up:
             _kill(pid)
             return 0
         time.sleep(0.0005)
-    return found[1]
+    return ended[1]
 
 
 def _kill(pid: int) -> None:
@@ -192,7 +193,7 @@ def _kill(pid: int) -> None:
         os.waitpid(pid, 0)
 
 
-def _end_of(status: int) -> str:
+def _death_reason(status: int) -> str:
     if not os.WIFSIGNALED(status):
         return ""
     number = os.WTERMSIG(status)

@@ -1,4 +1,4 @@
-"""onnxruntime as another reference of an ONNX file, without its optimisations: it tells errors of the importer."""
+"""onnxruntime as a second reference of an ONNX file, without its optimisations: it reveals errors of the importer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from autosched.graph.graph import Array
 
 
 def run_onnxruntime(path: Path, arrays: Mapping[str, Array], fixed: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
-    """The outputs of the model in a file, by name; `fixed`: values of inputs that `arrays` has not. Raises UsageError
-    where onnxruntime is missing, or does not take the model."""
+    """Return the outputs of the model in a file, by name. `fixed`: values of inputs that are not in `arrays`.
+
+    Raises UsageError if onnxruntime is missing or does not accept the model.
+    """
     try:
         import onnxruntime
     except ImportError as error:
@@ -25,15 +27,15 @@ def run_onnxruntime(path: Path, arrays: Mapping[str, Array], fixed: Mapping[str,
     options.log_severity_level = 4
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        found = session.run(None, {**arrays, **_typed(session, fixed)})
-    except Exception as error:  # of its own classes, which have no common base
+        outputs = session.run(None, {**arrays, **_typed(session, fixed)})
+    except Exception as error:  # the classes of onnxruntime have no common base
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UsageError(f"onnxruntime does not run {path}: {reason}") from error
-    return dict(zip((output.name for output in session.get_outputs()), found, strict=True))
+    return dict(zip((output.name for output in session.get_outputs()), outputs, strict=True))
 
 
 def _typed(session: Any, fixed: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
-    """Values as arrays of the types of a session's inputs, which it calls as in tensor(int64)."""
-    words = {"float": "float32", "double": "float64"}
+    """Return the values as arrays of the types of the session's inputs, which it writes as in tensor(int64)."""
+    numpy_names = {"float": "float32", "double": "float64"}
     types = {i.name: i.type.removeprefix("tensor(").rstrip(")") for i in session.get_inputs()}
-    return {name: np.asarray(value, words.get(types[name], types[name])) for name, value in fixed.items()}
+    return {name: np.asarray(value, numpy_names.get(types[name], types[name])) for name, value in fixed.items()}

@@ -1,7 +1,7 @@
-"""Inputs for a network that nobody has given any: normal ones, and structured ones, in which neighbours differ.
+"""Sample inputs of a network: normally distributed ones, and structured ones, in which neighbours differ.
 
-Integers that index something are drawn over its places, other ones of more than 8 bits are 0 or 1, as masks are. What
-stands below a logarithm, a root or a divisor is positive. All follow from how the first nodes use an input.
+Integers that are indices are drawn from the valid range, other integers of more than 8 bits are 0 or 1, as in masks.
+Arguments of logarithms and roots and divisors are positive. These follow from the first nodes that use an input.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from autosched.te import ComputeDAG, placeholder
 from autosched.te.reference.inputs import positive_inputs
 from autosched.te.tensor import PlaceholderOp
 
-NORMAL = "normal"  # the kind of inputs that are drawn
+NORMAL = "normal"  # kind of the inputs that are drawn
 PERIOD = 31  # of structured numbers: a prime, so that rows of most lengths differ
 
 
 @dataclass(frozen=True)
 class InputSet:
-    """Arrays by the names of the network's inputs; `kind` says what they are."""
+    """Arrays by the names of the network's inputs. `kind`: "normal", "structured" or "given"."""
 
     kind: str
     arrays: Mapping[str, Array]
@@ -36,18 +36,18 @@ class InputSet:
 
 @dataclass
 class _Use:
-    """What the nodes that read a value need of it. `places`: how many there are to index; 0: it is no index."""
+    """What the readers of a value require of it. `extent`: indices have to be below it; 0: the value is no index."""
 
-    places: int = 0
+    extent: int = 0
     positive: bool = False
 
     def add(self, other: _Use) -> None:
-        self.places = min(self.places, other.places) if self.places and other.places else self.places or other.places
+        self.extent = min(self.extent, other.extent) if self.extent and other.extent else self.extent or other.extent
         self.positive = self.positive or other.positive
 
 
 def input_sets(graph: Graph, given: Mapping[str, Array] | None = None, seed: int = 0) -> tuple[InputSet, ...]:
-    """Normal inputs, or those that are `given`, and structured ones; these have the integers that are given."""
+    """Return normal inputs, or those `given`, and structured ones, whose integers are the given ones."""
     uses = {} if given else _uses(graph)
     rng = np.random.default_rng(seed)
     first, structured = dict[str, Array](), dict[str, Array]()
@@ -67,55 +67,55 @@ def input_sets(graph: Graph, given: Mapping[str, Array] | None = None, seed: int
 
 
 def _floats(drawn: Array, count: Array, positive: bool) -> tuple[Array, Array]:
-    """Normal and structured ones, none near 0 where they must be positive: errors would explode there."""
+    """Return normal and structured floats; positive ones are at least 0.5, because errors explode near 0."""
     counted = (count % PERIOD - PERIOD // 2) / PERIOD
     return (np.abs(drawn) + 0.5, np.abs(counted) + 0.5) if positive else (drawn, counted)
 
 
 def _integers(dtype: str, use: _Use) -> tuple[int, int]:
-    """The least and the greatest integer that an input is drawn from."""
-    if use.places:
-        return 0, use.places - 1
+    """Return the smallest and the largest integer that an input is drawn from."""
+    if use.extent:
+        return 0, use.extent - 1
     if DTYPES[dtype].kind == "b" or DTYPES[dtype].nbytes > 1:
         return int(use.positive), 1
     return DTYPES[dtype].integer_range
 
 
 def _uses(graph: Graph) -> dict[str, _Use]:
-    """How inputs are used, by name: by the nodes that read them, or what is made of them element by element."""
-    near = set(graph.inputs)
+    """Return the uses of inputs by name, by nodes that read them or elementwise functions of them."""
+    derived = set(graph.inputs)
     readers: list[tuple[Node, bool]] = []
     for node in graph.nodes:
-        if near.isdisjoint(node.used):
+        if derived.isdisjoint(node.used):
             continue
         facts = properties_of(node, graph)
-        passes_on = facts.kind is not NodeKind.GENERAL and not facts.is_gather
-        readers.append((node, passes_on))
-        near.update(node.outputs if passes_on else ())
+        is_elementwise = facts.kind is not NodeKind.GENERAL and not facts.is_gather
+        readers.append((node, is_elementwise))
+        derived.update(node.outputs if is_elementwise else ())
     uses: dict[str, _Use] = {}
-    for node, passes_on in reversed(readers):
+    for node, is_elementwise in reversed(readers):
         for name, use in _own_uses(node, graph):
             uses.setdefault(name, _Use()).add(use)
-        if passes_on:
-            below = _Use()
+        if is_elementwise:
+            of_results = _Use()
             for name in node.outputs:
-                below.add(uses.get(name, _Use()))
+                of_results.add(uses.get(name, _Use()))
             for name in node.used:
-                uses.setdefault(name, _Use()).add(below)
+                uses.setdefault(name, _Use()).add(of_results)
     return uses
 
 
 def _own_uses(node: Node, graph: Graph) -> Iterator[tuple[str, _Use]]:
-    """What a node needs of its operands: of indices as such, and what its expression says."""
+    """Yield what a node requires of its operands: as indices, and by its expression."""
     for need in required_checks(node, graph.values):
-        yield need.ids, _Use(places=need.high + 1)
+        yield need.ids, _Use(extent=need.high + 1)
     labels = {name: f"x{n}" for n, name in enumerate(node.used)}
     names = {label: name for name, label in labels.items()}
     tensors = {n: placeholder(graph.values[n].shape, graph.values[n].dtype, labels[n]) for n in node.used}
-    made = build(node, [None if name is None else tensors[name] for name in node.inputs])
-    if all(isinstance(t.op, PlaceholderOp) for t in made):
+    results = build(node, [None if name is None else tensors[name] for name in node.inputs])
+    if all(isinstance(t.op, PlaceholderOp) for t in results):
         return
-    dag = ComputeDAG(made)
+    dag = ComputeDAG(results)
     for label in positive_inputs(dag):
         yield names[label], _Use(positive=True)
     for op in dag.stages:
@@ -123,4 +123,4 @@ def _own_uses(node: Node, graph: Graph) -> Iterator[tuple[str, _Use]]:
             for index, extent in zip(load.indices, dag.tensors[load.buffer].shape, strict=True):
                 for inner in loads(index):
                     if inner.buffer in names and DTYPES[inner.dtype].is_integer:
-                        yield names[inner.buffer], _Use(places=extent)
+                        yield names[inner.buffer], _Use(extent=extent)

@@ -1,10 +1,10 @@
-"""Error metric and tolerance of kernels and networks: how far results are from the reference, and may be.
+"""Error metric and tolerance of kernels and networks.
 
-Of floats the metric is the root mean square of the differences over that of the reference, and the largest difference
-over the largest number. Single elements of a correct network may be off by far more of themselves, where large numbers
-cancel. There is one derivation of the tolerance, for a kernel by itself as for all of a network: TIMES_PLAIN times the
-error of a plain evaluation with sums in the least accurate order. Evaluated from the network's inputs on, it has in it
-what the errors of earlier kernels come to at the outputs.
+The error of floats is the root mean square of the differences over that of the reference, and the largest difference
+over the largest absolute value; single elements of a correct network may have large relative errors where numbers
+cancel. The tolerance of a kernel and of a network is TOLERANCE_FACTOR times the error of a plain evaluation, which adds
+up sums in the least accurate order; evaluated from the network's inputs on, it contains the propagated errors of
+earlier kernels.
 """
 
 from __future__ import annotations
@@ -16,113 +16,113 @@ import numpy as np
 from autosched.graph.graph import Array
 from autosched.ir.dtype import DTYPES
 
-TIMES_PLAIN = 4.0  # of the error that a plain evaluation has; schedules that add up in order have 0.7 to 1 of it
-ROUNDING = 1e-6  # what a short sum in float32 may come to, in any order
-WINOGRAD = 10.0  # times as large, where Winograd's transforms compute convolutions
-NEAR_TIES = 0.01  # of the elements of a quantised result, which may be the neighbour of what the reference has
+TOLERANCE_FACTOR = 4.0  # times the error of a plain evaluation; schedules that add up in order have 0.7 to 1 times it
+MIN_TOLERANCE = 1e-6  # for float32: rounding errors of short sums, in any order
+WINOGRAD_FACTOR = 10.0  # times the tolerance, for networks with Winograd convolutions
+MAX_TIES_SHARE = 0.01  # of the elements of a quantised result: they may be rounded to the neighbour near a tie
 
 
 @dataclass(frozen=True)
-class Distance:
-    """`rms` and `largest` as fractions of the reference's; of integers the share of elements that differ, and the
-    largest difference."""
+class ErrorMetric:
+    """For floats root mean square and largest difference, as fractions of the reference's. For integers the share of
+    elements that differ, and the largest difference."""
 
     rms: float
     largest: float
 
-    def over(self, bound: Distance) -> float:
-        """The larger of the two as a fraction of its bound."""
-        return max(_fraction(self.rms, bound.rms), _fraction(self.largest, bound.largest))
+    def relative_to(self, tolerance: ErrorMetric) -> float:
+        """Return the larger of the two fractions of the tolerance."""
+        return max(_fraction(self.rms, tolerance.rms), _fraction(self.largest, tolerance.largest))
 
-    def plus(self, other: Distance) -> Distance:
-        return Distance(self.rms + other.rms, self.largest + other.largest)
+    def plus(self, other: ErrorMetric) -> ErrorMetric:
+        return ErrorMetric(self.rms + other.rms, self.largest + other.largest)
 
-    def wider(self, other: Distance) -> Distance:
-        return Distance(max(self.rms, other.rms), max(self.largest, other.largest))
+    def maximum(self, other: ErrorMetric) -> ErrorMetric:
+        return ErrorMetric(max(self.rms, other.rms), max(self.largest, other.largest))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """An array against its reference."""
+    """The error of an array and its tolerance."""
 
     name: str
-    found: Distance
-    bound: Distance
+    error: ErrorMetric
+    tolerance: ErrorMetric
 
     @property
-    def of_bound(self) -> float:
-        return self.found.over(self.bound)
+    def relative_error(self) -> float:
+        """The error as a fraction of the tolerance."""
+        return self.error.relative_to(self.tolerance)
 
     @property
     def passed(self) -> bool:
-        return self.of_bound <= 1.0
+        return self.relative_error <= 1.0
 
     def __str__(self) -> str:
-        found, bound = self.found, self.bound
-        return (
-            f"{self.name} (rms {found.rms:.2g} of {bound.rms:.2g}, largest {found.largest:.2g} of {bound.largest:.2g})"
-        )
+        error, most = self.error, self.tolerance
+        return f"{self.name} (rms {error.rms:.2g} of {most.rms:.2g}, largest {error.largest:.2g} of {most.largest:.2g})"
 
 
-def compare(name: str, got: Array, want: Array, plain: Array, *, loosened: float = 1.0) -> Comparison:
-    """Compare `got` with `want`, which is float64 where `got` is a float.
+def compare(name: str, result: Array, reference: Array, plain: Array, *, factor: float = 1.0) -> Comparison:
+    """Compare a result with its reference, which is float64 for floats.
 
-    `plain`: what `te.reference.plain.evaluate_plainly` gives for the same inputs, be it of a kernel or of a network.
-    `loosened` times as much as usual is accepted.
+    `plain`: the result of `te.reference.plain.evaluate_plainly` for the same inputs of the kernel or network. `factor`:
+    times the usual tolerance.
     """
-    found, usual = error(got, want), error(plain, want)
-    if want.dtype.kind == "f":
-        least = ROUNDING * DTYPES[DTYPES[got.dtype.name].computes_in].unit_roundoff / DTYPES["float32"].unit_roundoff
-        rms, largest = (loosened * max(TIMES_PLAIN * x, least) for x in (usual.rms, usual.largest))
-        return Comparison(name, found, Distance(rms, largest))
-    if DTYPES[want.dtype.name].nbytes > 1 or want.dtype.kind == "b":
-        return Comparison(name, found, Distance(0.0, 0.0))
-    share = max(TIMES_PLAIN * usual.rms, NEAR_TIES, 1 / max(want.size, 1))
-    return Comparison(name, found, Distance(share, max(usual.largest, 1.0)))
+    error, plain_error = measure_error(result, reference), measure_error(plain, reference)
+    if reference.dtype.kind == "f":
+        unit_roundoff = DTYPES[DTYPES[result.dtype.name].computes_in].unit_roundoff
+        least = MIN_TOLERANCE * unit_roundoff / DTYPES["float32"].unit_roundoff
+        rms, largest = (factor * max(TOLERANCE_FACTOR * x, least) for x in (plain_error.rms, plain_error.largest))
+        return Comparison(name, error, ErrorMetric(rms, largest))
+    if DTYPES[reference.dtype.name].nbytes > 1 or reference.dtype.kind == "b":
+        return Comparison(name, error, ErrorMetric(0.0, 0.0))
+    share = max(TOLERANCE_FACTOR * plain_error.rms, MAX_TIES_SHARE, 1 / max(reference.size, 1))
+    return Comparison(name, error, ErrorMetric(share, max(plain_error.largest, 1.0)))
 
 
-def error(got: Array, want: Array) -> Distance:
-    """Return how far `got` is from `want`, whose type says whether it is of floats."""
-    return distance(got, want) if want.dtype.kind == "f" else steps(got, want)
+def measure_error(result: Array, reference: Array) -> ErrorMetric:
+    """Return the error of `result`; the type of `reference` decides whether it is that of floats or of integers."""
+    return float_error(result, reference) if reference.dtype.kind == "f" else integer_error(result, reference)
 
 
-def distance(got: Array, want: Array) -> Distance:
-    """Infinite where one has a number and the other has not."""
-    actual, wanted = got.astype(np.float64), want.astype(np.float64)
-    finite = np.isfinite(wanted)
-    others = ~finite
-    if not np.array_equal(actual[others], wanted[others], equal_nan=True) or not np.isfinite(actual[finite]).all():
-        return Distance(np.inf, np.inf)
+def float_error(result: Array, reference: Array) -> ErrorMetric:
+    """Return the error of floats; infinite unless NaNs and infinities are equal in both."""
+    actual, expected = result.astype(np.float64), reference.astype(np.float64)
+    finite = np.isfinite(expected)
+    special = ~finite
+    if not np.array_equal(actual[special], expected[special], equal_nan=True) or not np.isfinite(actual[finite]).all():
+        return ErrorMetric(np.inf, np.inf)
     if not finite.any():
-        return Distance(0.0, 0.0)
-    off, size = np.abs(actual[finite] - wanted[finite]), np.abs(wanted[finite])
-    return Distance(_fraction(_rms(off), _rms(size)), _fraction(float(off.max()), float(size.max())))
+        return ErrorMetric(0.0, 0.0)
+    difference, size = np.abs(actual[finite] - expected[finite]), np.abs(expected[finite])
+    return ErrorMetric(_fraction(_rms(difference), _rms(size)), _fraction(float(difference.max()), float(size.max())))
 
 
-def size_of(errors: Array, want: Array) -> Distance:
-    """Of `errors` that results may have, as `distance` would find them; of integers all may differ."""
-    if want.dtype.kind != "f":
-        return Distance(1.0, float(errors.max(initial=0.0)))
-    finite = np.isfinite(want) & np.isfinite(errors)
+def error_of_bounds(bounds: Array, reference: Array) -> ErrorMetric:
+    """Return the error of a result that differs from the reference by `bounds` in each element; all integers differ."""
+    if reference.dtype.kind != "f":
+        return ErrorMetric(1.0, float(bounds.max(initial=0.0)))
+    finite = np.isfinite(reference) & np.isfinite(bounds)
     if not finite.any():
-        return Distance(np.inf, np.inf)
-    size = np.abs(want[finite])
-    return Distance(
-        _fraction(_rms(errors[finite]), _rms(size)), _fraction(float(errors[finite].max()), float(size.max()))
+        return ErrorMetric(np.inf, np.inf)
+    size = np.abs(reference[finite])
+    return ErrorMetric(
+        _fraction(_rms(bounds[finite]), _rms(size)), _fraction(float(bounds[finite].max()), float(size.max()))
     )
 
 
-def steps(got: Array, want: Array) -> Distance:
-    """Of integers."""
-    off = np.abs(got.astype(np.float64) - want.astype(np.float64))
-    return Distance(float(np.mean(off > 0)), float(off.max(initial=0.0)))
+def integer_error(result: Array, reference: Array) -> ErrorMetric:
+    difference = np.abs(result.astype(np.float64) - reference.astype(np.float64))
+    return ErrorMetric(float(np.mean(difference > 0)), float(difference.max(initial=0.0)))
 
 
 def _rms(array: Array) -> float:
     return float(np.sqrt(np.mean(np.square(array))))
 
 
-def _fraction(part: float, whole: float) -> float:
-    if part == 0.0 or np.isinf(whole):
+def _fraction(numerator: float, denominator: float) -> float:
+    """Return the quotient; 0 over 0 is 0, anything over infinity is 0."""
+    if numerator == 0.0 or np.isinf(denominator):
         return 0.0
-    return part / whole if whole else np.inf
+    return numerator / denominator if denominator else np.inf

@@ -1,16 +1,17 @@
-"""A network against the reference: its outputs, and each kernel by itself.
+"""Verification of a network: outputs and each kernel against the reference.
 
-The reference of the outputs is the graph as it was imported, node by node in float64. Each kernel is run on inputs of
-the reference and compared with its nodes in float64 for the same inputs, so that its error is its own. If all kernels
-are right, but the outputs are not, it is the passes, or how the parts were put together: `ideal` tells which, the
-outputs of the graph after passes with kernels that are exact. Where kernels and passes are right, and an output is
-beyond its tolerance nevertheless, the kernels run once more, one after the other on each other's results. If each is
-right for what it was given, what their errors come to at the outputs is accepted, and the tolerance besides: a network
-of right kernels is wrong only if it computes something else than these do.
+The reference of the outputs is the imported graph, evaluated node by node in float64. Each kernel runs on inputs of the
+reference and is compared with its nodes in float64 on the same inputs, so that its error contains no other kernel's.
+If an output is wrong and all kernels are right, the graph passes or the assembly of the program are wrong; `ideal`
+decides which: the outputs of the graph after passes, computed in float64.
 
-A kernel beyond its tolerance may still be within the bounds that records are held to, which follow from its operations
-and hold for any data and order of sums: equal numbers are rounded alike, integers that are rounded floats may be
-neighbours near a tie. Such bounds of long sums are wide. So they excuse floats only where the outputs are right.
+If kernels and passes are right and an output exceeds its tolerance, the kernels run once more, each on the results of
+earlier kernels. If each is right for these inputs, the propagated error at the outputs is accepted in addition to the
+tolerance: it is the rounding error of right kernels.
+
+A kernel that exceeds its tolerance may still be within the error bounds that records are checked by, which follow from
+its operations and hold for all data and orders of sums. These bounds are wide for long sums, so they are accepted for
+integers, which may be rounded to a neighbour near a tie, and for floats only if the outputs are right.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autosched.executor.kernel_origin import origin_of
+from autosched.executor.kernel_origin import kernel_origin
 from autosched.executor.model import Model
 from autosched.graph.fusion.partition import dag_of
 from autosched.graph.graph import Array, Graph
@@ -30,14 +31,14 @@ from autosched.te.reference.evaluate import Reference, evaluate, within
 from autosched.verification import isolation
 from autosched.verification.isolation import ProgramDied
 from autosched.verification.sample_inputs import InputSet
-from autosched.verification.tolerances import WINOGRAD, Comparison, compare, error, size_of
+from autosched.verification.tolerances import WINOGRAD_FACTOR, Comparison, compare, error_of_bounds, measure_error
 
 Arrays = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
 class KernelCheck:
-    """`worst`: that of its results which is nearest to its bound. `origin`: see `network.kernels.origin_of`."""
+    """The check of one kernel. `worst`: its result with the largest relative error. `origin`: see `kernel_origin`."""
 
     step: int
     operators: str
@@ -51,11 +52,13 @@ class KernelCheck:
 
 @dataclass(frozen=True)
 class Verification:
-    """`outputs`: for each kind of inputs the comparison of each output. `kernels`: in the order in which they run, on
-    the first kind of inputs, or the first that shows an error; up to the first that is beyond its bound, where one was
-    to be located. `ideal`: as `outputs`, of the graph after passes with exact kernels. `foreign`: of onnxruntime's.
-    `death`: a sentence on machine code that ended its process, as what writes outside its memory may; nothing was
-    compared after that."""
+    """The comparisons of a network with its reference.
+
+    `outputs`: comparison of each output, by the kind of inputs. `kernels`: in execution order, on the first kind of
+    inputs with a wrong output, else the first kind; if a wrong kernel was to be located, up to that. `ideal`: outputs
+    of the graph after passes, computed in float64. `foreign`: outputs of onnxruntime. `death`: message about a process
+    that machine code has ended, empty without one; nothing was compared after that.
+    """
 
     outputs: Mapping[str, tuple[Comparison, ...]]
     kernels: tuple[KernelCheck, ...]
@@ -75,32 +78,32 @@ class Verification:
 
     @property
     def worst_output(self) -> Comparison:
-        return max(self.all_outputs, key=lambda c: c.of_bound)
+        return max(self.all_outputs, key=lambda c: c.relative_error)
 
     @property
     def worst_kernel(self) -> KernelCheck | None:
-        return max(self.kernels, key=lambda kernel: kernel.worst.of_bound, default=None)
+        return max(self.kernels, key=lambda kernel: kernel.worst.relative_error, default=None)
 
     @property
     def first_wrong(self) -> KernelCheck | None:
-        """The first kernel beyond its bound."""
+        """The first kernel that exceeds its tolerance."""
         return next((kernel for kernel in self.kernels if not kernel.worst.passed), None)
 
     def summary(self) -> str:
-        """What is wrong, or how near the bounds it comes, in one sentence."""
+        """Return a sentence on the first wrong result, or on the largest relative error."""
         if self.death:
             return self.death
         wrong = next((c for c in self.all_outputs if not c.passed), None)
         foreign = next((c for c in _flat(self.foreign) if not c.passed), None)
         if wrong is not None:
-            return f"the output {wrong} {self._culprit()}"
+            return f"the output {wrong} {self._cause()}"
         if self.first_wrong is not None:
             return f"the kernel {self.first_wrong.label} is wrong: {self.first_wrong.worst}"
         if foreign is not None:
             return f"onnxruntime has other results than the reference: {foreign}"
         return f"the output nearest to its bound is {self.worst_output}"
 
-    def _culprit(self) -> str:
+    def _cause(self) -> str:
         if self.first_wrong is not None:
             return f"because of the kernel {self.first_wrong.label}: {self.first_wrong.worst}"
         if not all(c.passed for c in self.ideal):
@@ -111,49 +114,53 @@ class Verification:
 def verify_network(
     model: Model, inputs: Sequence[InputSet], locate: bool = False, foreign: Mapping[str, Arrays] | None = None
 ) -> Verification:
-    """Runs the network and its kernels, each call in a process of its own (`isolation`). `locate`: of the kernels none
-    after the first that is beyond its bound. `foreign`: outputs of another program for each kind of inputs, which are
-    compared with the reference, too."""
-    known: dict[str, tuple[Arrays, Arrays]] = {}
+    """Verify outputs and kernels of a network, each call in a forked process (`isolation`).
+
+    `locate`: stop at the first wrong kernel. `foreign`: outputs of another program by the kind of inputs, which are
+    compared with the reference too.
+    """
+    expected: dict[str, tuple[Arrays, Arrays]] = {}
     outputs: dict[str, tuple[Comparison, ...]] = {}
-    for given in inputs:
-        known[given.kind] = references(model, given.arrays)
+    for each in inputs:
+        expected[each.kind] = references(model, each.arrays)
         try:
-            found = isolation.results(model, given.arrays)
+            results = isolation.results(model, each.arrays)
         except ProgramDied as death:
-            step = isolation.step_that_dies(model, given.arrays)
-            return Verification(outputs, (), (), {}, _death_of(model, death, step))
-        outputs[given.kind] = _compared(found, *known[given.kind], _loosened(model))
-    others = {} if foreign is None else {kind: _compared(foreign[kind], *known[kind], 1.0) for kind in known}
-    return _explained(model, inputs, known, outputs, others, locate)
+            step = isolation.step_that_dies(model, each.arrays)
+            return Verification(outputs, (), (), {}, _death_message(model, death, step))
+        outputs[each.kind] = _compare_all(results, *expected[each.kind], _tolerance_factor(model))
+    others = {} if foreign is None else {kind: _compare_all(foreign[kind], *expected[kind], 1.0) for kind in expected}
+    return _check_kernels(model, inputs, expected, outputs, others, locate)
 
 
-def verify_outputs(model: Model, given: InputSet, known: tuple[Arrays, Arrays]) -> Verification:
-    """Run the network once, and its kernels by themselves only where an output is beyond its tolerance, up to the first
-    wrong one. `known`: its `references` for these inputs."""
-    outputs = {given.kind: compare_outputs(model, given.arrays, known)}
-    if all(c.passed for c in outputs[given.kind]):
+def verify_outputs(model: Model, inputs: InputSet, expected: tuple[Arrays, Arrays]) -> Verification:
+    """Verify the outputs, and the kernels up to the first wrong one only if an output exceeds its tolerance.
+
+    `expected`: the network's `references` for these inputs.
+    """
+    outputs = {inputs.kind: compare_outputs(model, inputs.arrays, expected)}
+    if all(c.passed for c in outputs[inputs.kind]):
         return Verification(outputs, (), (), {})
-    return _explained(model, [given], {given.kind: known}, outputs, {}, locate=True)
+    return _check_kernels(model, [inputs], {inputs.kind: expected}, outputs, {}, locate=True)
 
 
-def compare_outputs(model: Model, arrays: Arrays, known: tuple[Arrays, Arrays]) -> tuple[Comparison, ...]:
-    """Runs the network once, and no kernel by itself. `known`: its `references` for these arrays."""
-    return _compared(_results(model, arrays), *known, _loosened(model))
+def compare_outputs(model: Model, arrays: Arrays, expected: tuple[Arrays, Arrays]) -> tuple[Comparison, ...]:
+    """Run the network in this process, and compare its outputs. `expected`: its `references` for these arrays."""
+    return _compare_all(_results(model, arrays), *expected, _tolerance_factor(model))
 
 
-def _explained(
+def _check_kernels(
     model: Model,
     inputs: Sequence[InputSet],
-    known: Mapping[str, tuple[Arrays, Arrays]],
+    expected: Mapping[str, tuple[Arrays, Arrays]],
     outputs: Mapping[str, tuple[Comparison, ...]],
     foreign: Mapping[str, tuple[Comparison, ...]],
     locate: bool,
 ) -> Verification:
-    """The outputs' comparisons with those of kernels, on the first inputs that show an error; see the module."""
-    beyond = [given for given in inputs if not all(c.passed for c in outputs[given.kind])]
-    suspect = (beyond or inputs)[0]
-    walk = _KernelWalk(model, suspect.arrays, excuses_floats=not beyond)
+    """Complete the verification of outputs by that of kernels, on the first inputs with a wrong output."""
+    failed = [each for each in inputs if not all(c.passed for c in outputs[each.kind])]
+    suspect = (failed or inputs)[0]
+    walk = _KernelWalk(model, suspect.arrays, bounds_floats=not failed)
     kernels = []
     try:
         for kernel in walk.checks():
@@ -161,78 +168,87 @@ def _explained(
             if locate and not kernel.worst.passed:
                 break
     except ProgramDied as death:
-        return Verification(outputs, tuple(kernels), (), foreign, _death_of(model, death, walk.step))
-    ended = len(kernels) == len(model.program.kernels)
-    ideal = _compared(walk.outputs(), *known[suspect.kind], _loosened(model)) if ended else ()
-    if ended and all(c.passed for c in (*ideal, *(kernel.worst for kernel in kernels))):
-        widened = {given.kind: _with_errors_of_kernels(model, given, known, outputs) for given in beyond}
+        return Verification(outputs, tuple(kernels), (), foreign, _death_message(model, death, walk.step))
+    is_complete = len(kernels) == len(model.program.kernels)
+    ideal = _compare_all(walk.outputs(), *expected[suspect.kind], _tolerance_factor(model)) if is_complete else ()
+    if is_complete and all(c.passed for c in (*ideal, *(kernel.worst for kernel in kernels))):
+        widened = {each.kind: _with_propagated_errors(model, each, expected, outputs) for each in failed}
         outputs = {**outputs, **widened}
     return Verification(outputs, tuple(kernels), ideal, foreign)
 
 
-def _death_of(model: Model, death: ProgramDied, step: int) -> str:
+def _death_message(model: Model, death: ProgramDied, step: int) -> str:
     if step < 0:
         return f"the process that ran the network {death}, and not when its kernels are called one after the other"
     group = model.program.steps[step]
     assert isinstance(group, Group)
-    return f"the process that ran the network {death} in the kernel {_label(_operators(group), origin_of(model, step))}"
+    kernel = _label(_operators(group), kernel_origin(model, step))
+    return f"the process that ran the network {death} in the kernel {kernel}"
 
 
-def _with_errors_of_kernels(
+def _with_propagated_errors(
     model: Model,
-    given: InputSet,
-    known: Mapping[str, tuple[Arrays, Arrays]],
+    inputs: InputSet,
+    expected: Mapping[str, tuple[Arrays, Arrays]],
     outputs: Mapping[str, tuple[Comparison, ...]],
 ) -> tuple[Comparison, ...]:
-    """The outputs' comparisons, their bounds wider by what the errors of right kernels come to; as they are where one
-    of the kernels is wrong for what the kernels before give it."""
-    walk, (wanted, _) = _KernelWalk(model, given.arrays, in_a_row=True), known[given.kind]
+    """Return the comparisons of the outputs with tolerances increased by the propagated errors of the kernels;
+    unchanged if a kernel is wrong for the results of earlier kernels."""
+    walk, (exact_outputs, _) = _KernelWalk(model, inputs.arrays, is_chained=True), expected[inputs.kind]
+    comparisons = outputs[inputs.kind]
     if not all(kernel.worst.passed for kernel in walk.checks()):
-        return outputs[given.kind]
-    reached = walk.outputs()
-    return tuple(replace(c, bound=c.bound.plus(error(reached[c.name], wanted[c.name]))) for c in outputs[given.kind])
+        return comparisons
+    results = walk.outputs()
+    return tuple(
+        replace(c, tolerance=c.tolerance.plus(measure_error(results[c.name], exact_outputs[c.name])))
+        for c in comparisons
+    )
 
 
 def references(model: Model, arrays: Arrays) -> tuple[Arrays, Arrays]:
-    """The outputs in float64, and of a plain evaluation. Raises GraphError where a constant cannot be read any more."""
+    """Return the outputs in float64, and those of a plain evaluation. Raises GraphError if a constant can no longer be
+    read."""
     check_mapped(model.original.constants)
     return interpret(model.original, arrays, exact), interpret(model.original, arrays, plain)
 
 
 def _results(model: Model, arrays: Arrays) -> Arrays:
-    found = model(*(arrays[name] for name in model.original.inputs))
-    return dict(zip(model.original.outputs, found if isinstance(found, tuple) else (found,), strict=True))
+    outputs = model(*(arrays[name] for name in model.original.inputs))
+    return dict(zip(model.original.outputs, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
 
 
 def _flat(comparisons: Mapping[str, tuple[Comparison, ...]]) -> tuple[Comparison, ...]:
-    return tuple(c for found in comparisons.values() for c in found)
+    return tuple(c for each in comparisons.values() for c in each)
 
 
-def _loosened(model: Model) -> float:
-    return WINOGRAD if any(kernel.winograd for kernel in model.program.kernels.values()) else 1.0
+def _tolerance_factor(model: Model) -> float:
+    return WINOGRAD_FACTOR if any(kernel.winograd for kernel in model.program.kernels.values()) else 1.0
 
 
-def _compared(got: Arrays, wanted: Arrays, usual: Arrays, loosened: float) -> tuple[Comparison, ...]:
-    return tuple(compare(name, got[name], want, usual[name], loosened=loosened) for name, want in wanted.items())
+def _compare_all(results: Arrays, reference: Arrays, plain: Arrays, factor: float) -> tuple[Comparison, ...]:
+    return tuple(compare(name, results[name], exact, plain[name], factor=factor) for name, exact in reference.items())
 
 
 class _KernelWalk:
-    """The values of a program's graph: each kernel's results computed in float64 and rounded to their types, or, with
-    `in_a_row`, what the kernel itself gives. `excuses_floats`: whether the bounds of operations count for them."""
+    """Checks of the kernels of a program in order, on the values of its graph.
 
-    def __init__(self, model: Model, arrays: Arrays, *, in_a_row: bool = False, excuses_floats: bool = False) -> None:
+    The values are those of each kernel's nodes in float64, rounded to their types; if `is_chained`, those that the
+    kernel computes. `bounds_floats`: whether the error bounds of operations are accepted for floats.
+    """
+
+    def __init__(self, model: Model, arrays: Arrays, *, is_chained: bool = False, bounds_floats: bool = False) -> None:
         self._model, self._program = model, model.program
-        self._in_a_row, self._excuses_floats = in_a_row, excuses_floats
+        self._is_chained, self._bounds_floats = is_chained, bounds_floats
         graph = self._program.graph
         self._values: dict[str, Array] = dict(graph.constants)
         for name, original in zip(graph.inputs, model.original.inputs, strict=True):
             self._values[name] = arrays[original]
-        self._last: dict[str, int] = {}
+        self._last_use: dict[str, int] = {}
         for n, step in enumerate(self._program.steps):
             if not isinstance(step, Alias):
-                self._last.update((self._base(name), n) for name in _read(step))
+                self._last_use.update((self._base(name), n) for name in _read(step))
         self._kept = {self._base(name) for name in graph.outputs}
-        self.step = -1  # the last that was run
+        self.step = -1  # of the kernel that ran last
 
     def checks(self) -> Iterator[KernelCheck]:
         for n, step in enumerate(self._program.steps):
@@ -246,31 +262,33 @@ class _KernelWalk:
             else:
                 yield self._check(n, step)
             for name in {self._base(name) for name in _read(step)}:
-                if self._last[name] == n and name not in self._kept:
+                if self._last_use[name] == n and name not in self._kept:
                     self._values.pop(name, None)
 
     def outputs(self) -> dict[str, Array]:
-        """Of the whole network, after all checks."""
-        ends = zip(self._model.original.outputs, self._program.graph.outputs, strict=True)
-        return {original: self._value(name) for original, name in ends}
+        """Return the outputs of the network, after all checks."""
+        names = zip(self._model.original.outputs, self._program.graph.outputs, strict=True)
+        return {original: self._value(name) for original, name in names}
 
     def _check(self, n: int, group: Group) -> KernelCheck:
         graph = self._program.graph
-        given = {name: self._value(name) for name in group.inputs}
-        wanted, usual = (_evaluated(graph, group, given, how) for how in (exact, plain))
-        self.step, computed = n, {k: a for k, a in given.items() if not graph.is_constant(self._base(k))}
-        got = isolation.run_step(self._model, n, computed)
-        loosened = WINOGRAD if self._program.kernels[n].winograd else 1.0
-        found = [compare(name, got[name], wanted[name], usual[name], loosened=loosened) for name in group.outputs]
-        counts = self._excuses_floats or not any(DTYPES[graph.values[name].dtype].is_float for name in group.outputs)
-        if counts and not all(c.passed for c in found):
-            tile = self._program.kernels[n].winograd
-            found = _by_operations(found, _operation_errors(graph, group, given, tile), got)
-        worst = max(found, key=lambda c: c.of_bound)
+        inputs = {name: self._value(name) for name in group.inputs}
+        reference, usual = (_evaluate_group(graph, group, inputs, arithmetic) for arithmetic in (exact, plain))
+        self.step, varying = n, {k: a for k, a in inputs.items() if not graph.is_constant(self._base(k))}
+        results = isolation.run_step(self._model, n, varying)
+        tile = self._program.kernels[n].winograd
+        factor = WINOGRAD_FACTOR if tile else 1.0
+        comparisons = [
+            compare(name, results[name], reference[name], usual[name], factor=factor) for name in group.outputs
+        ]
+        has_floats = any(DTYPES[graph.values[name].dtype].is_float for name in group.outputs)
+        if (self._bounds_floats or not has_floats) and not all(c.passed for c in comparisons):
+            comparisons = _within_bounds(comparisons, _error_bounds(graph, group, inputs, tile), results)
+        worst = max(comparisons, key=lambda c: c.relative_error)
         for name in group.outputs:
             dtype = DTYPES[graph.values[name].dtype].numpy_dtype
-            self._values[name] = got[name] if self._in_a_row else wanted[name].astype(dtype, copy=False)
-        return KernelCheck(n, _operators(group), origin_of(self._model, n), worst)
+            self._values[name] = results[name] if self._is_chained else reference[name].astype(dtype, copy=False)
+        return KernelCheck(n, _operators(group), kernel_origin(self._model, n), worst)
 
     def _base(self, name: str) -> str:
         return self._program.bases.get(name, name)
@@ -294,25 +312,28 @@ def _read(step: Group | Join | Write) -> tuple[str, ...]:
     return step.inputs if isinstance(step, Group) else step.parts
 
 
-def _evaluated(graph: Graph, group: Group, given: Arrays, arithmetic: Arithmetic) -> dict[str, Array]:
-    """The group's outputs, node by node."""
-    values = dict(given)
+def _evaluate_group(graph: Graph, group: Group, inputs: Arrays, arithmetic: Arithmetic) -> dict[str, Array]:
+    """Return the group's outputs, computed node by node."""
+    values = dict(inputs)
     for node in group.nodes:
         values.update(zip(node.outputs, evaluate_node(node, graph, values, arithmetic), strict=True))
     return {name: values[name] for name in group.outputs}
 
 
-def _operation_errors(graph: Graph, group: Group, given: Arrays, tile: int) -> tuple[Reference, ...]:
-    """The group's outputs with the errors that its operations may have, in any order."""
-    return evaluate(dag_of(graph, group), {f"x{n}": given[name] for n, name in enumerate(group.inputs)}, tile)
+def _error_bounds(graph: Graph, group: Group, inputs: Arrays, tile: int) -> tuple[Reference, ...]:
+    """Return the group's outputs with the error bounds of its operations, in any order."""
+    return evaluate(dag_of(graph, group), {f"x{n}": inputs[name] for n, name in enumerate(group.inputs)}, tile)
 
 
-def _by_operations(found: Sequence[Comparison], references: Sequence[Reference], got: Arrays) -> list[Comparison]:
-    """With the bounds that follow from the operations, where each element is within its own."""
-    kept = []
-    for c, reference in zip(found, references, strict=True):
-        if within(reference, got[c.name]).all():
-            kept.append(replace(c, bound=c.bound.wider(size_of(reference.bound, reference.value))))
+def _within_bounds(
+    comparisons: Sequence[Comparison], references: Sequence[Reference], results: Arrays
+) -> list[Comparison]:
+    """Widen the tolerance of each result whose elements are all within their error bounds to these bounds."""
+    widened = []
+    for c, reference in zip(comparisons, references, strict=True):
+        if within(reference, results[c.name]).all():
+            bounds = error_of_bounds(reference.bound, reference.value)
+            widened.append(replace(c, tolerance=c.tolerance.maximum(bounds)))
         else:
-            kept.append(c)
-    return kept
+            widened.append(c)
+    return widened

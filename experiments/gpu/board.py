@@ -21,7 +21,7 @@ from autosched.cli.output import table
 from autosched.errors import AutoschedError, Interrupted
 from autosched.runtime.gpu.devices import device_facts
 from autosched.target import Target, parse_target, usable_cores
-from autosched.tuner.options import Asked
+from autosched.tuner.options import WorkloadOptions
 from experiments.arena import Lost, ProcessArena
 from experiments.gpu import cases as suite
 from experiments.gpu.facts import device_report
@@ -229,7 +229,7 @@ def run(args: argparse.Namespace, budget: Budget) -> int:
     arena = ProcessArena(contest_command(target.kind), args.out / "contest.log")
 
     def tune_case(case: BenchmarkCase, seconds: float) -> dict[str, Any]:
-        asked = Asked(shape=case.shape, dtype=case.dtype, target=target.kind)
+        asked = WorkloadOptions(shape=case.shape, dtype=case.dtype, target=target.kind)
         return tune(
             case.workload, asked, trials=plan.trials, database=plan.database, seed=plan.seed, budget_s=seconds,
             timeout_s=seconds + 20.0,

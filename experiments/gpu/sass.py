@@ -29,7 +29,7 @@ from autosched.errors import AutoschedError, UsageError
 from autosched.ir.instructions.matrices import MATRICES
 from autosched.runtime.gpu.compile import CompileError, DeviceCode, NvccCompiler, find_nvcc
 from autosched.target import GpuFacts, Target, parse_target
-from autosched.tuner.gc_pause import rare_collections
+from autosched.tuner.gc_pause import pause_gc
 from autosched.tuner.protocols import Candidate
 from autosched.tuner.search import Search
 from experiments.gpu.drawn import ProblemModel, job, named, problem_model
@@ -110,7 +110,7 @@ def measured(case: SassCase, tools: Tools) -> Row:
 def _pick(case: SassCase) -> tuple[ProblemModel, Candidate, float]:
     """The sketches, the first candidate and the processor's seconds until it is known, as a session takes them."""
     begun = time.process_time()
-    with rare_collections():
+    with pause_gc():
         of = problem_model(case.problem, case.target)
         picks = Search(space, of.sketches, of.model, 0).propose(0, 1, "draft")
     if not picks:

@@ -154,7 +154,7 @@ def simulated() -> Row:
     nodes = (Node("linear", ("x", "a"), ("h",)), Node("relu", ("h",), ("r",)), Node("linear", ("r", "b"), ("y",)))
     model = at.load(Graph(("x",), ("y",), nodes, values, weights), target="cuda", simulate=True, records=False)
     found = at.verify(model)
-    return {"tasks": len(model.tasks), "verified": found.passed, "error": found.worst_output.found.rms}
+    return {"tasks": len(model.tasks), "verified": found.passed, "error": found.worst_output.error.rms}
 
 
 def summary(rows: Mapping[str, Row]) -> str:

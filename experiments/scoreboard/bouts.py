@@ -14,7 +14,7 @@ from autosched.target import Target
 from autosched.te import ComputeDAG
 from autosched.te.operators.registry import WORKLOADS, build
 from autosched.te.rewrites.winograd import match_stage
-from autosched.tuner.options import Asked
+from autosched.tuner.options import WorkloadOptions
 from experiments.tuning import BenchmarkCase, parse_cases
 
 FAMILIES = tuple(w.name for w in WORKLOADS.values() if w.shapes)
@@ -62,9 +62,11 @@ class Bout:
         return label_of({"case": self.case.label, "batch": self.batch, "threads": self.threads})
 
     @property
-    def wanted(self) -> Asked:
+    def wanted(self) -> WorkloadOptions:
         """What is asked of the library; a batch of 1 is the shape as it is."""
-        return Asked(shape=self.case.shape, batch=self.batch if self.batch > 1 else None, threads=self.threads)
+        return WorkloadOptions(
+            shape=self.case.shape, batch=self.batch if self.batch > 1 else None, threads=self.threads
+        )
 
     @cached_property
     def built(self) -> tuple[ComputeDAG, Mapping[str, Any]]:

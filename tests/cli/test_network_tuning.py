@@ -12,7 +12,7 @@ import pytest
 
 import autosched
 from autosched.cli.network import tune
-from autosched.cli.network.tune import COLUMNS, LiveTable, TurnLines, state_text
+from autosched.cli.network.tune import COLUMNS, LiveTable, RoundLines, state_text
 from autosched.errors import UsageError
 from autosched.measure.measurer import Measurer
 from autosched.network_tuning.results import NetworkEvent, TaskResult
@@ -154,7 +154,7 @@ def test_what_workloads_do_not_take(cli: Any) -> None:
 
 def test_lines_tell_how_far_it_is() -> None:
     stream = io.StringIO()
-    lines = TurnLines(stream)
+    lines = RoundLines(stream)
     lines.on_turn(event(4, None))
     lines.on_turn(event(8, 1e-3, most_trials=64, eta_s=30.0, start_s=3e-3))
     lines.on_end(event(64, 1e-3, turn=None))

@@ -64,7 +64,7 @@ class Compilations(list[Graph]):
         self.threads = threads
         return InterpretedModel(graph, self.packings)
 
-    def compile_varying(self, graph: Graph, nearest: NearestSchedules, options: CompileOptions) -> InterpretedModel:
+    def compile_dynamic(self, graph: Graph, nearest: NearestSchedules, options: CompileOptions) -> InterpretedModel:
         self.append(graph)
         return InterpretedModel(graph, self.packings, ())
 
@@ -73,7 +73,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compilations]:
     """For a fixture: the graphs that torch.compile with the backend compiles while a test runs."""
     found = Compilations()
     monkeypatch.setattr(subgraph, "compile_with_records", found.compile_graph)
-    monkeypatch.setattr(subgraph, "compile_varying", found.compile_varying)
+    monkeypatch.setattr(subgraph, "compile_dynamic", found.compile_dynamic)
     torch._dynamo.reset()
     yield found
     torch._dynamo.reset()

@@ -70,7 +70,9 @@ def verified(name: str, dtype: str, target: str, simulate: bool) -> str:
     found = verify_model(model)
     if not found.passed:
         raise VerificationError(found.summary())
-    return f"{len(found.kernels)} kernels, {len(model.tasks)} tasks, {found.worst_output.of_bound:.2f} of the bound"
+    return (
+        f"{len(found.kernels)} kernels, {len(model.tasks)} tasks, {found.worst_output.relative_error:.2f} of the bound"
+    )
 
 
 def graph_of(name: str, dtype: str) -> Graph:

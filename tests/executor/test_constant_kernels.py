@@ -11,7 +11,7 @@ import pytest
 
 import autosched as at
 from autosched.codegen.c.source import GpuSource, Launch
-from autosched.executor.constant_kernels import Ahead, ahead_of
+from autosched.executor.constant_kernels import ConstantLaunches, find_constant_launches
 from autosched.executor.gpu_model import GpuModel
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.steps import Group
@@ -97,7 +97,7 @@ def program(*kernels: tuple[str, str, tuple[tuple[str, str], ...]]) -> tuple[Pro
 
 def found(*kernels: tuple[str, str, tuple[tuple[str, str], ...]]) -> dict[int, list[int]]:
     made, sources = program(*kernels)
-    return {step: sorted(numbers) for step, numbers in ahead_of(made, sources).launches.items()}  # type: ignore[arg-type]
+    return {step: sorted(numbers) for step, numbers in find_constant_launches(made, sources).launches.items()}  # type: ignore[arg-type]
 
 
 def test_launches_that_read_constants_alone():
@@ -126,7 +126,7 @@ def test_kernels_of_constants_and_what_reads_their_results():
 def test_what_nobody_says_it_writes_stays():
     made, sources = program(("XA", "Y", (("A", "t"), ("Xt", "Y"))))
     unknown = tuple(replace(each, writes=()) for each in sources["k0"].launches)
-    assert not ahead_of(made, {"k0": replace(sources["k0"], launches=unknown)}).launches  # type: ignore[arg-type]
+    assert not find_constant_launches(made, {"k0": replace(sources["k0"], launches=unknown)}).launches  # type: ignore[arg-type]
 
 
 def test_steps_with_the_same_constants_share_what_is_made_of_them():
@@ -134,8 +134,8 @@ def test_steps_with_the_same_constants_share_what_is_made_of_them():
         ("XA", "C", (("A", "t"), ("Xt", "C"))), ("XA", "C", (("A", "t"), ("Xt", "C"))), ("XC", "Y", (("XC", "Y"),))
     )
     made.kernels[1] = made.kernels[0]
-    ahead = ahead_of(made, sources)  # type: ignore[arg-type]
-    assert ahead == Ahead({0: frozenset({0}), 1: frozenset({0})}, {(0, "t"): 0, (1, "t"): 0}, 128, (0,))
+    ahead = find_constant_launches(made, sources)  # type: ignore[arg-type]
+    assert ahead == ConstantLaunches({0: frozenset({0}), 1: frozenset({0})}, {(0, "t"): 0, (1, "t"): 0}, 128, (0,))
 
 
 def unpacked_first(recipes: Sequence[Recipe]) -> list[Recipe]:
@@ -167,7 +167,7 @@ def test_weights_are_unpacked_when_a_network_is_loaded(make, monkeypatch, apart)
     model = make(graph)
     model = model if apart else model.with_choices(Choices(unpacked_first))
     assert isinstance(model, GpuModel)
-    assert model._ahead.nbytes >= 4 * 137 * 127
+    assert model._constant.nbytes >= 4 * 137 * 127
     assert launches_of(model) == (1, 2)
     for seed in (1, 2, 3):
         given = {n: np.roll(x, seed) for n, x in inputs_of(graph).items()}

@@ -77,7 +77,7 @@ def test_the_nearest_schedule_is_taken(path: Path) -> None:
 
 
 def test_programs_that_were_not_used_for_longest_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST", 2)
+    monkeypatch.setattr(module, "MAX_PROGRAMS", 2)
     net = at.load_dynamic(path, sizes={"batch": 1}, threads=1)
     for rows in (2, 3, 2, 4):
         net(np.zeros((1, rows, 13), "float32"))

@@ -18,7 +18,7 @@ from autosched.cli import options
 from autosched.cli.tune import add_parser
 from autosched.errors import UsageError
 from autosched.te.operators.registry import WORKLOADS
-from autosched.tuner.options import Asked
+from autosched.tuner.options import WorkloadOptions
 from experiments import cost_model_quality, search_throughput, tuning
 from experiments.tuning import BenchmarkCase, answer, parse_cases, write_results
 
@@ -101,7 +101,7 @@ def test_tune_asks_for_what_it_is_told(monkeypatch, tmp_path):
         return tuning.subprocess.CompletedProcess(command, 0, json.dumps(ANSWER), "")
 
     monkeypatch.setattr(tuning.subprocess, "run", run)
-    asked = Asked(shape=(1, 512, 32, 512), threads=2, batch=16)
+    asked = WorkloadOptions(shape=(1, 512, 32, 512), threads=2, batch=16)
     found = tuning.tune("gmm", asked, trials=8, database=tmp_path / "a.db", timeout_s=1.0)
     assert found == ANSWER
     words = " ".join(seen[0])
@@ -112,17 +112,17 @@ def test_tune_asks_for_what_it_is_told(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "asked",
     [
-        Asked(),
-        Asked(shape=(1, 2, 3), batch=4, threads=2),
-        Asked(settings={"M": 3, "layout": "NCHW"}, dtype="float64", target="llvm -mcpu=haswell"),
-        Asked(weights=("W", "bias"), winograd=True, target="cuda"),
+        WorkloadOptions(),
+        WorkloadOptions(shape=(1, 2, 3), batch=4, threads=2),
+        WorkloadOptions(settings={"M": 3, "layout": "NCHW"}, dtype="float64", target="llvm -mcpu=haswell"),
+        WorkloadOptions(weights=("W", "bias"), winograd=True, target="cuda"),
     ],
 )
 def test_the_command_asks_for_the_same(asked):
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers())
     args = parser.parse_args(["tune", "conv2d", *tuning.option_words(asked)])
-    assert Asked(**options.asked(args)) == replace(asked, settings=asked.settings or {})
+    assert WorkloadOptions(**options.workload_keywords(args)) == replace(asked, settings=asked.settings or {})
 
 
 def test_results_say_where_they_come_from(tmp_path):

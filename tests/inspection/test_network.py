@@ -8,7 +8,7 @@ import pytest
 from autosched import api
 from autosched.cli.explain import _network_facts, _network_text
 from autosched.executor.compile_graph import compile_graph
-from autosched.executor.gpu_timer import MOST, GpuClock
+from autosched.executor.gpu_timer import MAX_LAUNCHES, GpuClock
 from autosched.executor.profile import profile
 from autosched.inspection.network import Explanation, Layer
 from autosched.planning.execution_plan import SplitGroup
@@ -51,7 +51,7 @@ def test_sums():
     assert _network_text(found).splitlines()[-1] == str(split)
     assert (found.kernels_s, found.least_s, found.flops) == (4.0, 1.0, 12)
     assert found.share(found.layers[0]) == 0.75
-    assert found.layers[1].of_least == 0.25
+    assert found.layers[1].roofline_fraction == 0.25
 
 
 def test_profiling_leaves_the_results_alone():
@@ -76,6 +76,6 @@ def test_a_gpu_kernel_is_timed_many_times_at_once():
     assert clock(1) == pytest.approx(1e-6, rel=0.05)
     assert clock(2) == pytest.approx(2e-6, rel=0.05)
     assert asked[0] == 3
-    assert all(times % 3 == 0 and times <= 3 * MOST for times in asked)
+    assert all(times % 3 == 0 and times <= 3 * MAX_LAUNCHES for times in asked)
     assert clock(1000) == pytest.approx(1e-3, rel=0.05)
     assert GpuClock((), seconds)(5) == 0.0  # it was made when the network was loaded

@@ -49,7 +49,7 @@ def test_an_error_leaves_the_network_as_it_is(model: Model, monkeypatch: pytest.
     def fail(*_: object) -> Model:
         raise DeviceError("the device is lost")
 
-    monkeypatch.setattr(background, "improved_beside", fail)
+    monkeypatch.setattr(background, "tune_in_process", fail)
 
     def tuned() -> Any:
         net = at.tune_in_background(model, budget_s=1.0)
@@ -79,7 +79,7 @@ def test_a_process_that_is_lost_leaves_the_network_as_it_is(
 
     monkeypatch.setattr(subprocess, "Popen", struck)
     with pytest.raises(DeviceError, match=r"^its process (was stopped by a signal|ended with -9)"):
-        background.improved_beside(model, 60.0)
+        background.tune_in_process(model, 60.0)
 
 
 def test_the_process_says_in_one_sentence_what_is_wrong(tmp_path: Path) -> None:

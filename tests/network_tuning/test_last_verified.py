@@ -13,7 +13,7 @@ from autosched.executor.compile_graph import compile_graph
 from autosched.executor.model import Model
 from autosched.graph.graph import Graph
 from autosched.network_tuning import tune
-from autosched.network_tuning.end_to_end import Verdict
+from autosched.network_tuning.end_to_end import LatencyComparison
 from autosched.network_tuning.results import Effort
 from autosched.network_tuning.tune import tune_network
 from autosched.store import Database, Record
@@ -36,11 +36,11 @@ def spoil(model: Any) -> Model:
 def wrong_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches end with a program of which a kernel is wrong, and which is the fastest."""
 
-    def contest(start: Model, found: Any, build: Any, *rest: Any) -> Verdict:
+    def choose_schedules(start: Model, found: Any, build: Any, *rest: Any) -> LatencyComparison:
         best = spoil(build({spec: schedules[0] for spec, schedules in found.items()}))
-        return Verdict(best, (3.0, 3.0), (1.0, 1.0))
+        return LatencyComparison(best, (3.0, 3.0), (1.0, 1.0))
 
-    monkeypatch.setattr(tune, "contest", contest)
+    monkeypatch.setattr(tune, "choose_schedules", choose_schedules)
 
 
 def failures(model: Model, path: Path) -> list[Record]:

@@ -28,9 +28,9 @@ def test_a_kernel_that_two_networks_have_is_one_task() -> None:
     tasks = shared_tasks(models)
     assert [task.counts for task in tasks] == [(2, 1), (1, 0), (0, 1)]
     assert [len(task.specs(1)) for task in tasks] == [1, 0, 1]
-    assert len({task.kind for task in tasks}) == 1
+    assert len({task.similarity_key for task in tasks}) == 1
     assert tasks[0].flops == 2 * 35 * 3 * 3 * 9
-    assert not any(task.has_steps for task in tasks)
+    assert not any(task.has_schedule for task in tasks)
 
 
 def test_other_sizes_of_a_kernel_are_near_it() -> None:

@@ -27,7 +27,7 @@ def graph() -> Graph:
 
 
 def test_a_search_is_recorded_and_goes_on(graph: Graph, tmp_path: Path) -> None:
-    """Builds in several processes, a contest in the network; what was found is loaded, and counts when it goes on."""
+    """Builds in several processes, a comparison within the network; what was found is loaded, and counts when it goes on."""
     db = tmp_path / "records.db"
     model = compile_graph(graph, target="opencl")
     found = tune_network(model, Effort(trials=TRIALS), db)

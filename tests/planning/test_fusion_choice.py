@@ -16,11 +16,11 @@ from autosched.graph.interpret import interpret
 from autosched.graph.steps import Group
 from autosched.kernel.spec import Recipe
 from autosched.network_tuning import fusion_comparison
-from autosched.network_tuning.fusion_comparison import contest_of_forms, open_recipes
+from autosched.network_tuning.fusion_comparison import compare_fusions, undecided_recipes
 from autosched.network_tuning.results import Effort
 from autosched.network_tuning.shared_tasks import shared_tasks
 from autosched.network_tuning.tune import tune_network
-from autosched.network_tuning.undecided_fusion import OpenPart, open_parts
+from autosched.network_tuning.undecided_fusion import UndecidedFusion, find_undecided_fusions
 from autosched.planning import fusion_choice
 from autosched.planning.extract_tasks import Choices
 from autosched.planning.fusion_choice import FusionChoice, KernelSequence, PredictedGroup
@@ -74,10 +74,10 @@ def test_fused_and_unfused_kernels_compute_the_network(open_network: Model) -> N
 
 
 def test_kernels_that_take_much_longer_are_not_searched_for() -> None:
-    found = OpenPart(0, 3, present=(0,), other=(1, 2))
-    assert dict(found.calls([1.0, 0.5, 0.6])) == {1: 3, 2: 3}
-    assert dict(found.calls([1.0, 1.0, 1.0])) == {}
-    assert dict(found.calls([3.0, 1.0, 1.0])) == {0: -3, 1: 3, 2: 3}
+    found = UndecidedFusion(0, 3, present=(0,), other=(1, 2))
+    assert dict(found.extra_calls([1.0, 0.5, 0.6])) == {1: 3, 2: 3}
+    assert dict(found.extra_calls([1.0, 1.0, 1.0])) == {}
+    assert dict(found.extra_calls([3.0, 1.0, 1.0])) == {0: -3, 1: 3, 2: 3}
     assert found.gain_s([3.0, 1.0, 1.0]) == 3.0
     assert found.gain_s([1.0, 1.0, 1.0]) == 0.0
 
@@ -85,8 +85,8 @@ def test_kernels_that_take_much_longer_are_not_searched_for() -> None:
 def test_kernels_of_the_rejected_sequence_are_tasks(open_network: Model) -> None:
     tasks = shared_tasks([open_network], [with_choice(False)])
     assert [(task.name, task.counts) for task in tasks] == [(FUSED, (1,)), *((name, (0,)) for name in UNFUSED)]
-    (found,) = open_parts([open_network.program.fusion_choices], tasks)
-    assert found == OpenPart(0, 1, (0,), (1, 2, 3))
+    (found,) = find_undecided_fusions([open_network.program.fusion_choices], tasks)
+    assert found == UndecidedFusion(0, 1, (0,), (1, 2, 3))
 
 
 @pytest.mark.parametrize("faster", [True, False])
@@ -98,23 +98,23 @@ def test_the_faster_sequence_is_kept(open_network: Model, monkeypatch: pytest.Mo
         return SimpleNamespace(kernels=dict.fromkeys(model.program.kernels, times[n == 1] / n))
 
     monkeypatch.setattr(fusion_comparison, "profile", profile)
-    monkeypatch.setattr(fusion_comparison, "side_by_side", lambda models, inputs: [(2.0,), (1.0,)])
-    kept, found = contest_of_forms(open_network, lambda recipes: with_choice(not recipes), {})
+    monkeypatch.setattr(fusion_comparison, "interleaved_samples", lambda models, inputs: [(2.0,), (1.0,)])
+    kept, found = compare_fusions(open_network, lambda recipes: with_choice(not recipes), {})
     assert kernels(kept) == (UNFUSED if faster else [FUSED])
     assert [(x.is_fused, x.fused_s[0], x.operators) for x in found] == [(not faster, 1.0, FUSED)]
 
 
 def test_what_whole_calls_refute_is_not_kept(open_network: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fusion_comparison, "SLOWER", 0.0)
-    monkeypatch.setattr(fusion_comparison, "side_by_side", lambda models, inputs: [(1.0,), (2.0,)])
+    monkeypatch.setattr(fusion_comparison, "interleaved_samples", lambda models, inputs: [(1.0,), (2.0,)])
     inputs = {"x": np.ones((1, 5, 5, 8), "float32")}
-    kept, (found,) = contest_of_forms(open_network, lambda recipes: with_choice(not recipes), inputs)
+    kept, (found,) = compare_fusions(open_network, lambda recipes: with_choice(not recipes), inputs)
     assert kept is open_network
     assert found.is_fused
 
 
 def test_the_latest_contest_is_found_again(open_network: Model, tmp_path: Path) -> None:
-    (recipe,) = open_recipes(open_network)
+    (recipe,) = undecided_recipes(open_network)
     with Database(tmp_path / "records.db") as database:
         assert stored_fusion_decision(database, recipe) is None
         store_fusion_decisions(database, [FusionTimes(recipe, (2e-6, 3e-6), (1e-6, 1e-6), False)])

@@ -18,7 +18,7 @@ from autosched.lower import lower
 from autosched.schedule import replay
 from autosched.target import Target, parse_target
 from autosched.tuner.definition import Definition, define
-from autosched.tuner.options import Asked
+from autosched.tuner.options import WorkloadOptions
 
 TABLE = Path(__file__).with_name("cases.jsonl")
 CORES, L1, L2, L3 = 4, 32 << 10, 1 << 20, 16 << 20
@@ -47,7 +47,9 @@ class Problem:
         return f"{' '.join(words)} | {self.target}, {self.threads}"
 
     def definition(self) -> Definition:
-        asked = Asked(settings=dict(self.settings), dtype=self.dtype, weights=self.weights, winograd=self.winograd)
+        asked = WorkloadOptions(
+            settings=dict(self.settings), dtype=self.dtype, weights=self.weights, winograd=self.winograd
+        )
         return define(self.workload, asked)
 
     def device(self) -> Device:

@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 
 import autosched  # noqa: E402
 from autosched.errors import AutoschedError, UsageError  # noqa: E402
-from autosched.executor.cpu_model import NativeModel  # noqa: E402
+from autosched.executor.cpu_model import CpuModel  # noqa: E402
 from autosched.torch_backend import subgraph  # noqa: E402
 from autosched.torch_backend.backend import backend  # noqa: E402
 from autosched.torch_backend.options import read_options, warn_once  # noqa: E402
@@ -120,7 +120,7 @@ def test_layers_that_share_a_part_are_packed_once_each(compiled, monkeypatch):
             assert_close(values(fast(x)), module(x))
         module[1].linear.weight.mul_(2.0)
         assert_close(values(fast(x)), module(x))
-        monkeypatch.setattr("autosched.torch_backend.subgraph.Part._repacked", lambda *_: pytest.fail("packed again"))
+        monkeypatch.setattr("autosched.torch_backend.subgraph.Subgraph._repack", lambda *_: pytest.fail("packed again"))
         assert_close(values(fast(x)), module(x))
 
 
@@ -228,7 +228,7 @@ def test_other_types(compiled, dtype):
 
 
 def test_images_with_channels_last_stay_so_without_copies(compiled, monkeypatch):
-    monkeypatch.setattr("autosched.torch_backend.subgraph._copied", lambda *_: pytest.fail("a copy"))
+    monkeypatch.setattr("autosched.torch_backend.subgraph._copy_with_strides", lambda *_: pytest.fail("a copy"))
     module = nn.Conv2d(3, 4, 3).eval()
     x = torch.randn(2, 3, 7, 5).to(memory_format=torch.channels_last)
     with torch.no_grad():
@@ -266,12 +266,10 @@ def test_a_cache_is_written_to_where_it_is(monkeypatch, by_torch):
     """A program leaves new rows in the buffer; torch knows that it has changed, and copies what it computes itself."""
     torch._dynamo.reset()
     module, expected, made = Rows(), Rows(), []
-    launch = NativeModel.launch
-    monkeypatch.setattr(
-        NativeModel, "launch", lambda self, addresses: (made.append(addresses), launch(self, addresses))
-    )
+    launch = CpuModel.launch
+    monkeypatch.setattr(CpuModel, "launch", lambda self, addresses: (made.append(addresses), launch(self, addresses)))
     if by_torch:
-        monkeypatch.setattr(subgraph.Part, "prepared", lambda self, tensors: None)
+        monkeypatch.setattr(subgraph.Subgraph, "prepare", lambda self, tensors: None)
     fast = torch.compile(module, backend=backend)
     with torch.no_grad():
         for n in range(3):
@@ -349,11 +347,11 @@ def test_other_sizes_take_schedules_over(monkeypatch):
     made = []
 
     def compiled(*arguments):
-        made.append(compile_varying(*arguments))
+        made.append(compile_dynamic(*arguments))
         return made[-1]
 
-    compile_varying = subgraph.compile_varying
-    monkeypatch.setattr(subgraph, "compile_varying", compiled)
+    compile_dynamic = subgraph.compile_dynamic
+    monkeypatch.setattr(subgraph, "compile_dynamic", compiled)
     torch._dynamo.reset()
     module = nn.Linear(11, 5)
     fast = torch.compile(module, backend=backend, dynamic=True)
@@ -366,7 +364,7 @@ def test_other_sizes_take_schedules_over(monkeypatch):
 
 
 def test_more_sizes_than_are_compiled_are_left_to_torch(compiled, monkeypatch):
-    monkeypatch.setattr("autosched.torch_backend.partition.CHOICES", 2)
+    monkeypatch.setattr("autosched.torch_backend.partition.MAX_SIZES", 2)
     warn_once.cache_clear()
     fast = torch.compile(lambda x: torch.relu(x) + x.shape[0], backend=backend, dynamic=True)
     with torch.no_grad():

@@ -7,7 +7,7 @@ import pytest
 
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
-from autosched.torch_backend.memory_format import order_of, with_orders
+from autosched.torch_backend.memory_format import memory_format_of, with_memory_formats
 
 
 @pytest.mark.parametrize(
@@ -22,16 +22,16 @@ from autosched.torch_backend.memory_format import order_of, with_orders
     ],
 )
 def test_the_order_of_dimensions_follows_from_strides(shape, strides, order) -> None:
-    assert order_of(shape, strides) == order
+    assert memory_format_of(shape, strides) == order
 
 
 def test_inputs_and_outputs_have_the_shape_of_memory() -> None:
     values = {name: Value(name, (2, 3, 5), "float32") for name in ("x", "y")}
     graph = Graph(("x",), ("y",), (Node("exp", ("x",), ("y",)),), values, {})
-    assert with_orders(graph, {"x": (0, 1, 2)}, {}) is graph
-    turned = with_orders(graph, {"x": (0, 2, 1)}, {0: (2, 0, 1)})
+    assert with_memory_formats(graph, {"x": (0, 1, 2)}, {}) is graph
+    turned = with_memory_formats(graph, {"x": (0, 2, 1)}, {0: (2, 0, 1)})
     assert turned.values[turned.inputs[0]].shape == (2, 5, 3)
     assert turned.values[turned.outputs[0]].shape == (5, 2, 3)
-    x = np.random.default_rng(0).standard_normal((2, 5, 3), "float32")
+    x = np.random.default_rng(0).standard_normal((2, 5, 3)).astype("float32")
     (y,) = interpret(turned, {turned.inputs[0]: x}).values()
     np.testing.assert_allclose(y, np.exp(x).transpose(1, 0, 2), rtol=1e-6)

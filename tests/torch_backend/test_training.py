@@ -163,8 +163,8 @@ def test_sizes_that_vary_train(compiled):
 
 def test_views_of_arguments_that_are_kept_for_the_backward_pass_are_not_copied(compiled, monkeypatch):
     made: list[Any] = []
-    partitioned = CompiledGraphs.in_parts
-    monkeypatch.setattr(CompiledGraphs, "in_parts", lambda *a: made.append(partitioned(*a)) or made[-1])
+    partitioned = CompiledGraphs.partition
+    monkeypatch.setattr(CompiledGraphs, "partition", lambda *a: made.append(partitioned(*a)) or made[-1])
     module = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     module(torch.randn(2, 4))
     torch.compile(module, backend=backend)(torch.randn(2, 4)).sum().backward()

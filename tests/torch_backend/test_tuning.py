@@ -52,20 +52,20 @@ class Searches(list[tuple[InterpretedModel, float]]):
 def searches(monkeypatch: pytest.MonkeyPatch) -> Searches:
     found = Searches()
     monkeypatch.setattr(tune, "tune_network", found.tune_network)
-    monkeypatch.setattr(background, "improved_beside", background.improved)  # another process knows of no stand-in
+    monkeypatch.setattr(background, "tune_in_process", background.tune_here)  # another process knows of no stand-in
     return found
 
 
 @pytest.fixture
 def replaced(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set once a faster model is in use."""
-    done, swap = threading.Event(), subgraph.Part._replace
+    done, swap = threading.Event(), subgraph.Subgraph._replace
 
     def replace_and_tell(*arguments):
         swap(*arguments)
         done.set()
 
-    monkeypatch.setattr(subgraph.Part, "_replace", replace_and_tell)
+    monkeypatch.setattr(subgraph.Subgraph, "_replace", replace_and_tell)
     return done
 
 
@@ -101,7 +101,7 @@ def test_a_search_that_fails_is_a_warning(searches):
     told = threading.Event()
 
     def wait() -> None:
-        background.improve_later(model, 1.0, lambda _: None)  # type: ignore[arg-type]
+        background.enqueue_tuning(model, 1.0, lambda _: None)  # type: ignore[arg-type]
         background._jobs().put(told.set)
         assert told.wait(10)
 

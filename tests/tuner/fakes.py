@@ -13,7 +13,7 @@ from autosched.codegen.source import KernelSource
 from autosched.measure.results import Failure, FinalMeasurement, Job, Measurement, impossible_time
 from autosched.tuner.protocols import Candidate, Population, Trial
 from autosched.tuner.task import Task
-from autosched.tuner.task_info import Subject
+from autosched.tuner.task_info import TaskInfo
 from search_spaces import space
 from search_spaces.space import Sketch, SketchParam
 
@@ -197,7 +197,7 @@ def emit(i: int, values: Mapping[str, int]) -> KernelSource:
 
 def make_task(sketches: tuple[Sketch, ...] | None = None) -> Task:
     chosen = sketches or (sketch("plain"), sketch("packed"), sketch("fused"))
-    subject = Subject("matmul", (1, 64, 64), "float32", "cpu", threads=1, flops=1_000_000)
+    subject = TaskInfo("matmul", (1, 64, 64), "float32", "cpu", threads=1, flops=1_000_000)
     return Task(subject, chosen, space, FakeModel(chosen), emit, load)
 
 

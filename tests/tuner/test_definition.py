@@ -14,7 +14,7 @@ from autosched.errors import AutoschedError, UsageError
 from autosched.te import Tensor
 from autosched.te.operators.registry import WORKLOADS
 from autosched.tuner.definition import define, redefine
-from autosched.tuner.options import Asked
+from autosched.tuner.options import WorkloadOptions
 
 
 @at.workload
@@ -37,16 +37,16 @@ def doubled(M=8, N=4, dtype=np.float32):
 
 
 def test_a_built_in_workload() -> None:
-    found = define("matmul", Asked(shape=(32, 16, 64)))
+    found = define("matmul", WorkloadOptions(shape=(32, 16, 64)))
     assert (found.name, found.shape, found.dtype) == ("matmul", (32, 16, 64), "float32")
     assert found.dag.outputs[0].shape == (32, 16)
-    assert define("gmm", Asked(batch=3)).shape[0] == 3
+    assert define("gmm", WorkloadOptions(batch=3)).shape[0] == 3
     assert (
-        define("gmm", Asked(dtype=np.float64)).dtype
-        == define("gmm", Asked(dtype=np.dtype("float64"))).dtype
+        define("gmm", WorkloadOptions(dtype=np.float64)).dtype
+        == define("gmm", WorkloadOptions(dtype=np.dtype("float64"))).dtype
         == "float64"
     )
-    assert define("matmul", Asked(settings={"K": 8})).shape[2] == 8
+    assert define("matmul", WorkloadOptions(settings={"K": 8})).shape[2] == 8
     with pytest.raises(UsageError, match="matmul"):
         define("matmulx")
 
@@ -61,17 +61,20 @@ def test_types_of_numpy_and_torch_are_known_by_their_names() -> None:
             return "torch.int32"
 
     assert define(twice).dtype == "float64"
-    assert define(twice, Asked(dtype="float32")).dtype == "float32"  # asked for, it is no default
-    assert json.loads(define(twice, Asked(settings={"dtype": np.int8})).spec)["args"] == {"M": 4, "dtype": "int8"}
-    assert define(twice, Asked(dtype=Torch())).dtype == "int32"  # type: ignore[arg-type]
+    assert define(twice, WorkloadOptions(dtype="float32")).dtype == "float32"  # asked for, it is no default
+    assert json.loads(define(twice, WorkloadOptions(settings={"dtype": np.int8})).spec)["args"] == {
+        "M": 4,
+        "dtype": "int8",
+    }
+    assert define(twice, WorkloadOptions(dtype=Torch())).dtype == "int32"  # type: ignore[arg-type]
 
 
 def test_a_decorated_function_takes_shape_settings_and_batch() -> None:
     assert define(scaled).shape == (8, 4)
-    assert define(scaled, Asked(shape=(2, 3))).shape == (2, 3)
-    found = define(scaled, Asked(batch=16, settings={"N": 5}))
+    assert define(scaled, WorkloadOptions(shape=(2, 3))).shape == (2, 3)
+    found = define(scaled, WorkloadOptions(batch=16, settings={"N": 5}))
     assert (found.name, found.shape, found.dtype) == ("scaled", (16 * 8, 5), "float32")  # M counts rows, as built-in
-    assert define(scaled, Asked(dtype="float64")).dag.inputs[0].dtype == "float64"
+    assert define(scaled, WorkloadOptions(dtype="float64")).dag.inputs[0].dtype == "float64"
     assert found.dag.content_hash != define(scaled).dag.content_hash
 
 
@@ -81,7 +84,7 @@ def test_a_decorated_function_takes_shape_settings_and_batch() -> None:
 )
 def test_wrong_arguments_are_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        define(scaled, Asked(**options))  # type: ignore[arg-type]
+        define(scaled, WorkloadOptions(**options))  # type: ignore[arg-type]
 
 
 def test_a_type_is_refused_where_the_function_has_no_such_argument() -> None:
@@ -90,7 +93,7 @@ def test_a_type_is_refused_where_the_function_has_no_such_argument() -> None:
 
     assert define(plain).dtype == "float32"
     with pytest.raises(UsageError, match="plain has no argument dtype; it has M"):
-        define(plain, Asked(dtype="float32"))
+        define(plain, WorkloadOptions(dtype="float32"))
 
 
 def test_a_function_without_defaults_is_refused() -> None:
@@ -104,19 +107,19 @@ def test_a_function_without_defaults_is_refused() -> None:
 def test_a_function_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(FILE)
-    found = define(f"{path}:doubled", Asked(settings={"M": 3}))
+    found = define(f"{path}:doubled", WorkloadOptions(settings={"M": 3}))
     assert (found.name, found.shape, found.dtype) == (f"{path}:doubled", (3, 4), "float32")
-    narrow = define(found.name, Asked(dtype="int8"))
+    narrow = define(found.name, WorkloadOptions(dtype="int8"))
     assert redefine(narrow.spec, found.name).dag.content_hash == narrow.dag.content_hash
 
 
 def test_a_stored_description_rebuilds_built_in_workloads_only(tmp_path: Path) -> None:
     for first in (
-        define("matmul", Asked(shape=(32, 16, 64))),
-        define("matmul", Asked(shape=(8, 8, 8), dtype="float64")),
+        define("matmul", WorkloadOptions(shape=(32, 16, 64))),
+        define("matmul", WorkloadOptions(shape=(8, 8, 8), dtype="float64")),
     ):
         assert redefine(first.spec, None).dag.content_hash == first.dag.content_hash
-    own = define(scaled, Asked(shape=(6, 7), dtype="float64"))
+    own = define(scaled, WorkloadOptions(shape=(6, 7), dtype="float64"))
     with pytest.raises(UsageError, match="scaled"):
         redefine(own.spec, None)
     assert redefine(own.spec, scaled).dag.content_hash == own.dag.content_hash
@@ -130,10 +133,10 @@ def test_a_stored_description_rebuilds_built_in_workloads_only(tmp_path: Path) -
 
 
 def test_a_stored_description_keeps_the_order_of_the_arguments() -> None:
-    first = define("conv2d", Asked(shape=(1, 8, 9, 4, 6, 3, 1, 1), settings={"layout": "NCHW"}))
+    first = define("conv2d", WorkloadOptions(shape=(1, 8, 9, 4, 6, 3, 1, 1), settings={"layout": "NCHW"}))
     assert redefine(first.spec, None).shape == first.shape == (1, 8, 9, 4, 6, 3, 1, 1, 1, 1)
-    assert define("sfm", Asked(shape=(8, 16), batch=3)).shape == (24, 16)
-    assert define("conv2d", Asked(batch=3)).shape[0] == 3
+    assert define("sfm", WorkloadOptions(shape=(8, 16), batch=3)).shape == (24, 16)
+    assert define("conv2d", WorkloadOptions(batch=3)).shape[0] == 3
 
 
 @pytest.mark.parametrize("spec", ["", "{", "[]", "{}", '{"name":"gmm","args":3,"dtype":"float32"}'])
@@ -186,12 +189,12 @@ def test_a_stored_description_is_a_definition_or_one_sentence(seed: int) -> None
 
 
 def test_less_precise_products_are_another_workload() -> None:
-    exact = define("gmm", Asked(shape=(1, 8, 9, 10)))
-    short = define("gmm", Asked(shape=(1, 8, 9, 10), precision="tf32"))
+    exact = define("gmm", WorkloadOptions(shape=(1, 8, 9, 10)))
+    short = define("gmm", WorkloadOptions(shape=(1, 8, 9, 10), precision="tf32"))
     assert json.loads(short.spec)["precision"] == "tf32"
     assert "precision" not in json.loads(exact.spec)
     assert redefine(short.spec, None).dag.content_hash == short.dag.content_hash != exact.dag.content_hash
     with pytest.raises(UsageError, match="softmax has no sum of products of float32"):
-        define("softmax", Asked(precision="tf32"))
+        define("softmax", WorkloadOptions(precision="tf32"))
     with pytest.raises(UsageError, match=r"precision must be float32, tf32 or 3xtf32, got 'bf16'"):
-        Asked(precision="bf16")
+        WorkloadOptions(precision="bf16")

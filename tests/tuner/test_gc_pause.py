@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from autosched.tuner.gc_pause import YOUNG, rare_collections
+from autosched.tuner.gc_pause import YOUNG, pause_gc
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def test_collections_are_rare_inside_and_as_before_afterwards() -> None:
     gc.set_threshold(500, 7, 9)
 
     def fail() -> None:
-        with rare_collections():
+        with pause_gc():
             assert gc.get_threshold() == (YOUNG, 7, 9)
             raise KeyError
 
@@ -31,5 +31,5 @@ def test_collections_are_rare_inside_and_as_before_afterwards() -> None:
 def test_what_is_rarer_or_switched_off_stays_so() -> None:
     for first in (0, 2 * YOUNG):
         gc.set_threshold(first, 7, 9)
-        with rare_collections():
+        with pause_gc():
             assert gc.get_threshold() == (first, 7, 9)

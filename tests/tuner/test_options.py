@@ -9,28 +9,30 @@ import pytest
 import autosched as at
 from autosched.errors import UsageError
 from autosched.keywords import spelled_out
-from autosched.tuner.options import Asked, AskedKeywords
+from autosched.tuner.options import WorkloadKeywords, WorkloadOptions
 
 
-@spelled_out(Asked)
-def door(workload: str, *, trials: int = 64, **asked: Any) -> tuple[str, int, Asked]:
-    return workload, trials, Asked(**asked)
+@spelled_out(WorkloadOptions)
+def door(workload: str, *, trials: int = 64, **asked: Any) -> tuple[str, int, WorkloadOptions]:
+    return workload, trials, WorkloadOptions(**asked)
 
 
 def test_the_keywords_are_the_fields() -> None:
-    types = {name: reference.__forward_arg__ for name, reference in AskedKeywords.__annotations__.items()}
-    assert types == {f.name: f.type for f in fields(Asked)}
+    types = {name: reference.__forward_arg__ for name, reference in WorkloadKeywords.__annotations__.items()}
+    assert types == {f.name: f.type for f in fields(WorkloadOptions)}
 
 
 def test_a_function_takes_them_beside_its_own() -> None:
-    assert door("gmm", trials=3, batch=2, weights=["Y"]) == ("gmm", 3, Asked(batch=2, weights=["Y"]))
-    assert door("gmm") == ("gmm", 64, Asked())
+    assert door("gmm", trials=3, batch=2, weights=["Y"]) == ("gmm", 3, WorkloadOptions(batch=2, weights=["Y"]))
+    assert door("gmm") == ("gmm", 64, WorkloadOptions())
 
 
 @pytest.mark.parametrize("verb", [at.tune, at.compile, at.best])
 def test_signatures_spell_them_out_with_their_defaults(verb: Any) -> None:
     shown = inspect.signature(verb).parameters
-    assert {f.name: f.default for f in fields(Asked)}.items() <= {n: p.default for n, p in shown.items()}.items()
+    assert {f.name: f.default for f in fields(WorkloadOptions)}.items() <= {
+        n: p.default for n, p in shown.items()
+    }.items()
     assert all(p.kind is p.KEYWORD_ONLY for name, p in shown.items() if name != "workload")
 
 

@@ -154,7 +154,7 @@ def test_sessions_take_turns_round_by_round() -> None:
     watch = Stopwatch(first.clock, 100.0, None)
     sessions = [begin(s.task, Settings(20), s.measurer, s.recorder, watch, (s.watch,)) for s in (first, second)]
     for session in sessions:
-        session.recall()
+        session.load_history()
     for done, n in ((0, 4), (4, 8), (12, 8)):
         for session in sessions:
             assert session.step(n, done / 20)
@@ -171,8 +171,8 @@ def test_a_step_takes_over_rounds_of_records_first() -> None:
     records = tuple(replace(t, record_id=n) for n, t in enumerate(before.recorder.trials))
     setup = Setup(resumed=records)
     session = begin(setup.task, Settings(), setup.measurer, setup.recorder, Stopwatch(setup.clock, 100.0, None))
-    session.recall()
-    while session.is_behind:
+    session.load_history()
+    while session.has_history_left:
         assert session.step(0, 0.0)
     assert (session.progress.resumed, setup.measurer.measured) == (12, [])
     assert session.step(8, 0.5)
@@ -306,7 +306,7 @@ def test_sources_of_the_fastest_are_not_made_again_for_the_final_comparison() ->
 
 def test_a_peak_below_the_best_kernel_is_read_again() -> None:
     setup = Setup()
-    setup.task = replace(setup.task, subject=replace(setup.task.subject, flops=10**9))
+    setup.task = replace(setup.task, info=replace(setup.task.info, flops=10**9))
     setup.peaks = (0.1, 0.1, 1e6)
     assert setup.run(8).peak_gflops == 1e6
     assert setup.n_readings == 3

@@ -12,7 +12,7 @@ from autosched.target import parse_target
 from autosched.te.dag import ComputeDAG
 from autosched.te.tensor import Tensor
 from autosched.tuner.definition import define
-from autosched.tuner.options import Asked
+from autosched.tuner.options import WorkloadOptions
 from autosched.tuner.time_bound import PEAK_SLACK, TimeBound, bound_of
 
 CPU = parse_target("cpu")
@@ -52,7 +52,7 @@ def B() -> Tensor:
     ],
 )
 def test_operations_of_built_in_operators(workload: str, settings: dict[str, int], share: float) -> None:
-    dag = define(workload, Asked(settings=settings)).dag
+    dag = define(workload, WorkloadOptions(settings=settings)).dag
     bound = bound_of(dag, "float32", CPU, 2)
     assert bound.operations == share * dag.flops
     assert bound.written_bytes == sum(4 * math.prod(t.shape) for t in dag.outputs)
@@ -61,12 +61,17 @@ def test_operations_of_built_in_operators(workload: str, settings: dict[str, int
 
 
 def test_other_types_and_devices_are_asked_for_their_outputs_alone() -> None:
-    dag = define("matmul", Asked(dtype="int8")).dag
+    dag = define("matmul", WorkloadOptions(dtype="int8")).dag
     assert bound_of(dag, "int8", CPU, 1).operations == 0
     gpu = parse_target("cuda -arch=sm_90")
     bound = bound_of(define("matmul").dag, "float32", gpu, 1)
     assert (bound.operations, bound.written_bytes) == (0, 4 << 18)
-    assert bound_of(define("conv2d", Asked(settings={"pad": 0}, winograd=True)).dag, "float32", CPU, 1).operations == 0
+    assert (
+        bound_of(
+            define("conv2d", WorkloadOptions(settings={"pad": 0}, winograd=True)).dag, "float32", CPU, 1
+        ).operations
+        == 0
+    )
     assert TimeBound().seconds(100.0) == 0.0
 
 

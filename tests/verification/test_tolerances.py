@@ -96,7 +96,7 @@ def test_the_least_accurate_schedules_pass(name: str) -> None:
 def test_a_long_sum_in_order_is_less_accurate_than_in_parts() -> None:
     """So that the schedules above are what the bound must allow."""
     parts, ordered = (checked(model) for model in (compile_graph(classifier(), threads=1), model_of("classifier")))
-    assert 2 * parts.worst_output.found.rms < ordered.worst_output.found.rms
+    assert 2 * parts.worst_output.error.rms < ordered.worst_output.error.rms
 
 
 FAULTS: dict[str, Callable[[Array], Array]] = {
@@ -151,7 +151,7 @@ def test_what_errors_of_right_kernels_come_to_is_accepted() -> None:
     found = verify_outputs(model, given, known)
     (output,) = found.all_outputs
     assert found.passed, found.summary()
-    assert output.bound.rms < alone.bound.rms + 1.001 * alone.found.rms
+    assert output.tolerance.rms < alone.tolerance.rms + 1.001 * alone.error.rms
     wrong = faulty(model, weights_of(model)[-1], FAULTS["a dropped term"])
     found = verify_outputs(wrong, given, known)
     assert not found.passed

@@ -1,1 +1,1 @@
-"""Verbs on networks: tune, bench, plot, plan."""
+"""Commands on networks: tune, bench, plot, and tune --no-run (plan)."""

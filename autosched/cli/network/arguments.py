@@ -1,9 +1,8 @@
-"""Which words are networks: an ONNX file, a saved network, a program of torch.export, or a function that returns a
-torch module and inputs.
+"""Command-line arguments that name networks, and the options that say how they are loaded.
 
     model.onnx   model.asc   model.pt2   path/to/file.py:function   package.module:function
 
-A verb that takes networks beside records or workloads asks here what a word is.
+These are an ONNX file, a saved network, a program of torch.export, and functions that return a torch module and inputs.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
     from autosched.graph.input_descriptions import DescribedInput
     from autosched.runtime.spec import ArraySpec
 
-FORMS = "MODEL.onnx, a saved MODEL.asc, MODEL.pt2 of torch.export.save, FILE.py:FUNCTION or package.module:FUNCTION"
+SYNTAX = "MODEL.onnx, a saved MODEL.asc, MODEL.pt2 of torch.export.save, FILE.py:FUNCTION or package.module:FUNCTION"
 ONNX, SAVED, PROGRAM = ".onnx", ".asc", ".pt2"
 
 
 @dataclass(frozen=True)
 class NamedNetwork:
-    """A network that a word names. `model`: the path of a file, or a torch module or program for inputs as
-    `example_inputs`; `sizes`: what symbolic dimensions are, beside those that --size says."""
+    """A network named by the argument `word`. `model`: the path of its file, or a torch module or program for inputs
+    like `example_inputs`. `sizes`: values of symbolic dimensions, in addition to those of --size."""
 
     word: str
     model: Any
@@ -41,12 +40,12 @@ class NamedNetwork:
 
     @property
     def suffix(self) -> str:
-        """Of its file; empty for a torch module or program."""
+        """Suffix of its file; empty for a torch module or program."""
         return self.model.suffix.lower() if isinstance(self.model, Path) else ""
 
     @property
     def name(self) -> str:
-        """For files about it: that of its file, or of the function."""
+        """Name of its file or function, with its sizes: for the names of result files."""
         is_file = isinstance(self.model, Path) or is_file_name(self.word)
         name = Path(self.word).stem if is_file else self.word.rpartition(":")[2]
         return " ".join([name, *(f"{dimension}={size}" for dimension, size in self.sizes)])
@@ -63,34 +62,36 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_several_sizes(parser: argparse.ArgumentParser) -> None:
+def add_size_lists(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sizes", type=options.sizes, action="append", default=[], metavar="NAME=N,N,..",
         help="several sizes of a symbolic dimension: a network for each, tuned together",
     )  # fmt: skip
 
 
-def of_sizes(networks: Sequence[NamedNetwork], several: Sequence[tuple[str, tuple[int, ...]]]) -> list[NamedNetwork]:
-    """Each network for each combination of several sizes."""
-    combined = list(itertools.product(*([(name, size) for size in sizes] for name, sizes in several)))
-    return [replace(network, sizes=each) for network in networks for each in combined]
+def with_size_lists(
+    networks: Sequence[NamedNetwork], lists: Sequence[tuple[str, tuple[int, ...]]]
+) -> list[NamedNetwork]:
+    """Return each network with each combination of the sizes in `lists`."""
+    combinations = list(itertools.product(*([(name, size) for size in sizes] for name, sizes in lists)))
+    return [replace(network, sizes=each) for network in networks for each in combinations]
 
 
-def add_shares(group: argparse._ArgumentGroup) -> None:
-    """What says which kernels of networks are measured most."""
+def add_scheduler_options(group: argparse._ArgumentGroup) -> None:
+    """Add --strategy and --objective of the task scheduler."""
     group.add_argument(
         "--strategy", metavar="NAME",
         help="of networks: which task is measured next, gradient (default), gain or round-robin",
     )  # fmt: skip
     group.add_argument(
         "--objective", metavar="WHAT",
-        help="of networks: what is made small, sum (default), required:NAME=TIME,.., speedup, early-stop or "
+        help="of networks: what is minimised, sum (default), required:NAME=TIME,.., speedup, early-stop or "
         "FILE.py:FUNCTION of the seconds of each",
     )  # fmt: skip
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
-    """What says how a network is loaded."""
+    """Add the options of loading a network."""
     add_sizes(parser)
     parser.add_argument(
         "--set", dest="settings", type=options.setting, action="append", default=[], metavar="K=V",
@@ -107,21 +108,21 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
 
 
 def add_record_or_network(parser: argparse.ArgumentParser) -> None:
-    """A record by its number, with what says which, or a network, with what says how it is loaded."""
-    parser.add_argument("id", type=record_or_network, metavar="ID|MODEL.onnx", help=f"a record's number, or {FORMS}")
+    """Add an argument that is a record's id or a network, and the options of both."""
+    parser.add_argument("id", type=record_or_network, metavar="ID|MODEL.onnx", help=f"a record's number, or {SYNTAX}")
     options.add_record_facts(parser)
     add_network(parser)
 
 
-def check_record(args: argparse.Namespace, *only_networks: str) -> None:
-    """Raises UsageError where a record is asked for with options of networks."""
-    for name in ("size", "fix", "set", "threads", "winograd", *only_networks):
+def check_record(args: argparse.Namespace, *network_options: str) -> None:
+    """Raise UsageError if options of networks are given with a record's id."""
+    for name in ("size", "fix", "set", "threads", "winograd", *network_options):
         if getattr(args, {"set": "settings"}.get(name, name)):
             raise UsageError(f"--{name} is for networks, and {args.id} is the number of a record")
 
 
 def record_or_network(text: str) -> int | str:
-    """A record's number as a number, anything else as it is."""
+    """Return a record's id as an integer, any other text unchanged."""
     return options.integer(1)(text) if text.lstrip("+-").isdigit() or not text else text
 
 
@@ -130,12 +131,12 @@ def is_file_name(word: str) -> bool:
 
 
 def is_network_name(word: str) -> bool:
-    """Whether a word may be a network, and is no name of a built-in workload, which has neither colon nor suffix."""
+    """Return whether a word may name a network: built-in workloads have neither colon nor suffix."""
     return ":" in word or Path(word).suffix != ""
 
 
 def find_file(word: str) -> NamedNetwork | None:
-    """The network that is a file of this name. Raises UsageError for a file that is no network."""
+    """Return the network of a file; None if the word names no file. Raises UsageError for a file of another format."""
     path = Path(word)
     if path.suffix.lower() == PROGRAM:
         from autosched.graph.torch.program import example_tensors, read_program
@@ -149,14 +150,14 @@ def find_file(word: str) -> NamedNetwork | None:
         from autosched.graph.file_formats import describe_format
 
         what = describe_format(path)
-        raise UsageError(f"{word} is {what or 'a file of a kind that is not known'}; a network is {FORMS}")
+        raise UsageError(f"{word} is {what or 'a file of a kind that is not known'}; a network is {SYNTAX}")
     return None
 
 
 def find_network(word: str, settings: Mapping[str, int | str]) -> NamedNetwork | None:
-    """The network that a word names; None for a workload, be it built in or a function of the user's.
+    """Return the network that a word names; None for a workload, built in or a user's function.
 
-    A function is called, with `settings` as its arguments. Raises UsageError for one that returns neither.
+    A function is called with the arguments `settings`. Raises UsageError unless it returns a network or a workload.
     """
     if (file := find_file(word)) is not None or ":" not in word:
         return file
@@ -164,62 +165,66 @@ def find_network(word: str, settings: Mapping[str, int | str]) -> NamedNetwork |
 
     called = workload_file.call(word, settings)
     result = called.result
-    parts = result if isinstance(result, (tuple, list)) else (result,)
-    if parts and all(isinstance(part, Tensor) for part in parts):
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    if results and all(isinstance(each, Tensor) for each in results):
         return None
-    if len(parts) != 2 or not hasattr(parts[0], "forward"):
-        kinds = ", ".join(type(part).__name__ for part in parts)
+    if len(results) != 2 or not hasattr(results[0], "forward"):
+        types = ", ".join(type(each).__name__ for each in results)
         raise UsageError(
             f"{called.where}: {called.name} must return a torch module and a tuple of inputs for it, or tensors made "
-            f"by te.compute, but returned ({kinds})"
+            f"by te.compute, but returned ({types})"
         )
-    module, inputs = parts
+    module, inputs = results
     return NamedNetwork(word, module, tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,))
 
 
 def find_networks(words: Sequence[str], settings: Mapping[str, int | str]) -> list[NamedNetwork]:
-    """The networks that several words name; none where the only one names a workload. Raises UsageError for a workload
-    beside others."""
-    found = [find_network(word, settings) for word in words]
-    for word, network in zip(words, found, strict=True):
+    """Return the networks that the words name; none if there is one word, for a workload. Raises UsageError for a
+    workload beside networks."""
+    networks = [find_network(word, settings) for word in words]
+    for word, network in zip(words, networks, strict=True):
         if network is None and len(words) > 1:
-            raise UsageError(f"{word} is no network, and only networks are tuned together: {FORMS}")
-    return [network for network in found if network is not None]
+            raise UsageError(f"{word} is no network, and only networks are tuned together: {SYNTAX}")
+    return [network for network in networks if network is not None]
 
 
-def the_network(word: str, args: argparse.Namespace) -> NamedNetwork:
-    """The network that a word names. Raises UsageError where it names none, or where --size is given to one that has
-    no symbolic dimensions."""
-    found = find_network(word, options.settings(args))
-    if found is None:
-        raise UsageError(f"{word} is no network: {args.verb} takes {FORMS}")
-    check_options(found, args)
-    return found
+def require_network(word: str, args: argparse.Namespace) -> NamedNetwork:
+    """Return the network that a word names. Raises UsageError for a word that names none, and for options that do not
+    fit the network."""
+    network = find_network(word, options.settings(args))
+    if network is None:
+        raise UsageError(f"{word} is no network: {args.verb} takes {SYNTAX}")
+    check_options(network, args)
+    return network
 
 
-def check_options(found: NamedNetwork, args: argparse.Namespace) -> None:
-    """Raises UsageError where --size is given to a network that has no symbolic dimensions, or --set to a file. What is
-    loaded after that is told on a terminal."""
+def check_options(network: NamedNetwork, args: argparse.Namespace) -> None:
+    """Raise UsageError for --size with a network without symbolic dimensions, and for --set with a file.
+
+    Turns on the progress of loading on terminals.
+    """
     from autosched.graph.load_progress import show_on_terminal
 
     show_on_terminal()
     for option in ("size", "sizes"):
-        if getattr(args, option, None) and found.suffix != ONNX:
-            raise UsageError(f"--{option} says what symbolic dimensions of an ONNX file are, and {found.word} has none")
+        if getattr(args, option, None) and network.suffix != ONNX:
+            raise UsageError(
+                f"--{option} says what symbolic dimensions of an ONNX file are, and {network.word} has none"
+            )
     if "id" in args and args.workload:
-        raise UsageError(f"--workload is for records, and {found.word} is a network")
-    if args.settings and is_file_name(found.word):
-        raise UsageError(f"--set gives arguments to a function, and {found.word} is a file")
+        raise UsageError(f"--workload is for records, and {network.word} is a network")
+    if args.settings and is_file_name(network.word):
+        raise UsageError(f"--set gives arguments to a function, and {network.word} is a file")
 
 
-def load_network(found: NamedNetwork, args: argparse.Namespace) -> Model:
-    """The network as one program, with what `add_network` has asked for."""
+def load_network(network: NamedNetwork, args: argparse.Namespace) -> Model:
+    """Load a network with the options of `add_network`."""
     from autosched import api
 
     return api.load(
-        found.model,
-        found.example_inputs,
-        sizes=sizes([*args.size, *found.sizes]),
+        network.model,
+        network.example_inputs,
+        sizes=sizes([*args.size, *network.sizes]),
         inputs=fixed_values(args.fix),
         target=options.target_text(args) if "mcpu" in args else args.target or "cpu",
         threads=args.threads,
@@ -229,29 +234,28 @@ def load_network(found: NamedNetwork, args: argparse.Namespace) -> Model:
     )
 
 
-def sized_by(network: NamedNetwork, path: Path | None, args: argparse.Namespace) -> NamedNetwork:
-    """An ONNX file whose symbolic dimensions are those of the arrays in the file `path`, but for those that are
-    given."""
+def with_sizes_of_inputs(network: NamedNetwork, path: Path | None, args: argparse.Namespace) -> NamedNetwork:
+    """Return an ONNX network with the symbolic dimensions of the arrays in the file `path`, except those of --size."""
     if path is None or network.suffix != ONNX:
         return network
     from autosched.graph.onnx import read_onnx
 
-    known, file = {name for name, _ in args.size}, read_onnx(network.model, fixed_values(args.fix))
-    missing = {name: at for name, at in file.symbolic_dimensions().items() if name not in known}
+    given, file = {name for name, _ in args.size}, read_onnx(network.model, fixed_values(args.fix))
+    missing = {name: at for name, at in file.symbolic_dimensions().items() if name not in given}
     if not missing:
         return network
     shapes = dict(zip(names := file.inputs(), (array.shape for array in _read(path, names)), strict=True))
-    found = [(name, shapes[x][at]) for name, (x, at) in missing.items() if at < len(shapes[x])]
-    return replace(network, sizes=tuple(found))
+    sizes = tuple((name, shapes[x][axis]) for name, (x, axis) in missing.items() if axis < len(shapes[x]))
+    return replace(network, sizes=sizes)
 
 
 def arrays_for(
     specs: Sequence[ArraySpec], network: NamedNetwork, path: Path | None, fixed: Collection[str] = ()
 ) -> list[Array] | None:
-    """An array for each input that is not `fixed`: of the file `path`, else the network's example inputs; None where it
-    has none.
+    """Return an array for each input that is not `fixed`: from the file `path`, else the network's example inputs, else
+    None.
 
-    Raises UsageError for a file that has not exactly the arrays of the inputs' names.
+    Raises UsageError if the file's arrays do not have the names of the inputs.
     """
     from autosched.runtime.tensors import as_input
 
@@ -270,24 +274,24 @@ def arrays_for(
 
 
 def inputs_of(network: NamedNetwork) -> tuple[DescribedInput, ...]:
-    """All inputs, fixed ones too, with symbolic dimensions by their names."""
+    """Return descriptions of all inputs, including fixed ones; symbolic dimensions have names."""
     from autosched.graph.input_descriptions import describe_inputs
 
     return describe_inputs(network.model, network.example_inputs)
 
 
 def inputs_text(network: NamedNetwork, args: argparse.Namespace) -> str:
-    """What a network takes and how a file with it is written."""
+    """Return a text on the network's inputs and on how to write a file of them."""
     fixed = fixed_values(args.fix)
-    found = [described for described in inputs_of(network) if described.name not in fixed]
-    plain = all(described.name.isidentifier() for described in found)
-    words = [f"{d.name}=..." if plain else f"{d.name!r}: ..." for d in found]
-    arrays = ", ".join(words) if plain else f"**{{{', '.join(words)}}}"
-    return f"{'; '.join(map(str, found)) or 'none'} (in Python: numpy.savez('FILE.npz', {arrays}))"
+    inputs = [described for described in inputs_of(network) if described.name not in fixed]
+    are_identifiers = all(described.name.isidentifier() for described in inputs)
+    words = [f"{d.name}=..." if are_identifiers else f"{d.name!r}: ..." for d in inputs]
+    arrays = ", ".join(words) if are_identifiers else f"**{{{', '.join(words)}}}"
+    return f"{'; '.join(map(str, inputs)) or 'none'} (in Python: numpy.savez('FILE.npz', {arrays}))"
 
 
 def _read(path: Path, names: Sequence[str]) -> list[Array]:
-    """The arrays of a file, in the order of `names`."""
+    """Return the arrays of a file in the order of `names`."""
     import numpy as np
 
     try:
@@ -303,28 +307,28 @@ def _read(path: Path, names: Sequence[str]) -> list[Array]:
 
 
 def fixed_values(given: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """What --fix says, by name: numbers, lists, and arrays of files."""
-    found: dict[str, Any] = {}
+    """Return the values of --fix by name: numbers, lists, and arrays of files."""
+    values: dict[str, Any] = {}
     for name, value in given:
-        if found.setdefault(name, value) != value:
-            raise UsageError(f"--fix {name} has two values, {found[name]} and {value}: give one")
-    return {name: _read_array(value) if isinstance(value, Path) else value for name, value in found.items()}
+        if values.setdefault(name, value) != value:
+            raise UsageError(f"--fix {name} has two values, {values[name]} and {value}: give one")
+    return {name: _read_array(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
 def _read_array(path: Path) -> Array:
     import numpy as np
 
     try:
-        found = np.load(path, allow_pickle=False)
+        array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(f"no array can be read from {path}, which must be made by np.save: {error}") from error
-    return np.asarray(found)
+    return np.asarray(array)
 
 
 def sizes(given: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """What --size says, by name."""
-    found: dict[str, int] = {}
+    """Return the values of --size by name."""
+    values: dict[str, int] = {}
     for name, value in given:
-        if found.setdefault(name, value) != value:
-            raise UsageError(f"--size {name} has two values, {found[name]} and {value}: give one")
-    return found
+        if values.setdefault(name, value) != value:
+            raise UsageError(f"--size {name} has two values, {values[name]} and {value}: give one")
+    return values

@@ -1,7 +1,7 @@
-"""`autosched bench MODEL`: a network beside other runtimes, each in a process of its own.
+"""`autosched bench MODEL`: interleaved comparison of a network with other runtimes (peers), each in a process.
 
-A block of runs of each is timed in every round, in an order that alternates. All get the same inputs; results that
-differ from ours end a peer's part. What is not installed, or does not take the network, is said and left out.
+In each round a block of runs of each runtime is timed, in alternating order, on the same inputs. Peers whose results
+differ from ours, that are not installed or that do not support the network are left out, with the reason.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 ROUNDS = 10  # even: every order as often as its reverse
 BLOCK_S = 0.1
-REST_S = 0.05  # in which threads of the last one go to sleep
+REST_S = 0.05  # pause in which the threads of the last runtime go to sleep
 LOAD_S, TIME_S = 900.0, 120.0  # deadlines
-TOLERANCE = 2e-3  # of the root mean square: a check that a peer computes the same, not of its precision
-# The same where a network rounds to bytes: what is near a tie becomes the neighbour in another runtime, and all layers
-# after it go on with that. ResNet-50 comes to 0.06, MobileNetV2 to 0.02.
+TOLERANCE = 2e-3  # of the root mean square: checks that a peer computes the same function, not its precision
+# Tolerance of quantised networks: another runtime may round numbers near a tie to the neighbour, and later layers
+# propagate that. The difference is 0.06 for ResNet-50, 0.02 for MobileNetV2.
 ROUNDED_TO_BYTES = 0.1
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class PeerProcess:
-    """A process that holds one runtime. It ends with this one."""
+    """A process with one runtime, which ends with this process."""
 
     def __init__(self, threads: int) -> None:
         self._process = subprocess.Popen(
@@ -57,13 +57,13 @@ class PeerProcess:
         )
 
     def ask(self, request: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
-        """The answer; a reason where there is none. The process is dead once it has missed its deadline."""
+        """Return the answer to a request, or {"reason": ...}. A process that misses its deadline is killed."""
         try:
             answer = ask_within(deadline_s, self._process, json.dumps(request).encode() + b"\n")
         except ProcessLost as error:
             return {"reason": f"its process {error}"}
-        found: dict[str, Any] = json.loads(answer)
-        return found
+        message: dict[str, Any] = json.loads(answer)
+        return message
 
     def close(self) -> None:
         end_group(self._process)
@@ -74,7 +74,7 @@ class PeerProcess:
 
 @dataclass(frozen=True)
 class NetworkRow:
-    """Seconds of one run: medians, with their intervals. `missing` has the reasons of those that took no part."""
+    """Median seconds of a run by runtime, with confidence intervals. `missing`: reasons of the peers left out."""
 
     model: str
     batch: int
@@ -97,13 +97,13 @@ class NetworkRow:
     def to_json(self) -> dict[str, object]:
         peers = {name: s for name, s in self.seconds.items() if name != OURS}
         facts = {"model": self.model, "batch": self.batch, "threads": self.threads}
-        rest = {"intervals": self.intervals, "loaded": self.facts, "missing": self.missing}
-        return {**facts, "ours_s": self.seconds[OURS], "peers": peers, **rest}
+        details = {"intervals": self.intervals, "loaded": self.facts, "missing": self.missing}
+        return {**facts, "ours_s": self.seconds[OURS], "peers": peers, **details}
 
 
 def bench_networks(words: Sequence[str], args: argparse.Namespace) -> Iterator[NetworkRow]:
-    """A row for each network and number of threads. Raises UsageError, before anything is timed, for words that are no
-    networks, and for options that these do not take."""
+    """Yield a row for each network and number of threads. Raises UsageError for words that name no network and for
+    options of workloads, before anything is timed."""
     peers = known_peers([name.strip() for name in args.peers.split(",")] if args.peers else None)
     if args.shape is not None or args.batch is not None or args.dtype is not None:
         raise UsageError("--shape, --batch and --dtype are for workloads, not for networks")
@@ -113,36 +113,38 @@ def bench_networks(words: Sequence[str], args: argparse.Namespace) -> Iterator[N
     if (kind := parse_target(target).kind) in GPUS:
         if args.threads:
             raise UsageError(f"threads are those of a processor, but the target is {kind}: leave them out")
-        device_facts(kind)  # says what is missing, before anything starts
-    for found in [arguments.the_network(word, args) for word in words]:
-        inputs, fixed = _inputs(found, args)
-        onnx = found.model.resolve() if found.suffix == arguments.ONNX else None
+        device_facts(kind)  # raises for an absent device, before any process starts
+    for network in [arguments.require_network(word, args) for word in words]:
+        inputs, fixed = _inputs(network, args)
+        onnx = network.model.resolve() if network.suffix == arguments.ONNX else None
         case = NetworkCase(
-            found.word, options.settings(args), arguments.sizes(args.size), 1, onnx, args.db, target,
+            network.word, options.settings(args), arguments.sizes(args.size), 1, onnx, args.db, target,
             names=tuple(inputs), fixed=fixed,
         )  # fmt: skip
-        arrays, is_module = list(inputs.values()), not found.suffix
+        arrays, is_module = list(inputs.values()), not network.suffix
         for threads in args.threads or ((1,) if case.is_on_gpu else (len(os.sched_getaffinity(0)),)):
             with tempfile.TemporaryDirectory(prefix="autosched-bench-") as folder:
-                yield _contest(replace(case, threads=threads), peers, arrays, Path(folder), is_module)
+                yield _compare(replace(case, threads=threads), peers, arrays, Path(folder), is_module)
 
 
-def _inputs(found: NamedNetwork, args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All inputs by name, those of the file or the function, else normal ones; and the values of those that are fixed,
-    as JSON has them."""
+def _inputs(network: NamedNetwork, args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return all inputs by name, from the file or function, else normally distributed; and the values of the fixed
+    ones, as JSON data."""
     from autosched import inspection_api
     from autosched.graph.fixed_inputs import fixed_array
     from autosched.ir.dtype import DTYPES
     from autosched.runtime.spec import ArraySpec
 
     fixed = arguments.fixed_values(args.fix)
-    made = inspection_api.made_inputs(found.model, found.example_inputs, sizes=arguments.sizes(args.size), inputs=fixed)
-    specs = [ArraySpec(name, array.shape, array.dtype.name) for name, array in made.items()]
-    given = arguments.arrays_for(specs, found, args.inputs, fixed) or list(made.values())
-    arrays = dict(zip(made, given, strict=True))
+    normal = inspection_api.made_inputs(
+        network.model, network.example_inputs, sizes=arguments.sizes(args.size), inputs=fixed
+    )
+    specs = [ArraySpec(name, array.shape, array.dtype.name) for name, array in normal.items()]
+    given = arguments.arrays_for(specs, network, args.inputs, fixed) or list(normal.values())
+    arrays = dict(zip(normal, given, strict=True))
     if not fixed:
         return arrays, {}
-    described = {d.name: d for d in arguments.inputs_of(found)}
+    described = {d.name: d for d in arguments.inputs_of(network)}
     values = {
         name: fixed_array(name, value, DTYPES[d.dtype].numpy_dtype, d.shape)
         for name, value in fixed.items() if (d := described[name])
@@ -153,17 +155,17 @@ def _inputs(found: NamedNetwork, args: argparse.Namespace) -> tuple[dict[str, An
 @contextmanager
 def _processes(names: Sequence[str], threads: int) -> Iterator[dict[str, PeerProcess]]:
     with ExitStack() as stack:
-        found = {}
+        processes = {}
         for name in names:
-            found[name] = PeerProcess(threads)
-            stack.callback(found[name].close)
-        yield found
+            processes[name] = PeerProcess(threads)
+            stack.callback(processes[name].close)
+        yield processes
 
 
-def _contest(
+def _compare(
     case: NetworkCase, peers: Sequence[str], inputs: Sequence[Any], folder: Path, is_module: bool
 ) -> NetworkRow:
-    """All load the network, one after the other; those whose results are ours are timed in turn."""
+    """Load the network in all runtimes, one after the other, and time those with our results, interleaved."""
     import numpy as np
 
     from autosched.measure.results import median_interval
@@ -172,42 +174,42 @@ def _contest(
     missing = {name: reason for name in peers if (reason := why_missing(name, is_module, case.kind)) is not None}
     present = [name for name in peers if name not in missing]
     if is_module and {"onnxruntime", "openvino"} & set(present):
-        case, reason = _exported(case, folder)
-        gone = {name: reason for name in present if case.onnx is None and name in ("onnxruntime", "openvino")}
-        missing, present = {**missing, **gone}, [name for name in present if name not in gone]
+        case, reason = _export(case, folder)
+        without_file = {name: reason for name in present if case.onnx is None and name in ("onnxruntime", "openvino")}
+        missing, present = {**missing, **without_file}, [name for name in present if name not in without_file]
     with _processes((OURS, *present), case.threads) as processes:
         facts = {name: process.ask(_request(case, folder, name), LOAD_S) for name, process in processes.items()}
         if "reason" in facts[OURS]:
             raise VerificationError(f"{case.word} does not run: {facts[OURS]['reason']}")
-        accepted = _accepted(facts[OURS])
-        missing |= {name: reason for name in present if (reason := _wrong(facts[name], folder, name, accepted))}
-        samples = _timed({name: process for name, process in processes.items() if name not in missing}, missing)
+        tolerance = _tolerance(facts[OURS])
+        missing |= {name: reason for name in present if (reason := _mismatch(facts[name], folder, name, tolerance))}
+        samples = _time({name: process for name, process in processes.items() if name not in missing}, missing)
     if OURS not in samples:
         raise VerificationError(f"{case.word} does not run: {missing[OURS]}")
     return NetworkRow(
         case.word,
         int(inputs[0].shape[0]) if inputs and inputs[0].ndim else 1,
         case.threads,
-        {name: median(found) for name, found in samples.items()},
-        {name: median_interval(found) for name, found in samples.items()},
+        {name: median(seconds) for name, seconds in samples.items()},
+        {name: median_interval(seconds) for name, seconds in samples.items()},
         {name: facts[name] for name in samples},
         missing,
     )
 
 
-def _exported(case: NetworkCase, folder: Path) -> tuple[NetworkCase, str]:
-    """The case with the module as an ONNX file, or as it is and why there is none."""
-    made = replace(case, onnx=folder / "model.onnx")
+def _export(case: NetworkCase, folder: Path) -> tuple[NetworkCase, str]:
+    """Export the module, and return the case with its ONNX file, or the same case and the reason of a failure."""
+    exported = replace(case, onnx=folder / "model.onnx")
     with _processes(("export",), case.threads) as processes:
-        answer = processes["export"].ask({**_request(made, folder, "export"), "op": "export"}, LOAD_S)
-    return (case, f"no ONNX file: {answer['reason']}") if "reason" in answer else (made, "")
+        answer = processes["export"].ask({**_request(exported, folder, "export"), "op": "export"}, LOAD_S)
+    return (case, f"no ONNX file: {answer['reason']}") if "reason" in answer else (exported, "")
 
 
 def _request(case: NetworkCase, folder: Path, name: str) -> dict[str, Any]:
-    places = {"inputs": str(folder / "inputs.npz"), "results": str(folder / f"{name}.npz")}
+    paths = {"inputs": str(folder / "inputs.npz"), "results": str(folder / f"{name}.npz")}
     return {
         **asdict(case),
-        **places,
+        **paths,
         "onnx": None if case.onnx is None else str(case.onnx),
         "db": None if case.db is None else str(case.db.absolute()),
         "op": "enter",
@@ -215,13 +217,13 @@ def _request(case: NetworkCase, folder: Path, name: str) -> dict[str, Any]:
     }
 
 
-def _accepted(ours: Mapping[str, Any]) -> float:
-    """How far a peer's results may be from ours, as a fraction of their root mean square."""
+def _tolerance(ours: Mapping[str, Any]) -> float:
+    """Return the tolerance of a peer's results, relative to the root mean square of ours."""
     return ROUNDED_TO_BYTES if ours["is_quantised"] else TOLERANCE
 
 
-def _wrong(facts: Mapping[str, Any], folder: Path, name: str, accepted: float) -> str:
-    """Why a peer takes no further part; empty where its results are ours."""
+def _mismatch(facts: Mapping[str, Any], folder: Path, name: str, tolerance: float) -> str:
+    """Return why a peer is left out; empty if its results are within the tolerance."""
     import numpy as np
 
     if "reason" in facts:
@@ -231,22 +233,22 @@ def _wrong(facts: Mapping[str, Any], folder: Path, name: str, accepted: float) -
             return "its results have other shapes"
         for n in mine.files:
             error = relative_error(theirs[n], mine[n])
-            if not error <= accepted:
-                return f"its results differ from ours by {error:.3g} of their root mean square, beyond {accepted:.3g}"
+            if not error <= tolerance:
+                return f"its results differ from ours by {error:.3g} of their root mean square, beyond {tolerance:.3g}"
     return ""
 
 
 def relative_error(got: Any, want: Any) -> float:
-    """rms(got - want) / rms(want)."""
+    """Return rms(got - want) / rms(want)."""
     import numpy as np
 
-    wanted = want.astype(np.float64)
-    off, size = (float(np.sqrt(np.mean(np.square(x)))) for x in (got.astype(np.float64) - wanted, wanted))
-    return off / size if size else off
+    reference = want.astype(np.float64)
+    error, size = (float(np.sqrt(np.mean(np.square(x)))) for x in (got.astype(np.float64) - reference, reference))
+    return error / size if size else error
 
 
-def _timed(processes: Mapping[str, PeerProcess], missing: dict[str, str]) -> dict[str, list[float]]:
-    """Samples of each, after a round that warms up; those that fail go to `missing`."""
+def _time(processes: Mapping[str, PeerProcess], missing: dict[str, str]) -> dict[str, list[float]]:
+    """Return interleaved samples of each runtime, after a warm-up round; runtimes that fail are added to `missing`."""
     samples: dict[str, list[float]] = {name: [] for name in processes}
     order = list(processes)
     for n in range(ROUNDS + 1):

@@ -1,8 +1,8 @@
-"""A runtime of networks in a process of its own: `python -m autosched.cli.network.peer_process PARENT_PID`.
+"""Process of a runtime of networks: `python -m autosched.cli.network.peer_process PARENT_PID`.
 
-A request is a line of JSON on standard input, its answer one on standard output: {"op": "enter", ...} loads a network
-and writes its results, {"op": "time"} times a block of runs, {"op": "export", ...} writes a torch module as ONNX.
-Whatever fails is answered with its reason.
+Requests are lines of JSON on standard input, answers on standard output: {"op": "enter", ...} loads a network and
+writes its results, {"op": "time"} times a block of runs, {"op": "export", ...} writes a torch module as ONNX. The
+answer to a request that fails is {"reason": ...}.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from autosched.measure.worker import harden, take_pipes
 
 
 class NetworkProcess:
-    """What this process has loaded, and how many runs make a block."""
+    """The network that this process has loaded, and the number of runs of a block."""
 
     def __init__(self) -> None:
         self._loaded: NetworkRun | None = None
@@ -40,19 +40,19 @@ class NetworkProcess:
                 export_onnx(case, inputs)
                 return {}
             return self._enter(str(request["peer"]), case, inputs, Path(request["results"]))
-        except Exception as error:  # of any class that a runtime has
+        except Exception as error:  # runtimes raise classes of their own
             return {"reason": f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]}
 
     def _enter(self, peer: str, case: NetworkCase, inputs: list[Any], results: Path) -> dict[str, Any]:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         self._loaded = (ours if peer == OURS else NETWORK_PEERS[peer])(case, inputs)
-        found = self._loaded.results(self._loaded.run())
-        taken = time.perf_counter() - begun
-        np.savez(results, *found)
-        return {"load_s": taken, "version": self._loaded.version, "is_quantised": self._loaded.is_quantised}
+        outputs = self._loaded.results(self._loaded.run())
+        load_s = time.perf_counter() - start
+        np.savez(results, *outputs)
+        return {"load_s": load_s, "version": self._loaded.version, "is_quantised": self._loaded.is_quantised}
 
     def _time(self, block_s: float) -> dict[str, Any]:
-        """Seconds of a run, in a block after one that warms up."""
+        """Return the seconds of a run, the mean of a block after a warm-up run."""
         assert self._loaded is not None, "enter comes before time"
         clock = timing.python_clock(self._loaded.run)
         if not self._repeats:

@@ -1,7 +1,7 @@
-"""Runtimes of whole networks, as `autosched bench` times them: each loads a network in this process and runs it.
+"""Peers: other runtimes of networks that `autosched bench` compares with, each called in its own process.
 
-Settings are those for the latency of one request at a time, in the network's own types, with as many threads as asked
-for. PyTorch takes networks that are its modules; the others read ONNX files, to which modules are exported.
+Their settings minimise the latency of a single request, in the network's own types, with the given number of threads.
+PyTorch runs torch modules; the others read ONNX files, to which modules are exported.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ OURS = "ours"
 
 @dataclass(frozen=True)
 class NetworkCase:
-    """A network as words say it. `onnx`: its file, or the one that it is exported to; None where there is neither.
-    `db`: the database with our records. `names`: of all inputs; `fixed`: the values of those that our network has as
-    constants, which others get with each call."""
+    """A network to be compared. `word`: the argument that names it. `onnx`: its file or that of its export, if any.
+    `db`: the database with our records. `names`: of all inputs. `fixed`: values of the inputs that are constants of our
+    network; peers are given them at each call."""
 
     word: str
     settings: Mapping[str, int | str]
@@ -37,7 +37,7 @@ class NetworkCase:
 
     @property
     def kind(self) -> str:
-        """Of the target: what arrays are on."""
+        """Kind of the target."""
         return self.target.split()[0]
 
     @property
@@ -47,8 +47,8 @@ class NetworkCase:
 
 @dataclass(frozen=True)
 class NetworkRun:
-    """`run` is what is timed. `results`: of a run, as arrays. `version`: of the runtime. `is_quantised`: whether the
-    network is known to round to bytes on the way."""
+    """A loaded network. `run`: the function that is timed. `results`: converts what `run` returns to arrays. `version`:
+    of the runtime. `is_quantised`: whether the network is known to round to bytes."""
 
     run: Callable[[], Any]
     results: Callable[[Any], list[Any]]
@@ -60,21 +60,21 @@ def ours(case: NetworkCase, inputs: Sequence[Any]) -> NetworkRun:
     from autosched import __version__, api
     from autosched.cli.network.arguments import find_network
 
-    found = find_network(case.word, case.settings)
-    assert found is not None
+    network = find_network(case.word, case.settings)
+    assert network is not None
     threads = None if case.is_on_gpu else case.threads
     model = api.load(
-        found.model, found.example_inputs, sizes=case.sizes, inputs=case.fixed, target=case.target, threads=threads,
+        network.model, network.example_inputs, sizes=case.sizes, inputs=case.fixed, target=case.target, threads=threads,
         db=case.db,
     )  # fmt: skip
     inputs = [x for name, x in zip(case.names, inputs, strict=True) if name not in case.fixed]
     is_quantised = model.original.rounds_to_bytes
     if not case.is_on_gpu:
         return NetworkRun(lambda: model(*inputs), _flat, __version__, is_quantised)
-    given, device = [to_device(array, case.kind) for array in inputs], shared_device(case.kind)
+    arrays, device = [to_device(array, case.kind) for array in inputs], shared_device(case.kind)
 
     def run() -> Any:
-        results = model(*given)
+        results = model(*arrays)
         device.synchronise()
         return results
 
@@ -88,13 +88,13 @@ def torch_eager(case: NetworkCase, inputs: Sequence[Any]) -> NetworkRun:
 
     def run() -> Any:
         with torch.inference_mode():
-            return _waited(module(*tensors), case)
+            return _synchronised(module(*tensors), case)
 
     return NetworkRun(run, _flat, torch.__version__)
 
 
 def torch_inductor(case: NetworkCase, inputs: Sequence[Any]) -> NetworkRun:
-    """With weights frozen; on a GPU as CUDA graphs."""
+    """Load with torch.compile, with frozen weights; on a GPU with CUDA graphs."""
     import torch
     import torch._inductor.config as inductor
 
@@ -104,30 +104,30 @@ def torch_inductor(case: NetworkCase, inputs: Sequence[Any]) -> NetworkRun:
 
     def run() -> Any:
         with torch.no_grad():
-            return _waited(compiled(*tensors), case)
+            return _synchronised(compiled(*tensors), case)
 
     return NetworkRun(run, _flat, torch.__version__)
 
 
 def _module(case: NetworkCase, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """The module and its inputs; torch keeps to the threads from now on."""
+    """Return the module and its inputs, and set the number of torch's threads."""
     import torch
 
     from autosched.cli.network.arguments import find_network
     from autosched.graph.torch.program import is_program
 
     torch.set_num_threads(case.threads)
-    found = find_network(case.word, case.settings)
-    if found is None or found.suffix:
+    network = find_network(case.word, case.settings)
+    if network is None or network.suffix:
         raise UsageError("it takes FILE.py:FUNCTION, a torch module, and no files")
     tensors = [torch.from_numpy(array).to(case.kind) for array in inputs]
-    if is_program(found.model):
-        return found.model.module(), tensors
-    return found.model.eval().to(case.kind), tensors
+    if is_program(network.model):
+        return network.model.module(), tensors
+    return network.model.eval().to(case.kind), tensors
 
 
-def _waited(results: Any, case: NetworkCase) -> Any:
-    """The results of torch, once they are there."""
+def _synchronised(results: Any, case: NetworkCase) -> Any:
+    """Return torch's results after the GPU has computed them."""
     if case.is_on_gpu:
         import torch
 
@@ -156,9 +156,9 @@ def openvino(case: NetworkCase, inputs: Sequence[Any]) -> NetworkRun:
     model = core.read_model(str(_onnx(case)))
     model.reshape({port: list(array.shape) for port, array in zip(model.inputs, inputs, strict=True)})
     compiled = core.compile_model(model, "CPU", hints)
-    request, given = compiled.create_infer_request(), list(inputs)
+    request, arrays = compiled.create_infer_request(), list(inputs)
     return NetworkRun(
-        lambda: request.infer(given), lambda found: [found[port] for port in compiled.outputs], ov.__version__
+        lambda: request.infer(arrays), lambda results: [results[port] for port in compiled.outputs], ov.__version__
     )
 
 
@@ -169,7 +169,7 @@ def _onnx(case: NetworkCase) -> Path:
 
 
 def export_onnx(case: NetworkCase, inputs: Sequence[Any]) -> None:
-    """Writes a torch module to the file `case.onnx`."""
+    """Write a torch module to the file `case.onnx`."""
     import torch
 
     module, tensors = _module(case, inputs)
@@ -178,14 +178,14 @@ def export_onnx(case: NetworkCase, inputs: Sequence[Any]) -> None:
 
 
 def _flat(results: Any) -> list[Any]:
-    """The arrays in what a network returns, in the order in which they appear."""
+    """Return the arrays in a network's results, in order."""
     import numpy as np
 
     if isinstance(results, Mapping):
-        return [array for part in results.values() for array in _flat(part)]
+        return [array for each in results.values() for array in _flat(each)]
     if isinstance(results, (tuple, list)):
-        return [array for part in results for array in _flat(part)]
-    if hasattr(results, "cpu"):  # a tensor of torch, wherever it is
+        return [array for each in results for array in _flat(each)]
+    if hasattr(results, "cpu"):  # a tensor of torch on any device
         results = results.cpu()
     if isinstance(results, DeviceArray):
         return [results.numpy()]
@@ -200,7 +200,7 @@ TORCH_ONLY = ("torch", "inductor")
 
 
 def known_peers(names: Sequence[str] | None) -> tuple[str, ...]:
-    """The peers that are named, or all. Raises UsageError for one that there is not."""
+    """Return the named peers, or all. Raises UsageError for an unknown name."""
     unknown = [name for name in names or () if name not in NETWORK_PEERS]
     if unknown:
         raise UsageError(f"there is no peer {unknown[0]!r} of networks: --peers takes {', '.join(NETWORK_PEERS)}")
@@ -208,7 +208,7 @@ def known_peers(names: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def why_missing(name: str, is_module: bool, kind: str = "cpu") -> str | None:
-    """Why a peer does not take part on a kind of target; None where nothing is known against it."""
+    """Return why a peer cannot run on a kind of target; None if it may."""
     if kind != "cpu" and (kind != "cuda" or name not in TORCH_ONLY):
         return f"it does not run on {kind} here"
     if find_spec(PACKAGES[name]) is None:

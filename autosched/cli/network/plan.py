@@ -1,4 +1,4 @@
-"""`autosched tune MODEL.onnx --no-run`: the kernels of a network by the cost model alone, for any device."""
+"""`autosched tune MODEL.onnx --no-run`: ahead-of-time estimate of a network by the cost model, for any device."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ if TYPE_CHECKING:
     from autosched.network_tuning.estimate import NetworkPlan
 
 COLUMNS = ("kernel", "count", "share", "estimate", "rate", "sketch", "operators")
-MEASURED = ("trials", "budget", "resume", "strategy", "objective", "db")  # what a search without measurements has not
-
-OF_WORKLOADS: Mapping[str, object] = {"shape": None, "batch": None, "dtype": None, "weights": (), "precision": EXACT}
+SEARCH_OPTIONS = ("trials", "budget", "resume", "strategy", "objective", "db")  # need measurements
+# Options of workloads with their defaults.
+WORKLOAD_OPTIONS: Mapping[str, object] = {
+    "shape": None,
+    "batch": None,
+    "dtype": None,
+    "weights": (),
+    "precision": EXACT,
+}
 
 
 def plan_named(networks: Sequence[NamedNetwork], args: argparse.Namespace) -> int:
-    """The command without measurements, for one network; its exit code."""
+    """Run the command for one network, and return its exit code."""
     import autosched
     from autosched.cli import options
     from autosched.cli.network.arguments import fixed_values, sizes
@@ -28,14 +34,14 @@ def plan_named(networks: Sequence[NamedNetwork], args: argparse.Namespace) -> in
 
     if len(networks) != 1:
         raise UsageError(f"--no-run takes one network, got {len(networks)}: run it for each of them")
-    given = next((name for name in MEASURED if getattr(args, name)), None)
+    given = next((name for name in SEARCH_OPTIONS if getattr(args, name)), None)
     if given is not None:
         raise UsageError(f"--{given} is of measurements, and by the model alone (--no-run) there are none")
-    other = next((name for name in OF_WORKLOADS if getattr(args, name) != OF_WORKLOADS[name]), None)
+    other = next((name for name in WORKLOAD_OPTIONS if getattr(args, name) != WORKLOAD_OPTIONS[name]), None)
     if other is not None:
         raise UsageError(f"--{other} is of workloads, and not taken for a network: leave it out")
     (network,) = networks
-    found = autosched.plan(
+    plan = autosched.plan(
         network.model,
         network.example_inputs,
         sizes=sizes([*args.size, *network.sizes]),
@@ -46,19 +52,19 @@ def plan_named(networks: Sequence[NamedNetwork], args: argparse.Namespace) -> in
         winograd=bool(args.winograd),
     )
     if args.json:
-        print_json({**found.to_json(), "model": network.word})
+        print_json({**plan.to_json(), "model": network.word})
     else:
-        print(summary(network.word, found))
+        print(summary(network.word, plan))
     return 0
 
 
 def summary(word: str, plan: NetworkPlan) -> str:
-    """What is expected of the network in a few lines, and of each task in one."""
+    """Return the estimate of the network in a few lines, with a line for each task."""
     from autosched.cli.output import device_text, rate_text, share_text, table, time_text
 
     rows = [
         [
-            str(place),
+            str(number),
             str(task.count),
             share_text(task.total_s / max(plan.estimate_s, 1e-12)),
             time_text(task.estimate_s),
@@ -66,7 +72,7 @@ def summary(word: str, plan: NetworkPlan) -> str:
             task.sketch,
             task.name,
         ]
-        for place, task in enumerate(plan.tasks, start=1)
+        for number, task in enumerate(plan.tasks, start=1)
     ]
     where = "not written; --out-dir DIR writes them" if not plan.files else str(plan.files[0].parent)
     lines = [

@@ -1,4 +1,4 @@
-"""`autosched plot MODEL.onnx`: what the kernels of a network take together against the trials of its tasks."""
+"""`autosched plot MODEL.onnx`: tuning curve of a network, the time of its kernels over the trials of its tasks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskRecords:
-    """Of a task that is called `count` times: its records."""
+    """Records of a task that is called `count` times."""
 
     count: int
     records: Sequence[Record]
 
 
 def plot_network(network: NamedNetwork, args: argparse.Namespace) -> int:
-    """Draws the curve of a network from the records of all its tasks; the command's exit code."""
+    """Draw the tuning curve of a network from the records of its tasks, and return the command's exit code."""
     from autosched.cli.output import SCHEMA_VERSION, print_json, threads_text
     from autosched.store import Database, command
 
@@ -55,8 +55,10 @@ def plot_network(network: NamedNetwork, args: argparse.Namespace) -> int:
 
 
 def network_curve(tasks: Sequence[TaskRecords]) -> list[tuple[int, float]]:
-    """(trial counted from 1 over all tasks, seconds of all their calls at the best so far), from where each has a time;
-    of what was verified here, in the order in which it was first tried."""
+    """Return pairs of the trial, from 1 over all tasks, and the seconds of all calls with the best kernels so far.
+
+    The curve begins when each task has a time. Trials are the records verified here, in the order of their creation.
+    """
     trials = [
         (record.created, record.id, n) for n, task in enumerate(tasks) for record in task.records if record.verified
     ]

@@ -1,4 +1,4 @@
-"""`autosched tune MODEL.onnx`: the kernels of a network, tuned where it is worth it; a live table of them."""
+"""`autosched tune MODEL.onnx`: tunes the kernels of networks, and shows the progress of the tasks."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
         TaskResult,
     )
 
-SHOWN = 12  # tasks in a table, those with the largest share
+MAX_ROWS = 12  # of the table of tasks, those with the largest share
 INTERRUPTED_TEXT = "  interrupted; everything measured so far is saved, --resume goes on"
 COLUMNS = ("task", "count", "share", "best", "of roofline", "trials")
 
 
 def tune_named(networks: Sequence[NamedNetwork], args: argparse.Namespace) -> int:
-    """The command for one network or several; its exit code."""
+    """Run the command for one or more networks, and return its exit code."""
     from autosched.cli.interrupts import INTERRUPTED
-    from autosched.cli.network.arguments import check_options, of_sizes
+    from autosched.cli.network.arguments import check_options, with_size_lists
     from autosched.cli.network.plan import plan_named
     from autosched.cli.output import print_json
 
     for network in networks:
         check_options(network, args)
-    networks = of_sizes(networks, args.sizes)
+    networks = with_size_lists(networks, args.sizes)
     if args.simulate:
         raise UsageError(
             "tune measures the kernels of a network, or takes what the model likes with --no-run: autosched verify has "
@@ -56,14 +56,14 @@ def tune_named(networks: Sequence[NamedNetwork], args: argparse.Namespace) -> in
     with _watcher(as_json=args.json) as callbacks:
         if len(networks) == 1:
             result = _tune_one(networks[0], args, callbacks)
-            said, data = [summary(networks[0], result, args)], {**result.to_json(), "model": networks[0].word}
+            text, data = [summary(networks[0], result, args)], {**result.to_json(), "model": networks[0].word}
         else:
-            result = _tune_several(networks, args, callbacks)
-            said, data = summaries(networks, result, args), result.to_json()
+            result = _tune_together(networks, args, callbacks)
+            text, data = summaries(networks, result, args), result.to_json()
     if args.json:
         print_json(data)
     else:
-        print("\n".join([*said, INTERRUPTED_TEXT] if result.interrupted else said))
+        print("\n".join([*text, INTERRUPTED_TEXT] if result.interrupted else text))
     if not result.verified:
         return VerificationError.exit_code
     return INTERRUPTED if result.interrupted else 0
@@ -74,11 +74,11 @@ def _tune_one(network: NamedNetwork, args: argparse.Namespace, callbacks: Sequen
     from autosched.cli import options
     from autosched.cli.network.arguments import fixed_values, sizes
 
-    asked = options.asked(args)
-    asked["settings"] = None  # the function was called with them
+    keywords = options.workload_keywords(args)
+    keywords["settings"] = None  # the function was called with them
     return api.tune(
         network.model,
-        **asked,
+        **keywords,
         **_effort(args),
         example_inputs=network.example_inputs,
         sizes=sizes([*args.size, *network.sizes]),
@@ -87,26 +87,26 @@ def _tune_one(network: NamedNetwork, args: argparse.Namespace, callbacks: Sequen
     )
 
 
-def _tune_several(
+def _tune_together(
     networks: Sequence[NamedNetwork], args: argparse.Namespace, callbacks: Sequence[NetworkCallback]
 ) -> NetworksResult:
     from autosched import api
     from autosched.cli import options
     from autosched.cli.network.arguments import load_network
 
-    asked = options.asked(args)
-    asked["settings"] = None
+    keywords = options.workload_keywords(args)
+    keywords["settings"] = None
     models = {network.name: load_network(network, args) for network in networks}
     if len(models) < len(networks):
         raise UsageError(
             "networks that are tuned together need names of their own, but two are the same of "
             f"{', '.join(n.name for n in networks)}: rename a file or function"
         )
-    return api.tune(models, **asked, **_effort(args), callbacks=callbacks)
+    return api.tune(models, **keywords, **_effort(args), callbacks=callbacks)
 
 
 def _effort(args: argparse.Namespace) -> dict[str, Any]:
-    """The options that say what a search may cost and where it goes, as the library takes them."""
+    """Return the options of budget and task scheduler as keywords of `tune`."""
     from autosched.tuner.policy import SearchSetup
 
     chosen = {name: getattr(args, name) for name in ("strategy", "objective") if getattr(args, name) is not None}
@@ -122,14 +122,14 @@ def _effort(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def summaries(networks: Sequence[NamedNetwork], result: NetworksResult, args: argparse.Namespace) -> list[str]:
-    """The end of a search for several networks: each in a few lines, and what they come to together."""
-    found = [summary(n, r, args) for n, r in zip(networks, result.networks, strict=True)]
+    """Return the results of tuning several networks: a summary of each, and a line on the objective."""
+    texts = [summary(n, r, args) for n, r in zip(networks, result.networks, strict=True)]
     name, start, now = result.networks[0].objective, result.start_value, result.value
-    return [*found, f"objective {name}: {now:.6g}, {start:.6g} at the start"]
+    return [*texts, f"objective {name}: {now:.6g}, {start:.6g} at the start"]
 
 
 def summary(network: NamedNetwork, result: NetworkResult, args: argparse.Namespace) -> str:
-    """The end of a search in a few lines: times, the largest tasks, and what comes next."""
+    """Return the result of tuning a network in a few lines: times, the largest tasks, and the next command."""
     from autosched.cli.output import device_text, interval_text, table
     from autosched.store import command
 
@@ -137,12 +137,12 @@ def summary(network: NamedNetwork, result: NetworkResult, args: argparse.Namespa
     now, start = interval_text(result.latency_s, result.latency_ci_s), time_text(result.start_latency_s)
     checked = "verified" if result.verified else "NOT verified"
     word = " ".join([network.word, *_sizes(network.sizes)])
-    taken_over = f", {result.resumed} of them from records" if result.resumed else ""
-    said = [
+    resumed = f", {result.resumed} of them from records" if result.resumed else ""
+    lines = [
         f"{word} on {device_text(args.target or 'cpu', device.threads)}: {len(result.tasks)} tasks",
         f"  latency  {now}, {start} at the start, {result.start_latency_s / result.latency_s:.2f} times as fast",
         f"  kernels  {time_text(result.kernels_s)} together; arena {result.model.arena_bytes} bytes",
-        f"  trials   {result.trials} measured{taken_over}, {result.failed} failed; by {result.strategy}",
+        f"  trials   {result.trials} measured{resumed}, {result.failed} failed; by {result.strategy}",
         f"  time     {clock_text(result.wall_s)} min; first run after {time_text(result.first_result_s)}",
         f"  result   {checked}, largest error {result.max_error:.2g} of the largest number",
         *(f"  failed   {task.name}: {task.error}" for task in result.tasks if task.error),
@@ -150,7 +150,7 @@ def summary(network: NamedNetwork, result: NetworkResult, args: argparse.Namespa
         *(f"  {line}" for line in table(COLUMNS, _rows(result.tasks)).splitlines()),
         f"  next     {command(f'plot {quote(network.word)}{_options(network, args)}', args.db)}",
     ]
-    return "\n".join(said)
+    return "\n".join(lines)
 
 
 def _sizes(pairs: Sequence[tuple[str, object]]) -> list[str]:
@@ -162,7 +162,7 @@ def _value_text(value: object) -> str:
 
 
 def _options(network: NamedNetwork, args: argparse.Namespace) -> str:
-    """What says which network it is, and with how many threads, for another command."""
+    """Return the options that select this network and its threads in another command."""
     given = [f"--size {size}" for size in _sizes([*args.size, *network.sizes])]
     given += [f"--fix {quote(f'{name}={_value_text(value)}')}" for name, value in args.fix]
     given += [f"--set {setting}" for setting in _sizes(args.settings)]
@@ -172,7 +172,7 @@ def _options(network: NamedNetwork, args: argparse.Namespace) -> str:
 
 
 def _rows(tasks: Sequence[TaskResult]) -> list[list[str]]:
-    largest = sorted(tasks, key=lambda task: -task.share)[:SHOWN]
+    largest = sorted(tasks, key=lambda task: -task.share)[:MAX_ROWS]
     return [
         [
             t.name,
@@ -188,38 +188,38 @@ def _rows(tasks: Sequence[TaskResult]) -> list[list[str]]:
 
 @contextmanager
 def _watcher(*, as_json: bool) -> Iterator[tuple[NetworkCallback, ...]]:
-    """Who watches one search. With `as_json`, stdout stays free and only a terminal's stderr gets lines."""
+    """Yield the callbacks of a search. With `as_json` they write to stderr, and only if that is a terminal."""
     stream = sys.stderr if as_json else sys.stdout
     is_terminal = stream.isatty()
     if as_json and not is_terminal:
         yield ()
     elif as_json or not is_terminal or os.environ.get("TERM") == "dumb":
-        yield (TurnLines(stream),)
+        yield (RoundLines(stream),)
     else:
         live = LiveTable()
         try:
             yield (live,)
         finally:
-            live.close()  # also when the search raises: the terminal gets its cursor back
+            live.close()  # restores the cursor even if the search raises
 
 
 def state_text(event: NetworkEvent) -> str:
     """'[1:05] 96 trials  kernels 4.1 ms, 4.5 ms at the start, 3 % may be left'."""
-    words = f"[{clock_text(event.elapsed_s)}] {event.trials}"
-    words += " trials" if event.most_trials is None else f"/{event.most_trials} trials"
+    text = f"[{clock_text(event.elapsed_s)}] {event.trials}"
+    text += " trials" if event.most_trials is None else f"/{event.most_trials} trials"
     if event.kernels_s is None or event.start_s is None:
         done = sum(task.best_s is not None for task in event.tasks)
-        return f"{words}  {done} of {len(event.tasks)} tasks have a verified kernel"
+        return f"{text}  {done} of {len(event.tasks)} tasks have a verified kernel"
     left = share_text(event.gain)
     eta = "" if event.eta_s is None else f", {clock_text(event.eta_s)} left"
     return (
-        f"{words}  kernels {time_text(event.kernels_s)}, {time_text(event.start_s)} at the start, "
+        f"{text}  kernels {time_text(event.kernels_s)}, {time_text(event.start_s)} at the start, "
         f"{left} may be gained by a round of each{eta}"
     )
 
 
-class TurnLines:
-    """One line for each turn, for logs and pipes."""
+class RoundLines:
+    """Progress as a line for each round, for logs and pipes."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -236,7 +236,7 @@ class TurnLines:
 
 
 class LiveTable:
-    """The largest tasks, redrawn in place at each turn, which is never while something is timed."""
+    """Progress as a table of the largest tasks, redrawn in place before each round, so never during a measurement."""
 
     def __init__(self) -> None:
         self._live: Live | None = None
@@ -247,7 +247,7 @@ class LiveTable:
         if self._live is None:
             self._live = Live(auto_refresh=False, transient=True)
             self._live.start()
-        self._live.update(_drawn(event), refresh=True)
+        self._live.update(_render(event), refresh=True)
 
     def on_end(self, event: NetworkEvent) -> None:
         self.on_turn(event)
@@ -258,14 +258,14 @@ class LiveTable:
             self._live = None
 
 
-def _drawn(event: NetworkEvent) -> Group:
+def _render(event: NetworkEvent) -> Group:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=None)
+    table = Table(box=None)
     for name in COLUMNS:
-        drawn.add_column(name, justify="left" if name == COLUMNS[0] else "right")
+        table.add_column(name, justify="left" if name == COLUMNS[0] else "right")
     for row in _rows(event.tasks):
-        drawn.add_row(*map(Text, row))
-    return Group(Text(state_text(event)), drawn)
+        table.add_row(*map(Text, row))
+    return Group(Text(state_text(event)), table)
