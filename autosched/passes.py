@@ -48,7 +48,7 @@ def of_function(run: Callable[[IR], IR], why: str, name: str = "") -> Pass[IR, A
 
 
 @dataclass(frozen=True)
-class Pipeline(Generic[IR, Context]):
+class PassPipeline(Generic[IR, Context]):
     """A list of passes over one representation.
 
     `title`, `text` and `verify` take what watchers see: its name, its text, and a check that raises for what is not

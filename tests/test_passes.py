@@ -10,7 +10,7 @@ import pytest
 import autosched
 from autosched.graph import passes as graph_passes
 from autosched.lower import pipeline as lower_passes
-from autosched.passes import Pass, Pipeline, of_function, report
+from autosched.passes import Pass, PassPipeline, of_function, report
 from autosched.planning import device_passes
 from autosched.te.rewrites import collapse as te_passes
 from tests.graph.drafts import Draft
@@ -34,7 +34,7 @@ def test_passes_run_in_order_where_their_context_is() -> None:
         of_function(halve, ""),
         Pass("nothing", lambda value, context: value, ""),
     )
-    pipeline = Pipeline("test", passes, str, str, lambda value: None)
+    pipeline = PassPipeline("test", passes, str, str, lambda value: None)
     seen: list[str] = []
     assert pipeline.run(10, 4, report(seen, str)) == 7
     assert [re.sub(r", [\d.]+ ms", "", line) for line in seen] == ["== add\n14", "== halve\n7", "== nothing: no change"]
@@ -46,7 +46,7 @@ def test_what_is_verified_is_what_watchers_see(monkeypatch: pytest.MonkeyPatch) 
         assert value == "<5>"
         raise ValueError("not well-formed")
 
-    pipeline = Pipeline("test", (of_function(halve, ""),), str, str, verify)
+    pipeline = PassPipeline("test", (of_function(halve, ""),), str, str, verify)
     assert pipeline.run(10, None) == 5
     monkeypatch.setenv("AUTOSCHED_DEBUG", "2")
     with pytest.raises(ValueError, match="not well-formed"):

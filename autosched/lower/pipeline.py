@@ -31,7 +31,7 @@ from autosched.lower.passes.scatter import scatter_by_data
 from autosched.lower.passes.specialise_tails import specialise_tails
 from autosched.lower.passes.unroll_and_jam_rows import unroll_and_jam_rows
 from autosched.lower.symbolic.lower import lower
-from autosched.passes import Pass, Pipeline, Watch
+from autosched.passes import Pass, PassPipeline, Watch
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,10 @@ PACKING_PASSES: tuple[NestPass, ...] = (
 )  # fmt: skip
 
 
-def pipeline(packing: bool = False) -> Pipeline[Stmt, PassContext]:
+def pipeline(packing: bool = False) -> PassPipeline[Stmt, PassContext]:
     """Return the pipeline for the body of a kernel, or for the packing of its weights; watchers see the function."""
     passes = (*PASSES, *PACKING_PASSES) if packing else PASSES
-    return Pipeline("lower", passes, lambda func: str(func.name), func_text, _verify, operator.eq)
+    return PassPipeline("lower", passes, lambda func: str(func.name), func_text, _verify, operator.eq)
 
 
 def concretise(func: Func, values: Mapping[str, int], watch: Watch | None = None) -> tuple[Func, Simplifier]:

@@ -15,7 +15,7 @@ from autosched.graph.passes.layout.weight_layout import transform_weight_layouts
 from autosched.graph.passes.split_batches import split_batches
 from autosched.graph.verify import verify
 from autosched.kernel.device import Device
-from autosched.passes import Pass, Pipeline, Watch
+from autosched.passes import Pass, PassPipeline, Watch
 
 
 def with_own_outputs(graph: Graph) -> Graph:
@@ -73,7 +73,7 @@ PASSES: tuple[DevicePass, ...] = (
         "On a GPU the bounds check of indices is a kernel.", _is_gpu,
     ),
 )  # fmt: skip
-PIPELINE = Pipeline("device", PASSES, lambda graph: str(graph.name), str, verify)
+PIPELINE = PassPipeline("device", PASSES, lambda graph: str(graph.name), str, verify)
 
 
 def prepare_graph(graph: Graph, device: Device, watch: Watch | None = None) -> Graph:

@@ -27,7 +27,7 @@ from autosched.graph.passes.remove_dead_code import remove_dead_code
 from autosched.graph.passes.remove_identities import remove_identities
 from autosched.graph.passes.strength_reduction import reduce_strength
 from autosched.graph.verify import verify
-from autosched.passes import Pass, Pipeline, Watch, of_function
+from autosched.passes import Pass, PassPipeline, Watch, of_function
 
 PASSES: tuple[Pass[Graph, None], ...] = (
     of_function(remove_dead_code, "Dead readers would prevent fusion."),
@@ -54,7 +54,7 @@ PASSES: tuple[Pass[Graph, None], ...] = (
 )
 
 
-PIPELINE = Pipeline("graph", PASSES, lambda graph: str(graph.name), str, verify)
+PIPELINE = PassPipeline("graph", PASSES, lambda graph: str(graph.name), str, verify)
 
 
 def run_passes(graph: Graph, watch: Watch | None = None) -> tuple[Graph, dict[str, int]]:

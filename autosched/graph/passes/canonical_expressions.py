@@ -149,7 +149,7 @@ def _power_of_number(count: float, exponent: float) -> float:
 
 
 @dataclass(frozen=True)
-class Bindings:
+class PatternMatch:
     """The bindings of a pattern: the number for ANY, and the axes of its reductions."""
 
     number: float | None = None
@@ -157,23 +157,25 @@ class Bindings:
 
 
 def match(
-    pattern: Expression, expression: Expression, tolerance: float, bindings: Bindings | None = None
-) -> Bindings | None:
+    pattern: Expression, expression: Expression, tolerance: float, bindings: PatternMatch | None = None
+) -> PatternMatch | None:
     """Return the bindings with which `expression` matches `pattern`, None if there are none.
 
     Numbers match within the relative `tolerance`.
     """
-    return next(_matches(pattern, expression, tolerance, bindings or Bindings()), None)
+    return next(_matches(pattern, expression, tolerance, bindings or PatternMatch()), None)
 
 
-def _matches(pattern: Expression, expression: Expression, tolerance: float, bindings: Bindings) -> Iterator[Bindings]:
+def _matches(
+    pattern: Expression, expression: Expression, tolerance: float, bindings: PatternMatch
+) -> Iterator[PatternMatch]:
     match pattern, expression:
         case Leaf(), Leaf():
             yield from [bindings] if pattern == expression else []
         case CallExpression(function=f, numbers=n), CallExpression(function=g, numbers=m) if (f, len(n)) == (g, len(m)):
             if bindings.axes is not None and expression.axes != bindings.axes:
                 return
-            extended = Bindings(bindings.number, expression.axes or bindings.axes)
+            extended = PatternMatch(bindings.number, expression.axes or bindings.axes)
             for a, b in zip(n, m, strict=True):
                 if (following := _number(a, b, tolerance, extended)) is None:
                     return
@@ -191,8 +193,8 @@ def _match_pairs(
     patterns: Sequence[tuple[Expression, float]],
     expressions: Sequence[tuple[Expression, float]],
     tolerance: float,
-    bindings: Bindings,
-) -> Iterator[Bindings]:
+    bindings: PatternMatch,
+) -> Iterator[PatternMatch]:
     """Match each pattern with another of the expressions, in any order."""
     if len(patterns) != len(expressions):
         return
@@ -207,8 +209,8 @@ def _match_pairs(
                 yield from _match_pairs(others, [*expressions[:n], *expressions[n + 1 :]], tolerance, inner)
 
 
-def _number(pattern: float, number: float, tolerance: float, bindings: Bindings) -> Bindings | None:
+def _number(pattern: float, number: float, tolerance: float, bindings: PatternMatch) -> PatternMatch | None:
     if math.isnan(pattern):
         is_same = bindings.number is None or bindings.number == number
-        return Bindings(number, bindings.axes) if is_same and not math.isnan(number) else None
+        return PatternMatch(number, bindings.axes) if is_same and not math.isnan(number) else None
     return bindings if math.isclose(pattern, number, rel_tol=tolerance) else None

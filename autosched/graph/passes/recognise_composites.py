@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from autosched.graph.graph import Attribute, Graph, Node
-from autosched.graph.passes.canonical_expressions import ANY, Bindings, CallExpression, Expression, Leaf, Sum, match
+from autosched.graph.passes.canonical_expressions import ANY, CallExpression, Expression, Leaf, PatternMatch, Sum, match
 from autosched.graph.passes.rewrite import Change, number, rewrite
 from autosched.ir.dtype import DTYPES
 
@@ -106,7 +106,7 @@ def _expressions(graph: Graph, node: Node, around: list[Node]) -> Iterator[tuple
                 yield name, expression
 
 
-def _attributes(composite: Composite, bindings: Bindings, rank: int) -> dict[str, Attribute] | None:
+def _attributes(composite: Composite, bindings: PatternMatch, rank: int) -> dict[str, Attribute] | None:
     """Return the attributes with those that the pattern left open; None for a norm over other than the last axes."""
     if bindings.axes is None:
         return dict(composite.attributes)

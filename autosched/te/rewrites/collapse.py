@@ -22,7 +22,7 @@ from typing import Any
 from autosched.ir.expr import COMPARISON, INDEX, Binary, Const, Expr, Load, Var, binary, select
 from autosched.ir.simplify import Simplifier
 from autosched.ir.visit import free_vars, loads, substitute
-from autosched.passes import Pass, Pipeline, Watch, of_function
+from autosched.passes import Pass, PassPipeline, Watch, of_function
 from autosched.te.dag import ComputeDAG
 from autosched.te.rewrites.exponents import negative_exponents
 from autosched.te.rewrites.groups import split_groups
@@ -308,7 +308,9 @@ PASSES: tuple[Pass[ComputeDAG, Any], ...] = (
     of_function(drop_unit_axes, "Axes of extent 1 take no loop."),
     of_function(merge_axes, "Adjacent axes that are always used together take one loop."),
 )
-PIPELINE = Pipeline("te", PASSES, repr, dag_text, lambda dag: None, lambda one, other: dag_text(one) == dag_text(other))
+PIPELINE = PassPipeline(
+    "te", PASSES, repr, dag_text, lambda dag: None, lambda one, other: dag_text(one) == dag_text(other)
+)
 
 
 def collapse(dag: ComputeDAG, watch: Watch | None = None) -> ComputeDAG:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autosched.graph.passes.canonical_expressions import ANY, Bindings, CallExpression, Leaf, Sum, match
+from autosched.graph.passes.canonical_expressions import ANY, CallExpression, Leaf, PatternMatch, Sum, match
 
 X, Y = Leaf("x"), Leaf("y")
 TOLERANCE = 1e-6
@@ -33,8 +33,8 @@ def exp(expression):
     ],
 )
 def test_the_same(one, other):
-    assert match(one, other, TOLERANCE) == Bindings()
-    assert match(other, one, TOLERANCE) == Bindings()
+    assert match(one, other, TOLERANCE) == PatternMatch()
+    assert match(other, one, TOLERANCE) == PatternMatch()
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,12 @@ def test_not_the_same(one, other):
 def test_what_a_pattern_leaves_open():
     pattern = X * (CallExpression("mean", X**2) + ANY) ** -0.5
     bindings = match(pattern, X / (CallExpression("mean", X * X, axes=(2,)) + 1e-5) ** 0.5, TOLERANCE)
-    assert bindings == Bindings(1e-5, (2,))
+    assert bindings == PatternMatch(1e-5, (2,))
 
 
 def test_what_is_left_open_is_the_same_everywhere():
     pattern = exp(X + ANY) * (Y + ANY)
-    assert match(pattern, exp(X + 2) * (Y + 2), TOLERANCE) == Bindings(2.0)
+    assert match(pattern, exp(X + 2) * (Y + 2), TOLERANCE) == PatternMatch(2.0)
     assert match(pattern, exp(X + 2) * (Y + 3), TOLERANCE) is None
     means = CallExpression("mean", X) + exp(CallExpression("mean", X))
     assert (
@@ -77,4 +77,4 @@ def test_what_is_left_open_is_the_same_everywhere():
 def test_every_order_of_the_terms_is_tried():
     """The first of two like factors takes the number that only the second can have."""
     pattern = exp(X + ANY) * exp(X + 1)
-    assert match(pattern, exp(X + 1) * exp(X + 5), TOLERANCE) == Bindings(5.0)
+    assert match(pattern, exp(X + 1) * exp(X + 5), TOLERANCE) == PatternMatch(5.0)
