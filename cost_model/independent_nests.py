@@ -26,7 +26,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class IndependentGroup:
-    """Numbers of rules, or of nests, that share parameters, and the numbers of those parameters."""
+    """Indices of rules, or of nests, that share parameters, and the indices of these parameters."""
 
     members: tuple[int, ...]
     columns: tuple[int, ...]

@@ -61,12 +61,12 @@ class ClosedForms(ABC):
 
     @property
     def nests(self) -> Mapping[int, Expr]:
-        """What each nest takes of it, where that is known."""
+        """The share of the latency of each nest, if known."""
         return {}
 
     @property
     def own_forms(self) -> Mapping[int, Sequence[Expr]]:
-        """What depends on the parameters of a nest alone."""
+        """The terms that depend on the parameters of one nest alone."""
         return {}
 
     @property
@@ -93,7 +93,7 @@ class ClosedForms(ABC):
 
     @cached_property
     def latency_program(self) -> Program:
-        """The latency and, where there are several, what each of `nest_parts` takes of it."""
+        """Return the latency and, if there are several `nest_parts`, the share of each."""
         parts = self.nest_parts if len(self.nest_parts) > 1 else ()
         shares = [sum_of(self.nests[n] for n in part.members) for part in parts]
         return Program([self.seconds, *shares], self.params, self.graph)
@@ -230,7 +230,7 @@ class CostModel:
 
     @property
     def n_rows(self) -> int:
-        """Measured candidates known, without those of other tasks."""
+        """The number of measured candidates of this task."""
         return self._experience.count(self._task)
 
     def legal(self, i: int, matrix: Ints) -> npt.NDArray[np.bool_]:
@@ -260,7 +260,7 @@ class CostModel:
         return seconds
 
     def n_parts(self, i: int) -> int:
-        """Nests, or groups of them, that have parameters of their own; 1 where that is not known."""
+        """The number of nests, or groups of nests, with parameters of their own; 1 where that is unknown."""
         return max(1, len(self.sketches[i].nest_parts))
 
     def analytic_latency_with_best(self, i: int, matrix: Ints) -> tuple[Floats, Ints]:

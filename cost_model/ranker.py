@@ -62,7 +62,7 @@ class Ranker:
         return self._booster is not None
 
     def prepare(self) -> None:
-        """Imports what `fit` needs."""
+        """Import the modules that `fit` needs."""
         _xgboost()
 
     def should_refit(self, n_rows: int) -> bool:

@@ -48,7 +48,7 @@ class Padding:
 
 
 def padding_of(store: Store, loops: Sequence[AnalysedLoop], tile: int) -> Padding:
-    """Of a store in a register tile that stands inside `tile` of the loops."""
+    """Return the padding costs of a store in a register tile inside the outer `tile` loops."""
     tested: list[Expr] = []
     outside: dict[frozenset[Expr], list[Expr]] = {}  # of each axis of the image: its two ends exclude each other
     for comparison in comparisons([store]):

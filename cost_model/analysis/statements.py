@@ -284,7 +284,7 @@ def _nest(stmt: Stmt, outside: tuple[Buffer, ...], geometry: Geometry) -> Nest:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """A statement as the walk meets it, before working sets are known."""
+    """A statement in the order of traversal, before working sets are computed."""
 
     store: Store
     loops: tuple[AnalysedLoop, ...]
@@ -418,7 +418,7 @@ def _asking(statement: Statement, hints: list[tuple[tuple[AnalysedLoop, ...], Pr
 
 
 def _tile_of(found: _Found) -> tuple[object, ...]:
-    """What the statements of one register tile have in common."""
+    """Properties that the statements of one register tile share."""
     return tuple(b.name for b in found.alive if b.scope is Scope.REGISTER)
 
 

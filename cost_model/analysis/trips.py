@@ -85,7 +85,7 @@ def trips_of(loop: For, outer: Sequence[AnalysedLoop]) -> tuple[Expr, Expr, Expr
 
 
 def _whole(trips: Expr) -> Expr:
-    """Trips of a loop whose extent is divided by a number that need not divide what it is inside of."""
+    """Trips of a loop whose extent is a quotient that may be rounded up."""
     return ceil(subtract(trips, ROUNDING))
 
 

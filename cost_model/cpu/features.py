@@ -70,7 +70,7 @@ class Feature:
 
 @dataclass(frozen=True, eq=False)
 class FeatureContext:
-    """What the formulas read."""
+    """The inputs of the formulas."""
 
     analysis: Analysis
     latency: AnalyticLatency
@@ -302,7 +302,7 @@ def _block_columns() -> Columns:
 
 
 def _latency_columns() -> Columns:
-    """The analytic latency and what it is made of; see `cost_model.cpu.latency`."""
+    """The analytic latency and its terms; see `cost_model.cpu.latency`."""
     into = ("l1", "l2", "l3")
 
     def moved(i: int) -> Value[FeatureContext]:

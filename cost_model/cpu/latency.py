@@ -133,7 +133,7 @@ def analytic_latency(analysis: Analysis, machine: Machine) -> AnalyticLatency:
 
 
 def _beginning(tasks: Expr, machine: Machine) -> Expr:
-    """Seconds of beginning and ending a nest; one of a single task is on the calling thread, nobody else is asked."""
+    """Seconds of starting and joining the threads of a nest; a nest of a single task runs on the calling thread."""
     return where(real(tasks) > 1.0, FORK_JOIN_S, NEST_S) if machine.threads > 1 else real(NEST_S)
 
 
@@ -185,7 +185,7 @@ def _own(statement: Statement, machine: Machine) -> _Own:
 
 
 def _moved(statement: Statement, beyond: bool, share: Expr, machine: Machine) -> _Moved:
-    """What is moved into each cache: of buffers that are beyond it at each call, or of the others."""
+    """Bytes moved into each cache: of buffers that are outside of it at the start of a call, or of the others."""
     uarch, caches = machine.uarch, machine.cache_bytes
 
     def of(level: int) -> list[Access]:
@@ -224,7 +224,7 @@ def statement_cost(statement: Statement, machine: Machine) -> Cost:
 
 
 def _begun(statement: Statement, block: InnermostBlock, machine: Machine) -> Expr:
-    """Cycles in which register tiles of a product wait behind the multiply-adds of those before them."""
+    """Cycles in which register tiles of a product wait for the multiply-adds of earlier tiles."""
     if product_of_tiles(statement, machine) is not None:
         return multiply(
             multiply(machine.uarch.tile_latency, statement.iterations(statement.sweep + 1)), statement.weight
@@ -252,7 +252,7 @@ def _awaited(statement: Statement, machine: Machine) -> Expr:
 
 
 def _found_again(statement: Statement, access: Access, machine: Machine) -> Expr:
-    """Cycles of finding pages and lines that tile after tile reads, where those of one are too many to be kept."""
+    """Cycles of DTLB and cache misses of tiles whose pages and lines are too many to be kept between tiles."""
     if access.in_registers or statement.block == 0:
         return ZERO
     tile, uarch = statement.sweep + 1, machine.uarch

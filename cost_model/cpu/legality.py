@@ -35,7 +35,7 @@ class Rule:
 
 
 def rules(analysis: Analysis, machine: Machine) -> tuple[Rule, ...]:
-    """All limits of one sketch; those that are constantly true are left out."""
+    """Return all limits of one sketch, without those that are always true."""
     nests = dict.fromkeys(s.nest for s in analysis.statements)
     found = [Rule("registers", _registers(analysis, n, machine) <= machine.accumulator_limit) for n in nests]
     found += [

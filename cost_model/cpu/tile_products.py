@@ -41,7 +41,7 @@ def tile_work(statement: Statement, found: TileProduct, machine: Machine) -> Til
 
 
 def fits_tiles(statement: Statement, machine: Machine) -> Expr | None:
-    """Whether all tiles of a product are in registers at a time; None for what is no such product."""
+    """Return whether all tiles of a product are in registers at a time; None for any other statement."""
     found = product_of_tiles(statement, machine)
     if found is None:
         return None

@@ -40,7 +40,7 @@ def _is_gathered(work: Work, outside: Access) -> bool:
 
 
 def waiting_for_cluster(kernel: KernelWork, constants: CardConstants) -> Expr:
-    """Cycles until a block of a cluster knows of the other what it waits for, real."""
+    """Cycles that a block of a cluster waits for the other block, real."""
     return ZERO if kernel.sharing is None else where(kernel.cluster > 1, constants.cluster_latency, 0.0)
 
 

@@ -23,7 +23,7 @@ Constant = Expr | float
 
 @dataclass(frozen=True)
 class CardConstants:
-    """What a multiprocessor does in a cycle, latencies in cycles, shares of the data sheet's rates.
+    """Rates of a multiprocessor for each cycle, latencies in cycles, shares of the data sheet's rates.
 
     They are numbers; while they are fitted, parameters of the closed forms.
     """
@@ -59,7 +59,7 @@ NAMES: tuple[str, ...] = tuple(field.name for field in fields(CardConstants))
 
 
 def constants_of(facts: GpuFacts) -> CardConstants:
-    """Those of the card, of another of its compute capability, or those of none in particular."""
+    """Return the constants of the card, of another card of its compute capability, or the defaults."""
     return CardConstants(**_row_of(facts).get("constants", {}))
 
 

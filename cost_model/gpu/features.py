@@ -51,7 +51,7 @@ N_FILLS = 3  # of the main kernel, in the order of the text
 
 @dataclass(frozen=True, eq=False)
 class FeatureContext:
-    """What the formulas read: `main` is the kernel with the statement `cost`, the dominant one."""
+    """The inputs of the formulas: `main` is the kernel with the dominant statement `cost`."""
 
     latency: GpuAnalyticLatency
     machine: GpuMachine
@@ -108,7 +108,7 @@ def _operation_columns() -> Columns:
 
 
 def _kernel_columns() -> Columns:
-    """Blocks, threads and what is resident at a time, of the main kernel."""
+    """Blocks, threads and resident blocks and warps of the main kernel."""
 
     def resident_warps(c: FeatureContext) -> Expr:
         return multiply(multiply(c.main.occupancy, real(c.kernel.turns)), c.kernel.warps(c.warp))
@@ -310,7 +310,7 @@ def _traffic_columns() -> Columns:
 
 
 def _latency_columns() -> Columns:
-    """The analytic latency and what it is made of; see `cost_model.gpu.latency`."""
+    """The analytic latency and its terms; see `cost_model.gpu.latency`."""
 
     def pipe(n: int) -> Callable[[FeatureContext], Expr]:
         return lambda c: multiply(c.main.pipes[n], c.main.per_multiprocessor)

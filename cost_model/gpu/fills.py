@@ -94,7 +94,7 @@ def _borders(store: Store, lengths: Mapping[Expr, Expr]) -> Expr:
 
 
 def _is_known(comparison: Binary, lengths: Mapping[Expr, Expr]) -> Expr:
-    """Whether it holds wherever the atoms are, bool. Coefficients are no less than 0, as those of tiles are."""
+    """Return whether the comparison holds for all values of the atoms, bool, with coefficients of at least 0."""
     form = linear(comparison.a)
     if comparison.op == "ge" and is_zero(comparison.b):
         return binary("ge", form.constant, NONE)

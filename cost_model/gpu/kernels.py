@@ -91,7 +91,7 @@ class Work:
 
     @property
     def is_held(self) -> Expr:
-        """Whether what a fill of a pipeline stores passes through registers, bool."""
+        """Whether a fill of a pipeline passes through registers, bool."""
         if self.fill is None:
             return FALSE
         loops = [x for x in self.own if x.overlap is not None]
@@ -108,7 +108,7 @@ class Work:
 
     @property
     def tile(self) -> Buffer:
-        """The shared buffer of what the copy engine does, with all its places."""
+        """The shared buffer of a tile copy, with all its stages."""
         [found] = [a.buffer for a in self.statement.accesses if a.buffer.scope is Scope.SHARED]
         return found
 
@@ -120,7 +120,7 @@ class Work:
 
     @property
     def is_fill(self) -> bool:
-        """Whether it brings into shared memory what the block reads."""
+        """Whether the statement fills shared memory for the block."""
         return self.fill is not None or (self.is_tile and self.statement.write.buffer.scope is Scope.SHARED)
 
     @cached_property
@@ -193,12 +193,12 @@ class KernelWork:
 
     @property
     def turns(self) -> Expr:
-        """Blocks whose work one block does, integer; what is said of one block is of one turn otherwise."""
+        """Blocks whose work one persistent block does, integer; other quantities of a block are of one turn."""
         return UNIT if self.sharing is None else self.sharing.turns
 
     @property
     def launched(self) -> Expr:
-        """Threads of a block, with those that load tiles."""
+        """Threads of a block, the producer warpgroup included."""
         return self.threads * self.turns + WARPGROUP if self.has_tile_pipeline else self.threads
 
     def warps(self, warp: int) -> Expr:
@@ -229,7 +229,7 @@ def kernels(analysis: Analysis) -> tuple[KernelWork, ...]:
 
 @lru_cache(maxsize=KNOWN_NESTS)
 def _kernel(nest: Nest) -> KernelWork:
-    """What other kernels do is no matter, so that those of many sketches are looked at once."""
+    """Analyse one kernel independently of the others, so that kernels of several sketches are analysed once."""
     statements = nest.statements
     bounds = {x.kind: x.bound for s in statements for x in s.loops}
     grid = [bounds.get(kind, UNIT) for kind in BLOCKS]
@@ -331,7 +331,7 @@ def _emitted_as_vector(work: Work, access: Access) -> bool:
 
 
 def elements(work: Work, access: Access) -> Expr:
-    """Elements that a thread loads or stores, one for unrolled copies that stand still; real."""
+    """Elements that a thread loads or stores; copies of an unrolled loop at one address count once; real."""
     result: Expr = multiply(work.statement.weight, float(access.count))
     for i, loop in enumerate(work.own, work.first):
         if not unrolls(loop) or access.moves(i):
@@ -347,7 +347,7 @@ def transfers(work: Work, access: Access) -> Expr:
 
 
 def sectors(kernel: KernelWork, work: Work, access: Access, warp: int, nbytes: int = g.SECTOR) -> Expr:
-    """Sectors, or other units of `nbytes`, that one such instruction of a warp touches in global memory, real."""
+    """Sectors, or other units of `nbytes`, that one instruction of a warp accesses in global memory, real."""
     size = access.buffer.itemsize / nbytes
     if work.fill is not None:
         walked = multiply(work.fill.vector, float(warp))
@@ -367,7 +367,7 @@ def sectors(kernel: KernelWork, work: Work, access: Access, warp: int, nbytes: i
 
 
 def wavefronts(kernel: KernelWork, work: Work, access: Access, warp: int) -> Expr:
-    """Cycles in which shared memory serves one such instruction of a warp, real."""
+    """Cycles of shared memory for one instruction of a warp, real."""
     if is_product(work):
         return matrices.load_cycles(work.statement, access, work.own, work.first)
     if access.buffer.layout is not None and access.buffer.layout.panels:  # whose rows are in different banks

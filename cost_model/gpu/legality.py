@@ -33,7 +33,7 @@ MAX_REGISTER_LOOP = 16  # iterations of a loop over a thread's own array that is
 
 
 def gpu_rules(analysis: Analysis, machine: GpuMachine) -> tuple[Rule, ...]:
-    """All limits of one sketch; those that are constantly true are left out."""
+    """Return all limits of one sketch, without those that are always true."""
     found = kernels(analysis)
     workspace = summed([a.bytes for a in analysis.allocations if a.buffer.scope is Scope.GLOBAL])
     rules = [Rule("workspace bytes", workspace <= MAX_WORKSPACE_BYTES)]
@@ -90,7 +90,7 @@ def _kernel_rules(kernel: KernelWork, machine: GpuMachine) -> tuple[Rule, ...]:
 
 
 def _tile_rules(work: Work) -> list[Rule]:
-    """What the copy engine can load, into no more places than there is to load."""
+    """Limits of the copy engine's boxes, and of pipeline stages, which are no more than tiles."""
     stage, buffer = work.statement.stage, work.tile
     shape = buffer.shape[int(buffer.has_versions) :]
     whole = binary("eq", shape[-1] * buffer.itemsize % SPANS[-1], Const(0, INDEX))
@@ -111,7 +111,7 @@ def _needed_threads(kernel: KernelWork) -> int:
 
 
 def _ceiling(extent: Expr) -> int:
-    """What a loop over threads can run at most, whatever its tile sizes are."""
+    """Return the upper bound of a thread loop's extent over all tile sizes."""
     match extent:
         case Const(value=value):
             return int(value)

@@ -82,7 +82,7 @@ class GpuMachine:
         return multiply(multiply(each, float(self.facts.multiprocessors)), self.clock_hz)
 
     def matrix_rate(self, row: MatrixIntrinsic) -> Expr:
-        """Multiply-adds of a multiprocessor in a cycle, by such instructions: as measured, else from the tables."""
+        """Multiply-adds of a multiprocessor in a cycle by matrix instructions: as measured, else from the tables."""
         measured = dict(self.matrix_rates).get(row.pipe)
         if measured is None:
             return multiply(self.constants.tensor_share, float(row.rate(self.facts.arch)))

@@ -28,7 +28,7 @@ def accumulators(work: Work) -> Expr:
 
 
 def operands(work: Work) -> Expr:
-    """32-bit registers for what one step of the unrolled reduction reads, or a fill has on its way; integer."""
+    """32-bit registers for the operands of one step of the unrolled reduction, or for a fill in flight; integer."""
     row = MATRICES.get(work.statement.store.matrix)
     if work.is_tile or (row is not None and row.warps > 1):
         return NONE  # both operands are read where they lie

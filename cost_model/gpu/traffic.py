@@ -58,7 +58,7 @@ def traffic_of(kernel: KernelWork, work: Work, access: Access, resident: Expr, f
 
 
 def tile_traffic(kernel: KernelWork, work: Work, access: Access, l2: Expr, resident: Expr, facts: GpuFacts) -> Traffic:
-    """Where it is known what comes from L2."""
+    """Return the traffic of an access, given its bytes from L2, `l2`."""
     waves, wave = _waves(kernel, work, access, multiply(resident, float(facts.multiprocessors)))
     unique = _unique(access)
     dram = multiply(maximum(unique, multiply(waves, wave)), ways(access))
@@ -78,7 +78,7 @@ def _by_buffer(moved: Sequence[Traffic]) -> list[list[Traffic]]:
 
 
 def _again(each: Sequence[Expr], is_kept: Expr) -> Expr:
-    """What several statements move of a buffer: the later ones nothing, if what they touch is kept."""
+    """Traffic of several statements on one buffer: the later ones move nothing, if its lines stay in the cache."""
     return each[0] if len(each) == 1 else where(is_kept, maximum_of(each), sum_of(each))
 
 
@@ -98,7 +98,7 @@ def ways(access: Access) -> float:
 
 
 def l1_room(kernel: KernelWork, resident: Expr, facts: GpuFacts) -> Expr:
-    """Bytes of L1 for each resident block: what shared arrays leave of the memory that both share."""
+    """Bytes of L1 for each resident block: the unified memory without its shared arrays."""
     whole = facts.shared_per_multiprocessor
     left = subtract(float(whole), multiply(resident, kernel.shared + g.SHARED_RESERVED))
     return divide(maximum(float(8 << 10), left), resident)
@@ -132,7 +132,7 @@ def _once(work: Work, access: Access) -> Expr:
 
 
 def _waves(kernel: KernelWork, work: Work, access: Access, concurrent: Expr) -> tuple[Expr, Expr]:
-    """(waves of blocks, bytes that one of them touches), none of which finds what the one before had."""
+    """Return (waves of blocks, bytes that one of them accesses); waves share no cached data."""
     across, down, deep = kernel.grid
     plane = side_by_side(maximum(1.0, concurrent), real(across), real(down), kernel.raster)
     layers = minimum(maximum(1.0, divide(concurrent, across * down)), deep)

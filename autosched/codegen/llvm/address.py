@@ -119,7 +119,7 @@ class Addresses:
         return LaneAccess(plan.pointer, offset, stride, None, math.gcd(offset, plan.multiple))
 
     def _enter(self, plan: AccessPlan) -> None:
-        """What the access is in the innermost frame."""
+        """Recompute the plan of the access in the innermost frame."""
         plan.frame, plan.numbers, plan.running = self.writer.frames[-1], [], []
         for var, c in plan.terms:
             bound = self.bindings.env[var]
@@ -142,7 +142,7 @@ class Addresses:
         return AccessPlan(place, form, form.constant, terms, atoms, data)
 
     def _scattered(self, plan: AccessPlan) -> LaneAccess:
-        """An access whose lanes lie where data say: what they share is in the pointer, a number of each is added."""
+        """A gathered access: the lanes' common address is the pointer, and each lane adds an offset."""
         offset, own = plan.constant, list[tuple[Expr, int]]()
         running: list[tuple[int, str, int]] = []
         for atom, c in (*plan.terms, *plan.atoms):
@@ -227,7 +227,7 @@ class Addresses:
         return self.writer.value(f"getelementptr inbounds i8, ptr {access.pointer}, i64 {nbytes}", "p")
 
     def _slot(self, access: LaneAccess, dtype: str) -> str:
-        """A pointer into a register buffer; what it is there for is known to the writer."""
+        """Return a pointer into a register buffer, whose contents the writer tracks."""
         if access.offset == 0:
             return access.pointer
         nbytes = access.offset * DTYPES[dtype].nbytes

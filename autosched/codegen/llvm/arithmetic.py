@@ -73,7 +73,7 @@ class Arithmetic:
         return found._replace(name=name)
 
     def fence(self, a: Val) -> Val:
-        """The same float, of which LLVM does not know what it is; no instruction."""
+        """Return the same float opaque to LLVM's optimiser, without an instruction."""
         text = value_type(a.dtype, a.lanes)
         return self.emitted(f"call {text} @llvm.arithmetic.fence.{suffix(a.dtype, a.lanes)}({text} {a.name})", a)
 

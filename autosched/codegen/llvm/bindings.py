@@ -64,11 +64,11 @@ class Bindings:
     _patterns: dict[tuple[object, ...], tuple[Expr, tuple[int, ...]] | None] = field(default_factory=dict)
 
     def shared(self, expr: Expr) -> int | Runtime | None:
-        """What an index is in all lanes; None where they differ."""
+        """Return the scalar value of an index that all lanes share; None where they differ."""
         return None if any(isinstance(self.env[v], LaneRange) for v in free_vars(expr)) else self.scalar(expr)
 
     def scalar(self, expr: Expr) -> int | Runtime:
-        """An int64 expression without lanes: a number, or a register in the outermost loop where it is known."""
+        """Return an int64 expression without lanes: a constant, or a register in the outermost loop possible."""
         fixed = self.fixed(expr)
         if isinstance(fixed, Const):
             return int(fixed.value)
@@ -127,7 +127,7 @@ class Bindings:
         return Affine(shared or (), 0).expr(), tuple(numbers)
 
     def evenly(self, expr: Expr) -> tuple[tuple[int, ...], Expr] | None:
-        """An index whose lanes are evenly apart: a number for each, and what is added to all. None for others."""
+        """Return an index whose lanes are evenly apart as constants and a common offset; None for others."""
         vector = [v for v in free_vars(expr) if isinstance(self.env[v], LaneRange)]
         if len(vector) != 1:
             return None

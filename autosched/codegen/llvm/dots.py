@@ -42,7 +42,7 @@ def assemble(m: Arithmetic, parts: list[Val]) -> Val:
 
 
 def extend(m: Arithmetic, a: Val) -> Val:
-    """The words of two bytes each that lie beside each other in `a`."""
+    """Return the words of two adjacent bytes each in `a`."""
     word = "sext" if DTYPES[a.dtype].kind == "i" else "zext"
     wide = m.converted(word, a, "i16")
     kind = value_type("int32", a.lanes // 2)

@@ -37,7 +37,7 @@ class RegisterTile:
 
 
 class StatementEmitter(Protocol):
-    """What emits statements at the current point (`statements.py`)."""
+    """The emitter of statements at the insertion point (`statements.py`)."""
 
     addresses: Addresses
     arithmetic: Arithmetic
@@ -59,7 +59,7 @@ class StatementEmitter(Protocol):
 
 
 class ValueEmitter(Protocol):
-    """What emits values at the current point (`values.py`)."""
+    """The emitter of values at the insertion point (`values.py`)."""
 
     addresses: Addresses
     arithmetic: Arithmetic

@@ -29,7 +29,7 @@ MAX_DIVISOR = 1 << 30  # twice that is no negative number of 32 bits
 
 @dataclass(frozen=True)
 class Indices:
-    """Emits indices over loop variables at the current point, and what compares them."""
+    """Emits indices over loop variables, and comparisons of them, at the insertion point."""
 
     arithmetic: Arithmetic
     bindings: Bindings
@@ -59,11 +59,11 @@ class Indices:
         return Val(str(int(expr.value)), INDEX, 1) if isinstance(expr, Const) else self.emit(expr, used)
 
     def compared(self, comparison: Binary, used: int) -> Val | None:
-        """A comparison of indices that is known for each lane, or that fits into 32 bits."""
+        """Emit a comparison of indices that is constant in each lane, or that fits into 32 bits."""
         return self._decided(comparison) or self._compared(comparison, used)
 
     def _decided(self, comparison: Binary) -> Val | None:
-        """The lanes in which a quotient or a remainder compares with a number, where each of them is known."""
+        """Return the lanes in which a quotient or remainder compares with a number, if all are known constants."""
         form = self.bindings.simplify.affine(comparison.a - comparison.b)
         if len(form.terms) != 1 or not isinstance(form.terms[0][0], Binary):
             return None
@@ -137,7 +137,7 @@ class Indices:
         return self._apart(numbers, self.bindings.scalar(start))
 
     def _apart(self, numbers: Sequence[int], shared: int | Runtime) -> Val:
-        """A number for each lane, and what is added to all."""
+        """A constant for each lane, and a common offset."""
         return self.arithmetic.binary("add", literal_lanes(numbers), self._shared(shared))
 
     def _shared(self, number: int | Runtime) -> Val:

@@ -42,14 +42,14 @@ CHUNKS_PER_THREAD = 32  # many small tasks are handed out in chunks
 
 @dataclass(frozen=True)
 class RootNest:
-    """One root nest: its parallel loops (collapsed into a task number) and what they run."""
+    """One root nest: its parallel loops (collapsed into a task number) and their body."""
 
     name: str
     parallel: tuple[For, ...]
     body: Stmt
 
     def non_temporal(self, target: Target) -> tuple[str, ...]:
-        """The outputs that are written around the caches; a processor without such stores has none."""
+        """Return the outputs with non-temporal stores; none on a processor without these."""
         if target.arch != "x86_64":
             return ()
         stores = (s for s in walk(self.body) if isinstance(s, Store) and s.non_temporal)
@@ -88,7 +88,7 @@ def emit(func: Func, simplify: Simplifier, target: Target, threads: int) -> Kern
 
 
 def module_text(functions: Sequence[str], target: Target) -> str:
-    """A module of functions, with what they need to be declared."""
+    """Return a module of functions, with the declarations that they need."""
     declared = (*declarations(functions), *tile_products.declarations(functions))
     parts = [_header(target), *declared, *fill_constants(functions, target.vector_bytes)]
     parts += [*rare_cases.definitions(functions), *functions]
@@ -222,7 +222,7 @@ def _byte(value: Expr) -> Expr | None:
 
 
 def _hoist_task_decode(writer: Writer) -> None:
-    """What was emitted so far (the task's loop variables) belongs to the entry frame."""
+    """Make the code emitted so far (the task's loop variables) the header of the entry frame."""
     entry, lines = writer.top
     assert isinstance(entry, list)
     assert isinstance(lines, list)

@@ -13,20 +13,20 @@ from autosched.target import Target
 
 
 def lanes_of(mask: str | None, lanes: int) -> list[int]:
-    """The lanes that a mask has, none where that is not known."""
+    """Return the active lanes of a mask; () if they are unknown."""
     if mask is None:
         return list(range(lanes))
     return [n for n, bit in enumerate(mask[1:-1].split(", ")) if bit == "i1 true"] if mask.startswith("<") else []
 
 
 def run(mask: str | None, lanes: int) -> tuple[int, int]:
-    """The first lane of a mask whose lanes are known and side by side, and how many it has; 0 and 0 of another."""
+    """Return the first active lane and the count of a mask whose active lanes are known and adjacent; else (0, 0)."""
     found = lanes_of(mask, lanes)
     return (found[0], len(found)) if found and found[-1] - found[0] == len(found) - 1 else (0, 0)
 
 
 def leading(mask: str | None) -> int:
-    """How many lanes a mask has that has the first lanes and no others; 0 where that is not known."""
+    """Return the number of active lanes of a mask of exactly the first lanes; 0 for other or unknown masks."""
     lanes = [] if mask is None else lanes_of(mask, 0)
     return len(lanes) if lanes == list(range(len(lanes))) else 0
 

@@ -79,14 +79,14 @@ def _has(m: Arithmetic, dtype: str) -> bool:
 
 
 def _converts(target: Target, dtype: str) -> bool:
-    """Whether there are instructions for it."""
+    """Whether the target has instructions for the conversion."""
     if target.arch != "x86_64":
         return dtype == "float16"
     return dtype in _FEATURES and target.has(_FEATURES[dtype])
 
 
 def _widen_pairs(m: Arithmetic, a: Val) -> Val:
-    """The numbers at even places, then those at odd ones."""
+    """Return the even lanes, then the odd lanes."""
     half, text = a.lanes // 2, value_type("int32", a.lanes // 2)
     words = m.writer.value(f"bitcast {value_type(a.dtype, a.lanes)} {a.name} to {text}")
     even = m.writer.value(f"shl {text} {words}, {splat('16', 'int32', half)}")
@@ -205,7 +205,7 @@ def _down(m: Arithmetic, word: Val, places: int) -> Val:
 
 @dataclass
 class _Lanes:
-    """What the vectorised loops of one variable do with their lanes."""
+    """The use of lanes by the vectorised loops of one variable."""
 
     converts: bool = False  # bfloat16 to float32 or back
     fits: bool = True  # any order of lanes will do, if what the `buffers` of the nest hold is in the same
@@ -298,7 +298,7 @@ class _Pairs:
 
 
 def _loads(stmt: Stmt) -> list[Load]:
-    """The elements that stand directly in a statement, those that it writes too."""
+    """Return the elements that a statement itself reads or writes."""
     found = [x for e in exprs_of(stmt) for x in loads(e)]
     return [*found, *(Load(b, stmt.indices, "float32") for b in stmt.buffers)] if isinstance(stmt, Store) else found
 

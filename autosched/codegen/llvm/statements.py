@@ -268,7 +268,7 @@ class Statements:
         self._counted(count, may_skip, body, "V")
 
     def _dynamic_vectors(self, stmt: For, extent: str, lanes: int) -> None:
-        """Whole vectors, then one masked vector for what is left."""
+        """Emit whole vectors, then one masked vector for the remainder."""
         w = self.writer
         if lanes == 1:
             self._vector_chunks(stmt, extent, 1, may_skip=True)

@@ -60,7 +60,7 @@ class Stores:
             self._write(name, stmt.indices, value, blend=True)
 
     def combined(self, stmt: Store, a: Val, b: Val) -> Val:
-        """What the reducer of an update with one operand makes of two values; either may be the same in all lanes."""
+        """Apply the reducer of an update with one operand to two values; either may be a scalar."""
         lanes = max(a.lanes, b.lanes)
         a, b = (self.arithmetic.broadcast(x, lanes) for x in (a, b))
         return self._combine(stmt, [a], [b])[0]
@@ -71,7 +71,7 @@ class Stores:
         self._write(stmt.buffers[0], stmt.indices, result, blend=True)
 
     def are_neighbours(self, stmt: Store) -> bool:
-        """Whether the lanes of a store, all of which are written, lie behind each other in memory."""
+        """Whether the lanes of an unmasked store are adjacent in memory."""
         is_register = self.addresses.placed[stmt.buffers[0]].buffer.scope is Scope.REGISTER
         return (
             not (is_register or any(map(is_data, stmt.indices)))
@@ -79,11 +79,11 @@ class Stores:
         )
 
     def write(self, stmt: Store, value: Val) -> None:
-        """What was made for all lanes of a store with one buffer."""
+        """The values for all lanes of a store with one buffer."""
         self._write(stmt.buffers[0], stmt.indices, value, blend=False, stream=stmt.non_temporal)
 
     def _written(self, stmt: Store) -> tuple[Expr, ...] | None:
-        """What is stored, an update as one expression; None where that would compute a value twice."""
+        """Return the stored value, with an update as one expression; None where that would compute a value twice."""
         known = self._results.get(id(stmt))
         if known is None:
             known = self._results[id(stmt)] = (stmt, self._combined(stmt))
@@ -251,7 +251,7 @@ class Stores:
 
 
 def non_temporal(text: str, vector_bytes: int) -> str:
-    """The code of a nest whose outputs begin at whole lines: what may be stored around the caches is."""
+    """Emit the version of a nest for outputs that begin at whole lines, with non-temporal stores."""
     for size in sorted({row.nbytes for row in DTYPES.values()}):
         text = text.replace(f"align {size}{AROUND}", f"align {vector_bytes}, !nontemporal !0")
     return text

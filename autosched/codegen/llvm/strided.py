@@ -179,7 +179,7 @@ def _in_pieces(
 def _shuffled(
     writer: Writer, kind: str, a: str, b: str, picks: dict[int, int], lanes: int, other: int | None = None
 ) -> str:
-    """`other`: what stands in the lanes without a pick, undefined if None."""
+    """`other`: the value of lanes that are not selected, undefined if None."""
     rest = "poison" if other is None else str(other)
     order = ", ".join(f"i32 {picks.get(n, rest)}" for n in range(lanes))
     return writer.value(f"shufflevector {kind} {a}, {kind} {b}, <{lanes} x i32> <{order}>")

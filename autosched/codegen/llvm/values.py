@@ -67,7 +67,7 @@ class Values:
         return known[key]
 
     def begin(self, store: Store | None = None) -> None:
-        """A new statement, `store` if it is one: no subexpression is known yet."""
+        """Begin a new statement, `store` if it is one: no subexpression has been emitted yet."""
         self._memo.clear()
         self._store = store
 
@@ -175,7 +175,7 @@ class Values:
     # loads
 
     def know(self, load: Load, name: str) -> None:
-        """The vector `name` is what `load` has in memory at this point."""
+        """Record that the vector `name` holds the memory of `load` at this point."""
         access = self.addresses.access(load.buffer, load.indices)
         value = Val(name, load.dtype, self.lanes)
         self._loaded.setdefault(load.buffer, {})[(access, self.mask, self.lanes, load.dtype)] = value
@@ -213,7 +213,7 @@ class Values:
         return LaneAccess(self.writer.value(f"select i1 {read}, ptr {place}, ptr {constant}", "p"), 0, 0)
 
     def _strided(self, load: Load, access: LaneAccess) -> Val | None:
-        """Lanes a few elements apart; None where there is nothing better than one by one."""
+        """Load lanes a few elements apart; None where loading them one by one is best."""
         dtype = load.dtype
         lanes, step, (first, used) = self.lanes, access.lane_stride, masks.run(self.mask, self.lanes)
         masked = not used and strided.has_masked_loads(self.arithmetic.target, dtype)
@@ -257,14 +257,14 @@ class Values:
         return self.once(buffer, (at, "whole", lanes), lambda: Val(self.addresses.read(at, dtype, lanes), dtype, lanes))
 
     def _leading_lanes(self) -> int:
-        """How many lanes exist where it is known that they are the first ones, else 0."""
+        """Return the number of active lanes if they are known to be the first ones, else 0."""
         if self.mask is None:
             return self.lanes
         known = masks.lanes_of(self.mask, self.lanes)
         return len(known) if known == list(range(len(known))) else 0
 
     def _word(self, word: Word) -> Val:
-        """Adjacent elements in one load; others are put together from their bits."""
+        """Load adjacent elements at once; others are combined from their bits."""
         places = [
             self.addresses.access(p.buffer, known_indices(self, p.indices)) for p in word.parts if isinstance(p, Load)
         ]
@@ -315,7 +315,7 @@ class Values:
         )
 
     def _gather(self, load: Load, access: LaneAccess) -> Val:
-        """Lanes from different places: one scalar load each, or a masked gather where lanes may not exist."""
+        """Load lanes from arbitrary addresses: one scalar load each, or a masked gather where lanes may be inactive."""
         dtype = load.dtype
         if self.mask is None and access.lane_index is None:
             result = "poison"

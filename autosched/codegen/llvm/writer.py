@@ -29,7 +29,7 @@ class Frame:
 
 @dataclass
 class Slot:
-    """What a block has put into a stack slot: vectors of `lanes` elements, by the number of their first."""
+    """The contents of a stack slot within a block: vectors of `lanes` elements, by the index of their first element."""
 
     lanes: int
     held: dict[int, str] = field(default_factory=dict)

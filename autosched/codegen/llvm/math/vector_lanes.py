@@ -147,7 +147,7 @@ class LaneWriter:
     def where_any(
         self, condition: str, kinds: Sequence[str], usual: Sequence[str], rare: Callable[[], Sequence[str]]
     ) -> list[str]:
-        """The values `usual`, of these types, or those that `rare` emits, if the condition holds in a lane."""
+        """Return the values `usual`, of these types, or those that `rare` emits if the condition holds in any lane."""
         if self.lanes > 1:
             condition = self.emit(f"call i1 @llvm.vector.reduce.or.v{self.lanes}i1({self.bool} {condition})")
         if self.rarely is not None:
@@ -156,7 +156,7 @@ class LaneWriter:
         return [self.emit(f"select i1 {condition}, {kind} {a}, {kind} {b}") for kind, a, b in pairs]
 
     def called(self, name: str, result: str, *arguments: tuple[str, str]) -> str:
-        """What a function of `rare_cases.py` returns for vectors of these types, also for a single lane."""
+        """Call a function of `rare_cases.py` on vectors of these types, or on a single lane."""
         texts = [f"{self._vector(kind)} {self._in_vector(kind, x)}" for kind, x in arguments]
         return self.emit(f"call {result} @autosched.{name}.v{self.lanes}{self.form.suffix}({', '.join(texts)})")
 
@@ -275,7 +275,7 @@ class LaneWriter:
         )
 
     def _taken_lanes(self, x: str, first: int, lanes: int) -> str:
-        """`lanes` lanes of x from number `first` on; anything for those that are not there."""
+        """Return `lanes` lanes of x from lane `first` on; those beyond its end are undefined."""
         picks = ", ".join(f"i32 {min(n, self.lanes)}" for n in range(first, first + lanes))
         return self.emit(f"shufflevector {self.type} {x}, {self.type} poison, <{lanes} x i32> <{picks}>")
 

@@ -38,5 +38,5 @@ FORMS = (
 
 
 def emit_tile(emitter: StatementEmitter, tile: RegisterTile) -> int:
-    """Emits the tile in the first form that takes it: how many statements that stands for, 0 where none does."""
+    """Emit the tile in the first form that accepts it; return the number of statements that it covers, 0 for none."""
     return next((form.statements for form in FORMS if form.emit(emitter, tile)), 0)

@@ -53,7 +53,7 @@ class RoundedByte:
 
 
 def rounded_byte(store: Store) -> RoundedByte | None:
-    """What is stored, where it is a float rounded to a byte as `lower.passes.integral_floats` says that."""
+    """Return the rounded float behind a stored byte in the form of `lower.passes.integral_floats`; else None."""
     if len(store.values) != 1 or store.reducer is not None:
         return None
     match store.values[0]:

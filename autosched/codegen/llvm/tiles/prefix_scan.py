@@ -143,7 +143,7 @@ def _shifted(emitter: StatementEmitter, store: Store, value: Val, by: int, backw
 
 
 def _last(emitter: StatementEmitter, value: Val, backwards: bool) -> Val:
-    """What a vector ends with."""
+    """Return a vector's last lane."""
     if value.lanes == 1:
         return value
     place = 0 if backwards else value.lanes - 1

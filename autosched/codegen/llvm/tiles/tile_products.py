@@ -114,7 +114,7 @@ def emit_product(emitter: StatementEmitter, nest: ProductNest, from_zero: bool) 
 
 
 def declarations(texts: Sequence[str]) -> list[str]:
-    """What is called in `texts`."""
+    """Return the declarations of the functions that `texts` call."""
     known = {
         "llvm.x86.ldtilecfg": "ptr", "llvm.x86.tilerelease": "", "llvm.x86.tilezero": "i8 immarg",
         "llvm.x86.tileloadd64": "i8 immarg, ptr, i64", "llvm.x86.tilestored64": "i8 immarg, ptr, i64",
@@ -124,7 +124,7 @@ def declarations(texts: Sequence[str]) -> list[str]:
 
 
 def release(writer: Writer) -> None:
-    """The end of a function: where it has used tiles, there are none from here on."""
+    """End a function: release the tile configuration if it has used tiles."""
     if _CONFIG in writer.frames[0].memo:
         writer.emit("call void @llvm.x86.tilerelease()")
 
@@ -344,7 +344,7 @@ def _step(emitter: StatementEmitter, load: Load, var: Var | None) -> int | None:
 
 
 def _are_neighbours(emitter: StatementEmitter, found: TileProduct) -> bool:
-    """Whether the parts of a word lie behind each other."""
+    """Whether the parts of a word are adjacent in memory."""
     words = found.dot.a
     if isinstance(words, Load):
         return True
