@@ -34,7 +34,7 @@ def conjuncts(cond: Expr) -> Iterator[Expr]:
 
 
 def every(conditions: Iterable[Expr]) -> Expr:
-    """What holds where all conditions hold."""
+    """Return the conjunction of the conditions."""
     return reduce(lambda a, b: a & b, conditions, const(True, "bool"))
 
 

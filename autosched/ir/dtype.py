@@ -46,7 +46,7 @@ class Dtype:
 
     @cached_property
     def is_stored_only(self) -> bool:
-        """Whether there is no arithmetic in it."""
+        """Whether the dtype is only stored, without arithmetic."""
         return self.wider is not None
 
     @cached_property

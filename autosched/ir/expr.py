@@ -466,7 +466,7 @@ def cast(a: Expr, dtype: str) -> Expr:
 
 
 def _wrapped(value: int, dtype: str) -> int:
-    """What an integer becomes in `dtype`: the lowest bits, where that is an integer as well."""
+    """Convert an integer to `dtype`: the lowest bits, if that is an integer type as well."""
     if not DTYPES[dtype].is_integer:
         return value
     low, high = DTYPES[dtype].integer_range

@@ -13,7 +13,7 @@ KNOWN: dict[tuple[Any, ...], weakref.ref[Any]] = TABLE.data  # type: ignore[attr
 
 
 def interned(cls: type[N], key: tuple[Any, ...], fields: tuple[Any, ...]) -> N:
-    """The object known by `key`; where there is none, a new one of the dataclass `cls` with these fields."""
+    """Return the object interned by `key`; if there is none, a new one of the dataclass `cls` with these fields."""
     known = KNOWN.get(key)
     node: N | None = None if known is None else known()
     if node is None:

@@ -43,7 +43,7 @@ MOST_APART = 8  # that are unrolled where each has its own divisions
 
 @dataclass
 class Registers:
-    """What a thread of a kernel holds, in bytes, as the kernel's statements are written one after the other."""
+    """The registers of a kernel's thread in bytes, tracked while its statements are emitted."""
 
     private: int = 0  # its own arrays that are alive
     most_private: int = 0

@@ -12,7 +12,7 @@ from autosched.ir.instructions.atomics import NUMBERS
 
 @dataclass(frozen=True)
 class Dialect:
-    """What differs between the dialects. `functions` maps our names to theirs."""
+    """The differences between the dialects. `functions` maps names of the IR to theirs."""
 
     name: str
     suffix: str  # of a file

@@ -254,7 +254,7 @@ class _Kernel:
         self.line(f"const {self.c.index_type} {name} = {y} * {order.sizes[0]} + {x};")
 
     def _roles(self, pipeline: PipelineCode, body: Stmt) -> None:
-        """What the threads do that multiply tiles, beside those that load them."""
+        """Emit the consumer threads' code, beside that of the producer threads."""
         x, y, z = self.threads.numbers
         groups, rest = divmod(self.threads.count, WARPGROUP)
         if x is None or y is None or z is None or rest or groups not in REGISTERS:
@@ -294,7 +294,7 @@ class _Kernel:
         return known is not None and known[0].scope is Scope.SHARED
 
     def _vectors(self, stmt: For, extent: int) -> bool:
-        """A loop over adjacent, aligned elements becomes vector accesses; whether it did."""
+        """Emit a loop over adjacent, aligned elements as vector accesses; return whether that was possible."""
         vectors = Vectors(self._flat, self._lanes_of, self.simplify, bool(self.dialect.copies))
         steps = vectors.steps(stmt, extent)
         for step in steps:

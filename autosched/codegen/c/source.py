@@ -42,7 +42,7 @@ class TensorMap:
     steps: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        """What a caller must know to make it."""
+        """The parameters from which a caller makes the tensor map."""
         box = self.box
         if isinstance(box, PixelBox):
             part = f"{box.pixels} pixels of {box.channels} channels, corners {box.lower} and {box.upper}"
@@ -73,7 +73,7 @@ class Launch:
 
     @property
     def buffers(self) -> tuple[str, ...]:
-        """For each argument the buffer that it stands for."""
+        """The buffer of each argument."""
         return tuple(a.buffer if isinstance(a, TensorMap) else a for a in self.arguments)
 
     @property

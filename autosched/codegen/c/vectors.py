@@ -126,7 +126,7 @@ class Vectors:
         )
 
     def _vector_loads(self, value: Expr, lane: Var, lanes: int) -> list[Found]:
-        """What vectors replace in `value`; a load that is done under several conditions stays as it is."""
+        """Return the loads in `value` that become vectors; a load under several different conditions does not."""
         places: dict[Expr, set[tuple[Load, Expr] | None]] = {}
         for node, found in self._walk(value, lane, lanes, TRUE):
             places.setdefault(node, set()).add(found)

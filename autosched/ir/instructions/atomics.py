@@ -14,7 +14,7 @@ ATOMICS = {"add": NUMBERS, "min": INTEGERS, "max": INTEGERS}
 
 
 def atomic_operation(reducer: Reducer | None) -> str | None:
-    """The operation ("add", "min", "max") that such an update is; None where it cannot be one."""
+    """Return the atomic operation ("add", "min", "max") of an update; None if there is none."""
     if reducer is None or len(reducer.results) != 1:
         return None
     match reducer.results[0]:

@@ -162,7 +162,7 @@ class Dot(Expr):
 
 
 def problem(e: Word | Dot) -> str | None:
-    """What is wrong with the dtypes of a word or a dot product, for the verifier."""
+    """Return the type error of a word or a dot product, for the verifier."""
     if isinstance(e, Dot):
         wrong = [x.dtype for x in e.children if x.dtype != "int32"]
         return f"{e.intrinsic} takes words, not {wrong[0]}" if wrong else None

@@ -76,7 +76,7 @@ def piece_bytes(outside: Buffer, begins: Sequence[int] = ()) -> int:
 
 @dataclass(frozen=True)
 class Panels:
-    """How a tile lies in one place of a ring: panels of `span` bytes a row, one after another."""
+    """The layout of a tile in one pipeline stage: consecutive panels with rows of `span` bytes."""
 
     shape: tuple[int, ...]
     itemsize: int
@@ -114,7 +114,7 @@ class Panels:
 
 
 def panels_of(buffer: Buffer) -> Panels:
-    """Those of a ring's buffer, whose first dimension are its places."""
+    """Return the panels of a pipeline's buffer, whose first dimension is the stage."""
     return Panels(constant_shape(buffer)[1:], buffer.itemsize)
 
 

@@ -73,7 +73,7 @@ def _is_shared(s: Stmt) -> bool:
 
 @dataclass(frozen=True)
 class _Offer:
-    """What a thread has for the others of its warp, and the lane that it reads from."""
+    """The value that a thread offers to its warp, and the lane that it reads from."""
 
     values: tuple[Value, ...]
     lane: int

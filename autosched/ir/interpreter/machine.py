@@ -106,7 +106,7 @@ class InterpreterState:
         raise TypeError(f"{type(s).__name__} is not a statement")
 
     def entry(self, memory: BufferMemory) -> Action:
-        """What entering an allocation does: the contents are undefined from then on."""
+        """Enter an allocation: the contents are undefined from then on."""
         data, blank = memory.data, [None] * len(memory.data)
 
         def enter() -> None:

@@ -50,7 +50,7 @@ class BlockCluster:
         return (1 << self.size) - 1
 
     def part(self, copy: TileCopy, panels: Panels) -> LoadedPart:
-        """What a block loads of a tile."""
+        """The part of a tile that a block loads."""
         shape, is_own = [Const(n, INDEX) for n in panels.shape], self.along in _moved_by(copy)
         if not is_own and _holds(has_half_panels(shape, panels.itemsize)):
             count = panels.count // self.size

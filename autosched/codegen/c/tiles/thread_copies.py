@@ -70,7 +70,7 @@ def copy_tile(copy: TileCopy, tile: str, thread: Var, c: Expressions, text: Text
 
 
 def start_group(c: Expressions, text: Text) -> None:
-    """What was copied since the last call is waited for together."""
+    """Commit the copies since the last call as one group."""
     c.helpers["commit_copies"] = c.dialect.copies["commit"].format()
     text.line("commit_copies();")
 

@@ -162,7 +162,7 @@ class ProductLoops:
 
 
 def product_loops(loop: For) -> ProductLoops | None:
-    """What the loop is the outermost of, if it is a product of matrices; ScheduleError for one with other loops."""
+    """Return the loops of a matrix product whose outermost loop this is, else None; ScheduleError for other loops."""
     loops: list[For] = []
     body: Stmt = loop
     while isinstance(body, For):
@@ -207,7 +207,7 @@ def _operand(load: Load, tile: Var, depth: Var, c: Expressions) -> WarpOperand:
 
 
 def _problem(product: WarpProduct, c: Expressions) -> str:
-    """What is not as the instructions want it; empty where all is well."""
+    """Return why the instructions cannot compute the product; "" if they can."""
     rows, columns, depth = product.loops
     ranges = c.simplify.ranges
     extents = [ranges.get(v, (0, -1))[1] + 1 for v in (product.x, product.y)]

@@ -152,7 +152,7 @@ def _moved(indices: tuple[Expr, ...], values: Mapping[Expr, Expr]) -> tuple[Expr
 
 
 def _offset(operand: GroupOperand, first: Mapping[Expr, Expr], c: Expressions) -> str:
-    """What is added to the descriptor of the tile."""
+    """Return the offset that is added to the descriptor of the tile."""
     tile, depth = (c.simplify(substitute(operand.load.indices[d], first)) for d in (operand.tile, operand.depth))
     offset = c.simplify(operand.offset(tile, depth))
     return "" if offset is ZERO else f" + {c.text(offset, SUM + 1)}"
