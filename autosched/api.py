@@ -154,9 +154,8 @@ def tune(
     How. `rules` are sketch rules of yours (`search_spaces.partial_sketch.SketchRule`), tried before the built-in ones.
     `search` is what experiments change, and a search without measurements (`tuner.policy.SearchSetup`).
     Networks. They take a target, threads, how long, a database, and other callbacks; besides, which task is next
-    (`strategy`, see `network_tuning.strategies`) and what is minimised (`objective`, see `network_tuning.objectives`):
-    a word or a function of each network's seconds by name. The result has the network as `model`; of several, theirs as
-    `networks`.
+    (`strategy`, `network_tuning.strategies`) and what is minimised (`objective`, see `network_tuning.objectives`, or
+    a function of latencies by name). The result has the network as `model`; of several, theirs as `networks`.
 
     Raises UsageError, DeviceError, NoValidCandidate, and Interrupted for a Ctrl-C before the first verified kernel; a
     later one ends the search with what it has.
