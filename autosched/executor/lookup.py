@@ -6,13 +6,11 @@ has the stored hash; if the kernel is built anew, the hash is checked.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from autosched.errors import AutoschedError, ScheduleError, StoreError
 from autosched.executor.compile_graph import compile_graph, plan_graph
@@ -20,16 +18,16 @@ from autosched.executor.compile_options import CompileOptions
 from autosched.executor.model import Model
 from autosched.graph.graph import Graph
 from autosched.kernel.object_cache import find_object
-from autosched.kernel.spec import Recipe
-from autosched.kernel.transfer import NearestSchedules, form_of
+from autosched.kernel.spec import KernelSpec
+from autosched.kernel.transfer import NearestSchedules
 from autosched.kernel.trust import tell
 from autosched.planning.execution_plan import NetworkProgram
-from autosched.planning.extract_tasks import BY_MODEL, Choices, without_weight_residency
+from autosched.planning.extract_tasks import BY_MODEL, Choices
 from autosched.planning.fusion_records import stored_fusion_decision
 from autosched.store import Database, Record, default_path, named_path
+from autosched.tuner.workload_spec import WorkloadSpec
 
 MAX_REPORTED = 3  # skipped records that the warning names
-Inputs: TypeAlias = str  # shapes and types of a spec's inputs, as text
 
 
 @contextmanager
@@ -79,11 +77,11 @@ def _choices(stored: StoredSchedules | None, choices: Choices) -> Choices:
     if stored is None:
         return choices
 
-    def choose_fusion(recipe: Recipe) -> bool | None:
-        is_fused = choices.is_fused(recipe)
-        return stored.is_fused(recipe) if is_fused is None else is_fused
+    def choose_fusion(kernel_spec: KernelSpec) -> bool | None:
+        is_fused = choices.is_fused(kernel_spec)
+        return stored.is_fused(kernel_spec) if is_fused is None else is_fused
 
-    return Choices(lambda recipes: stored(choices.schedules(recipes)), choose_fusion)
+    return Choices(lambda kernel_specs: stored(choices.schedules(kernel_specs)), choose_fusion)
 
 
 def compile_dynamic(graph: Graph, nearest: NearestSchedules, options: CompileOptions) -> Model:
@@ -94,9 +92,9 @@ def compile_dynamic(graph: Graph, nearest: NearestSchedules, options: CompileOpt
         if stored is None:
             return compile_graph(graph, target, threads, Choices(nearest, nearest=nearest), simulate)
 
-        def choose(recipes: Sequence[Recipe]) -> Sequence[Recipe]:
-            exact = stored(recipes)
-            nearest.add(stored.transferable([recipe for recipe in exact if not recipe.steps]))
+        def choose(kernel_specs: Sequence[KernelSpec]) -> Sequence[KernelSpec]:
+            exact = stored(kernel_specs)
+            nearest.add(stored.transferable([kernel_spec for kernel_spec in exact if not kernel_spec.steps]))
             return nearest(exact)
 
         return compile_graph(graph, target, threads, Choices(choose, stored.is_fused, nearest), simulate)
@@ -109,47 +107,50 @@ class StoredSchedules:
     database: Database
     skipped: list[str] = field(default_factory=list)
 
-    def __call__(self, recipes: Sequence[Recipe]) -> tuple[Recipe, ...]:
-        """Return the recipes, those without steps with the steps of their best record.
+    def __call__(self, kernel_specs: Sequence[KernelSpec]) -> tuple[KernelSpec, ...]:
+        """Return the specifications, those without steps with the steps of their best record.
 
-        A recipe whose weights are outside of the caches and that has no record takes the steps of the best record of
+        A kernel whose weights are outside of the caches, and that has no record, takes the steps of the best record of
         the same kernel with cached weights.
         """
-        exact = self._with_stored_steps(recipes)
-        cached = {r: replace(r, spec=without_weight_residency(r.spec)) for r in exact if not r.steps}
-        cached = {r: other for r, other in cached.items() if other.spec != r.spec}
+        exact = self._with_stored_steps(kernel_specs)
+        cached = {r: replace(r, workload=r.workload.without_weight_residency()) for r in exact if not r.steps}
+        cached = {r: other for r, other in cached.items() if other.workload != r.workload}
         stored = dict(zip(cached, self._with_stored_steps(list(cached.values())), strict=True))
         return tuple(replace(r, steps=stored[r].steps) if r in stored else r for r in exact)
 
-    def is_fused(self, recipe: Recipe) -> bool | None:
+    def is_fused(self, kernel_spec: KernelSpec) -> bool | None:
         """Return the recorded fusion decision; None without one."""
-        return stored_fusion_decision(self.database, recipe)
+        return stored_fusion_decision(self.database, kernel_spec)
 
-    def _with_stored_steps(self, recipes: Sequence[Recipe]) -> tuple[Recipe, ...]:
-        without_steps = [recipe for recipe in recipes if not recipe.steps]
-        hashes = {recipe: hash for recipe in without_steps if (hash := self._hash(recipe)) is not None}
+    def _with_stored_steps(self, kernel_specs: Sequence[KernelSpec]) -> tuple[KernelSpec, ...]:
+        without_steps = [kernel_spec for kernel_spec in kernel_specs if not kernel_spec.steps]
+        hashes = {kernel_spec: hash for kernel_spec in without_steps if (hash := self._hash(kernel_spec)) is not None}
         if not hashes:
-            return tuple(recipes)
-        device = recipes[0].device
+            return tuple(kernel_specs)
+        device = kernel_specs[0].device
         best = self.database.best_of(set(hashes.values()), device.target.fingerprint, device.threads)
-        return tuple(self._with_steps(r, best.get(hashes.get(r, ""), ())) for r in recipes)
+        return tuple(self._with_steps(r, best.get(hashes.get(r, ""), ())) for r in kernel_specs)
 
-    def transferable(self, recipes: Sequence[Recipe]) -> list[tuple[str, str]]:
-        """Return the stored specs that differ from those of `recipes` in sizes alone, with the steps of their best
+    def transferable(self, kernel_specs: Sequence[KernelSpec]) -> list[tuple[WorkloadSpec, str]]:
+        """Return the stored specs that differ from those of `kernel_specs` in sizes alone, with the steps of their best
         verified records."""
-        if not recipes:
+        if not kernel_specs:
             return []
-        structures, device = {form_of(recipe.spec).structure for recipe in recipes}, recipes[0].device
-        hashes = {spec: hash for spec, hash in self._stored_specs[0].items() if form_of(spec).structure in structures}
+        structures, device = (
+            {kernel_spec.workload.sized.structure for kernel_spec in kernel_specs},
+            kernel_specs[0].device,
+        )
+        hashes = {spec: hash for spec, hash in self._stored_specs[0].items() if spec.sized.structure in structures}
         best = self.database.best_of(set(hashes.values()), device.target.fingerprint, device.threads)
         verified = {name: records[0].steps for name, records in best.items() if records[0].verified}
         return [(spec, verified[hash]) for spec, hash in hashes.items() if hash in verified]
 
-    def _with_steps(self, recipe: Recipe, records: Sequence[Record]) -> Recipe:
+    def _with_steps(self, kernel_spec: KernelSpec, records: Sequence[Record]) -> KernelSpec:
         for record in records:
             if not record.verified:  # unverified records come last
                 break
-            with_steps = replace(recipe, steps=record.steps)
+            with_steps = replace(kernel_spec, steps=record.steps)
             if find_object(with_steps) is not None:
                 return with_steps
             try:
@@ -158,35 +159,32 @@ class StoredSchedules:
                 self.skipped.append(f"record {record.id}: {error}")
             else:
                 return with_steps
-        return recipe
+        return kernel_spec
 
     @cached_property
-    def _stored_specs(self) -> tuple[dict[str, str], set[Inputs]]:
+    def _stored_specs(self) -> tuple[dict[WorkloadSpec, str], set[str]]:
         """The content hashes of the stored specs of networks' kernels, and the inputs of these specs."""
-        hashes, inputs = dict[str, str](), set[Inputs]()
+        hashes, inputs = dict[WorkloadSpec, str](), set[str]()
         for workload in self.database.workloads():
             with suppress(StoreError, ValueError, TypeError, KeyError, RecursionError):
-                inputs.add(_inputs(json.loads(workload.spec)))
-                hashes[workload.spec] = workload.hash
+                spec = WorkloadSpec.from_record(workload.spec)
+                inputs.add(spec.inputs)
+                hashes[spec] = workload.hash
         return hashes, inputs
 
-    def _hash(self, recipe: Recipe) -> str | None:
-        """Return the content hash of a recipe's computation; None if no record can have it."""
+    def _hash(self, kernel_spec: KernelSpec) -> str | None:
+        """Return the content hash of a specification's computation; None if no record can have it."""
         hashes, inputs = self._stored_specs
-        if (hash := hashes.get(recipe.spec)) is not None:
+        if (hash := hashes.get(kernel_spec.workload)) is not None:
             return hash
         # The same computation may be stored with the spec of other operators.
-        return recipe.request.problem.dag.content_hash if _inputs(json.loads(recipe.spec)) in inputs else None
+        return kernel_spec.request.problem.dag.content_hash if kernel_spec.workload.inputs in inputs else None
 
 
-def _inputs(spec: Any) -> Inputs:
-    return json.dumps([spec["graph"]["inputs"], spec["graph"]["weights"]])
-
-
-def _check_fits(recipe: Recipe, record: Record) -> None:
+def _check_fits(kernel_spec: KernelSpec, record: Record) -> None:
     """Raise ScheduleError if the record's steps do not apply to the kernel."""
     from autosched.schedule import check_target, replay
 
-    if recipe.request.problem.dag.content_hash != record.workload:
+    if kernel_spec.request.problem.dag.content_hash != record.workload:
         raise ScheduleError("what the network's operators compute has changed since")
-    check_target(replay(recipe.request.collapsed, record.steps), recipe.device.target.kind)
+    check_target(replay(kernel_spec.request.collapsed, record.steps), kernel_spec.device.target.kind)

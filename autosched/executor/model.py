@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from autosched.graph.graph import Array, Graph
 from autosched.graph.index_checks import checks_of
 from autosched.kernel.device import Device
-from autosched.kernel.spec import Recipe
+from autosched.kernel.spec import KernelSpec
 from autosched.planning.archive import save_archive
 from autosched.planning.device_passes import prepare_graph
 from autosched.planning.execution_plan import NetworkProgram, array_spec, build_program
@@ -78,9 +78,9 @@ class Model(ABC):
         return self.program.memory.bound_bytes
 
     @property
-    def fusion_decisions(self) -> Mapping[Recipe, bool]:
-        """Whether each fusion candidate is fused, by its recipe."""
-        return {part.recipe: part.is_fused for part in self.program.fusion_choices}
+    def fusion_decisions(self) -> Mapping[KernelSpec, bool]:
+        """Whether each fusion candidate is fused, by its kernel_spec."""
+        return {part.kernel_spec: part.is_fused for part in self.program.fusion_choices}
 
     def with_weights(self, constants: Mapping[str, Array]) -> Model:
         """Return the network with other constants of the same shapes and types, by their names in `original`.
@@ -92,8 +92,10 @@ class Model(ABC):
         graph = prepare_graph(original, self.device)
         if _structure(graph) == _structure(self.program.graph) and checks_of(graph) == self.program.checks:
             return self.with_program(original, replace(self.program, graph=graph))
-        own = {task.recipe.spec: task.recipe for task in self.tasks}
-        choices = Choices(lambda recipes: [own.get(r.spec, r) for r in recipes], self.fusion_decisions.get)
+        own = {task.kernel_spec.workload: task.kernel_spec for task in self.tasks}
+        choices = Choices(
+            lambda kernel_specs: [own.get(r.workload, r) for r in kernel_specs], self.fusion_decisions.get
+        )
         return self._rebuilt(original, graph, choices)
 
     def with_choices(self, choices: Choices) -> Model:
@@ -101,7 +103,7 @@ class Model(ABC):
         return self._rebuilt(self.original, self.program.graph, choices)
 
     def _rebuilt(self, original: Graph, graph: Graph, choices: Choices) -> Model:
-        target_text = self.tasks[0].recipe.target_text if self.tasks else self.device.target.kind
+        target_text = self.tasks[0].kernel_spec.target_text if self.tasks else self.device.target.kind
         return self.link_program(original, build_program(graph, target_text, self.device, choices))
 
     @abstractmethod

@@ -1,12 +1,12 @@
-"""Kernels that were built before, by the key of their recipe: the fields of a `KernelObject`, the keys of its parts,
-and its code. A kernel of which a part is gone is as good as absent."""
+"""Compiled kernels in the disk cache, by the key of their specification: the fields of a `KernelObject`, the keys of
+its compilation units, and its code. A kernel with a unit that is not in the cache is a miss."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
 from autosched.kernel.compilation_units import find_part
-from autosched.kernel.spec import KernelObject, Recipe
+from autosched.kernel.spec import KernelObject, KernelSpec
 from autosched.measure.protocol import ProtocolError, checked
 from autosched.runtime.disk_cache import read, write
 
@@ -26,16 +26,16 @@ class _Facts:
     parts: tuple[str, ...]
 
 
-def find_object(recipe: Recipe) -> KernelObject | None:
-    """The kernel of a recipe if it was built before."""
-    found = read(recipe.key)
+def find_object(kernel_spec: KernelSpec) -> KernelObject | None:
+    """Return the compiled kernel of a specification; None for a miss."""
+    found = read(kernel_spec.key)
     if found is None:
         return None
     try:
         facts: _Facts = checked(found[0], _Facts, "a kernel")
     except ProtocolError:
         return None
-    if facts.name != recipe.name or min(facts.workspace_bytes, facts.packed_bytes, facts.winograd) < 0:
+    if facts.name != kernel_spec.name or min(facts.workspace_bytes, facts.packed_bytes, facts.winograd) < 0:
         return None
     parts = [find_part(key) for key in facts.parts]
     kept = tuple(part for part in parts if part is not None)
@@ -47,10 +47,10 @@ def find_object(recipe: Recipe) -> KernelObject | None:
     )  # fmt: skip
 
 
-def keep_object(recipe: Recipe, made: KernelObject) -> None:
+def keep_object(kernel_spec: KernelSpec, made: KernelObject) -> None:
     """Writes a kernel for later; its parts are there. Raises UsageError where the directory cannot be used."""
     facts = _Facts(
         made.name, made.array_bytes, made.workspace_bytes, made.packed_bytes, made.winograd, made.steps, made.sketch,
         made.estimate_s, tuple(part.key for part in made.parts),
     )  # fmt: skip
-    write(recipe.key, asdict(facts), made.code)
+    write(kernel_spec.key, asdict(facts), made.code)

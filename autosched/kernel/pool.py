@@ -17,7 +17,7 @@ from autosched.errors import DeviceError, NoValidCandidate, UsageError
 from autosched.graph.load_progress import report_stage
 from autosched.kernel.object_cache import find_object, keep_object
 from autosched.kernel.pool_worker import REPLIES, Bug, MakeKernel, Refused, Unbuilt
-from autosched.kernel.spec import CANDIDATES, NOT_BUILT, KernelObject, Recipe, make_kernel
+from autosched.kernel.spec import CANDIDATES, NOT_BUILT, KernelObject, KernelSpec, make_kernel
 from autosched.measure.backends import WORKERS
 from autosched.measure.process import Worker, WorkerError, memory_limit, wait, worker_environment
 from autosched.measure.protocol import ProtocolError
@@ -32,31 +32,33 @@ SPARE_S = 30.0  # that processes wait for more kernels, of the next network or o
 
 
 class UnbuiltKernel(NoValidCandidate):
-    """No code can be made for the kernel of `recipe`."""
+    """No code can be made for the kernel of `kernel_spec`."""
 
-    def __init__(self, recipe: Recipe, reason: str) -> None:
+    def __init__(self, kernel_spec: KernelSpec, reason: str) -> None:
         super().__init__(reason)
-        self.recipe = recipe
+        self.kernel_spec = kernel_spec
 
 
-def build_kernels(recipes: Sequence[Recipe]) -> dict[Recipe, KernelObject]:
-    """The kernels of all recipes. Raises UnbuiltKernel for one that cannot be built, UsageError for a directory that
-    cannot be used."""
-    found = {recipe: find_object(recipe) for recipe in recipes}
-    missing = [recipe for recipe, made in found.items() if made is None]
+def build_kernels(kernel_specs: Sequence[KernelSpec]) -> dict[KernelSpec, KernelObject]:
+    """Return the compiled kernels, from the cache or compiled in parallel.
+
+    Raises UnbuiltKernel for a kernel that cannot be compiled, UsageError for a cache directory that cannot be used.
+    """
+    found = {kernel_spec: find_object(kernel_spec) for kernel_spec in kernel_specs}
+    missing = [kernel_spec for kernel_spec, made in found.items() if made is None]
     if len(missing) > ALONE:
         _build_in_processes(missing)
-        found |= {recipe: find_object(recipe) for recipe in missing}
-    for recipe in missing:
-        if found[recipe] is None:  # alone, or what another process threw away
+        found |= {kernel_spec: find_object(kernel_spec) for kernel_spec in missing}
+    for kernel_spec in missing:
+        if found[kernel_spec] is None:  # alone, or what another process threw away
             try:
-                made = found[recipe] = make_kernel(recipe)
+                made = found[kernel_spec] = make_kernel(kernel_spec)
             except NOT_BUILT as error:
-                raise UnbuiltKernel(recipe, str(error)) from error
-            keep_object(recipe, made)
+                raise UnbuiltKernel(kernel_spec, str(error)) from error
+            keep_object(kernel_spec, made)
     if missing:
         shrink()
-    return {recipe: made for recipe, made in found.items() if made is not None}
+    return {kernel_spec: made for kernel_spec, made in found.items() if made is not None}
 
 
 class BuildProcess(Worker):
@@ -76,8 +78,8 @@ class _Origin:
     memory_limit: int
 
 
-def _origin(recipes: Sequence[Recipe]) -> _Origin:
-    limited = all(WORKERS[recipe.device.target.kind].has_limit for recipe in recipes)
+def _origin(kernel_specs: Sequence[KernelSpec]) -> _Origin:
+    limited = all(WORKERS[kernel_spec.device.target.kind].has_limit for kernel_spec in kernel_specs)
     return _Origin(os.getpid(), worker_environment(os.environ), memory_limit() if limited else 0)
 
 
@@ -131,10 +133,10 @@ atexit.register(_SPARES.end)
 
 @dataclass(frozen=True)
 class _Attempt:
-    """A recipe that is to be built. `passed_over`: candidates that were tried; `losses`: of processes, where that may
-    not have been the candidate's fault."""
+    """A kernel to be compiled. `passed_over`: candidates that were tried; `losses`: processes that were lost, perhaps
+    not by the candidate's fault."""
 
-    recipe: Recipe
+    kernel_spec: KernelSpec
     passed_over: int = 0
     losses: int = 0
 
@@ -146,9 +148,9 @@ class _Attempt:
         return again if again.passed_over < CANDIDATES and losses < LOSSES else None
 
 
-def _build_in_processes(recipes: Sequence[Recipe]) -> None:
+def _build_in_processes(kernel_specs: Sequence[KernelSpec]) -> None:
     """Builds all that can be built. Raises UnbuiltKernel for the first that cannot."""
-    builds = _Builds(recipes)
+    builds = _Builds(kernel_specs)
     try:
         builds.finish()
     except BaseException:
@@ -163,11 +165,11 @@ class _Builds:
     """Kernels that processes build in parallel. They are all polled here: PDEATHSIG ends a process with the thread that
     has started it."""
 
-    def __init__(self, recipes: Sequence[Recipe]) -> None:
+    def __init__(self, kernel_specs: Sequence[KernelSpec]) -> None:
         self.unbuilt: UnbuiltKernel | None = None
-        self._origin = _origin(recipes)
-        self._n, self._total = min(usable_cores(), len(recipes)), len(recipes)
-        self._waiting = deque(map(_Attempt, recipes))
+        self._origin = _origin(kernel_specs)
+        self._n, self._total = min(usable_cores(), len(kernel_specs)), len(kernel_specs)
+        self._waiting = deque(map(_Attempt, kernel_specs))
         self._idle: list[BuildProcess] = []
         self._busy: dict[BuildProcess, _Attempt] = {}
 
@@ -190,12 +192,12 @@ class _Builds:
             process.kill()
 
     def _begin(self, attempt: _Attempt) -> None:
-        """Hands the recipe to a process. Not to a spare after a loss: those of a thread that has ended die with it."""
+        """Hand a kernel to a process: after a loss to a new one, as spares die with the thread that started them."""
         spare = None if attempt.losses else _SPARES.take(self._origin)
         process = self._idle.pop() if self._idle else spare or _started(self._origin)
         self._busy[process] = attempt
         try:
-            request = MakeKernel(process.next_id(), attempt.recipe, attempt.passed_over)
+            request = MakeKernel(process.next_id(), attempt.kernel_spec, attempt.passed_over)
             process.request(request, BUILD_DEADLINE_S)
         except ProtocolError as error:  # the description is longer than a frame
             self._settle(process, str(error))
@@ -209,9 +211,9 @@ class _Builds:
             del self._busy[process]
             again = attempt.after(lost.fault)
             if again is None:
-                name = attempt.recipe.request.problem.name
+                name = attempt.kernel_spec.request.problem.name
                 self._refuse(
-                    attempt.recipe, f"no process could compile the kernel of {name}, the last time because {lost}"
+                    attempt.kernel_spec, f"no process could compile the kernel of {name}, the last time because {lost}"
                 )
             else:
                 self._waiting.appendleft(again)
@@ -219,17 +221,19 @@ class _Builds:
         if isinstance(reply, Refused):
             raise UsageError(reply.reason)
         if isinstance(reply, Bug):
-            raise RuntimeError(f"the kernel of {attempt.recipe.request.problem.name} meets a bug:\n{reply.traceback}")
+            raise RuntimeError(
+                f"the kernel of {attempt.kernel_spec.request.problem.name} meets a bug:\n{reply.traceback}"
+            )
         if reply is not None:
             self._settle(process, reply.reason if isinstance(reply, Unbuilt) else None)
 
     def _settle(self, process: BuildProcess, reason: str | None) -> None:
         """The process is free; `reason`: why there is no kernel."""
-        recipe = self._busy.pop(process).recipe
+        kernel_spec = self._busy.pop(process).kernel_spec
         self._idle.append(process)
         if reason is not None:
-            self._refuse(recipe, reason)
+            self._refuse(kernel_spec, reason)
 
-    def _refuse(self, recipe: Recipe, reason: str) -> None:
+    def _refuse(self, kernel_spec: KernelSpec, reason: str) -> None:
         if self.unbuilt is None:
-            self.unbuilt = UnbuiltKernel(recipe, reason)
+            self.unbuilt = UnbuiltKernel(kernel_spec, reason)

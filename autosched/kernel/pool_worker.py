@@ -13,17 +13,17 @@ from dataclasses import dataclass
 
 from autosched.errors import AutoschedError
 from autosched.kernel.object_cache import keep_object
-from autosched.kernel.spec import NOT_BUILT, Recipe, make_kernel
+from autosched.kernel.spec import NOT_BUILT, KernelSpec, make_kernel
 from autosched.measure.protocol import Numbered
 from autosched.measure.worker import harden, lower_limit, requests, send, take_pipes
 
 
 @dataclass(frozen=True)
 class MakeKernel:
-    """Build the kernel of a recipe, without its first `passed_over` candidates, and write it into the cache."""
+    """Build the kernel of a specification, without its first `passed_over` candidates, and write it into the cache."""
 
     id: int
-    recipe: Recipe
+    kernel_spec: KernelSpec
     passed_over: int
 
 
@@ -36,7 +36,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Unbuilt:
-    """No kernel can be made of the recipe."""
+    """No kernel can be made of the kernel_spec."""
 
     id: int
     reason: str
@@ -73,9 +73,9 @@ def main() -> int:
 
 
 def _answer(message: MakeKernel) -> Numbered:
-    recipe = message.recipe
+    kernel_spec = message.kernel_spec
     try:
-        keep_object(recipe, make_kernel(recipe, message.passed_over))
+        keep_object(kernel_spec, make_kernel(kernel_spec, message.passed_over))
     except NOT_BUILT as error:
         return Unbuilt(message.id, str(error))
     except AutoschedError as error:

@@ -1,5 +1,5 @@
-"""What a kernel of a network is made from, and how it is made: a description becomes an object file, or a source for a
-GPU, as its driver loads code for the device that it finds."""
+"""Specification of a kernel of a network, and its compilation: to an object file for a processor, to source text for a
+GPU, whose driver compiles it for the device that is present."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from autosched.runtime.gpu.compile import CompileError
 from autosched.schedule import steps_to_json
 from autosched.target import GpuFacts
 from autosched.tuner.definition import redefine
+from autosched.tuner.workload_spec import WorkloadSpec
 
 if TYPE_CHECKING:
     from autosched.codegen import Source
@@ -73,11 +74,14 @@ class DraftedCode(Generic[Code]):
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """`spec`: what is computed, as `tuner.definition.redefine` reads it. `steps`: a schedule in JSON; without one it is
-    what the analytic model likes best. `gpu`: the facts of a GPU, which is asked for them once."""
+class KernelSpec:
+    """What a kernel of a network is compiled from: its identity in the pool and in the cache.
 
-    spec: str
+    `workload`: what it computes. `steps`: its schedule in JSON, empty for the best by the analytic model. `gpu`: facts
+    of a GPU, which are read once.
+    """
+
+    workload: WorkloadSpec
     target_text: str
     threads: int
     steps: str = ""
@@ -93,7 +97,9 @@ class Recipe:
     @cached_property
     def key(self) -> str:
         """Differs between kernels that may have other code: by what they compute, where, or by which autosched."""
-        return key_of(self.spec, self.device.target.fingerprint, str(self.threads), self.steps, *code_version())
+        return key_of(
+            self.workload.text, self.device.target.fingerprint, str(self.threads), self.steps, *code_version()
+        )
 
     @property
     def name(self) -> str:
@@ -102,7 +108,7 @@ class Recipe:
 
     @cached_property
     def request(self) -> Request:
-        return Request(redefine(self.spec, None), self.device, self.target_text, in_network=True)
+        return Request(redefine(self.workload.text, None), self.device, self.target_text, in_network=True)
 
     def source(self, place: int = 0) -> DraftedCode[Source]:
         """The code of the schedule that is given or, by its place from 0, of one that the analytic model likes.
@@ -151,7 +157,7 @@ def _array_bytes(nest: Func) -> tuple[int, ...]:
     return tuple(math.prod(map(int, found)) * array.itemsize for found, array in zip(extents, nest.params, strict=True))
 
 
-def make_kernel(recipe: Recipe, passed_over: int = 0) -> KernelObject:
+def make_kernel(kernel_spec: KernelSpec, passed_over: int = 0) -> KernelObject:
     """Builds a kernel, without the first candidates of the analytic model that are `passed_over`, nor those of which
     the compiler says that they are slow, where there are others.
 
@@ -161,24 +167,24 @@ def make_kernel(recipe: Recipe, passed_over: int = 0) -> KernelObject:
     slow: KernelObject | None = None
     for place in range(passed_over, CANDIDATES):
         try:
-            if not recipe.device.target.backend.is_gpu:
-                return _for_processor(recipe.emitted(place), recipe)
-            made, is_slow = _for_gpu(recipe.source(place), recipe)
+            if not kernel_spec.device.target.backend.is_gpu:
+                return _for_processor(kernel_spec.emitted(place), kernel_spec)
+            made, is_slow = _for_gpu(kernel_spec.source(place), kernel_spec)
         except (RuntimeError, CompileError) as failure:
             error = failure
             continue
         if not is_slow:
             return made
         slow = slow or made
-        if recipe.steps:  # all candidates are the one
+        if kernel_spec.steps:  # all candidates are the one
             break
     if slow is not None:
         return slow
-    raise NoValidCandidate(f"no candidate of {recipe.request.problem.name} can be compiled: {error}") from error
+    raise NoValidCandidate(f"no candidate of {kernel_spec.request.problem.name} can be compiled: {error}") from error
 
 
-def _for_processor(drafted: DraftedCode[EmittedKernel], recipe: Recipe) -> KernelObject:
-    code, parts = compile_kernel(drafted.code, recipe.device.target)
+def _for_processor(drafted: DraftedCode[EmittedKernel], kernel_spec: KernelSpec) -> KernelObject:
+    code, parts = compile_kernel(drafted.code, kernel_spec.device.target)
     entries = drafted.code.entries
     return KernelObject(
         entries.name, drafted.array_bytes, entries.workspace_bytes, entries.packed_bytes, entries.winograd,
@@ -186,11 +192,11 @@ def _for_processor(drafted: DraftedCode[EmittedKernel], recipe: Recipe) -> Kerne
     )  # fmt: skip
 
 
-def _for_gpu(drafted: DraftedCode[Source], recipe: Recipe) -> tuple[KernelObject, bool]:
+def _for_gpu(drafted: DraftedCode[Source], kernel_spec: KernelSpec) -> tuple[KernelObject, bool]:
     """With whether it is slow, as far as a compiler says. Raises CompileError."""
     from autosched.kernel.gpu_kernel import encoded, try_compile, workspace_of
 
-    source, target = drafted.code, recipe.device.target
+    source, target = drafted.code, kernel_spec.device.target
     assert isinstance(source, GpuSource)
     code = try_compile(source, target)
     _, nbytes = workspace_of(source, target.backend.array_alignment)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from autosched.errors import NoValidCandidate, StoreError
 from autosched.kernel.request import Request
 from autosched.tuner.task_info import TaskInfo
+from autosched.tuner.workload_spec import WEIGHTS_IN, WorkloadSpec, distance
 
 if TYPE_CHECKING:
     from autosched.codegen import Source
@@ -139,7 +139,7 @@ def start_run(
     known = database.best(*key, n=None)
     ours, claims = [r for r in known if r.verified], tuple(r for r in known if not r.verified)
     workload_hash, fingerprint, threads = key
-    near = nearest_shapes(problem.spec, database.workloads())[:RELATIVES]
+    near = nearest_shapes(WorkloadSpec(problem.spec), database.workloads())[:RELATIVES]
     relatives = [tuple(database.best(w.hash, fingerprint, threads, BEST_OF_RELATIVE)) for w in near]
     others = (claims[:BEST_OF_RELATIVE], *relatives)
     workload = WorkloadRow(workload_hash, problem.name, problem.spec)
@@ -148,51 +148,17 @@ def start_run(
     return DatabaseRecorder(database, run_id, task, steps, resumed, ours[0].seconds if ours else None, others)
 
 
-def nearest_shapes(spec: str, workloads: Iterable[WorkloadRow]) -> list[WorkloadRow]:
-    """The workloads that differ from `spec` in whole numbers only, or in where their weights lie, the nearest first."""
-    from autosched.store.records import parse_data
-
-    data = json.loads(spec)
-    mine, my_numbers = without_numbers(data)
-    found = []
+def nearest_shapes(spec: WorkloadSpec, workloads: Iterable[WorkloadRow]) -> list[WorkloadRow]:
+    """The workloads that differ from `spec` in whole numbers only, or in the residency of their weights, the nearest
+    first."""
+    structure, sizes = spec.numbers
+    near = []
     for workload in workloads:
         with suppress(StoreError, TypeError, AttributeError, KeyError):  # of another version, or from elsewhere
-            their_data: Any = parse_data(workload.spec)
-            theirs, numbers = without_numbers(their_data)
-            if theirs == mine and (numbers, their_data.get("weights_in")) != (my_numbers, data.get("weights_in")):
-                found.append((apart(my_numbers.values(), (numbers[name] for name in my_numbers)), workload))
-    return [workload for _, workload in sorted(found, key=lambda pair: pair[0])]
-
-
-def apart(numbers: Iterable[int], others: Iterable[int]) -> float:
-    """How far numbers are from as many others: the sum of the binary logarithms of what they differ by, as a factor."""
-    return sum(abs(math.log2((abs(a) + 1) / (abs(b) + 1))) for a, b in zip(numbers, others, strict=True))
-
-
-def without_numbers(spec: Any) -> tuple[dict[str, Any], dict[str, int]]:
-    """A spec with a None for each number among its arguments, or, of a kernel of a network, for each size and each
-    number among the attributes of its operators, wherever its weights lie; and these by where they stand."""
-    numbers: dict[str, int] = {}
-    parts = {"args": _none_for_numbers(spec["args"], "args", numbers)}
-    if "graph" in spec:
-        graph = spec["graph"]
-        inputs = [
-            [_none_for_numbers(shape, f"input {n}", numbers), dtype] for n, (shape, dtype) in enumerate(graph["inputs"])
-        ]
-        nodes = [
-            [operator, used, made, _none_for_numbers(attributes, f"node {n}", numbers)]
-            for n, (operator, used, made, attributes) in enumerate(graph["nodes"])
-        ]
-        parts["graph"] = {**graph, "inputs": inputs, "nodes": nodes}
-    return {name: part for name, part in {**spec, **parts}.items() if name != "weights_in"}, numbers
-
-
-def _none_for_numbers(data: Any, place: str, numbers: dict[str, int]) -> Any:
-    if isinstance(data, dict):
-        return {name: _none_for_numbers(value, f"{place} {name}", numbers) for name, value in data.items()}
-    if isinstance(data, list):
-        return [_none_for_numbers(value, f"{place} {n}", numbers) for n, value in enumerate(data)]
-    if isinstance(data, int) and not isinstance(data, bool):
-        numbers[place] = data
-        return None
-    return data
+            other = WorkloadSpec.from_record(workload.spec)
+            if other.numbers[0] != structure:
+                continue
+            numbers, residency = other.numbers[1], other.data.get(WEIGHTS_IN)
+            if (numbers, residency) != (sizes, spec.data.get(WEIGHTS_IN)):
+                near.append((distance(sizes.values(), (numbers[name] for name in sizes)), workload))
+    return [workload for _, workload in sorted(near, key=lambda pair: pair[0])]

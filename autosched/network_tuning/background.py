@@ -43,7 +43,7 @@ def tune_in_process(model: Model, budget_s: float) -> Model:
 
     if not model.tasks:
         return model
-    target, threads = model.tasks[0].recipe.target_text, model.device.threads
+    target, threads = model.tasks[0].kernel_spec.target_text, model.device.threads
     with ScratchDirectory() as directory:
         archive, tuned_archive = directory / f"given{SUFFIX}", directory / f"tuned{SUFFIX}"
         model.save(archive)

@@ -20,6 +20,7 @@ from autosched.graph.graph import Array
 from autosched.measure.backends import lock_name
 from autosched.measure.host import device_lock
 from autosched.measure.timing import interleaved
+from autosched.tuner.workload_spec import WorkloadSpec
 
 ROUNDS, SAMPLE_S = 11, 0.01
 PROFILES, PROFILE_S = 3, 0.15  # of each network, interleaved: the least of a kernel's medians counts
@@ -27,8 +28,8 @@ SLOWER = 1.02  # a kernel loses if it is more than this times as slow as another
 MARGIN = 0.005  # of a network's latency: smaller differences do not count
 Arrays: TypeAlias = Mapping[str, Array]  # by the names of the network's inputs
 Samples: TypeAlias = tuple[float, ...]  # seconds of one call
-Steps: TypeAlias = Mapping[str, str]  # schedules of tasks by their specs
-RankedSteps: TypeAlias = Mapping[str, Sequence[str]]  # schedules of tasks by their specs, the fastest alone first
+Steps: TypeAlias = Mapping[WorkloadSpec, str]  # schedules of tasks by their specs
+RankedSteps: TypeAlias = Mapping[WorkloadSpec, Sequence[str]]  # schedules of tasks, the fastest alone first
 
 
 @dataclass(frozen=True)
@@ -104,28 +105,29 @@ def interleaved_samples(models: Sequence[Model], inputs: Arrays) -> list[Samples
     return [tuple(samples[str(n)]) for n in range(len(models))]
 
 
-def times_in_network(models: Sequence[Model], inputs: Arrays) -> list[dict[str, float]]:
+def times_in_network(models: Sequence[Model], inputs: Arrays) -> list[dict[WorkloadSpec, float]]:
     """Return for each network the seconds of its tasks' kernels within it, by their specs."""
-    times: list[dict[str, float]] = [{} for _ in models]
+    times: list[dict[WorkloadSpec, float]] = [{} for _ in models]
     for _ in range(PROFILES):
         for least, model in zip(times, models, strict=True):
             kernels = profile(model, inputs, PROFILE_S).kernels
             for task in model.tasks:
                 seconds = mean(kernels[n] for n in task.steps)
-                least[task.recipe.spec] = min(seconds, least.get(task.recipe.spec, seconds))
+                workload = task.kernel_spec.workload
+                least[workload] = min(seconds, least.get(workload, seconds))
     return times
 
 
 def fastest_in_network(
-    start: Mapping[str, float], tried: Sequence[tuple[Steps, Mapping[str, float]]]
-) -> dict[str, str]:
+    start: Mapping[WorkloadSpec, float], tried: Sequence[tuple[Steps, Mapping[WorkloadSpec, float]]]
+) -> dict[WorkloadSpec, str]:
     """Return the schedules of `tried`, each with the times of its network, that are fastest in the network.
 
     Tasks whose kernel was faster at the `start` are left out. The first schedules of `tried` are preferred to those
     that are faster by less than SLOWER.
     """
     first, first_times = tried[0]
-    chosen: dict[str, str] = {}
+    chosen: dict[WorkloadSpec, str] = {}
     for spec, steps in first.items():
         best, best_s = steps, first_times.get(spec, math.inf)
         for other, times in tried[1:]:

@@ -108,7 +108,7 @@ def plan(
 def _write_sources(directory: Path, tasks: Sequence[NetworkTask]) -> Iterator[Path]:
     """Write a file for each task, `kernel-1.cu` for the first; a GPU's has a `.json` with the launch parameters."""
     for number, task in enumerate(tasks, start=1):
-        yield write_source(directory, f"kernel-{number}", source_of(task), task.recipe.spec)
+        yield write_source(directory, f"kernel-{number}", source_of(task), task.kernel_spec.workload.text)
 
 
 def code_text(program: NetworkProgram) -> str:
@@ -118,7 +118,7 @@ def code_text(program: NetworkProgram) -> str:
 
 def source_of(task: NetworkTask) -> Source:
     """Return the code of a task that was built."""
-    return replace(task.recipe, steps=task.kernel.steps).source().code
+    return replace(task.kernel_spec, steps=task.kernel.steps).source().code
 
 
 def _estimate(task: NetworkTask) -> TaskEstimate:

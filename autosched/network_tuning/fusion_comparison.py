@@ -14,13 +14,13 @@ from statistics import mean
 from autosched.executor.model import Model
 from autosched.executor.profile import profile
 from autosched.graph.steps import Group
-from autosched.kernel.spec import Recipe
+from autosched.kernel.spec import KernelSpec
 from autosched.network_tuning.end_to_end import PROFILE_S, PROFILES, SLOWER, Arrays, comparison_s, interleaved_samples
 from autosched.planning.fusion_records import FusionTimes
 
 MIN_S = 1e-9  # of the kernels of a choice: smaller times are not measured
-Flip = Callable[[AbstractSet[Recipe]], Model]  # builds the network with these fusion choices flipped
-Times = Mapping[Recipe, tuple[float, ...]]  # seconds of each undecided fusion, one for each profile
+Flip = Callable[[AbstractSet[KernelSpec]], Model]  # builds the network with these fusion choices flipped
+Times = Mapping[KernelSpec, tuple[float, ...]]  # seconds of each undecided fusion, one for each profile
 
 
 def fusion_comparison_s(call_s: float, load_s: float) -> float:
@@ -28,13 +28,13 @@ def fusion_comparison_s(call_s: float, load_s: float) -> float:
     return 2 * (load_s + comparison_s(call_s) + PROFILES * max(PROFILE_S, 2 * call_s))
 
 
-def undecided_recipes(model: Model) -> frozenset[Recipe]:
-    return frozenset(part.recipe for part in model.program.fusion_choices if part.is_undecided)
+def undecided_kernels(model: Model) -> frozenset[KernelSpec]:
+    return frozenset(part.kernel_spec for part in model.program.fusion_choices if part.is_undecided)
 
 
 def compare_fusions(model: Model, flip: Flip, inputs: Arrays) -> tuple[Model, tuple[FusionTimes, ...]]:
     """Return the network with the faster side of each undecided fusion, and the times of both sides."""
-    undecided = undecided_recipes(model)
+    undecided = undecided_kernels(model)
     flipped = flip(undecided)
     own, other = fusion_times_in_network([model, flipped], inputs)
     slower = frozenset(r for r in undecided if SLOWER * min(other[r]) < min(own[r]))
@@ -50,19 +50,19 @@ def compare_fusions(model: Model, flip: Flip, inputs: Arrays) -> tuple[Model, tu
 
 def fusion_times_in_network(models: Sequence[Model], inputs: Arrays) -> list[Times]:
     """Return for each network the seconds of its undecided fusions as it computes them; the mean of equal ones."""
-    times: list[dict[Recipe, tuple[float, ...]]] = [{} for _ in models]
+    times: list[dict[KernelSpec, tuple[float, ...]]] = [{} for _ in models]
     for _ in range(PROFILES):
         for own, model in zip(times, models, strict=True):
-            for recipe, seconds in _fusion_times(model, profile(model, inputs, PROFILE_S).kernels).items():
-                own[recipe] = (*own.get(recipe, ()), seconds)
+            for kernel_spec, seconds in _fusion_times(model, profile(model, inputs, PROFILE_S).kernels).items():
+                own[kernel_spec] = (*own.get(kernel_spec, ()), seconds)
     return list(times)
 
 
-def _fusion_times(model: Model, kernels: Mapping[int, float]) -> dict[Recipe, float]:
+def _fusion_times(model: Model, kernels: Mapping[int, float]) -> dict[KernelSpec, float]:
     seconds = {step.outputs: kernels[n] for n, step in enumerate(model.program.steps) if isinstance(step, Group)}
-    times: dict[Recipe, list[float]] = {}
+    times: dict[KernelSpec, list[float]] = {}
     for part in model.program.fusion_choices:
         if part.is_undecided:
             total_s = sum(seconds[kernel.group.outputs] for kernel in part.selected.kernels)
-            times.setdefault(part.recipe, []).append(max(total_s, MIN_S))
-    return {recipe: mean(each) for recipe, each in times.items()}
+            times.setdefault(part.kernel_spec, []).append(max(total_s, MIN_S))
+    return {kernel_spec: mean(each) for kernel_spec, each in times.items()}

@@ -282,7 +282,7 @@ def task_results(tuners: Sequence[TaskTuner], network: int, tasks: Sequence[Netw
     """Return the results of a network's tasks. `tasks`: those of the tuned network; tasks of a fusion choice that it
     does not have are called 0 times."""
     own = [(tuner, specs) for tuner in tuners if (specs := tuner.task.specs(network))]
-    counts = [sum(task.count for task in tasks if task.recipe.spec in specs) for _, specs in own]
+    counts = [sum(task.count for task in tasks if task.kernel_spec.workload in specs) for _, specs in own]
     seconds = [count * tuner.now_s for count, (tuner, _) in zip(counts, own, strict=True)]
     total_s = max(sum(seconds), 1e-12)
     each = zip(own, counts, seconds, strict=True)

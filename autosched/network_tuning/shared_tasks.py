@@ -9,8 +9,8 @@ from functools import cached_property
 
 from autosched.executor.model import Model
 from autosched.kernel.request import Request
-from autosched.kernel.task import without_numbers
 from autosched.planning.extract_tasks import NetworkTask
+from autosched.tuner.workload_spec import WorkloadSpec
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,16 @@ class SharedTask:
     @property
     def has_schedule(self) -> bool:
         """Whether every network has a given schedule for it, rather than the best by the analytic model."""
-        return all(task.recipe.steps for task in self.all_members)
+        return all(task.kernel_spec.steps for task in self.all_members)
 
-    def specs(self, network: int) -> tuple[str, ...]:
+    def specs(self, network: int) -> tuple[WorkloadSpec, ...]:
         """Return the specs of the network's tasks that compute this, of both fusion choices."""
-        return tuple(task.recipe.spec for task in (*self.members[network], *self.alternative_members[network]))
+        return tuple(task.kernel_spec.workload for task in (*self.members[network], *self.alternative_members[network]))
 
     @cached_property
     def similarity_key(self) -> str:
         """The computation without its sizes."""
-        return json.dumps(without_numbers(json.loads(self.all_members[0].recipe.spec))[0], sort_keys=True)
+        return json.dumps(self.all_members[0].kernel_spec.workload.numbers[0], sort_keys=True)
 
     @property
     def flops(self) -> int:
@@ -68,9 +68,11 @@ def shared_tasks(models: Sequence[Model], others: Sequence[Model | None] = ()) -
     fusion_choices: dict[str, list[list[NetworkTask]]] = {}
     for collected, networks in ((members, models), (fusion_choices, others)):
         for n, model in enumerate(networks):
-            own_specs = {task.recipe.spec for task in models[n].tasks} if collected is fusion_choices else set()
+            own_specs = (
+                {task.kernel_spec.workload for task in models[n].tasks} if collected is fusion_choices else set()
+            )
             for task in model.tasks if model is not None else ():
-                if task.recipe.spec not in own_specs:
+                if task.kernel_spec.workload not in own_specs:
                     key = task.request.problem.dag.content_hash
                     for each in (members, fusion_choices):
                         each.setdefault(key, [[] for _ in models])

@@ -21,7 +21,7 @@ from autosched.executor.model import Model
 from autosched.executor.profile import NetworkProfile, profile
 from autosched.kernel.device import Device
 from autosched.kernel.measured_roofline import Roofs
-from autosched.kernel.spec import Recipe
+from autosched.kernel.spec import KernelSpec
 from autosched.kernel.trust import tell_without_key
 from autosched.measure import Workshop
 from autosched.measure.host import ScratchDirectory
@@ -29,7 +29,7 @@ from autosched.measure.results import median_interval
 from autosched.network_tuning.budget import FinalisationTime
 from autosched.network_tuning.context import TuningContext
 from autosched.network_tuning.end_to_end import Arrays, LatencyComparison, Steps, choose_schedules, compare
-from autosched.network_tuning.fusion_comparison import compare_fusions, fusion_comparison_s, undecided_recipes
+from autosched.network_tuning.fusion_comparison import compare_fusions, fusion_comparison_s, undecided_kernels
 from autosched.network_tuning.last_verified import last_verified
 from autosched.network_tuning.results import Effort, NetworkCallback, NetworkResult, NetworksResult, task_results
 from autosched.network_tuning.search import NetworkSearch
@@ -41,6 +41,7 @@ from autosched.planning.fusion_records import FusionTimes, store_fusion_decision
 from autosched.store import Database, Finding
 from autosched.tuner.gc_pause import pause_gc
 from autosched.tuner.progress import Stopwatch
+from autosched.tuner.workload_spec import WorkloadSpec
 from autosched.verification.sample_inputs import NORMAL, InputSet, input_sets
 from autosched.verification.verify import references
 
@@ -165,7 +166,7 @@ def _describe(device: Device) -> str:
 def _profiled(name: str, model: Model, db: Path | str | None) -> TunedNetwork:
     normal, _ = input_sets(model.original)
     network = TunedNetwork(name, model, normal.arrays, profile(model, normal.arrays, PROFILE_S))
-    if not (flipped := undecided_recipes(model)):
+    if not (flipped := undecided_kernels(model)):
         return network
     with stored_schedules(db) as stored:
         other = _rebuilt(model, {}, flipped, stored or keep_unscheduled)
@@ -255,9 +256,11 @@ def _result(
 def _record_wrong(search: NetworkSearch, database: Database, task: NetworkTask, reason: str) -> None:
     """Record that the kernel of a network's task is wrong, so that no later call uses its schedule."""
     for tuner in search.tuners:
-        if tuner.running is not None and task.recipe.spec in (member.recipe.spec for member in tuner.task.all_members):
+        if tuner.running is not None and task.kernel_spec.workload in (
+            member.kernel_spec.workload for member in tuner.task.all_members
+        ):
             for trial in tuner.trials:
-                if trial.record_id is not None and tuner.running.steps(trial.candidate) == task.recipe.steps:
+                if trial.record_id is not None and tuner.running.steps(trial.candidate) == task.kernel_spec.steps:
                     database.append_to(database.record(trial.record_id), Finding(None, (), "wrong_result", reason))
 
 
@@ -270,39 +273,44 @@ def _with_faster_fusions(
     if network.other is None or not search.has_time(fusion_comparison_s(call_s, load_s)):
         return comparison, ()
     index = list(search.networks).index(network.name)
-    steps = {task.recipe.spec: task.recipe.steps for task in network.other.model.tasks}
+    steps = {task.kernel_spec.workload: task.kernel_spec.steps for task in network.other.model.tasks}
     steps |= {spec: ranked[0] for spec, ranked in _schedules(search, index, is_flipped=True).items()}
-    steps |= {task.recipe.spec: task.recipe.steps for task in comparison.model.tasks}
+    steps |= {task.kernel_spec.workload: task.kernel_spec.steps for task in comparison.model.tasks}
     flip = partial(_rebuilt, comparison.model, steps)
     kept, parts = compare_fusions(comparison.model, flip, network.inputs)
     if kept is not comparison.model:
         comparison = compare(network.model, kept, network.inputs)
     forms = comparison.model.fusion_decisions
-    return comparison, tuple(replace(part, is_fused=forms[part.recipe]) for part in parts)
+    return comparison, tuple(replace(part, is_fused=forms[part.kernel_spec]) for part in parts)
 
 
-def _schedules(search: NetworkSearch, network: int, is_flipped: bool = False) -> dict[str, tuple[str, ...]]:
+def _schedules(search: NetworkSearch, network: int, is_flipped: bool = False) -> dict[WorkloadSpec, tuple[str, ...]]:
     """Return the fastest schedules of a network's tasks by their specs, up to N_RIVALS of tasks that take much of its
     time. `is_flipped`: of the tasks that it has only with its undecided fusions flipped."""
     latency_s = search.latencies[search.networks[network]]
-    ranked: dict[str, tuple[str, ...]] = {}
+    ranked: dict[WorkloadSpec, tuple[str, ...]] = {}
     for tuner in search.tuners:
         tasks = tuner.task.alternative_members[network] if is_flipped else tuner.task.members[network]
         task_s = tuner.task.counts[network] * tuner.now_s
         if tasks and (schedules := tuner.schedules(N_RIVALS if task_s >= LARGE_SHARE * latency_s else 1)):
-            ranked |= dict.fromkeys((task.recipe.spec for task in tasks), schedules)
+            ranked |= dict.fromkeys((task.kernel_spec.workload for task in tasks), schedules)
     return ranked
 
 
 def _rebuilt(
-    model: Model, steps: Steps, flipped: AbstractSet[Recipe] = frozenset(), choose: ChooseSchedules = keep_unscheduled
+    model: Model,
+    steps: Steps,
+    flipped: AbstractSet[KernelSpec] = frozenset(),
+    choose: ChooseSchedules = keep_unscheduled,
 ) -> Model:
     """Rebuild the network with these schedules, its other ones, and the fusion choices of `flipped` flipped.
     `choose` gives schedules to tasks that have none."""
-    kept = {task.recipe.spec: task.recipe.steps for task in model.tasks} | dict(steps)
-    forms = {recipe: is_fused ^ (recipe in flipped) for recipe, is_fused in model.fusion_decisions.items()}
+    kept = {task.kernel_spec.workload: task.kernel_spec.steps for task in model.tasks} | dict(steps)
+    forms = {
+        kernel_spec: is_fused ^ (kernel_spec in flipped) for kernel_spec, is_fused in model.fusion_decisions.items()
+    }
 
-    def schedules(recipes: Sequence[Recipe]) -> Sequence[Recipe]:
-        return choose([replace(recipe, steps=kept.get(recipe.spec, "")) for recipe in recipes])
+    def schedules(kernel_specs: Sequence[KernelSpec]) -> Sequence[KernelSpec]:
+        return choose([replace(kernel_spec, steps=kept.get(kernel_spec.workload, "")) for kernel_spec in kernel_specs])
 
     return model.with_choices(Choices(schedules, forms.get))

@@ -53,10 +53,10 @@ def find_undecided_fusions(
     undecided = []
     for network, choices in enumerate(fusion_choices):
         indices = {spec: n for n, task in enumerate(tasks) for spec in task.specs(network)}
-        counts = Counter(choice.recipe for choice in choices if choice.is_undecided)
-        for choice in {choice.recipe: choice for choice in choices if choice.is_undecided}.values():
+        counts = Counter(choice.kernel_spec for choice in choices if choice.is_undecided)
+        for choice in {choice.kernel_spec: choice for choice in choices if choice.is_undecided}.values():
             present, other = (
                 tuple(indices[spec] for spec in form.specs) for form in (choice.selected, choice.rejected)
             )
-            undecided.append(UndecidedFusion(network, counts[choice.recipe], present, other))
+            undecided.append(UndecidedFusion(network, counts[choice.kernel_spec], present, other))
     return tuple(undecided)

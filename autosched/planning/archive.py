@@ -17,9 +17,9 @@ from autosched.errors import AutoschedWarning, GraphError, ScheduleError, UsageE
 from autosched.graph.graph import Graph
 from autosched.graph.saved import DIGEST, load_saved, save_graph
 from autosched.kernel.device import Device
-from autosched.kernel.spec import Recipe
+from autosched.kernel.spec import KernelSpec
 from autosched.kernel.trust import tell
-from autosched.planning.extract_tasks import Choices, NetworkTask, without_weight_residency
+from autosched.planning.extract_tasks import Choices, NetworkTask
 from autosched.schedule import check_target, replay
 
 SUFFIX = ".asc"
@@ -27,18 +27,18 @@ _VERSION = "1"
 
 
 def save_archive(
-    path: Path, graph: Graph, tasks: tuple[NetworkTask, ...], is_fused: Mapping[Recipe, bool], device: Device
+    path: Path, graph: Graph, tasks: tuple[NetworkTask, ...], is_fused: Mapping[KernelSpec, bool], device: Device
 ) -> None:
     """Write a graph with the schedules of `tasks` and fusion decisions. Raises UsageError for an unwritable path."""
     if path.suffix != SUFFIX:
         raise UsageError(f"a network is saved as a file *{SUFFIX}, got {path}")
-    steps = {_hash(task.recipe): task.recipe.steps for task in tasks if task.recipe.steps}
+    steps = {_hash(task.kernel_spec): task.kernel_spec.steps for task in tasks if task.kernel_spec.steps}
     facts = {
         "autosched": _VERSION,
         "target": device.target.fingerprint,
         "threads": str(device.threads),
         "schedules": json.dumps(steps, sort_keys=True),
-        "joined": json.dumps({_hash(recipe): fused for recipe, fused in is_fused.items()}, sort_keys=True),
+        "joined": json.dumps({_hash(kernel_spec): fused for kernel_spec, fused in is_fused.items()}, sort_keys=True),
     }
     try:
         save_graph(path, graph, facts)
@@ -64,33 +64,33 @@ def load_archive(path: Path) -> tuple[Graph, Choices]:
     except (KeyError, ValueError, AttributeError, RecursionError) as error:
         raise GraphError(f"{path} is damaged: its schedules cannot be read ({error})") from error
 
-    def schedule(recipe: Recipe) -> Recipe:
-        if (stored := steps.get(_hash(recipe))) is None:
-            return recipe
+    def schedule(kernel_spec: KernelSpec) -> KernelSpec:
+        if (stored := steps.get(_hash(kernel_spec))) is None:
+            return kernel_spec
         try:
-            check_target(replay(recipe.request.collapsed, stored), recipe.device.target.kind)
+            check_target(replay(kernel_spec.request.collapsed, stored), kernel_spec.device.target.kind)
         except ScheduleError as error:
             tell(f"a schedule in {path} does not fit this version of autosched ({error}): its task has another one")
-            return recipe
-        return replace(recipe, steps=stored)
+            return kernel_spec
+        return replace(kernel_spec, steps=stored)
 
-    def choose(recipes: Sequence[Recipe]) -> list[Recipe]:
-        here = {(recipe.device.target.fingerprint, recipe.threads) for recipe in recipes}
+    def choose(kernel_specs: Sequence[KernelSpec]) -> list[KernelSpec]:
+        here = {(kernel_spec.device.target.fingerprint, kernel_spec.threads) for kernel_spec in kernel_specs}
         archived = (facts.get("target"), threads)
         if not steps or here <= {archived}:
-            return [schedule(recipe) for recipe in recipes]
+            return [schedule(kernel_spec) for kernel_spec in kernel_specs]
         tell(
             f"the schedules in {path} are for {archived[0]} and {threads} thread(s), these kernels for "
             f"{' and '.join(f'{target} and {n}' for target, n in sorted(here))}: the analytic model chooses others"
         )
-        return list(recipes)
+        return list(kernel_specs)
 
-    def is_fused(recipe: Recipe) -> bool | None:
-        is_same_device = (recipe.device.target.fingerprint, recipe.threads) == (facts.get("target"), threads)
-        return fused.get(_hash(recipe)) if is_same_device else None
+    def is_fused(kernel_spec: KernelSpec) -> bool | None:
+        is_same_device = (kernel_spec.device.target.fingerprint, kernel_spec.threads) == (facts.get("target"), threads)
+        return fused.get(_hash(kernel_spec)) if is_same_device else None
 
     return graph, Choices(choose, is_fused)
 
 
-def _hash(recipe: Recipe) -> str:
-    return hashlib.sha256(without_weight_residency(recipe.spec).encode()).hexdigest()[:40]
+def _hash(kernel_spec: KernelSpec) -> str:
+    return hashlib.sha256(kernel_spec.workload.without_weight_residency().text.encode()).hexdigest()[:40]

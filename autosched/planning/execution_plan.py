@@ -258,7 +258,9 @@ def build_program(graph: Graph, target_text: str, device: Device, choices: Choic
         except UnbuiltKernel as failure:
             groups = [step for step in steps if isinstance(step, Group)]
             residency = weight_residency(graph, steps, device)
-            failed = [group for group in groups if spec_of(graph, group, backend, residency) == failure.recipe.spec]
+            failed = [
+                group for group in groups if spec_of(graph, group, backend, residency) == failure.kernel_spec.workload
+            ]
             values = frozenset(name for group in failed for node in group.nodes for name in node.outputs)
             if values <= alone or all(len(group.nodes) == 1 for group in failed):
                 raise
@@ -286,7 +288,7 @@ def with_storage(
 
 def _with_measured_decision(choice: FusionChoice, choices: Choices) -> FusionChoice:
     """Replace the model's selection by the measured decision, where there is one whose kernels can be built."""
-    is_fused = choices.is_fused(choice.recipe)
+    is_fused = choices.is_fused(choice.kernel_spec)
     measured = choice if is_fused is None else replace(choice, is_fused=is_fused)
     return measured if math.isfinite(measured.selected.estimate_s) else choice
 

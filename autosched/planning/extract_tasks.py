@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,19 +14,20 @@ from autosched.graph.steps import Group, NetworkStep
 from autosched.kernel.device import Device
 from autosched.kernel.pool import UnbuiltKernel, build_kernels
 from autosched.kernel.request import Request
-from autosched.kernel.spec import KernelObject, Recipe
+from autosched.kernel.spec import KernelObject, KernelSpec
 from autosched.kernel.transfer import NearestSchedules
 from autosched.target.far_weights import weights_place
+from autosched.tuner.workload_spec import WorkloadSpec
 
-# Returns the given recipes in order, those with a known schedule with its steps.
-ChooseSchedules = Callable[[Sequence[Recipe]], Sequence[Recipe]]
-
-
-def keep_unscheduled(recipes: Sequence[Recipe]) -> Sequence[Recipe]:
-    return recipes
+# Returns the given specifications in order, those with a known schedule with its steps.
+ChooseSchedules = Callable[[Sequence[KernelSpec]], Sequence[KernelSpec]]
 
 
-def undecided(recipe: Recipe) -> bool | None:
+def keep_unscheduled(kernel_specs: Sequence[KernelSpec]) -> Sequence[KernelSpec]:
+    return kernel_specs
+
+
+def undecided(kernel_spec: KernelSpec) -> bool | None:
     return None
 
 
@@ -35,12 +35,12 @@ def undecided(recipe: Recipe) -> bool | None:
 class Choices:
     """Schedules and fusion decisions for the kernels of a network; the analytic model makes those that are missing.
 
-    `schedules` adds known schedules to recipes. `is_fused` maps the recipe of a `FusionChoice` to whether the fused
-    kernel is faster, None if that was not measured. `nearest` transfers schedules from other sizes.
+    `schedules` adds known schedules to kernels. `is_fused` maps the fused kernel of a `FusionChoice` to whether it is
+    the faster variant, None if that was not measured. `nearest` transfers schedules from other sizes.
     """
 
     schedules: ChooseSchedules = keep_unscheduled
-    is_fused: Callable[[Recipe], bool | None] = undecided
+    is_fused: Callable[[KernelSpec], bool | None] = undecided
     nearest: NearestSchedules | None = None
 
 
@@ -51,7 +51,7 @@ BY_MODEL = Choices()
 class NetworkTask:
     """A kernel of a network. `steps`: the numbers of the steps that call it."""
 
-    recipe: Recipe
+    kernel_spec: KernelSpec
     kernel: KernelObject
     steps: tuple[int, ...]
 
@@ -62,7 +62,7 @@ class NetworkTask:
 
     @property
     def request(self) -> Request:
-        return self.recipe.request
+        return self.kernel_spec.request
 
     @property
     def count(self) -> int:
@@ -74,29 +74,31 @@ def extract_tasks(
 ) -> tuple[NetworkTask, ...]:
     """Return the tasks of the groups among `steps`, compiled. Raises UnbuiltKernel."""
     target, residency = device.target, weight_residency(graph, steps, device)
-    numbers: dict[Recipe, list[int]] = {}
+    numbers: dict[KernelSpec, list[int]] = {}
     for n, step in enumerate(steps):
         if isinstance(step, Group):
-            recipe = Recipe(
+            kernel_spec = KernelSpec(
                 spec_of(graph, step, target.backend, residency), target_text, device.threads, gpu=target.gpu
             )
-            numbers.setdefault(recipe, []).append(n)
-    recipes = list(numbers)
-    chosen = dict(zip(recipes, choices.schedules(recipes), strict=True))
+            numbers.setdefault(kernel_spec, []).append(n)
+    kernel_specs = list(numbers)
+    chosen = dict(zip(kernel_specs, choices.schedules(kernel_specs), strict=True))
     kernels = _build(chosen)
-    return tuple(NetworkTask(chosen[recipe], kernels[chosen[recipe]], tuple(ns)) for recipe, ns in numbers.items())
+    return tuple(
+        NetworkTask(chosen[kernel_spec], kernels[chosen[kernel_spec]], tuple(ns)) for kernel_spec, ns in numbers.items()
+    )
 
 
-def _build(chosen: dict[Recipe, Recipe]) -> dict[Recipe, KernelObject]:
-    """Return the kernels of the recipes with schedules, the values of `chosen`.
+def _build(chosen: dict[KernelSpec, KernelSpec]) -> dict[KernelSpec, KernelObject]:
+    """Return the kernels of the specifications with schedules, the values of `chosen`.
 
-    A schedule that gives no code, as one of other sizes may, is dropped: `chosen` then maps the recipe to itself.
+    A schedule that gives no code, as one of other sizes may, is dropped: `chosen` then maps the kernel to itself.
     """
     while True:
         try:
             return build_kernels(list(chosen.values()))
         except UnbuiltKernel as failure:
-            misfits = [recipe for recipe, own in chosen.items() if own == failure.recipe != recipe]
+            misfits = [kernel_spec for kernel_spec, own in chosen.items() if own == failure.kernel_spec != kernel_spec]
             if not misfits:
                 raise
             chosen.update(zip(misfits, misfits, strict=True))
@@ -108,27 +110,20 @@ def objects_of(tasks: Sequence[NetworkTask]) -> list[bytes]:
     return [*(task.kernel.code for task in tasks), *units.values()]
 
 
-def spec_of(graph: Graph, group: Group, backend: Backend, residency: str) -> str:
-    """Return what the kernel of a group computes, as a recipe's spec; `residency`: the cache level of the weights."""
+def spec_of(graph: Graph, group: Group, backend: Backend, residency: str) -> WorkloadSpec:
+    """Return the workload of a group's kernel. `residency`: the cache level of the weights."""
     name = "-".join(node.operator for node in group.nodes)
     dtype, described = graph.values[group.outputs[0]].dtype, describe(graph, group, backend.has_weights)
     accepted: dict[str, bool | str] = {"winograd": True} if graph.winograd and _may_transform(graph, group) else {}
     if residency and described["weights"]:
         accepted["weights_in"] = residency
-    return json.dumps({"name": name, "args": {}, "dtype": dtype, "graph": described, **accepted}, sort_keys=True)
+    return WorkloadSpec.of({"name": name, "args": {}, "dtype": dtype, "graph": described, **accepted})
 
 
 def weight_residency(graph: Graph, steps: Sequence[NetworkStep], device: Device) -> str:
     """Return the cache level in which kernels find their weights, by the bytes of weights that one call reads."""
     read = {x for step in steps if isinstance(step, Group) for x in weights_of(graph, step.nodes, step.inputs)}
     return weights_place(sum(graph.constants[name].nbytes for name in read), device.target)
-
-
-def without_weight_residency(spec: str) -> str:
-    """Return the spec of the same kernel with its weights in the nearest cache: schedules of one fit the other."""
-    data = json.loads(spec)
-    data.pop("weights_in", None)
-    return json.dumps(data, sort_keys=True)
 
 
 def _may_transform(graph: Graph, group: Group) -> bool:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autosched.graph.steps import Group, NetworkStep
-from autosched.kernel.spec import Recipe
+from autosched.kernel.spec import KernelSpec
+from autosched.tuner.workload_spec import WorkloadSpec
 
 # A choice is undecided where the larger predicted latency is at most so many times the smaller one. The measured ratio
 # of fused to unfused was 0.80, 0.92, 1.20 and 1.39 times the predicted ratio (four chains of MobileNet-V2, busy Xeon).
@@ -19,10 +20,10 @@ UNDECIDED_RATIO = 1.5
 
 @dataclass(frozen=True)
 class PredictedGroup:
-    """A group, its kernel's recipe, and the predicted latency in seconds: infinity if no code can be generated."""
+    """A group, its kernel, and the predicted latency in seconds: infinity if no code can be generated."""
 
     group: Group
-    recipe: Recipe
+    kernel_spec: KernelSpec
     estimate_s: float
 
 
@@ -37,8 +38,8 @@ class KernelSequence:
         return sum(kernel.estimate_s for kernel in self.kernels)
 
     @property
-    def specs(self) -> tuple[str, ...]:
-        return tuple(kernel.recipe.spec for kernel in self.kernels)
+    def specs(self) -> tuple[WorkloadSpec, ...]:
+        return tuple(kernel.kernel_spec.workload for kernel in self.kernels)
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,9 @@ class FusionChoice:
     is_fused: bool
 
     @property
-    def recipe(self) -> Recipe:
-        """The recipe of the fused kernel, which identifies equal subgraphs."""
-        return self.fused.kernels[0].recipe
+    def kernel_spec(self) -> KernelSpec:
+        """The specification of the fused kernel, which identifies equal subgraphs."""
+        return self.fused.kernels[0].kernel_spec
 
     @property
     def selected(self) -> KernelSequence:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from autosched.kernel.spec import Recipe
+from autosched.kernel.spec import KernelSpec
 from autosched.measure.results import median_interval
 from autosched.store import Database, TargetRow, WorkloadRow
 from autosched.store.records import Finding, digest
@@ -24,17 +24,17 @@ NO_STEPS = "[]"
 class FusionTimes:
     """Seconds of a subgraph in the running network, fused and unfused, one per profile.
 
-    `recipe` is that of the fused kernel; `is_fused`: whether it was kept.
+    `kernel_spec` is that of the fused kernel; `is_fused`: whether it was kept.
     """
 
-    recipe: Recipe
+    kernel_spec: KernelSpec
     fused_s: tuple[float, ...]
     unfused_s: tuple[float, ...]
     is_fused: bool
 
     @property
     def operators(self) -> str:
-        return self.recipe.request.problem.name
+        return self.kernel_spec.request.problem.name
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -55,7 +55,7 @@ class FusionTimes:
 def store_fusion_decisions(database: Database, comparisons: Iterable[FusionTimes]) -> None:
     """Store the times and the decision of each comparison. Raises StoreError."""
     for comparison in comparisons:
-        device, workload = comparison.recipe.device, _workload(comparison.recipe)
+        device, workload = comparison.kernel_spec.device, _workload(comparison.kernel_spec)
         target = TargetRow(device.target.fingerprint, json.dumps(asdict(device.target), sort_keys=True))
         run = database.start_run(workload, target, device.threads, 0)
         times: Mapping[str, tuple[float, ...]] = {FUSED: comparison.fused_s, UNFUSED: comparison.unfused_s}
@@ -67,15 +67,15 @@ def store_fusion_decisions(database: Database, comparisons: Iterable[FusionTimes
         database.finish_run(run)
 
 
-def stored_fusion_decision(database: Database, recipe: Recipe) -> bool | None:
-    """Return whether the latest comparison on this device kept the fused kernel of `recipe`; None without one."""
-    workload, device = _workload(recipe).hash, recipe.device
+def stored_fusion_decision(database: Database, kernel_spec: KernelSpec) -> bool | None:
+    """Return whether the latest comparison on this device kept the fused kernel of `kernel_spec`; None without one."""
+    workload, device = _workload(kernel_spec).hash, kernel_spec.device
     best = database.best(workload, device.target.fingerprint, device.threads)
     certified = [record.sketch for record in best if record.verified and record.certified]
     return certified[0] == FUSED if certified else None
 
 
-def _workload(recipe: Recipe) -> WorkloadRow:
-    data = {**json.loads(recipe.spec), "forms": [FUSED, UNFUSED]}
+def _workload(kernel_spec: KernelSpec) -> WorkloadRow:
+    data = {**kernel_spec.workload.data, "forms": [FUSED, UNFUSED]}
     spec = json.dumps(data, sort_keys=True)
-    return WorkloadRow(digest(spec), f"{recipe.request.problem.name}, joined or apart", spec)
+    return WorkloadRow(digest(spec), f"{kernel_spec.request.problem.name}, joined or apart", spec)

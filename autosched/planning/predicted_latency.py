@@ -10,7 +10,7 @@ from autosched.graph.graph import Graph
 from autosched.graph.steps import Group
 from autosched.kernel.device import Device
 from autosched.kernel.pool import UnbuiltKernel, build_kernels
-from autosched.kernel.spec import Recipe
+from autosched.kernel.spec import KernelSpec
 from autosched.kernel.transfer import NearestSchedules
 from autosched.kernel.versions import key_of
 from autosched.planning.extract_tasks import spec_of
@@ -35,31 +35,36 @@ class LatencyPredictor:
 
     def predict(self, groups: Sequence[Group]) -> list[PredictedGroup]:
         """Return the groups with the seconds that the analytic model predicts, infinity if no code can be made."""
-        recipes = [self._recipe(group) for group in groups]
-        earlier = {recipe: self.nearest.seconds_of(recipe.spec) for recipe in recipes}
-        unbuilt = dict[Recipe, float]()
-        predicted = {recipe: math.inf for recipe, seconds in earlier.items() if seconds is None}
+        kernel_specs = [self._kernel_spec(group) for group in groups]
+        earlier = {kernel_spec: self.nearest.seconds_of(kernel_spec.workload) for kernel_spec in kernel_specs}
+        unbuilt = dict[KernelSpec, float]()
+        predicted = {kernel_spec: math.inf for kernel_spec, seconds in earlier.items() if seconds is None}
         while predicted:
             try:
                 kernels = build_kernels(list(predicted))
-                self.nearest.add_drafted((recipe.spec, kernel.steps) for recipe, kernel in kernels.items())
-                predicted = {recipe: kernel.estimate_s for recipe, kernel in kernels.items()}
+                self.nearest.add_drafted(
+                    (kernel_spec.workload, kernel.steps) for kernel_spec, kernel in kernels.items()
+                )
+                predicted = {kernel_spec: kernel.estimate_s for kernel_spec, kernel in kernels.items()}
                 break
             except UnbuiltKernel as failure:
-                unbuilt[failure.recipe] = predicted.pop(failure.recipe)
+                unbuilt[failure.kernel_spec] = predicted.pop(failure.kernel_spec)
         predicted |= unbuilt
-        self.nearest.add_seconds((recipe.spec, seconds) for recipe, seconds in predicted.items())
-        every = [predicted[recipe] if (seconds := earlier[recipe]) is None else seconds for recipe in recipes]
-        return [PredictedGroup(*each) for each in zip(groups, recipes, every, strict=True)]
+        self.nearest.add_seconds((kernel_spec.workload, seconds) for kernel_spec, seconds in predicted.items())
+        every = [
+            predicted[kernel_spec] if (seconds := earlier[kernel_spec]) is None else seconds
+            for kernel_spec in kernel_specs
+        ]
+        return [PredictedGroup(*each) for each in zip(groups, kernel_specs, every, strict=True)]
 
     def can_fuse(self, fused: Group, unfused: Sequence[Group]) -> bool:
         """Whether a rule of the search space has a sketch for the fused group; kept in the disk cache."""
-        spec = self._recipe(fused).spec
+        spec = self._kernel_spec(fused).workload
         if (seconds := self.nearest.seconds_of(spec)) is not None:
             return math.isfinite(seconds)
-        if all(self.nearest.knows(self._recipe(group).spec) for group in unfused):
+        if all(self.nearest.knows(self._kernel_spec(group).workload) for group in unfused):
             return False
-        key = key_of(f"chain {spec}", self.device.target)
+        key = key_of(f"chain {spec.text}", self.device.target)
         if (cached := read(key)) is None:
             has_sketch = has_fused_sketch(self.graph, fused, self.device)
             write(key, {"is_chain": has_sketch}, b"")
@@ -69,7 +74,7 @@ class LatencyPredictor:
             self.nearest.add_seconds([(spec, math.inf)])
         return has_sketch
 
-    def _recipe(self, group: Group) -> Recipe:
+    def _kernel_spec(self, group: Group) -> KernelSpec:
         target = self.device.target
         spec = spec_of(self.graph, group, target.backend, self.residency)
-        return Recipe(spec, self.target_text, self.device.threads, gpu=target.gpu)
+        return KernelSpec(spec, self.target_text, self.device.threads, gpu=target.gpu)

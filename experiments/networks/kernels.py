@@ -45,7 +45,7 @@ def task_clock(task: NetworkTask) -> timing.Clock:
     """The kernel of a task on arrays of its own, normal numbers and zeros where integers may be places; weights come
     from where the network has them."""
     kernel, dag = task.kernel, task.request.problem.dag
-    threads, passing = task.recipe.threads, 0
+    threads, passing = task.kernel_spec.threads, 0
     loaded = load_objects(objects_of([task]), tuple(filter(None, (kernel.name, kernel.prepare))), threads)
     rng = np.random.default_rng(0)
     arrays = [filled(spec.shape, spec.dtype, rng) for spec in specs((*dag.inputs, *dag.outputs))]
@@ -56,7 +56,7 @@ def task_clock(task: NetworkTask) -> timing.Clock:
         code = loaded[kernel.prepare](ctypes.addressof(pointers), address_of(workspace))
         assert code == 0, f"{kernel.prepare} ended with {code}"
         arrays.append(packed)
-        passing = passing_bytes(dag.weights_in, task.recipe.device.target, threads)
+        passing = passing_bytes(dag.weights_in, task.kernel_spec.device.target, threads)
     clock = compiled_clock(loaded[kernel.name].address, arrays, kernel.workspace_bytes, threads, passing)
 
     def run(repeats: int) -> float:

@@ -38,7 +38,7 @@ def test_a_network_is_drawn(cli: Any, tmp_path: Path) -> None:
     for n, task in enumerate(model.tasks[:2]):
         dag, device = task.request.problem.dag, task.request.device
         with Database(db) as database:
-            workload = WorkloadRow(dag.content_hash, task.name, task.recipe.spec)
+            workload = WorkloadRow(dag.content_hash, task.name, task.kernel_spec.workload.text)
             run = database.start_run(workload, TargetRow(device.target.fingerprint, "{}"), 1, 0)
             if n == 1:
                 assert "no kernel of" in cli(*words).err

@@ -15,7 +15,7 @@ from autosched.executor.constant_kernels import ConstantLaunches, find_constant_
 from autosched.executor.gpu_model import GpuModel
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.steps import Group
-from autosched.kernel.spec import Recipe
+from autosched.kernel.spec import KernelSpec
 from autosched.kernel.task import make_task
 from autosched.planning.extract_tasks import Choices
 from autosched.schedule import steps_to_json
@@ -138,15 +138,15 @@ def test_steps_with_the_same_constants_share_what_is_made_of_them():
     assert ahead == ConstantLaunches({0: frozenset({0}), 1: frozenset({0})}, {(0, "t"): 0, (1, "t"): 0}, 128, (0,))
 
 
-def unpacked_first(recipes: Sequence[Recipe]) -> list[Recipe]:
+def unpacked_first(kernel_specs: Sequence[KernelSpec]) -> list[KernelSpec]:
     """Schedules in which the weights lie unpacked in memory between two launches."""
     found = []
-    for recipe in recipes:
-        task, sketches = make_task(recipe.request)
+    for kernel_spec in kernel_specs:
+        task, sketches = make_task(kernel_spec.request)
         (i,) = (n for n, sketch in enumerate(sketches) if sketch.name.endswith("unfolded/mul@root"))
         rows = task.model.legal_rows(i, enumerate_grid(sketches[i], 50, np.random.default_rng(0)))
         values = task.values(Candidate(i, tuple(map(int, rows[0]))))
-        found.append(replace(recipe, steps=steps_to_json(sketches[i].state, values)))
+        found.append(replace(kernel_spec, steps=steps_to_json(sketches[i].state, values)))
     return found
 
 

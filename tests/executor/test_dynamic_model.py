@@ -16,8 +16,7 @@ from autosched.errors import UsageError  # noqa: E402
 from autosched.executor import dynamic_model as module  # noqa: E402
 from autosched.graph.interpret import interpret  # noqa: E402
 from autosched.graph.onnx import load_onnx  # noqa: E402
-from autosched.kernel.task import apart  # noqa: E402
-from autosched.kernel.transfer import form_of  # noqa: E402
+from autosched.tuner.workload_spec import WorkloadSpec, distance  # noqa: E402
 from tests.graph.onnx.models import model, node  # noqa: E402
 
 
@@ -55,10 +54,10 @@ def test_each_size_has_a_program_of_its_own(path: Path) -> None:
 def test_a_program_takes_over_schedules_and_weights(path: Path) -> None:
     net = at.load_dynamic(path, threads=1)
     first, second = net.of(batch=2, rows=64), net.of(batch=2, rows=61)
-    assert not any(task.recipe.steps for task in first.tasks)
-    steps = {form_of(task.recipe.spec).structure: task.kernel.steps for task in first.tasks}
+    assert not any(task.kernel_spec.steps for task in first.tasks)
+    steps = {task.kernel_spec.workload.sized.structure: task.kernel.steps for task in first.tasks}
     for task in second.tasks:
-        assert task.recipe.steps == steps[form_of(task.recipe.spec).structure]
+        assert task.kernel_spec.steps == steps[task.kernel_spec.workload.sized.structure]
     assert second.block is first.block
     for name, array in first.program.graph.constants.items():
         assert second.program.graph.constants[name] is array
@@ -68,12 +67,12 @@ def test_a_program_takes_over_schedules_and_weights(path: Path) -> None:
 
 def test_the_nearest_schedule_is_taken(path: Path) -> None:
     net = at.load_dynamic(path, threads=1)
-    spec = net.of(batch=2, rows=64).tasks[0].recipe.spec
-    forms = [form_of(spec.replace("64", str(rows))) for rows in (64, 80, 8)]
+    spec = net.of(batch=2, rows=64).tasks[0].kernel_spec.workload
+    forms = [WorkloadSpec(spec.text.replace("64", str(rows))).sized for rows in (64, 80, 8)]
     assert forms[0].structure == forms[1].structure == forms[2].structure
-    distances = [apart(forms[0].sizes, form.sizes) for form in forms]
+    distances = [distance(forms[0].sizes, form.sizes) for form in forms]
     assert 0 == distances[0] < distances[1] < distances[2]
-    assert form_of(spec.replace("64", "1")).structure != forms[0].structure
+    assert WorkloadSpec(spec.text.replace("64", "1")).sized.structure != forms[0].structure
 
 
 def test_programs_that_were_not_used_for_longest_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from autosched.errors import UsageError
 from autosched.graph.graph import Graph
 from autosched.graph.interpret import interpret
 from autosched.kernel.task import analytic_best, make_task, nearest_shapes
-from autosched.planning.extract_tasks import without_weight_residency
 from autosched.schedule import steps_to_json
 from autosched.store import Database, Finding, TargetRow, WorkloadRow
 from autosched.target import parse_target
@@ -56,28 +55,28 @@ def test_kernels_of_large_networks_have_far_weights_and_compute_the_same() -> No
 
 def test_records_of_near_and_far_weights_are_apart_and_schedules_are_shared(tmp_path: Path) -> None:
     graph, path = large(), tmp_path / "records.db"
-    recipe = autosched.load(graph, threads=1, records=False).tasks[0].recipe
-    near = replace(recipe, spec=without_weight_residency(recipe.spec))
-    assert near.request.problem.dag.content_hash != recipe.request.problem.dag.content_hash
-    task, sketches = make_task(recipe.request)
+    kernel_spec = autosched.load(graph, threads=1, records=False).tasks[0].kernel_spec
+    near = replace(kernel_spec, workload=kernel_spec.workload.without_weight_residency())
+    assert near.request.problem.dag.content_hash != kernel_spec.request.problem.dag.content_hash
+    task, sketches = make_task(kernel_spec.request)
     first, second = (
         steps_to_json(sketches[c.sketch].state, task.values(c))
         for c, _ in analytic_best(task, 2, make=lambda candidate: None)
     )
-    for place, steps in ((near, first), (recipe, second)):
+    for place, steps in ((near, first), (kernel_spec, second)):
         with Database(path) as database:
             request = place.request
-            workload = WorkloadRow(request.problem.dag.content_hash, request.problem.name, place.spec)
+            workload = WorkloadRow(request.problem.dag.content_hash, request.problem.name, place.workload.text)
             target = TargetRow(request.device.target.fingerprint, "{}")
             database.append(
                 database.start_run(workload, target, 1, 0), "some", steps, {}, 0, Finding(1e-6, (1e-6,), None)
             )
-            assert [w.spec for w in nearest_shapes(recipe.spec, database.workloads())] == [near.spec]
+            assert [w.spec for w in nearest_shapes(kernel_spec.workload, database.workloads())] == [near.workload.text]
         model = autosched.load(graph, threads=1, db=path)
-        assert {t.recipe.spec: t.recipe.steps for t in model.tasks}[recipe.spec] == steps
+        assert {t.kernel_spec.workload: t.kernel_spec.steps for t in model.tasks}[kernel_spec.workload] == steps
     model.save(tmp_path / "net.asc")
     again = autosched.load(tmp_path / "net.asc", threads=1, records=False)
-    assert {t.recipe.spec: t.recipe.steps for t in again.tasks}[recipe.spec] == second
+    assert {t.kernel_spec.workload: t.kernel_spec.steps for t in again.tasks}[kernel_spec.workload] == second
 
 
 def test_a_network_is_tuned_with_its_weights_far(tmp_path: Path) -> None:
@@ -88,6 +87,6 @@ def test_a_network_is_tuned_with_its_weights_far(tmp_path: Path) -> None:
 
 
 def test_a_place_that_there_is_not() -> None:
-    spec = json.loads(autosched.load(large(), threads=1, records=False).tasks[0].recipe.spec)
+    spec = autosched.load(large(), threads=1, records=False).tasks[0].kernel_spec.workload.data
     with pytest.raises(UsageError, match="weights of a network lie in last cache or memory, the record says 'attic'"):
         redefine(json.dumps({**spec, "weights_in": "attic"}), None)

@@ -57,7 +57,7 @@ def run(images: int, nearest: NearestSchedules, threads: int = 1) -> Model:
     model = compile_graph(graph, threads=threads, choices=Choices(nearest, nearest=nearest))
     x = np.random.default_rng(images).normal(size=graph.values["x"].shape).astype("float32")
     np.testing.assert_allclose(model(x), interpret(graph, {"x": x})["y"], rtol=1e-4, atol=1e-5)
-    nearest.add((task.recipe.spec, task.kernel.steps) for task in model.tasks)
+    nearest.add((task.kernel_spec.workload, task.kernel.steps) for task in model.tasks)
     return model
 
 
@@ -83,7 +83,7 @@ def test_a_damaged_piece_is_compiled_again() -> None:
         for damaged in (whole[:-1], whole.replace(b"nests", b"nosts", 1), b"", b"{}\n", b"[1]\nx"):
             path.write_bytes(damaged)
             assert compilation_units.find_part(key) is None
-            assert any(find_object(task.recipe) is None for task in model.tasks)
+            assert any(find_object(task.kernel_spec) is None for task in model.tasks)
             run(3, NearestSchedules())
             assert compilation_units.find_part(key) is not None
         path.unlink()

@@ -22,10 +22,11 @@ from autosched.graph.interpret import interpret
 from autosched.kernel import pool, versions
 from autosched.kernel.object_cache import find_object
 from autosched.kernel.pool import build_kernels
-from autosched.kernel.spec import KernelObject, Recipe
+from autosched.kernel.spec import KernelObject, KernelSpec
 from autosched.measure.process import memory_limit
 from autosched.planning.execution_plan import SplitGroup
 from autosched.runtime import disk_cache, processes
+from autosched.tuner.workload_spec import WorkloadSpec
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +50,8 @@ def check(graph: Graph) -> None:
     np.testing.assert_allclose(compile_graph(graph, threads=1)(x), want, rtol=1e-4, atol=1e-4)
 
 
-def recipes(graph: Graph) -> list[Recipe]:
-    return [task.recipe for task in compile_graph(graph, threads=1).tasks]
+def kernel_specs(graph: Graph) -> list[KernelSpec]:
+    return [task.kernel_spec for task in compile_graph(graph, threads=1).tasks]
 
 
 def refuse(*_: object) -> KernelObject:
@@ -80,7 +81,7 @@ def test_processes_build_for_several_networks(monkeypatch: pytest.MonkeyPatch) -
     assert {*waiting} <= {*pool._SPARES._waiting}
     assert len(pool._SPARES._waiting) <= len(os.sched_getaffinity(0))
     monkeypatch.setenv("TMPDIR", "/elsewhere")  # another environment needs processes of its own
-    assert pool._SPARES.take(pool._origin(recipes(chain([4, 5])))) is None
+    assert pool._SPARES.take(pool._origin(kernel_specs(chain([4, 5])))) is None
     pool._SPARES.end()
     assert not any(process.alive for process in waiting)
 
@@ -96,21 +97,21 @@ def test_processes_import_nothing_from_a_directory_that_others_can_write(
 
 
 def test_other_code_is_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    (made,) = recipes(chain([4, 5]))
+    (made,) = kernel_specs(chain([4, 5]))
     others = [
-        Recipe(made.spec, "llvm -mcpu=haswell", 1),
-        Recipe(made.spec, made.target_text, 2),
-        Recipe(made.spec, made.target_text, 1, "[]"),
-        Recipe(made.spec.replace("matmul", "other"), made.target_text, 1),
+        KernelSpec(made.workload, "llvm -mcpu=haswell", 1),
+        KernelSpec(made.workload, made.target_text, 2),
+        KernelSpec(made.workload, made.target_text, 1, "[]"),
+        KernelSpec(WorkloadSpec(made.workload.text.replace("matmul", "other")), made.target_text, 1),
     ]
     assert len({made.key, *(other.key for other in others)}) == 5
     monkeypatch.setattr(versions, "own_code", lambda: "another autosched")
-    assert Recipe(made.spec, made.target_text, 1).key != made.key
+    assert KernelSpec(made.workload, made.target_text, 1).key != made.key
 
 
 def test_a_damaged_file_is_as_good_as_none() -> None:
     graph = chain([4, 5])
-    (made,) = recipes(graph)
+    (made,) = kernel_specs(graph)
     path = disk_cache.path_of(made.key)
     for damaged in (
         path.read_bytes()[:-1],
@@ -126,10 +127,10 @@ def test_a_damaged_file_is_as_good_as_none() -> None:
 
 
 def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    old, new = (recipes(chain(sizes))[0] for sizes in ([4, 5], [4, 6]))
+    old, new = (kernel_specs(chain(sizes))[0] for sizes in ([4, 5], [4, 6]))
     both = sum(path.stat().st_size for path in disk_cache.path_of(new.key).parent.iterdir())
     monkeypatch.setattr(disk_cache, "LIMIT_BYTES", both + both // 4)
-    (newest,) = recipes(chain([4, 7]))
+    (newest,) = kernel_specs(chain([4, 7]))
     assert [find_object(r) is not None for r in (old, new, newest)] == [False, True, True]
 
 
@@ -211,7 +212,10 @@ def test_processes_that_are_struck_at_random_times(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_a_process_cannot_make_it_says() -> None:
-    broken = [Recipe(f'{{"name": "x{n}", "args": {{}}, "dtype": "float32", "graph": 1}}', "cpu", 1) for n in range(4)]
+    broken = [
+        KernelSpec(WorkloadSpec.of({"name": f"x{n}", "args": {}, "dtype": "float32", "graph": 1}), "cpu", 1)
+        for n in range(4)
+    ]
     with pytest.raises(UsageError, match="the description of a network's kernel cannot be understood"):
         build_kernels(broken)
 
@@ -220,7 +224,7 @@ def test_a_kernel_that_cannot_be_made_is_made_in_parts(monkeypatch: pytest.Monke
     """As if no sketch were found for a product with what follows it."""
     made = pool.make_kernel
 
-    def only_small(given: Recipe, passed_over: int = 0) -> KernelObject:
+    def only_small(given: KernelSpec, passed_over: int = 0) -> KernelObject:
         if len(given.request.problem.dag.stages) > 1:
             raise NoValidCandidate("too much for one kernel")
         return made(given, passed_over)

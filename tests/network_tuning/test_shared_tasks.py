@@ -9,6 +9,7 @@ from autosched.graph.graph import Graph
 from autosched.kernel.task import nearest_shapes, without_numbers
 from autosched.network_tuning.shared_tasks import shared_tasks
 from autosched.store import WorkloadRow
+from autosched.tuner.workload_spec import WorkloadSpec
 from tests.graph import networks
 
 
@@ -35,14 +36,14 @@ def test_a_kernel_that_two_networks_have_is_one_task() -> None:
 
 def test_other_sizes_of_a_kernel_are_near_it() -> None:
     sizes = [autosched.load(convolutions(3, n), threads=1, records=False) for n in (1, 5)]
-    specs = [task.recipe.spec for task in shared_tasks(sizes)[0].all_members[:1]]
-    specs += [model.tasks[1].recipe.spec for model in reversed(sizes)]
-    rows = [WorkloadRow(str(n), "conv", spec) for n, spec in enumerate(specs)]
+    specs = [task.kernel_spec.workload for task in shared_tasks(sizes)[0].all_members[:1]]
+    specs += [model.tasks[1].kernel_spec.workload for model in reversed(sizes)]
+    rows = [WorkloadRow(str(n), "conv", spec.text) for n, spec in enumerate(specs)]
     found = nearest_shapes(specs[0], [*reversed(rows), WorkloadRow("old", "conv", '{"name": "conv"}')])
     assert [row.hash for row in found] == ["1", "2"]
-    relu = json.loads(specs[0])
+    relu = json.loads(specs[0].text)
     relu["graph"]["nodes"].append(["relu", [2], [3], {}])
-    assert nearest_shapes(json.dumps(relu), rows) == []
+    assert nearest_shapes(WorkloadSpec.of(relu), rows) == []
     numbers = without_numbers(json.loads(specs[0]))[1]
     assert nearest_shapes(specs[0], rows[:1]) == []  # itself
     assert [numbers[f"input 0 {n}"] for n in range(4)] == [1, 3, 7, 5]

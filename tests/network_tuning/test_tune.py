@@ -395,7 +395,7 @@ def test_kernels_are_timed_as_they_run_in_the_network(monkeypatch: pytest.Monkey
     monkeypatch.setattr(whole_calls, "profile", profile)
     first, second = whole_calls.times_in_network([before, after], {})
     assert set(first.values()) == {1.0}
-    assert {spec for spec, seconds in second.items() if seconds > 1.0} == {before.tasks[1].recipe.spec}
+    assert {spec for spec, seconds in second.items() if seconds > 1.0} == {before.tasks[1].kernel_spec.workload}
 
 
 # With workers
@@ -413,7 +413,7 @@ def test_a_network_is_tuned_and_what_was_found_is_loaded(tmp_path: Path) -> None
     wanted = interpret(graph, {"x": given})[graph.outputs[0]]
     np.testing.assert_allclose(result.model(given), wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())
     again = autosched.load(graph, threads=1, db=path)
-    assert [bool(task.recipe.steps) for task in again.tasks] == [task.trials > 0 for task in result.tasks]
+    assert [bool(task.kernel_spec.steps) for task in again.tasks] == [task.trials > 0 for task in result.tasks]
     data = json.loads(json.dumps(result.to_json(), allow_nan=False))
     keys = (
         "schema_version model inputs outputs target threads trials failed wall_s first_result_s start_latency_s "
@@ -444,7 +444,7 @@ def test_ctrl_c_gives_the_best_network_so_far(tmp_path: Path, monkeypatch: pytes
     assert (result.trials, result.interrupted) == (2, True)
     assert result.model(np.zeros((2, 3), "float32")).shape == (2, 17)
     again = autosched.load(graph, threads=1, db=path)
-    assert [bool(task.recipe.steps) for task in again.tasks] == [True]
+    assert [bool(task.kernel_spec.steps) for task in again.tasks] == [True]
 
 
 def test_numbers_that_make_no_sense(tmp_path: Path) -> None:

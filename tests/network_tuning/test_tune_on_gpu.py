@@ -41,7 +41,7 @@ def test_a_search_is_recorded_and_goes_on(graph: Graph, tmp_path: Path) -> None:
     assert all(kept)
     loaded = autosched.load(graph, target="opencl", db=db)
     check(graph, loaded(**given), given)
-    assert all(task.recipe.steps for task in loaded.tasks)
+    assert all(task.kernel_spec.steps for task in loaded.tasks)
     again = tune_network(loaded, Effort(trials=TRIALS, resume=True), db)
     assert (again.trials, again.resumed) == (TRIALS, TRIALS)
     assert again.verified

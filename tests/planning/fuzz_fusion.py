@@ -36,7 +36,7 @@ def inputs_of(graph: Graph, seed: int) -> dict[str, Array]:
 
 def choices_with(is_fused: bool) -> Choices:
     """Choose fused kernels everywhere, or nowhere."""
-    return Choices(is_fused=lambda recipe: is_fused)
+    return Choices(is_fused=lambda kernel_spec: is_fused)
 
 
 def faults_of(seed: int, threads: int = 1) -> tuple[list[str], int]:

@@ -18,7 +18,7 @@ from autosched.executor.compile_graph import compile_graph
 from autosched.executor.model import Model
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.saved import load_saved, save_graph
-from autosched.kernel.spec import Recipe
+from autosched.kernel.spec import KernelSpec
 from autosched.kernel.task import analytic_best, make_task
 from autosched.planning.extract_tasks import Choices
 from autosched.schedule import steps_to_json
@@ -60,15 +60,15 @@ def test_attributes_may_be_infinite(tmp_path: Path) -> None:
     assert load_saved(tmp_path / "x")[0].nodes == graph.nodes
 
 
-def second_best(recipes: Sequence[Recipe]) -> list[Recipe]:
-    """The recipes with other schedules than the analytic model's first."""
-    return [other_schedule(recipe) for recipe in recipes]
+def second_best(kernel_specs: Sequence[KernelSpec]) -> list[KernelSpec]:
+    """The specifications with other schedules than the analytic model's first."""
+    return [other_schedule(kernel_spec) for kernel_spec in kernel_specs]
 
 
-def other_schedule(recipe: Recipe) -> Recipe:
-    task, sketches = make_task(recipe.request)
+def other_schedule(kernel_spec: KernelSpec) -> KernelSpec:
+    task, sketches = make_task(kernel_spec.request)
     candidate, _ = analytic_best(task, 2, make=lambda candidate: None)[1]
-    return replace(recipe, steps=steps_to_json(sketches[candidate.sketch].state, task.values(candidate)))
+    return replace(kernel_spec, steps=steps_to_json(sketches[candidate.sketch].state, task.values(candidate)))
 
 
 def saved(path: Path) -> tuple[Model, Model]:
@@ -79,8 +79,8 @@ def saved(path: Path) -> tuple[Model, Model]:
 
 def test_a_model_keeps_its_schedules(tmp_path: Path) -> None:
     model, found = saved(tmp_path / "model.asc")
-    assert [task.recipe for task in found.tasks] == [task.recipe for task in model.tasks]
-    assert all(task.recipe.steps for task in found.tasks)
+    assert [task.kernel_spec for task in found.tasks] == [task.kernel_spec for task in model.tasks]
+    assert all(task.kernel_spec.steps for task in found.tasks)
     spec = model.inputs[0]
     x = np.random.default_rng(1).normal(size=spec.shape).astype(spec.dtype)
     np.testing.assert_array_equal(found(x), model(x))
@@ -88,7 +88,7 @@ def test_a_model_keeps_its_schedules(tmp_path: Path) -> None:
         RecordWarning, match=r"are for cpu-.* and 1 thread.*kernels for cpu-.* and 2: the analytic model"
     ):
         other = autosched.load(tmp_path / "model.asc", threads=2)
-    assert not any(task.recipe.steps for task in other.tasks)
+    assert not any(task.kernel_spec.steps for task in other.tasks)
 
 
 def changed(path: Path, change: Callable[[dict[str, str]], None]) -> None:
@@ -109,7 +109,7 @@ def test_a_schedule_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
     changed(path, forge)
     with pytest.warns(RecordWarning, match="does not fit this version"):
         found = autosched.load(path, threads=1)
-    assert not any(task.recipe.steps for task in found.tasks)
+    assert not any(task.kernel_spec.steps for task in found.tasks)
 
 
 @pytest.mark.parametrize(

@@ -105,22 +105,22 @@ def test_an_archive_without_a_digest_is_told_of(tmp_path: Path) -> None:
 def test_a_damaged_kernel_is_as_good_as_absent() -> None:
     """The head of its file as well as its code: sizes of memory stand there."""
     (task,) = compile_graph(networks.perceptron((3, 4)), threads=1).tasks
-    right = find_object(task.recipe)
+    right = find_object(task.kernel_spec)
     assert isinstance(right, KernelObject)
-    paths = [disk_cache.path_of(task.recipe.key), *(disk_cache.path_of(part.key) for part in right.parts)]
+    paths = [disk_cache.path_of(task.kernel_spec.key), *(disk_cache.path_of(part.key) for part in right.parts)]
     for path in paths:
         whole = path.read_bytes()
         for damaged in damages(whole, 60):
             path.write_bytes(damaged)
-            assert find_object(task.recipe) is None
+            assert find_object(task.kernel_spec) is None
         path.write_bytes(whole)
     text = paths[0].read_bytes()
     paths[0].write_bytes(text.replace(b'"workspace_bytes": ', b'"workspace_bytes": 1'))
-    assert find_object(task.recipe) is None
+    assert find_object(task.kernel_spec) is None
     paths[0].write_bytes(text)
-    shutil.copy(disk_cache.path_of(task.recipe.key), disk_cache.path_of("another"))
+    shutil.copy(disk_cache.path_of(task.kernel_spec.key), disk_cache.path_of("another"))
     assert read("another") is None
-    assert find_object(task.recipe) == right
+    assert find_object(task.kernel_spec) == right
 
 
 @pytest.mark.parametrize(
@@ -133,10 +133,10 @@ def test_a_damaged_kernel_is_as_good_as_absent() -> None:
 )  # fmt: skip
 def test_facts_of_kernels_have_types(facts: dict[str, object]) -> None:
     (task,) = compile_graph(networks.perceptron((3, 4)), threads=1).tasks
-    kept = read(task.recipe.key)
+    kept = read(task.kernel_spec.key)
     assert kept is not None
-    write(task.recipe.key, {**kept[0], **facts}, kept[1])
-    assert find_object(task.recipe) is None
+    write(task.kernel_spec.key, {**kept[0], **facts}, kept[1])
+    assert find_object(task.kernel_spec) is None
 
 
 def test_damaged_code_for_a_gpu_is_compiled_again() -> None:

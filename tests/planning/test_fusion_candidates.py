@@ -10,12 +10,13 @@ from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
 from autosched.graph.steps import Group
 from autosched.kernel.device import Device, find_device
-from autosched.kernel.spec import Recipe
+from autosched.kernel.spec import KernelSpec
 from autosched.planning import fusion_candidates
 from autosched.planning.device_passes import prepare_graph
 from autosched.planning.execution_plan import steps_of
 from autosched.planning.fusion_candidates import find_fusion_candidates, has_fused_sketch
 from autosched.planning.fusion_choice import PredictedGroup, apply_fusion_choices
+from autosched.tuner.workload_spec import WorkloadSpec
 from search_spaces.cpu.fused_reductions import FUSED_MARK
 
 
@@ -57,7 +58,10 @@ def groups_after_fusion(graph: Graph, seconds: dict[int, float], threads: int = 
 
     def predict(groups: list[Group]) -> list[PredictedGroup]:
         numbers = [sum(node.operator == "conv" for node in group.nodes) for group in groups]
-        return [PredictedGroup(g, Recipe(str(g), "cpu", 1), seconds[n]) for g, n in zip(groups, numbers, strict=True)]
+        return [
+            PredictedGroup(g, KernelSpec(WorkloadSpec(str(g)), "cpu", 1), seconds[n])
+            for g, n in zip(groups, numbers, strict=True)
+        ]
 
     steps = steps_of(found, device)
     steps = apply_fusion_choices(

@@ -14,9 +14,9 @@ from autosched.executor.compile_graph import compile_graph
 from autosched.executor.model import Model
 from autosched.graph.interpret import interpret
 from autosched.graph.steps import Group
-from autosched.kernel.spec import Recipe
+from autosched.kernel.spec import KernelSpec
 from autosched.network_tuning import fusion_comparison
-from autosched.network_tuning.fusion_comparison import compare_fusions, undecided_recipes
+from autosched.network_tuning.fusion_comparison import compare_fusions, undecided_kernels
 from autosched.network_tuning.results import Effort
 from autosched.network_tuning.shared_tasks import shared_tasks
 from autosched.network_tuning.tune import tune_network
@@ -26,6 +26,7 @@ from autosched.planning.extract_tasks import Choices
 from autosched.planning.fusion_choice import FusionChoice, KernelSequence, PredictedGroup
 from autosched.planning.fusion_records import FusionTimes, store_fusion_decisions, stored_fusion_decision
 from autosched.store import Database
+from autosched.tuner.workload_spec import WorkloadSpec
 from tests.planning.fuzz_fusion import faults_of
 from tests.planning.test_fusion_candidates import bottleneck, small_caches
 
@@ -34,7 +35,7 @@ FUSED, UNFUSED = "conv-clip-conv-clip-conv-add", ["conv-clip", "conv-clip", "con
 
 def choice(fused_s: float, unfused_s: float, is_fused: bool = True, word: str = "chain") -> FusionChoice:
     def predicted(name: str, seconds: float) -> PredictedGroup:
-        return PredictedGroup(Group((), (), (name,)), Recipe(name, "cpu", 1), seconds)
+        return PredictedGroup(Group((), (), (name,)), KernelSpec(WorkloadSpec(name), "cpu", 1), seconds)
 
     unfused = tuple(predicted(f"{word} {n}", unfused_s / 2) for n in range(2))
     return FusionChoice(KernelSequence((predicted(word, fused_s),)), KernelSequence(unfused), is_fused)
@@ -49,7 +50,7 @@ def open_network(monkeypatch: pytest.MonkeyPatch) -> Model:
 
 
 def with_choice(is_fused: bool) -> Model:
-    return compile_graph(bottleneck(1, 5, 8), threads=1, choices=Choices(is_fused=lambda recipe: is_fused))
+    return compile_graph(bottleneck(1, 5, 8), threads=1, choices=Choices(is_fused=lambda kernel_spec: is_fused))
 
 
 def kernels(model: Model) -> list[str]:
@@ -99,7 +100,7 @@ def test_the_faster_sequence_is_kept(open_network: Model, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(fusion_comparison, "profile", profile)
     monkeypatch.setattr(fusion_comparison, "interleaved_samples", lambda models, inputs: [(2.0,), (1.0,)])
-    kept, found = compare_fusions(open_network, lambda recipes: with_choice(not recipes), {})
+    kept, found = compare_fusions(open_network, lambda kernel_specs: with_choice(not kernel_specs), {})
     assert kernels(kept) == (UNFUSED if faster else [FUSED])
     assert [(x.is_fused, x.fused_s[0], x.operators) for x in found] == [(not faster, 1.0, FUSED)]
 
@@ -108,22 +109,22 @@ def test_what_whole_calls_refute_is_not_kept(open_network: Model, monkeypatch: p
     monkeypatch.setattr(fusion_comparison, "SLOWER", 0.0)
     monkeypatch.setattr(fusion_comparison, "interleaved_samples", lambda models, inputs: [(1.0,), (2.0,)])
     inputs = {"x": np.ones((1, 5, 5, 8), "float32")}
-    kept, (found,) = compare_fusions(open_network, lambda recipes: with_choice(not recipes), inputs)
+    kept, (found,) = compare_fusions(open_network, lambda kernel_specs: with_choice(not kernel_specs), inputs)
     assert kept is open_network
     assert found.is_fused
 
 
 def test_the_latest_contest_is_found_again(open_network: Model, tmp_path: Path) -> None:
-    (recipe,) = undecided_recipes(open_network)
+    (kernel_spec,) = undecided_kernels(open_network)
     with Database(tmp_path / "records.db") as database:
-        assert stored_fusion_decision(database, recipe) is None
-        store_fusion_decisions(database, [FusionTimes(recipe, (2e-6, 3e-6), (1e-6, 1e-6), False)])
-        assert stored_fusion_decision(database, recipe) is False
+        assert stored_fusion_decision(database, kernel_spec) is None
+        store_fusion_decisions(database, [FusionTimes(kernel_spec, (2e-6, 3e-6), (1e-6, 1e-6), False)])
+        assert stored_fusion_decision(database, kernel_spec) is False
     graph, db = open_network.original, tmp_path / "records.db"
     assert kernels(at.load(graph, threads=1, db=db)) == UNFUSED
     with Database(db) as database:
-        store_fusion_decisions(database, [FusionTimes(recipe, (4e-6,), (5e-6,), True)])  # on a busier machine
-        assert stored_fusion_decision(database, recipe) is True
+        store_fusion_decisions(database, [FusionTimes(kernel_spec, (4e-6,), (5e-6,), True)])  # on a busier machine
+        assert stored_fusion_decision(database, kernel_spec) is True
     assert kernels(at.load(graph, threads=1, db=db)) == [FUSED]
 
 

@@ -12,7 +12,7 @@ import pytest
 from autosched.executor.compile_graph import compile_graph
 from autosched.executor.model import Model
 from autosched.graph.graph import Array, Graph
-from autosched.kernel.spec import Recipe
+from autosched.kernel.spec import KernelSpec
 from autosched.planning.extract_tasks import Choices
 from autosched.schedule import steps_to_json
 from autosched.schedule.state import initial_state
@@ -65,9 +65,9 @@ NETWORKS: dict[str, Callable[[], Graph]] = {
 }
 
 
-def in_order(recipes: Sequence[Recipe]) -> list[Recipe]:
+def in_order(kernel_specs: Sequence[KernelSpec]) -> list[KernelSpec]:
     """No loop split, reordered or vectorised: each sum has one number added after the other."""
-    return [replace(r, steps=steps_to_json(initial_state(r.request.collapsed), {})) for r in recipes]
+    return [replace(r, steps=steps_to_json(initial_state(r.request.collapsed), {})) for r in kernel_specs]
 
 
 @cache
