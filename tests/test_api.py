@@ -34,6 +34,7 @@ from autosched.store import Database, Finding, TargetRow
 from autosched.store import WorkloadRow as WorkloadRow
 from autosched.te import Tensor
 from autosched.tuner.policy import SearchSetup
+from autosched.tuner.workload_spec import WorkloadSpec
 from search_spaces.space import Sketch, SketchParam
 from tests.helpers import python
 from tests.tuner.fakes import FakeModel
@@ -198,7 +199,7 @@ def test_other_shapes_are_those_of_the_same_operator() -> None:
         known("more", {**spec(7), "args": {"N": 7, "M": 1, "layout": "NHWC"}}), known("other version", []),
     ]  # fmt: skip
     rows += [known("huge", spec(10**400)), WorkloadRow("deep", "conv2d", "[" * 20_000)]
-    assert [w.hash for w in nearest_shapes(json.dumps(spec(7)), rows)] == ["near", "far", "nothing"]
+    assert [w.hash for w in nearest_shapes(WorkloadSpec.of(spec(7)), rows)] == ["near", "far", "nothing"]
 
 
 def test_records_whose_steps_no_longer_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

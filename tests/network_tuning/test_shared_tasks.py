@@ -6,7 +6,7 @@ import json
 
 import autosched
 from autosched.graph.graph import Graph
-from autosched.kernel.task import nearest_shapes, without_numbers
+from autosched.kernel.task import nearest_shapes
 from autosched.network_tuning.shared_tasks import shared_tasks
 from autosched.store import WorkloadRow
 from autosched.tuner.workload_spec import WorkloadSpec
@@ -44,6 +44,6 @@ def test_other_sizes_of_a_kernel_are_near_it() -> None:
     relu = json.loads(specs[0].text)
     relu["graph"]["nodes"].append(["relu", [2], [3], {}])
     assert nearest_shapes(WorkloadSpec.of(relu), rows) == []
-    numbers = without_numbers(json.loads(specs[0]))[1]
+    numbers = specs[0].numbers[1]
     assert nearest_shapes(specs[0], rows[:1]) == []  # itself
     assert [numbers[f"input 0 {n}"] for n in range(4)] == [1, 3, 7, 5]
