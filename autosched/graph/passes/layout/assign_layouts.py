@@ -49,7 +49,7 @@ def assign_layouts(graph: Graph) -> Graph:
         return graph
     variants = _variants(graph, gains)
     chosen = _cut(graph, variants, gains)
-    return merge_reshapes(_Relayout(graph, variants, chosen).result()) if not chosen.isdisjoint(gains) else graph
+    return merge_reshapes(_Relayout(graph, variants, chosen).relaid_graph()) if not chosen.isdisjoint(gains) else graph
 
 
 def _gain(graph: Graph, node: Node) -> int:
@@ -204,7 +204,7 @@ class _Relayout:
     def __post_init__(self) -> None:
         self.values.update(self.graph.values)
 
-    def result(self) -> Graph:
+    def relaid_graph(self) -> Graph:
         for node in self.graph.nodes:
             if node.outputs[0] in self.chosen:
                 self._add_last(node, self.variants[node.outputs[0]])
