@@ -21,6 +21,7 @@ from autosched.inspection.record import stored_kernel
 from autosched.inspection_api import explain, export, show, verify
 from autosched.kernel.device import find_device, peak_reader
 from autosched.kernel.index_checked import IndexCheckedKernel, with_checks
+from autosched.kernel.measuring import start_measurer
 from autosched.kernel.request import Request
 from autosched.kernel.task import Space, analytic_best, make_task, start_run, task_key
 from autosched.kernel.trust import tell_without_key
@@ -280,29 +281,23 @@ def _search(
     directory: Path | None,
 ) -> Result:
     """One session with everything that it needs around it; the sources of the fastest go to `directory`."""
-    from autosched.measure import Measurer, Workshop, make_problem
     from autosched.measure.host import ScratchDirectory
     from autosched.store import Database
     from autosched.tuner.gc_pause import pause_gc
-    from autosched.tuner.memory_check import check_memory_and_disk
     from autosched.tuner.session import run
 
     problem, device = request.problem, request.device
-    with ScratchDirectory() as scratch, pause_gc():
-        check_memory_and_disk(problem.dag, scratch)
-        with Database(db) as database:
-            tell_without_key()
-            data = make_problem(problem.dag, scratch, settings.seed)
-            with Measurer(data, Workshop(device.target, device.threads)) as measurer:
-                task, sketches = make_task(request, space)
-                result = run(
-                    task,
-                    settings,
-                    measurer,
-                    start_run(database, request, task, sketches, settings.seed, resume),
-                    callbacks,
-                    read_peak=peak_reader(device, problem.dtype, task.source, measurer),
-                )
+    with (
+        ScratchDirectory() as scratch,
+        pause_gc(),
+        start_measurer(request, scratch, settings.seed) as measurer,
+        Database(db) as database,
+    ):
+        tell_without_key()
+        task, sketches = make_task(request, space)
+        recorder = start_run(database, request, task, sketches, settings.seed, resume)
+        read_peak = peak_reader(device, problem.dtype, task.source, measurer)
+        result = run(task, settings, measurer, recorder, callbacks, read_peak=read_peak)
     if directory is not None:
         write_fastest(directory, task, result, request.problem.spec, db)
     return result

@@ -2,6 +2,7 @@
 
 device, request   what a kernel is made for, and a workload for it
 task              a request as what is searched: its sketches and the cost model over them
+measuring         the measurer of one kernel: its data and workers
 spec              a kernel of a network as data: what it computes and how it is compiled
 transfer          schedules of kernels that differ in sizes alone
 trust             whether a record's kernel may be loaded: verified by this installation
@@ -10,7 +11,7 @@ index_checked     kernels whose calls check indices first
 
 pool              processes that compile kernels in parallel, each of them a pool_worker
 compilation_units parts of kernels that are compiled once for all kernels that have them
-disk_cache        files of compiled code; object_cache: kernels in it; versions: what its keys depend on
+object_cache      compiled kernels in the disk cache (`runtime/disk_cache.py`); versions: what keys depend on
 gpu_kernel        sources for GPUs as the cache keeps them
 
 roofline          a kernel against the limits of its device; measured_roofline: these limits, for networks

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.errors import AutoschedWarning, RecordWarning, StoreError
+from autosched.kernel.measuring import start_measurer
 from autosched.kernel.request import Request
 
 if TYPE_CHECKING:
@@ -32,19 +33,15 @@ def verify_here(
 
     Their answers are recorded; a RecordWarning tells where they could not be.
     """
-    from autosched.measure import Job, Measurer, Workshop, make_problem
+    from autosched.measure import Job
     from autosched.measure.host import ScratchDirectory
-    from autosched.tuner.memory_check import check_memory_and_disk
     from autosched.tuner.time_bound import bound_of
 
     dag, device = request.problem.dag, request.device
     least_s = bound_of(dag, request.problem.dtype, device.target, device.threads).seconds(None)
-    with ScratchDirectory() as scratch:
-        check_memory_and_disk(dag, scratch)
-        data = make_problem(dag, scratch, seed)
-        with Measurer(data, Workshop(device.target, device.threads)) as measurer:
-            jobs = [Job(str(record.id), source) for record, source in records]
-            answers = list(measurer.measure(jobs, None, lambda seconds: seconds >= least_s))
+    with ScratchDirectory() as scratch, start_measurer(request, scratch, seed) as measurer:
+        jobs = [Job(str(record.id), source) for record, source in records]
+        answers = list(measurer.measure(jobs, None, lambda seconds: seconds >= least_s))
     _write_down([(r, a) for (r, _), a in zip(records, answers, strict=True) if _says_something(a)], db)
     return answers
 

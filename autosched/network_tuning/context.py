@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autosched.kernel.device import Device, peak_reader
+from autosched.kernel.measuring import start_measurer
 from autosched.kernel.task import make_task, start_run, task_key
-from autosched.measure import Measurer, Workshop, make_problem
+from autosched.measure import Workshop
 from autosched.network_tuning.shared_tasks import SharedTask
 from autosched.network_tuning.task_tuner import TRIALS, RecordedRound, TaskSession
 from autosched.store import Database
-from autosched.tuner.memory_check import check_memory_and_disk
 from autosched.tuner.progress import Stopwatch
 from autosched.tuner.session import Settings, begin
 from cost_model.experience import Experience
@@ -48,9 +48,7 @@ class TuningContext:
         directory = self.scratch / str(self.n_sessions)
         self.n_sessions += 1
         directory.mkdir(mode=0o700)
-        dag = request.problem.dag
-        check_memory_and_disk(dag, directory)
-        measurer = Measurer(make_problem(dag, directory, self.seed), self.workshop)
+        measurer = start_measurer(request, directory, self.seed, self.workshop)
         tuned_task, sketches = make_task(request, experience=self.experience)
         recorder = start_run(self.database, request, tuned_task, sketches, self.seed, self.resume)
         settings = Settings(TRIALS, self.watch.budget_s, self.seed)

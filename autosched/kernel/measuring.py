@@ -1,0 +1,25 @@
+"""The measurer of one kernel: its data and the workers that build, verify and time its candidates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autosched.kernel.request import Request
+
+if TYPE_CHECKING:
+    from autosched.measure import Measurer, Workshop
+
+
+def start_measurer(request: Request, folder: Path, seed: int, workshop: Workshop | None = None) -> Measurer:
+    """Start the measurer of a kernel, to be used in a `with` statement.
+
+    Its inputs and references are drawn by `seed` and kept in `folder`. The workers are those of `workshop`, or new ones
+    of the request's device. Raises UsageError if memory or disk are too small for the data.
+    """
+    from autosched.measure import Measurer, Workshop, make_problem
+    from autosched.tuner.memory_check import check_memory_and_disk
+
+    dag, device = request.problem.dag, request.device
+    check_memory_and_disk(dag, folder)
+    return Measurer(make_problem(dag, folder, seed), workshop or Workshop(device.target, device.threads))
