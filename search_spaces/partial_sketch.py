@@ -55,6 +55,7 @@ class PartialSketch:
     done: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     row_loops: tuple[tuple[str, str], ...] = ()
+    fuses_reductions: bool = False  # see `Sketch`
 
     def apply(self, *steps: Step) -> PartialSketch:
         """Return the partial sketch with the steps applied. Raises ScheduleError if one of them is not legal."""
@@ -73,7 +74,7 @@ class PartialSketch:
         return replace(self, row_loops=(*self.row_loops, (stage, loop)))
 
     def complete(self) -> Sketch:
-        return Sketch("/".join(self.notes) or "default", self.state, self.params)
+        return Sketch("/".join(self.notes) or "default", self.state, self.params, self.fuses_reductions)
 
 
 def numbered(sketches: list[Sketch]) -> tuple[Sketch, ...]:

@@ -63,11 +63,15 @@ class SketchParam:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A named schedule with the open parameters `params`; records refer to it by name."""
+    """A named schedule with the open parameters `params`; records refer to it by name.
+
+    `fuses_reductions`: whether one nest computes reductions that read each other's results.
+    """
 
     name: str
     state: State
     params: tuple[SketchParam, ...]
+    fuses_reductions: bool = False
 
 
 @dataclass(frozen=True)

@@ -52,12 +52,11 @@ def make_task(
     from autosched.tuner.time_bound import bound_of
     from cost_model import CostModel
     from search_spaces import space
-    from search_spaces.cpu.fused_reductions import FUSED_MARK
 
     problem, device, chosen = request.problem, request.device, chosen or Space()
     found = device.hardware.sketches(request.collapsed, device, chosen.rules)
     if request.in_network:  # in a network kernels are joined to be one nest
-        found = tuple(s for s in found if FUSED_MARK in s.name) or found
+        found = tuple(s for s in found if s.fuses_reductions) or found
     found = chosen.narrow(found) if chosen.narrow and found else found
     if not found:
         raise NoValidCandidate(

@@ -22,7 +22,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import Device
 from autosched.planning.fusion_choice import FusionChoice, KernelSequence, PredictedGroup
 from autosched.te.rewrites.collapse import collapse
-from search_spaces.cpu.fused_reductions import FUSED_MARK, MOST_MEMBERS
+from search_spaces.cpu.fused_reductions import MOST_MEMBERS
 
 MIN_TRAFFIC_SHARE = 0.1  # cycles of an intermediate's traffic over those of the arithmetic
 L2_SHARE = 0.5  # an intermediate of at most this share of the second level cache stays there until it is read
@@ -162,7 +162,7 @@ class _CandidateFinder:
 def has_fused_sketch(graph: Graph, group: Group, device: Device) -> bool:
     """Whether a rule of the search space has a sketch that fuses all reductions of a group."""
     dag = collapse(dag_of(graph, group))
-    return any(FUSED_MARK in sketch.name for sketch in device.hardware.sketches(dag, device, ()))
+    return any(sketch.fuses_reductions for sketch in device.hardware.sketches(dag, device, ()))
 
 
 def _segments(run: Segment) -> Iterator[Segment]:

@@ -14,7 +14,7 @@ of rows in a task is searched.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autosched.errors import ScheduleError
 from autosched.ir.stmt import Scope
@@ -30,7 +30,6 @@ from search_spaces.fusion import fused_consumer, has_condition, is_copy, is_expe
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer
 
 MOST_MEMBERS = 3  # reductions in one nest
-FUSED_MARK = ":chain"  # part of the names of these sketches
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,8 @@ def _fused_nest(
             sketch = _compute_at(sketch, member, (root, loop), context, panels)
     except ScheduleError:
         return None
-    return sketch.finish(note=f"{last.stage.name}{FUSED_MARK}{'' if panels else '-rows'}")
+    done = sketch.finish(note=f"{last.stage.name}:chain{'' if panels else '-rows'}")
+    return replace(done, fuses_reductions=True)
 
 
 def _split_tasks(

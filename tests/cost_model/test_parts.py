@@ -14,7 +14,6 @@ from cost_model import CostModel
 from cost_model.cpu.legality import Rule
 from cost_model.independent_nests import IndependentGroup, best_rows, independent_parts, legal_rows
 from search_spaces.cpu import sketches
-from search_spaces.cpu.fused_reductions import FUSED_MARK
 from search_spaces.space import enumerate_grid
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -81,7 +80,7 @@ def test_products_behind_each_other_are_judged_by_themselves() -> None:
 
     target = parse_target("llvm -mcpu=haswell")
     dag = ComputeDAG(product(product(te.placeholder((96, 96), name="X"), "H"), "Y"))
-    sketch = next(s for s in sketches(dag, target, 1) if FUSED_MARK not in s.name)
+    sketch = next(s for s in sketches(dag, target, 1) if not s.fuses_reductions)
     model = CostModel([lower(sketch.state)], [tuple(p.name for p in sketch.params)], target, 1)
     rows = enumerate_grid(sketch, 200, np.random.default_rng(0))
     assert model.n_parts(0) == len(model.sketches[0].parts) == 2

@@ -14,7 +14,6 @@ from autosched.runtime.jit import load_object
 from autosched.runtime.simulator.build import runtime
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
-from search_spaces.cpu.fused_reductions import FUSED_MARK
 from search_spaces.space import Sketch
 from tests.codegen.elsewhere import compile_here
 from tests.fuzz.bottlenecks import bottleneck_dag
@@ -43,7 +42,7 @@ class ProgramKind:
 ANY = "any"
 PROGRAMS: Mapping[str, ProgramKind] = {
     ANY: ProgramKind(random_dag),
-    "bottlenecks": ProgramKind(bottleneck_dag, FUSED_MARK),
+    "bottlenecks": ProgramKind(bottleneck_dag, ":chain"),
 }
 
 

@@ -16,7 +16,6 @@ from autosched.te import ComputeDAG
 from autosched.te.reference.inputs import make_inputs
 from autosched.te.rewrites.collapse import collapse
 from search_spaces.cpu import sketches
-from search_spaces.cpu.fused_reductions import FUSED_MARK
 from search_spaces.space import Sketch
 from tests.bottlenecks import Sizes, bottleneck, expanded, perceptron, projected, windowed
 from tests.codegen.running import check_candidate
@@ -27,7 +26,7 @@ SMALL = Sizes(2, 5, 6, 3, 19)
 
 
 def chains(dag: ComputeDAG, threads: int = 2) -> list[Sketch]:
-    return [s for s in sketches(dag, HOST, threads) if FUSED_MARK in s.name]
+    return [s for s in sketches(dag, HOST, threads) if s.fuses_reductions]
 
 
 def check(dag: ComputeDAG) -> None:
