@@ -41,7 +41,7 @@ NOT_BUILT = (NoValidCandidate, GraphError, ExpressionError, ScheduleError)  # th
 @dataclass(frozen=True)
 class KernelObject:
     """Code for one kernel; the fields are those of its `KernelSource`, with an object file for the text, which needs
-    those of its `parts`. Of a GPU's the code is that of `network.gpu_sources`. `array_bytes` are those of its inputs
+    those of its `parts`. Of a GPU's the code is that of `kernel.gpu_kernel`. `array_bytes` are those of its inputs
     and outputs, in order. `steps` is its schedule, in JSON; `sketch` and `estimate_s` are what the analytic model took
     and the seconds that it expects, nothing and 0 where the schedule was given."""
 

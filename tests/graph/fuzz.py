@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -35,6 +36,7 @@ from tests.guards import guarded
 from tests.planning.in_memory import planned, run_in_memory
 
 EXACT, ROUNDED = 1e-6, 1e-3  # of the largest element; folded constants are of float32
+PROGRESS = 1000  # graphs, after which a long run says how far it is
 CALLS = 50  # one often passes where memory is damaged
 TARGETS = (("cpu", 1), ("cpu", 2), ("cpu -mcpu=znver3", 1), ("cuda -arch=sm_80", None))
 
@@ -163,6 +165,8 @@ def main() -> int:
         failed += bool(faults)
         for fault in faults:
             print(f"seed {seed}: {fault}", flush=True)
+        if (seed + 1 - words.seed) % PROGRESS == 0:
+            print(f"{seed + 1 - words.seed} graphs", file=sys.stderr, flush=True)
     print(f"{words.count} graphs, {failed} with faults")
     return int(failed > 0)
 

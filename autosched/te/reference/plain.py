@@ -1,7 +1,7 @@
 """The plain evaluation: what a graph computes in its declared types, with sums in the least accurate order.
 
-How far it is from the reference is the precision that correct kernels and networks have, which `network.closeness`
-derives its tolerance from.
+How far it is from the reference is the precision that correct kernels and networks have, from which
+`verification.tolerances` derives its tolerance.
 """
 
 from __future__ import annotations
