@@ -69,11 +69,11 @@ def test_other_results_and_lost_processes_take_no_part(tmp_path):
     assert relative_error(np.array([3.0, 4.5]), np.array([3.0, 4.0])) == pytest.approx(0.1)
     for name, wide in (("ours", (1.0, 2.0)), ("other", (1.0, 2.1)), ("same", (1.0, 2.0)), ("longer", (1.0, 2.0, 3.0))):
         np.savez(tmp_path / f"{name}.npz", np.array(wide))
-    assert bench._wrong({}, tmp_path, "same", 2e-3) == ""
-    assert "its results differ from ours by 0.0447" in bench._wrong({}, tmp_path, "other", 2e-3)
-    assert bench._wrong({}, tmp_path, "other", bench._accepted({"is_quantised": True})) == ""
-    assert bench._accepted({"is_quantised": False}) < 0.0447
-    assert bench._wrong({}, tmp_path, "longer", 1.0) == "its results have other shapes"
+    assert bench._mismatch({}, tmp_path, "same", 2e-3) == ""
+    assert "its results differ from ours by 0.0447" in bench._mismatch({}, tmp_path, "other", 2e-3)
+    assert bench._mismatch({}, tmp_path, "other", bench._tolerance({"is_quantised": True})) == ""
+    assert bench._tolerance({"is_quantised": False}) < 0.0447
+    assert bench._mismatch({}, tmp_path, "longer", 1.0) == "its results have other shapes"
     process = PeerProcess(1)
     try:
         assert "KeyError" in process.ask({"op": "enter"}, 60.0)["reason"]

@@ -176,7 +176,7 @@ def test_the_table_is_drawn_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> N
     table.close()
     table.close()
     text = io.StringIO()
-    Console(file=text, width=120).print(tune._drawn(event(8, 1e-3)))
+    Console(file=text, width=120).print(tune._render(event(8, 1e-3)))
     assert state_text(event(8, 1e-3)) in text.getvalue()
     assert "linear [fast]" in text.getvalue()
 
