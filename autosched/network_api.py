@@ -43,15 +43,15 @@ def load(
     torch.export (an ExportedProgram, or a file *.pt2), or a graph.
 
     Kernels have the schedules that were saved with the network, those of the best records in `db` (default:
-    `autosched db path`) that this installation has verified, or the ones that the analytic model likes best; nothing is
+    `autosched db path`) that this installation has verified, or the best by the analytic model; nothing is
     measured. `records` False leaves the database out. A RecordWarning tells of records that do not fit any more.
-    `sizes` says what symbolic dimensions of an ONNX file are, `inputs` has values of inputs that are always the same,
-    {"sr": 16000}: they are constants, and a call does not take them. `target` may be a GPU's; `simulate` executes the
-    kernels of one for CUDA ("cuda -arch=sm_80") on the processor. `winograd` accepts the larger error of Winograd's
-    convolutions, where they are faster. `options` has all of these, but for those that are given beside it. `progress`
-    True shows a line on stderr while it loads, a function gets each `LoadEvent` of `autosched.graph.load_progress`; the
-    logger "autosched" has them, too. Raises GraphError for a network that is not accepted, with all operators that are
-    unknown.
+    `sizes` says what symbolic dimensions of an ONNX file are, `inputs` has values of inputs that are always the
+    same, {"sr": 16000}: they are constants, and a call does not take them. `target` may be a GPU's; `simulate`
+    executes the kernels of one for CUDA ("cuda -arch=sm_80") on the processor. `winograd` accepts the larger error
+    of Winograd's convolutions, where they are faster. `options` has all of these, but for those that are given
+    beside it. `progress` True shows a line on stderr while it loads, a function gets each `LoadEvent` of
+    `autosched.graph.load_progress`; the logger "autosched" has them, too. Raises GraphError for a network that is
+    not accepted, with all operators that are unknown.
     """
     from autosched.executor.compile_graph import compile_graph
     from autosched.executor.load import load_network, loading

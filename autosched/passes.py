@@ -4,7 +4,7 @@ Four lists are run, each in the order in which it is written:
 
     te      `te.rewrites.collapse.PASSES`, over the graph of stages of one kernel
     graph   `graph.passes.PASSES`, over the graph of operators of a network
-    device  `plan.device_passes.PASSES`, over that graph, for the device that it is compiled for
+    device  `planning.device_passes.PASSES`, over that graph, for the device that it is compiled for
     lower   `lower.pipeline.PASSES`, over the concrete loop nest of one candidate
 
 A `watch` is called after each pass; `autosched show ... --as passes` prints what it sees. The environment's

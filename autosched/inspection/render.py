@@ -41,7 +41,7 @@ def groups_text(planned: PlannedGraph) -> str:
     lines = []
     for n, step in enumerate(planned.steps):
         if isinstance(step, Join):
-            lines.append(f"{n:4}  {planned.graph.values[step.output]} is {', '.join(step.parts)} behind each other")
+            lines.append(f"{n:4}  {planned.graph.values[step.output]} is the concatenation of {', '.join(step.parts)}")
         elif isinstance(step, Write):
             lines.append(f"{n:4}  {planned.graph.values[step.output]} is {step.base} with {step.rows} at {step.at}")
         elif isinstance(step, Alias):

@@ -25,7 +25,7 @@ class NearestSchedules:
 
     _known: dict[str, dict[tuple[int, ...], str]] = field(default_factory=dict)  # steps, by structure and sizes
     _seconds: dict[str, dict[tuple[int, ...], float]] = field(default_factory=dict)
-    _drafted: set[WorkloadSpec] = field(default_factory=set)  # specs whose own draft is what the model likes best
+    _drafted: set[WorkloadSpec] = field(default_factory=set)  # workloads whose own best schedule by the model is known
 
     def add(self, known: Iterable[tuple[WorkloadSpec, str]]) -> None:
         """Add the steps of workloads."""

@@ -1,7 +1,7 @@
 """The specification of a workload: the JSON text from which a record's workload is defined again, parsed once.
 
     {"name": "matmul", "args": {"M": 64, ...}, "dtype": "float32", ...}
-    {"name": "conv-relu", "args": {}, "dtype": "float32", "graph": {"inputs": ..., "nodes": ...}, "weights_in": "l3"}
+    {"name": "conv-relu", "args": {}, "dtype": "float32", "graph": {"inputs": ..., ...}, "weights_in": "memory"}
 
 The second one is of a kernel of a network, which is described by its operators.
 """

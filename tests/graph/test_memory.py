@@ -107,7 +107,7 @@ def test_the_search_finds_what_orders_by_size_do_not():
 
 
 def test_what_lies_too_high_goes_first_in_a_larger_network():
-    """Too many buffers for the search; neither by size nor by breadth do these lie well."""
+    """Too many buffers for the search; placed by size or by breadth they need more than the smallest arena."""
     rng = np.random.default_rng(3)
     sizes = rng.choice((4000, 400_000, 200_000, 393_216), 300)
     buffers = [LiveBuffer(f"t{n}", int(size), n, n + int(rng.integers(1, 5))) for n, size in enumerate(sizes)]

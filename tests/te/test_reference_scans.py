@@ -65,6 +65,31 @@ def test_results_are_those_of_each_point(name: str) -> None:
     np.testing.assert_array_equal(y.value, value_of(form, x.astype("float64")))
 
 
+def test_a_condition_on_data_is_not_turned_around() -> None:
+    """NaN is neither above 0 nor at most 0: where it is not above, the value is taken, and that is NaN."""
+    x = np.array([[1, np.nan, -2, 3, -4, 5, 6]] * 3, "float32")
+    dag = scan(lambda k, i, value: te.select(k <= i, te.select(value > 0, 0, value), 0))
+    (y,) = evaluate(dag, {"X": x})
+    np.testing.assert_array_equal(y.value[0], [0, *[np.nan] * 6])
+
+
+def test_conditions_keep_their_order() -> None:
+    """k > 0 is what allows to read the element before."""
+    x, k = te.placeholder((N,), name="X"), te.reduce_axis(N, name="k")
+
+    def value(i):
+        kept = te.select(k > 0, te.select(x[k - 1] > 0, x[k], 0), 0)
+        return te.sum(te.select(k <= i, kept, 0), axis=k)
+
+    dag = te.ComputeDAG(te.compute((N,), value, name="Y"))
+    found = find_scan(dag.stages[0])
+    assert found is not None
+    assert str(found.term.cond) == "k > 0"
+    data = np.array([1, 2, -3, 4, 5, -6, 7], "float32")
+    (y,) = evaluate(dag, {"X": data})
+    np.testing.assert_array_equal(y.value, np.cumsum([0, 2, -3, 0, 5, -6, 0]))
+
+
 def test_what_is_a_scan() -> None:
     assert [name for name, form in FORMS.items() if find_scan(scan(form).stages[0]) is None] == []
     assert [name for name, form in OTHERS.items() if find_scan(scan(form).stages[0]) is not None] == []

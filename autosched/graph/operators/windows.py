@@ -75,7 +75,7 @@ class Windows:
         )
 
     def padded(self, x: Tensor, value: Any = 0) -> Tensor:
-        """Return the image padded with `value` as far as windows reach."""
+        """Return the image padded with `value`, so that every window lies inside of it."""
         return pad(x, self.images.index((0, 0), (0, 0), self.pads), value)
 
     def shape(self, n: int, c: int) -> Ints:

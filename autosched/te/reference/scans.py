@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TypeGuard
 
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Binary, Const, Expr, Select, Var
 from autosched.ir.stmt import Reducer
 from autosched.ir.visit import free_vars
@@ -63,7 +65,7 @@ def find_scan(op: ComputeOp) -> Scan | None:
         rest = [*conditions[:n], *conditions[n + 1 :]]
         if found is None or any(op.axes[found[1]].var in free_vars(e) for e in (term, *rest)):
             continue
-        for other in rest:
+        for other in reversed(rest):  # the outer ones keep the inner ones from reading outside of a tensor
             term = Select(other, term, op.reducer.identity[0])
         return Scan(*found, term)
     return None
@@ -76,12 +78,17 @@ def _guarded(value: Expr, reducer: Reducer) -> tuple[list[Expr], Expr]:
         if _is_identity(value.b, reducer):
             conditions += _parts(value.cond)
             value = value.a
-        elif _is_identity(value.a, reducer) and isinstance(value.cond, Binary) and value.cond.op in _OPPOSITE:
+        elif _is_identity(value.a, reducer) and _has_opposite(value.cond):
             conditions.append(Binary(_OPPOSITE[value.cond.op], value.cond.a, value.cond.b))
             value = value.b
         else:
             break
     return conditions, value
+
+
+def _has_opposite(condition: Expr) -> TypeGuard[Binary]:
+    """Whether it is an ordering of integers; of floats neither an ordering nor its opposite holds for NaN."""
+    return isinstance(condition, Binary) and condition.op in _OPPOSITE and not DTYPES[condition.a.dtype].is_float
 
 
 def _is_identity(value: Expr, reducer: Reducer) -> bool:
