@@ -44,6 +44,7 @@ SAMPLED_FOR_GPU = 1000  # to find a legal one
 MAX_COPIES = 4096
 # Of LLVM IR: some seconds of compiling. What the search finds legal has fewer, other rows up to 300,000.
 MAX_LINES = 20_000
+TOO_LARGE = re.compile(r"the nest of \S+ has \d+ [a-z ]+, more than the \d+ allowed")  # says lower.limits
 MAX_INTERPRETED = 1500  # points of all stages; the interpreter does about a million a second
 
 
@@ -194,6 +195,15 @@ class Subject:
             self._place.run(func, values, candidate)
         except CandidateError as error:
             raise Fault(error.fault, str(error)) from None
+        except Fault as fault:
+            if not (TOO_LARGE.search(str(fault)) and _is_illegal(sketch, candidate)):
+                raise
+
+
+def _is_illegal(sketch: Sketch, candidate: Candidate) -> bool:
+    """Whether the search would not take the candidate: lowering may refuse its nest then."""
+    row = np.array([[value for _, value in candidate.values]], np.int64)
+    return not _model(sketch, candidate.target, candidate.threads).legal(0, row).all()
 
 
 def in_pieces(func: Func, values: dict[str, int], target: Target, threads: int) -> tuple[KernelSource, list[str]]:

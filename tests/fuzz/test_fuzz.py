@@ -20,8 +20,12 @@ from pathlib import Path
 import pytest
 
 from autosched import te
-from autosched.errors import ExpressionError
+from autosched.errors import ExpressionError, ScheduleError
+from autosched.ir.expr import Const, Var
+from autosched.ir.stmt import For, ForKind, Store
+from autosched.lower.limits import MAX_STATEMENTS, check_nest
 from autosched.runtime.simulator.build import find_compiler
+from tests.fuzz.candidate import TOO_LARGE
 from tests.fuzz.regressions import CASES, GPU_CASES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,3 +101,12 @@ def test_bool_arithmetic_is_refused() -> None:
     for operation in (te.abs, lambda x: -x, lambda x: x + x, lambda x: x * x):
         with pytest.raises(ExpressionError, match=r"needs (a number|numbers) but got bool"):
             operation(A[()])
+
+
+def test_a_nest_beyond_a_limit_is_told_from_other_refusals() -> None:
+    extent = Const(2 * MAX_STATEMENTS)
+    store = Store(("X",), (Const(0),), (Const(0.0, "float32"),), stage="X")
+    with pytest.raises(ScheduleError) as refused:
+        check_nest("kernel", (), For(Var("i"), extent, extent, ForKind.UNROLL, store))
+    assert TOO_LARGE.search(str(refused.value))
+    assert not TOO_LARGE.search("a step needs the stage T3, which the workload does not have")
