@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,10 +36,11 @@ MODULES = r"python -m ((?:experiments|tests)[\w.]*)"
 CUTS = {"trials=64": "trials=2", "1024": "64", '"cuda"': '"opencl"'}
 
 
-def of_pages(found: str) -> pytest.MarkDecorator:
-    """A case for each (page, one of its `found`)."""
+def wrong_ones(found: str, is_right: Callable[[Page, str], bool]) -> list[str]:
+    """Of all pages' `found`, those that are not right, with their pages; there have to be some to look at."""
     cases = [(page, one) for page in PAGES for one in dict.fromkeys(getattr(page, found))]
-    return pytest.mark.parametrize(("page", "one"), cases, ids=[f"{page.name}-{one}" for page, one in cases])
+    assert cases
+    return [f"{page.name}: {one}" for page, one in cases if not is_right(page, one)]
 
 
 # The README
@@ -82,21 +84,25 @@ def test_commands_are_accepted(line):
     assert build_parser().parse_args(words[1:]).verb == words[1]
 
 
-@pytest.mark.parametrize("span", sorted({s for p in PAGES for s in p.spans if re.match(r"autosched [a-z]", s)}))
-def test_commands_in_sentences_are_of_verbs_and_options(span):
-    assert span.split()[1] in VERBS
-    assert not [option for option in OPTION.findall(span) if f'"{option}"' not in sources("autosched/cli")]
+def test_commands_in_sentences_are_of_verbs_and_options():
+    spans = {s for p in PAGES for s in p.spans if re.match(r"autosched [a-z]", s)}
+    assert spans
+    for span in spans:
+        assert span.split()[1] in VERBS, span
+        assert not [option for option in OPTION.findall(span) if f'"{option}"' not in sources("autosched/cli")], span
 
 
-@pytest.mark.parametrize("line", sorted({c for page in PAGES for c in page.commands if re.match(MODULES, c)}))
-def test_modules_that_are_run_exist_and_have_the_options(line):
+def test_modules_that_are_run_exist_and_have_the_options():
     """Their `--help` is not run: it imports what they import, a second or more for each."""
-    (module,) = re.findall(MODULES, line)
-    spec = find_spec(module)
-    assert spec is not None
-    assert spec.submodule_search_locations is None or find_spec(f"{module}.__main__")
-    known = sources("experiments" if module.startswith("experiments") else "/".join(module.split(".")[:2]))
-    assert not [option for option in OPTION.findall(line) if f'"{option}"' not in known]
+    lines = {c for page in PAGES for c in page.commands if re.match(MODULES, c)}
+    assert lines
+    for line in lines:
+        (module,) = re.findall(MODULES, line)
+        spec = find_spec(module)
+        assert spec is not None, line
+        assert spec.submodule_search_locations is None or find_spec(f"{module}.__main__"), line
+        known = sources("experiments" if module.startswith("experiments") else "/".join(module.split(".")[:2]))
+        assert not [option for option in OPTION.findall(line) if f'"{option}"' not in known], line
 
 
 @cache
@@ -113,25 +119,26 @@ def repository() -> tuple[str, ...]:
     return tuple(f"/{path.relative_to(ROOT)}" + "/" * path.is_dir() for path in paths)
 
 
-@of_pages("files")
-def test_files_that_are_named_exist(page, one):
+def test_files_that_are_named_exist():
     """From the top, or as the end of a path: a table that has named a folder goes on within it."""
-    assert any(path.endswith(f"/{one}") for path in repository())
+    assert not wrong_ones("files", lambda page, one: any(path.endswith(f"/{one}") for path in repository()))
 
 
-@of_pages("operands")
-def test_files_that_commands_name_exist(page, one):
-    assert (ROOT / one).exists()
+def test_files_that_commands_name_exist():
+    assert not wrong_ones("operands", lambda page, one: (ROOT / one).exists())
 
 
-@of_pages("links")
-def test_links_lead_somewhere(page, one):
-    place, _, anchor = one.partition("#")
+def leads_somewhere(page: Page, link: str) -> bool:
+    place, _, anchor = link.partition("#")
     target = (page.path.parent / place).resolve() if place else page.path
-    assert target.exists()
-    assert not anchor or anchor in Page(target).anchors
+    return target.exists() and (not anchor or anchor in Page(target).anchors)
 
 
+def test_links_lead_somewhere():
+    assert not wrong_ones("links", leads_somewhere)
+
+
+@cache
 def defined(path: Path) -> set[str]:
     """The functions, classes, fields and variables that a module defines, whoever holds them."""
     names: set[str] = set()
@@ -149,18 +156,19 @@ def defined(path: Path) -> set[str]:
 PLACED = re.compile(r"`(\w+)`\s(?:of|in)\s`([\w/.]+\.py)`")
 
 
-@pytest.mark.parametrize(("name", "place"), sorted({found for page in PAGES for found in PLACED.findall(page.prose)}))
-def test_names_are_in_the_files_that_are_named_with_them(name, place):
-    files = [path for path in repository() if path.endswith(f"/{place}")]
-    assert any(name in defined(ROOT / path[1:]) for path in files)
+def test_names_are_in_the_files_that_are_named_with_them():
+    placed = {found for page in PAGES for found in PLACED.findall(page.prose)}
+    assert placed
+    for name, place in placed:
+        files = [path for path in repository() if path.endswith(f"/{place}")]
+        assert any(name in defined(ROOT / path[1:]) for path in files), f"{name} in {place}"
 
 
-@pytest.mark.parametrize("row", ARCHITECTURE.rows("word"), ids=lambda row: row[0])
-def test_words_of_the_glossary_are_where_it_says(row):
-    _, meaning, where = row
-    place, name = re.fullmatch(r"`([\w/.]+)`: `(\w+)`", where).groups()
-    assert meaning
-    assert name in defined(ROOT / place)
+def test_words_of_the_glossary_are_where_it_says():
+    for word, meaning, where in ARCHITECTURE.rows("word"):
+        place, name = re.fullmatch(r"`([\w/.]+)`: `(\w+)`", where).groups()
+        assert meaning, word
+        assert name in defined(ROOT / place), word
 
 
 def test_the_glossary_is_in_order():
@@ -181,11 +189,11 @@ def resolved(name: str) -> object:
     return None
 
 
-@pytest.mark.parametrize("row", CHANGELOG.rows("before"), ids=lambda row: row[0])
-def test_new_names_exist_and_old_ones_do_not(row):
-    before, now = (cell.strip("`") for cell in row)
-    assert resolved(before) is None
-    assert resolved(now) is not None
+def test_new_names_exist_and_old_ones_do_not():
+    rows = [[cell.strip("`") for cell in row] for row in CHANGELOG.rows("before")]
+    assert rows
+    assert not [before for before, _ in rows if resolved(before) is not None]
+    assert not [now for _, now in rows if resolved(now) is None]
 
 
 # What pages show
