@@ -151,6 +151,10 @@ def test_tune_then_everything_that_is_done_with_records(tmp_path: Path) -> None:
     assert at.show(best.id, db, workload=added).startswith('["Split", ')
     assert "define i32 @add" in at.show(best.id, db, "llvm", workload=added)
     assert at.verify(best.id, db, workload=added).seconds > 0
+    assert best.show(workload=added).startswith('["Split", ')
+    assert best.show("llvm", workload=added) == at.show(best.id, db, "llvm", workload=added)
+    assert best.verify(workload=added).seconds > 0
+    assert best.export("c-header", tmp_path / "added.h", workload=added) == [tmp_path / "added.h"]
     with pytest.raises(UsageError, match="added"):
         at.show(best.id, db)
     with pytest.raises(UsageError, match="schedule for a processor"):

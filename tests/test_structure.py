@@ -78,8 +78,9 @@ EXCEPTIONS = {
     # Every node prints itself: `__str__` calls the printer.
     ("autosched.ir.expr", "autosched.ir.printer"),
     ("autosched.ir.stmt", "autosched.ir.printer"),
-    # A model has the verbs that take it as methods.
+    # A model and a record have the verbs that take them as methods.
     ("autosched.executor.model", "autosched.inspection_api"),
+    ("autosched.store.records", "autosched.inspection_api"),
 }
 TOP_LEVEL = {*CODE, "tests", "pyproject.toml", "README.md", "LICENSE"}
 OF_AN_SDIST = {"PKG-INFO"}  # which a checkout has not

@@ -1,10 +1,10 @@
 """The record database: every measured candidate as data, in one SQLite file that survives `kill -9`."""
 
 from autosched.store.database import Database, Health
-from autosched.store.records import Finding, Record, Run, TargetRow, WorkloadRow
+from autosched.store.records import Finding, FusionDecision, Record, Run, TargetRow, WorkloadRow
 from autosched.store.schema import absolute_path, command, default_path, named_path
 
 __all__ = [
-    "Database", "Finding", "Health", "Record", "Run", "TargetRow", "WorkloadRow", "absolute_path", "command",
-    "default_path", "named_path",
+    "Database", "Finding", "FusionDecision", "Health", "Record", "Run", "TargetRow", "WorkloadRow", "absolute_path",
+    "command", "default_path", "named_path",
 ]  # fmt: skip

@@ -15,10 +15,12 @@ from autosched.errors import StoreError
 from autosched.store import jsonl, rows
 from autosched.store.records import (
     LOST,
+    MAX_INT,
     MAX_MESSAGE,
     RUN_STATES,
     CandidateRow,
     Finding,
+    FusionDecision,
     Outcome,
     Record,
     Run,
@@ -27,6 +29,7 @@ from autosched.store.records import (
     canonical_json,
     canonical_steps,
     checked_outcome,
+    checked_times,
     checked_values,
     now,
     rank,
@@ -41,7 +44,7 @@ from autosched.store.schema import (
     open_connection,
     write_transaction,
 )
-from autosched.store.signing import installation_key, is_signed, signature
+from autosched.store.signing import fusion_signature, installation_key, is_signed, is_signed_decision, signature
 
 BATCH = 256  # candidates read, or lines imported, at a time
 MIN_ROW_BYTES = 100  # a candidate's row holds two sha256 in hex, so it is longer
@@ -146,7 +149,26 @@ class Database:
         with self._write():
             rows.insert_outcome(self._connection, record_id, outcome)
 
+    def add_fusion_decision(self, workload: WorkloadRow, target: TargetRow, decision: FusionDecision) -> None:
+        """Adds what was measured here. `workload`: the fused kernel; the time and the signature are added."""
+        checked_times((*decision.fused_s, *decision.unfused_s))
+        decision = replace(decision, created=now())
+        self._key = self._key or installation_key(make=True)
+        if self._key is not None:
+            decision = replace(decision, signature=fusion_signature(self._key, decision))
+        with self._write():
+            rows.insert_task(self._connection, workload, target)
+            rows.insert_fusion_decision(self._connection, decision)
+
     # Reading
+
+    def fusion_decision(self, workload_hash: str, target: str, threads: int) -> FusionDecision | None:
+        """The latest decision of this installation about a fused kernel; None where it has none."""
+        given = (workload_hash, target, threads)
+        with one_sentence(self.path):
+            found = rows.select_fusion_decisions(self._connection, rows.BY_TASK, given, self._damage)
+        ours = [decision for decision in found if is_signed_decision(self._key, decision)]
+        return max(ours, key=lambda decision: decision.created, default=None)
 
     def best(self, workload_hash: str, target: str, threads: int, n: int | None = 1) -> list[Record]:
         """The n best records, best first: those verified here, then the others; of both certified ones by time, then
@@ -223,7 +245,7 @@ class Database:
     def import_jsonl(self, path: Path | str) -> tuple[int, int]:
         """Adds a JSON Lines file: (lines kept, lines skipped as damaged). Doing it twice adds nothing."""
         kept = skipped = 0
-        batch: list[jsonl.Line] = []
+        batch: list[jsonl.Line | jsonl.FusionLine] = []
         for line in jsonl.read(absolute_path(path)):
             if line is None:
                 skipped += 1
@@ -288,7 +310,7 @@ class Database:
 
     def _record(self, candidate: CandidateRow, outcomes: Sequence[Outcome]) -> Record | None:
         identity = candidate.identity
-        return to_record(candidate, outcomes, lambda outcome: is_signed(self._key, identity, outcome))
+        return to_record(candidate, outcomes, lambda outcome: is_signed(self._key, identity, outcome), self.path)
 
     def _damage(self, table: str, key: object) -> None:
         self._damaged.add((table, key))
@@ -301,8 +323,9 @@ class Database:
             raise StoreError(f"there is no run {run_id} in {self.path}")
         return self._runs[run_id]
 
-    def _lines(self) -> Iterator[jsonl.Line]:
+    def _lines(self) -> Iterator[jsonl.Line | jsonl.FusionLine]:
         """Every record as a line of its own, with the workload, target and runs that it needs."""
+        yield from self._fusion_lines()
         workloads = {w.hash: w for w in self.workloads()}
         targets = self.targets()
         runs = {run.id: run for run in self.runs()}
@@ -318,6 +341,20 @@ class Database:
                     own_runs = tuple(runs.get(i) or jsonl.lost_run(candidate, i) for i in sorted(needed))
                     target_json = targets.get(candidate.target, "{}")
                     yield jsonl.Line(workload, target_json, own_runs, candidate, outcomes)
+
+    def _fusion_lines(self) -> Iterator[jsonl.FusionLine]:
+        workloads, targets = {w.hash: w for w in self.workloads()}, self.targets()
+        with one_sentence(self.path):
+            try:
+                decisions = rows.select_fusion_decisions(self._connection, rows.BY_ID_RANGE, (1, MAX_INT), self._damage)
+            except sqlite3.DatabaseError as error:
+                if MALFORMED not in str(error):
+                    raise
+                self._damage("fusion_decisions", "the rest")
+                return
+        for decision in decisions:
+            workload = workloads.get(decision.workload, WorkloadRow(decision.workload, "unknown", "{}"))
+            yield jsonl.FusionLine(workload, targets.get(decision.target, "{}"), decision)
 
     def _last_id(self) -> int:
         """The largest candidate id, bounded by the file's size in case that number itself is damaged."""
@@ -348,14 +385,18 @@ class Database:
             middle = (first + last) // 2
             return self._salvage(first, middle) + self._salvage(middle + 1, last)
 
-    def _merge(self, batch: Sequence[jsonl.Line]) -> None:
+    def _merge(self, batch: Sequence[jsonl.Line | jsonl.FusionLine]) -> None:
         if batch:
             with self._write():
                 for line in batch:
                     self._merge_line(line)
 
-    def _merge_line(self, line: jsonl.Line) -> None:
+    def _merge_line(self, line: jsonl.Line | jsonl.FusionLine) -> None:
         """Adds what is new of a line. Its run numbers are positions in `line.runs`."""
+        if isinstance(line, jsonl.FusionLine):
+            rows.insert_task(self._connection, line.workload, TargetRow(line.decision.target, line.target_json))
+            rows.insert_fusion_decision(self._connection, line.decision)
+            return
         rows.insert_task(self._connection, line.workload, TargetRow(line.candidate.target, line.target_json))
         run_ids = {run.id: rows.insert_run(self._connection, run) for run in line.runs}
         candidate = replace(line.candidate, run_id=run_ids[line.candidate.run_id])

@@ -1,4 +1,4 @@
-"""Records as JSON Lines: one line a candidate, each complete in itself and with its own sha256.
+"""Records as JSON Lines: one line a candidate or fusion decision, each complete in itself and with its own sha256.
 
 A damaged line therefore costs one record. The first line is a header; a file without one is read as well (two exports
 joined, a tail). Every line is input from outside: types, ranges and hash are checked, and a bad one is None.
@@ -21,11 +21,13 @@ from autosched.store.records import (
     MAX_TEXT,
     RUN_STATES,
     CandidateRow,
+    FusionDecision,
     Outcome,
     Run,
     WorkloadRow,
     canonical_json,
     checked_outcome,
+    checked_times,
     checked_values,
     digest,
     parse_data,
@@ -33,6 +35,7 @@ from autosched.store.records import (
 from autosched.store.schema import SCHEMA_VERSION, one_sentence
 
 FORMAT = "autosched records"
+FUSION = "fusion decision"  # the kind of a line; lines of candidates have none
 MAX_NAME = 1_000
 SIGNATURE = re.compile("[0-9a-f]{64}")
 
@@ -48,6 +51,15 @@ class Line:
     outcomes: tuple[Outcome, ...]
 
 
+@dataclass(frozen=True)
+class FusionLine:
+    """A fusion decision with the description of its fused kernel and of its target."""
+
+    workload: WorkloadRow
+    target_json: str
+    decision: FusionDecision
+
+
 def lost_run(candidate: CandidateRow, run_id: int) -> Run:
     """Stands for a run whose row is damaged; the same candidate and number give the same uid."""
     uid = digest("lost run", candidate.identity, run_id)[:32]
@@ -55,7 +67,7 @@ def lost_run(candidate: CandidateRow, run_id: int) -> Run:
     return Run(run_id, uid, *task, 0, candidate.created, None, "failed")
 
 
-def write(path: Path, lines: Iterable[Line]) -> int:
+def write(path: Path, lines: Iterable[Line | FusionLine]) -> int:
     """Writes header and lines to `path` by way of a file beside it, so that `path` is complete or untouched."""
     n_lines = 0
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -66,7 +78,7 @@ def write(path: Path, lines: Iterable[Line]) -> int:
             with partial.open("w", encoding="ascii") as file:
                 file.write(canonical_json({"format": FORMAT, "schema_version": SCHEMA_VERSION}) + "\n")
                 for line in lines:
-                    content = _encode(line)
+                    content = _encode(line) if isinstance(line, Line) else _encode_decision(line)
                     file.write(canonical_json({**content, "sha256": digest(content)}) + "\n")
                     n_lines += 1
                 file.flush()
@@ -78,7 +90,7 @@ def write(path: Path, lines: Iterable[Line]) -> int:
     return n_lines
 
 
-def read(path: Path) -> Iterator[Line | None]:
+def read(path: Path) -> Iterator[Line | FusionLine | None]:
     """The records of a file in order, None for each line that is damaged. Blank lines and headers do not count.
 
     Raises StoreError for a file that cannot be read or whose header names a newer schema.
@@ -165,11 +177,28 @@ def _encode(line: Line) -> dict[str, object]:
     }
 
 
-def _decode(content: dict[str, object]) -> Line | None:
+def _encode_decision(line: FusionLine) -> dict[str, object]:
+    decision = line.decision
+    return {
+        "kind": FUSION,
+        "workload": {"hash": line.workload.hash, "name": line.workload.name, "spec": line.workload.spec},
+        "target": {"fingerprint": decision.target, "json": line.target_json},
+        "threads": decision.threads,
+        "is_fused": decision.is_fused,
+        "fused_s": list(decision.fused_s),
+        "unfused_s": list(decision.unfused_s),
+        "created": decision.created,
+        **({} if decision.signature is None else {"signature": decision.signature}),
+    }
+
+
+def _decode(content: dict[str, object]) -> Line | FusionLine | None:
     """The checked record of a line, None if anything about it is wrong."""
     claimed = content.pop("sha256", None)
     try:
-        return _line(content) if digest(content) == claimed else None
+        if digest(content) != claimed:
+            return None
+        return _fusion_line(content) if content.get("kind") == FUSION else _line(content)
     except (StoreError, KeyError, TypeError, ValueError):
         return None
 
@@ -196,6 +225,25 @@ def _line(content: Mapping[str, object]) -> Line:
     return Line(WorkloadRow(task[0], name, spec), _text(target["json"], MAX_TEXT), runs, candidate, outcomes)
 
 
+def _fusion_line(content: Mapping[str, object]) -> FusionLine:
+    workload, target = _mapping(content["workload"]), _mapping(content["target"])
+    is_fused = content["is_fused"]
+    if not isinstance(is_fused, bool):
+        raise TypeError("expected true or false")
+    decision = FusionDecision(
+        _text(workload["hash"]),
+        _text(target["fingerprint"]),
+        _int(content["threads"], 1),
+        is_fused,
+        checked_times(content["fused_s"]),
+        checked_times(content["unfused_s"]),
+        _text(content["created"]),
+        _signature(content),
+    )
+    name, spec = _text(workload["name"]), _text(workload["spec"], MAX_TEXT)
+    return FusionLine(WorkloadRow(decision.workload, name, spec), _text(target["json"], MAX_TEXT), decision)
+
+
 def _run(position: int, run: Mapping[str, object], task: tuple[str, str, int]) -> Run:
     finished = None if run["finished"] is None else _text(run["finished"])
     status = _text(run["status"])
@@ -217,10 +265,16 @@ def _outcome(outcome: Mapping[str, object], n_runs: int) -> Outcome:
         ci = (lo, hi)
     message = _text(outcome["message"], MAX_MESSAGE)
     run = _int(outcome["run"], 0, n_runs - 1)
-    signature = None if outcome.get("signature") is None else _text(outcome["signature"])
-    if signature is not None and not SIGNATURE.fullmatch(signature):
+    return Outcome(0, run, seconds, samples, ci, failure, message, _text(outcome["created"]), _signature(outcome))
+
+
+def _signature(content: Mapping[str, object]) -> str | None:
+    if content.get("signature") is None:
+        return None
+    signature = _text(content["signature"])
+    if not SIGNATURE.fullmatch(signature):
         raise ValueError("a signature is a sha256 in hex")
-    return Outcome(0, run, seconds, samples, ci, failure, message, _text(outcome["created"]), signature)
+    return signature
 
 
 def _mapping(value: object) -> dict[str, object]:

@@ -22,11 +22,17 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from autosched.errors import StoreError
+
+if TYPE_CHECKING:
+    from autosched.kernel.roofline import Fact
+    from autosched.measure import Measurement
+    from autosched.tuner.definition import Workload
 
 MAX_TEXT = 1_000_000  # characters of one stored JSON text or one imported line
 MAX_ALTERNATIVES = 8  # descriptions of one workload
@@ -128,7 +134,8 @@ class Record:
 
     `workload` is a content hash, `target` a fingerprint, `steps` canonical JSON, `seconds` a median or None for a
     failure, `samples` seconds, `created` the UTC time of the candidate's first outcome in ISO 8601. `verified`: a
-    worker of this installation found this outcome; of any other record it is a claim from elsewhere.
+    worker of this installation found this outcome; of any other record it is a claim from elsewhere. `database`: the
+    file that the record was read from.
     """
 
     id: int
@@ -147,6 +154,7 @@ class Record:
     created: str
     ci: tuple[float, float] | None = None
     verified: bool = False
+    database: Path | None = field(default=None, compare=False, repr=False)
 
     @property
     def certified(self) -> bool:
@@ -155,6 +163,55 @@ class Record:
     @property
     def identity(self) -> str:
         return identity_of(self)
+
+    def show(self, as_: str = "steps", *, workload: Workload | None = None, target: str | None = None) -> str:
+        """Return the candidate as text in one of the forms of `autosched.show`."""
+        from autosched import inspection_api
+
+        return inspection_api.show(self.id, self.database, as_, workload=workload, target=target)
+
+    def verify(self, *, workload: Workload | None = None, target: str | None = None, seed: int = 1) -> Measurement:
+        """Build the candidate, check it on data drawn by `seed`, and time it, see `autosched.verify`."""
+        from autosched import inspection_api
+
+        return inspection_api.verify(self.id, self.database, workload=workload, target=target, seed=seed)
+
+    def explain(self, *, workload: Workload | None = None, target: str | None = None) -> Mapping[str, Fact]:
+        """Return facts on the candidate's speed by name, see `autosched.explain`."""
+        from autosched import inspection_api
+
+        return inspection_api.explain(self.id, self.database, workload=workload, target=target)
+
+    def export(
+        self,
+        kind: str = "so",
+        out: Path | str | None = None,
+        *,
+        workload: Workload | None = None,
+        target: str | None = None,
+    ) -> list[Path]:
+        """Write the candidate's code to `out` and return the files, see `autosched.export`."""
+        from autosched import inspection_api
+
+        return inspection_api.export(self.id, self.database, kind, out, workload=workload, target=target)
+
+
+@dataclass(frozen=True)
+class FusionDecision:
+    """Whether a subgraph of a network was faster as one kernel or as several, by measurement in the running network.
+
+    `workload`: the content hash of the fused kernel. `fused_s`, `unfused_s`: seconds, one for each profile.
+    `is_fused`: which of both was kept. `created` and `signature` are the database's, as those of an `Outcome`.
+    """
+
+    workload: str
+    target: str
+    threads: int
+    is_fused: bool
+    fused_s: tuple[float, ...]
+    unfused_s: tuple[float, ...]
+    created: str = ""
+    signature: str | None = None
 
 
 def identity_of(what: CandidateRow | Record) -> str:
@@ -167,9 +224,9 @@ def lost_outcome(order: int) -> Outcome:
 
 
 def to_record(
-    candidate: CandidateRow, outcomes: Sequence[Outcome], is_ours: Callable[[Outcome], bool]
+    candidate: CandidateRow, outcomes: Sequence[Outcome], is_ours: Callable[[Outcome], bool], database: Path
 ) -> Record | None:
-    """The record of a candidate, or None where no outcome is left or the one that counts is lost.
+    """The record of a candidate in the file `database`; None where no outcome is left or the one that counts is lost.
 
     A lost one may have been ours.
     """
@@ -179,7 +236,7 @@ def to_record(
     if counts is None or counts.failure == LOST:
         return None
     result = {name: getattr(counts, name) for name in ("seconds", "samples", "failure", "message", "ci")}
-    return Record(**vars(candidate), **result, verified=bool(ours))
+    return Record(**vars(candidate), **result, verified=bool(ours), database=database)
 
 
 def _counting(outcomes: Sequence[Outcome]) -> Outcome | None:
@@ -257,10 +314,17 @@ def checked_outcome(seconds: float | None, samples: Sequence[float], failure: st
     """Raises StoreError unless exactly one of seconds and failure is there, and all times are finite and above 0."""
     if (seconds is None) == (failure is None):
         raise StoreError("a record needs either a time or a failure class, and got both or neither")
-    times = [*samples] if seconds is None else [seconds, *samples]
+    checked_times([*samples] if seconds is None else [seconds, *samples])
+
+
+def checked_times(times: object) -> tuple[float, ...]:
+    """Return measured seconds as floats. Raises StoreError unless they are numbers, finite and above 0."""
+    if not isinstance(times, list | tuple) or not all(isinstance(t, float | int) for t in times):
+        raise StoreError("measured times are a list of numbers")
     wrong = [t for t in times if not (math.isfinite(t) and t > 0.0)]
     if wrong:
         raise StoreError(f"a measured time must be finite and above 0 s, got {wrong[0]!r}")
+    return tuple(map(float, times))
 
 
 def _refuse_constant(name: str) -> NoReturn:

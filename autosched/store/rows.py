@@ -11,12 +11,14 @@ from typing import TypeVar
 from autosched.errors import StoreError
 from autosched.store.records import (
     CandidateRow,
+    FusionDecision,
     Outcome,
     Run,
     TargetRow,
     WorkloadRow,
     canonical_json,
     checked_outcome,
+    checked_times,
     checked_values,
     digest,
     lost_outcome,
@@ -30,7 +32,9 @@ Damage = Callable[[str, object], None]  # called with (table, row key) for a row
 CANDIDATE_COLUMNS = "id, run_id, workload, target, threads, sketch, steps, bindings, round, created, identity, sha256"
 MEASUREMENT_COLUMNS = "id, candidate, attempt, run_id, seconds, samples, ci_lo, ci_hi, created, signature, sha256"
 FAILURE_COLUMNS = "id, candidate, attempt, run_id, class, message, created, signature, sha256"
+FUSION_COLUMNS = "id, workload, target, threads, is_fused, fused_s, unfused_s, created, signature, sha256"
 SIGNED_SINCE = 2  # the schema version that has the column `signature`
+FUSION_SINCE = 3  # and the one that has the table `fusion_decisions`
 
 HASHED = slice(1, -1)  # all but the row's id and the hash itself
 
@@ -134,6 +138,38 @@ def _lost(outcomes: Sequence[Outcome], n_rows: int) -> list[Outcome]:
     while place in places:
         place -= 1
     return [lost_outcome(place)] if place >= 0 else []
+
+
+def insert_fusion_decision(connection: sqlite3.Connection, decision: FusionDecision) -> None:
+    """Append a decision; one that is there already is not added again."""
+    d = decision
+    times = (canonical_json(d.fused_s), canonical_json(d.unfused_s))
+    row = (d.workload, d.target, d.threads, int(d.is_fused), *times, d.created, d.signature)
+    if not connection.execute("SELECT 1 FROM fusion_decisions WHERE sha256 = ?", (digest(*row),)).fetchone():
+        _insert(connection, "fusion_decisions", FUSION_COLUMNS, row)
+
+
+def select_fusion_decisions(
+    connection: sqlite3.Connection, where: str, keys: Sequence[object], damage: Damage
+) -> list[FusionDecision]:
+    """Return decisions in the order in which they were added. `where`: BY_TASK or BY_ID_RANGE."""
+    if connection.execute("PRAGMA user_version").fetchone()[0] < FUSION_SINCE:  # a file that may not be written
+        return []
+    query = f"SELECT {FUSION_COLUMNS} FROM fusion_decisions WHERE {where} ORDER BY id"
+    decisions = []
+    for row in connection.execute(query, keys):
+        decision = checked(row, HASHED, _fusion_decision)
+        if decision is None:
+            damage("fusion_decisions", row["id"])
+        else:
+            decisions.append(decision)
+    return decisions
+
+
+def _fusion_decision(row: sqlite3.Row) -> FusionDecision:
+    fused_s, unfused_s = (checked_times(parse_data(row[name])) for name in ("fused_s", "unfused_s"))
+    task = (row["workload"], row["target"], index(row["threads"]))
+    return FusionDecision(*task, bool(row["is_fused"]), fused_s, unfused_s, row["created"], row["signature"])
 
 
 def insert_task(connection: sqlite3.Connection, workload: WorkloadRow, target: TargetRow) -> None:

@@ -22,7 +22,7 @@ from shlex import quote
 from autosched.errors import StoreError
 
 APPLICATION_ID = 0x61736368  # "asch"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 BUSY_TIMEOUT_S = 30.0
 WAL_INDEX_BYTES = 32_768  # SQLite adds so much to its -shm file at a time
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -54,7 +54,20 @@ TABLES = (
 )
 
 # What each later version adds: a new file takes all these steps too.
-UPGRADES = {2: ("ALTER TABLE measurements ADD COLUMN signature TEXT", "ALTER TABLE failures ADD COLUMN signature TEXT")}
+_FUSION = "(SELECT hash FROM workloads WHERE name LIKE '%, joined or apart')"  # kept as candidates before version 3
+UPGRADES = {
+    2: ("ALTER TABLE measurements ADD COLUMN signature TEXT", "ALTER TABLE failures ADD COLUMN signature TEXT"),
+    3: (
+        """CREATE TABLE fusion_decisions (
+            id INTEGER PRIMARY KEY, workload TEXT NOT NULL, target TEXT NOT NULL, threads INTEGER NOT NULL,
+            is_fused INTEGER NOT NULL, fused_s TEXT NOT NULL, unfused_s TEXT NOT NULL, created TEXT NOT NULL,
+            signature TEXT, sha256 TEXT NOT NULL UNIQUE)""",
+        f"DELETE FROM measurements WHERE candidate IN (SELECT id FROM candidates WHERE workload IN {_FUSION})",
+        f"DELETE FROM candidates WHERE workload IN {_FUSION}",
+        f"DELETE FROM runs WHERE workload IN {_FUSION}",
+        f"DELETE FROM workloads WHERE hash IN {_FUSION}",
+    ),
+}
 
 DAMAGED = (
     "the database {path} is damaged: rescue what can be read of it with `{export}` and import it anew, "
@@ -374,7 +387,7 @@ def _create_tables(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _upgrade(connection: sqlite3.Connection) -> None:
-    """A file of an older version becomes one of this, in one transaction. Its records stay as they are."""
+    """Make a file of an older version one of this version, in one transaction. Records of kernels stay as they are."""
     if _version(connection) < SCHEMA_VERSION:
         with write_transaction(connection):
             _take_steps(connection)

@@ -22,12 +22,13 @@ from itertools import chain
 from pathlib import Path
 
 from autosched.errors import StoreError
-from autosched.store.records import Outcome, canonical_json
+from autosched.store.records import FusionDecision, Outcome, canonical_json
 from autosched.store.schema import default_path, make_directories
 
 KEY_NAME = "installation.key"
 KEY_BYTES = 32
 PURPOSE = "autosched outcome 1"  # part of what is signed, so that a signature means nothing else
+FUSION_PURPOSE = "autosched fusion decision 1"
 
 
 def key_path() -> Path:
@@ -49,10 +50,20 @@ def installation_key(*, make: bool = False) -> bytes | None:
 def signature(key: bytes, identity: str, outcome: Outcome) -> str:
     """`identity` is the candidate's. Not signed are the numbers of attempt and run: another database has its own."""
     o = outcome
-    parts: tuple[Sequence[float], ...] = (() if o.seconds is None else (o.seconds,), o.ci or (), o.samples)
-    words = canonical_json((PURPOSE, identity, o.failure, o.message, o.created, [len(part) for part in parts]))
-    times = [*chain(*parts)]  # as they are: texts of many times would cost the most of a reading
-    return hmac.digest(key, words.encode() + struct.pack(f"<{len(times)}d", *times), "sha256").hex()
+    times = (() if o.seconds is None else (o.seconds,), o.ci or (), o.samples)
+    return _signature(key, (PURPOSE, identity, o.failure, o.message, o.created), times)
+
+
+def fusion_signature(key: bytes, decision: FusionDecision) -> str:
+    d = decision
+    words = (FUSION_PURPOSE, d.workload, d.target, d.threads, d.is_fused, d.created)
+    return _signature(key, words, (d.fused_s, d.unfused_s))
+
+
+def _signature(key: bytes, words: Sequence[object], times: Sequence[Sequence[float]]) -> str:
+    text = canonical_json((*words, [len(part) for part in times]))
+    numbers = [*chain(*times)]  # as they are: texts of many times would cost the most of a reading
+    return hmac.digest(key, text.encode() + struct.pack(f"<{len(numbers)}d", *numbers), "sha256").hex()
 
 
 def is_signed(key: bytes | None, identity: str, outcome: Outcome) -> bool:
@@ -60,6 +71,13 @@ def is_signed(key: bytes | None, identity: str, outcome: Outcome) -> bool:
     if key is None or outcome.signature is None:
         return False
     return hmac.compare_digest(signature(key, identity, outcome).encode(), outcome.signature.encode())
+
+
+def is_signed_decision(key: bytes | None, decision: FusionDecision) -> bool:
+    """Whether `decision` is of the installation with this key."""
+    if key is None or decision.signature is None:
+        return False
+    return hmac.compare_digest(fusion_signature(key, decision).encode(), decision.signature.encode())
 
 
 def _read_key(path: Path) -> bytes | None:
