@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from autosched.artifacts.sources import make_output_directory, write_fastest
 from autosched.errors import UsageError
 from autosched.inspection.estimate import estimate
-from autosched.inspection.record import stored_kernel
 from autosched.inspection_api import explain, export, show, verify
 from autosched.kernel.device import find_device, peak_reader
 from autosched.kernel.index_checked import IndexCheckedKernel, with_checks
+from autosched.kernel.lookup import best_kernel, stored_records
 from autosched.kernel.measuring import start_measurer
 from autosched.kernel.request import Request
-from autosched.kernel.task import Space, analytic_best, make_task, start_run, task_key
+from autosched.kernel.task import Space, make_task, start_run
 from autosched.kernel.trust import tell_without_key
 from autosched.keywords import spelled_out
 from autosched.network_api import is_network, load, loaded, tune_models
@@ -214,10 +214,7 @@ def compile(
     """
     request = _request(workload, WorkloadOptions(**options))
     request.check()
-    kernel = stored_kernel(request, _stored(request, db, n=None), db)
-    if kernel is None:
-        task, _ = make_task(request)
-        kernel = request.load(analytic_best(task, 1, task.source)[0][1])
+    kernel = best_kernel(request, db)
     return with_checks(kernel, request, workload, WorkloadOptions(**options)) if check_indices else kernel
 
 
@@ -229,7 +226,7 @@ def best(
 
     Those that this installation has not verified (`Record.verified`) come last: they are claims.
     """
-    return _stored(_request(workload, WorkloadOptions(**options)), db, n)
+    return stored_records(_request(workload, WorkloadOptions(**options)), db, n)
 
 
 # Putting together
@@ -301,16 +298,3 @@ def _search(
     if directory is not None:
         write_fastest(directory, task, result, request.problem.spec, db)
     return result
-
-
-# Records and kernels
-
-
-def _stored(request: Request, db: Path | str | None, n: int | None) -> list[Record]:
-    from autosched.store import Database, default_path, named_path
-
-    path = default_path() if db is None else named_path(db)
-    if not path.exists() or (path.is_file() and path.stat().st_size == 0):
-        return []
-    with Database(path, create=False) as database:
-        return database.best(*task_key(request), n)

@@ -53,9 +53,8 @@ def load(
     `autosched.graph.load_progress`; the logger "autosched" has them, too. Raises GraphError for a network that is
     not accepted, with all operators that are unknown.
     """
-    from autosched.executor.compile_graph import compile_graph
+    from autosched.executor.compile_graph import compile_graph, compile_with_records
     from autosched.executor.load import load_network, loading
-    from autosched.executor.lookup import compile_with_records
 
     chosen = replace(options or CompileOptions(), **keywords)
     with loading(model, progress):
@@ -146,8 +145,8 @@ def show_network(
 ) -> str:
     """Return a network, loaded or not, as text: one of `inspection.render.TEXTS`, its `passes`, its `memory`, or the
     code of its kernels. The device of `target` may be absent."""
+    from autosched.executor.compile_graph import plan_with_records
     from autosched.executor.load import load_network
-    from autosched.executor.lookup import plan_with_records
     from autosched.executor.model import Model
     from autosched.inspection.render import TEXTS, PlannedGraph
     from autosched.kernel.device import find_device

@@ -271,7 +271,7 @@ def test_a_kind_that_is_not_the_records_is_refused_before_it_is_verified(
 def test_claims_that_no_time_was_left_for_are_told(db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = add(db, RIGHT, 1e-6)
     become_another_installation(monkeypatch, tmp_path)
-    monkeypatch.setattr("autosched.inspection.record.CLAIMS_S", 0.0)
+    monkeypatch.setattr("autosched.kernel.lookup.CLAIMS_S", 0.0)
     _, (said,) = compiled(db)
     assert f"record {row}: not verified within" in said
 

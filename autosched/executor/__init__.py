@@ -1,7 +1,6 @@
 """Executor of networks: loading, compiling and calling them.
 
 load, load_dynamic  the graph of a file or module; a model with dynamic shapes
-lookup              stored schedules of a network's kernels
 compile_graph       a graph as a model; memory_check: whether the machine has enough memory
 model               a callable network; cpu_model, gpu_model: on a processor, on a GPU
 dynamic_model       dynamic shapes: a program for each choice of sizes

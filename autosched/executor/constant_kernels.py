@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from autosched.codegen.c.source import GpuSource
+from autosched.graph.memory.buffers import aligned
 from autosched.graph.steps import Group
-from autosched.planning.execution_plan import NetworkProgram, aligned, array_spec
+from autosched.planning.execution_plan import NetworkProgram, array_spec
 
 # A buffer that the launches of a step exchange, as (step, buffer), or a value of the graph, as (_VALUE, name).
 BufferKey: TypeAlias = tuple[int, str]

@@ -128,7 +128,7 @@ class VaryingModel:
                 allowed += f" in steps of {dimension.sizes.step}" if dimension.sizes.step > 1 else ""
                 raise UsageError(f"{dimension.name} is {size}, and may be {allowed}")
         model = self.compile(self.make_graph(self._by_name(key)), self._transfer)
-        self._transfer.add((task.kernel_spec.workload, task.kernel.steps) for task in model.tasks)
+        self._transfer.add((task.kernel_spec.workload, task.kernel.schedule.steps) for task in model.tasks)
         for other in self._programs.values():
             model = share_weights(model, other)
         return model

@@ -28,7 +28,8 @@ FILES = (".onnx", SUFFIX, PROGRAM)  # suffixes of networks' files
 @contextmanager
 def loading(model: object, progress: bool | LoadCallback | None) -> Iterator[None]:
     """Report a load by `progress`, and raise UsageError with the sizes if memory runs out."""
-    with reported_load(network_name(model), progress):
+    name = network_name(model)
+    with reported_load(name, progress):
         try:
             yield
         except (MemoryError, OSError) as error:
@@ -36,7 +37,7 @@ def loading(model: object, progress: bool | LoadCallback | None) -> Iterator[Non
                 raise
             reason = f" ({text})" if (text := " ".join(str(error).split())) else ""
             raise UsageError(
-                f"this machine has not enough memory to load {network_name(model)}{reason}: "
+                f"this machine has not enough memory to load {name}{reason}: "
                 f"it has {_size_text(model)}, and {size_text(free_memory())} are free"
             ) from error
 
@@ -80,15 +81,15 @@ def load_network(
     """
     report_stage("reading")
     path, choices, fixed = Path(model) if isinstance(model, (str, Path)) else None, BY_MODEL, inputs or {}
-    if path is not None and path.suffix.lower() == SUFFIX:
+    if path is None or path.suffix.lower() == PROGRAM:
+        graph = fix_inputs(_graph(model, path, example_inputs), fixed)
+    elif path.suffix.lower() == SUFFIX:
         graph, choices = load_archive(path)
         graph = fix_inputs(graph, fixed)
-    elif path is not None and path.suffix.lower() != PROGRAM:
+    else:
         from autosched.graph.onnx import load_onnx
 
         graph = load_onnx(path, sizes or {}, fixed)
-    else:
-        graph = fix_inputs(_graph(model, path, example_inputs), fixed)
     return replace(graph, winograd=winograd or graph.winograd), choices
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from autosched.errors import UsageError
+from autosched.executor.compile_graph import compile_dynamic
 from autosched.executor.compile_options import CompileKeywords, CompileOptions
 from autosched.executor.dynamic_model import ANY_SIZE, Dimension, VaryingModel
-from autosched.executor.lookup import compile_dynamic
 from autosched.graph.graph import Graph
 from autosched.keywords import spelled_out
 from autosched.planning.archive import SUFFIX

@@ -24,6 +24,7 @@ from autosched.graph.operators import operators, results_of
 from autosched.graph.steps import Group
 from autosched.ir.dtype import DTYPES
 from autosched.te import ComputeDAG
+from autosched.te.rewrites.winograd import match_stage
 
 
 def describe(graph: Graph, group: Group, has_weights: bool = True) -> dict[str, Any]:
@@ -39,6 +40,11 @@ def describe(graph: Graph, group: Group, has_weights: bool = True) -> dict[str, 
     inputs = [[list(graph.values[name].shape), graph.values[name].dtype] for name in group.inputs]
     weights = len(weights_of(graph, group.nodes, group.inputs)) if has_weights else 0
     return {"inputs": inputs, "weights": weights, "nodes": nodes, "outputs": [numbers[name] for name in group.outputs]}
+
+
+def has_winograd_stage(graph: Graph, group: Group) -> bool:
+    """Whether a reduction of the group is a convolution that Winograd's transforms compute."""
+    return any(match_stage(op) is not None for op in dag_of(graph, group).stages)
 
 
 def described_dag(description: object) -> ComputeDAG:

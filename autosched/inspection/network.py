@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from autosched.executor.kernel_origin import kernel_origin
 from autosched.executor.model import Model
 from autosched.executor.profile import profile
+from autosched.graph.fusion.choice import FusionChoice
 from autosched.kernel.measured_roofline import Roofs
 from autosched.kernel.roofline import compulsory_bytes
+from autosched.kernel.spec import KernelSpec
 from autosched.planning.execution_plan import SplitGroup
 from autosched.planning.extract_tasks import NetworkTask
-from autosched.planning.fusion_choice import FusionChoice
 from autosched.verification.sample_inputs import input_sets
 
 
@@ -53,7 +54,7 @@ class Explanation:
     layers: tuple[Layer, ...]
     call_s: float
     split: tuple[SplitGroup, ...] = ()
-    fusion_choices: tuple[FusionChoice, ...] = ()
+    fusion_choices: tuple[FusionChoice[KernelSpec], ...] = ()
 
     @property
     def kernels_s(self) -> float:

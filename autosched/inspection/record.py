@@ -1,4 +1,4 @@
-"""Operations on a stored record: show, verify, explain, export, and loading the best of several.
+"""Operations on a stored record: show, verify, explain and export.
 
 Code is generated anew from the schedule steps of the record. A record of a user's function needs that function as
 `workload`: a database may come from elsewhere and must not name code to run.
@@ -7,28 +7,19 @@ Code is generated anew from the schedule steps of the record. A record of a user
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from autosched.backends import BACKENDS, exports, forms
-from autosched.errors import (
-    AutoschedError,
-    DeviceError,
-    ScheduleError,
-    StoreError,
-    TargetError,
-    UsageError,
-    VerificationError,
-)
+from autosched.errors import DeviceError, ScheduleError, StoreError, TargetError, UsageError, VerificationError
 from autosched.ir.instructions.precision import EXACT
 from autosched.kernel.device import Device
+from autosched.kernel.lookup import stored_source, stored_state
 from autosched.kernel.request import Request, specs
-from autosched.kernel.trust import tell, tell_of_claims, verify_here
+from autosched.kernel.trust import tell_of_claims, verify_here
 from autosched.target import Target, parse_target
 from autosched.tuner.definition import Workload, own_names, redefinitions
 
@@ -37,18 +28,8 @@ if TYPE_CHECKING:
     from autosched.ir.stmt import Func
     from autosched.kernel.roofline import Fact
     from autosched.measure import Measurement
-    from autosched.runtime.gpu.kernel import GpuKernel
-    from autosched.runtime.kernel import Kernel
-    from autosched.schedule import State
     from autosched.store import Record
     from autosched.tuner.definition import Definition
-
-    Skipped: TypeAlias = dict[int, str]  # why records were skipped, by their ids
-
-CLAIMS_BATCH = 4  # unverified records that are verified together; the fastest of them is taken
-CLAIMS_S = 60.0  # after this no further batch begins
-MAX_REPORTED = 3  # skipped records that the warning names
-REASON_LENGTH = 160  # characters
 
 
 def show(
@@ -210,32 +191,6 @@ _COMMON_TEXTS: dict[str, Callable[[_StoredCandidate], str]] = {
 }
 
 
-def stored_state(record: Record, request: Request) -> State:
-    """Return a record's schedule of the collapsed graph.
-
-    Raises ScheduleError if the steps do not apply to the graph or the device, for example because `collapse` rewrites
-    the workload differently in this version.
-    """
-    from autosched.schedule import check_target, replay
-
-    try:
-        state = replay(request.collapsed, record.steps)
-        check_target(state, request.device.target.kind)
-    except ScheduleError as error:
-        raise ScheduleError(
-            f"record {record.id} does not fit this version of autosched ({error}): tune its workload again"
-        ) from error
-    return state
-
-
-def stored_source(record: Record, request: Request, target: Target | None = None) -> Source:
-    """Generate a record's code from its steps, for the record's target or the given one."""
-    from autosched.lower import lower
-
-    state = stored_state(record, request)
-    return request.source(lower(state), state.steps, {}, target)
-
-
 @dataclass(frozen=True)
 class _StoredCandidate:
     """A record and its request: workload and device."""
@@ -361,76 +316,3 @@ def _gpu_target(stored: str | None) -> Target | None:
         raise StoreError(f"the stored description of the record's device is damaged: {error}") from error
     assert isinstance(target, Target)
     return target
-
-
-# Loading the best of several records
-
-
-def stored_kernel(request: Request, records: Sequence[Record], db: Path | str | None) -> Kernel | GpuKernel | None:
-    """Load the first of `records`, best first, that builds and is verified here; None if there is none.
-
-    A RecordWarning names the records that were skipped.
-    """
-    skipped: Skipped = {}
-    verified = [r for r in records if r.verified]
-    kernel = _first_loaded(request, _sources(request, verified, skipped), skipped)
-    if kernel is None:
-        claims = [r for r in records if not r.verified]
-        kernel = _first_loaded(request, _verified(request, _sources(request, claims, skipped), db, skipped), skipped)
-    if kernel is None:  # the time was too short for the rest
-        skipped.update((r.id, f"not verified within {CLAIMS_S:.0f} s") for r in records if r.id not in skipped)
-    if skipped:
-        reasons = "; ".join(f"record {number}: {reason}" for number, reason in islice(skipped.items(), MAX_REPORTED))
-        more = f"; and {len(skipped) - MAX_REPORTED} more" if len(skipped) > MAX_REPORTED else ""
-        tell(f"stored records of {request.problem.name} were passed over ({reasons}{more})")
-    return kernel
-
-
-def _sources(request: Request, records: Iterable[Record], skipped: Skipped) -> Iterator[tuple[Record, Source]]:
-    for record in records:
-        try:
-            source = stored_source(record, request)
-        except Exception as error:  # a record of another version, or a forged one, must not affect others
-            skipped[record.id] = _reason(error).removeprefix(f"record {record.id} ")
-        else:
-            yield record, source
-
-
-def _verified(
-    request: Request, records: Iterator[tuple[Record, Source]], db: Path | str | None, skipped: Skipped
-) -> Iterator[tuple[Record, Source]]:
-    """Yield the records that workers verify, in batches, the fastest of a batch first."""
-    from autosched.measure import Failure
-
-    end = time.monotonic() + CLAIMS_S
-    while time.monotonic() < end and (batch := list(islice(records, CLAIMS_BATCH))):
-        tell_of_claims([record for record, _ in batch])
-        try:
-            answers = verify_here(request, batch, db)
-        except AutoschedError as error:  # of this machine, not of a record: no memory or no workers
-            skipped.update((record.id, _reason(error)) for record, _ in batch)
-            return
-        timed = []
-        for (record, source), answer in zip(batch, answers, strict=True):
-            if isinstance(answer, Failure):
-                skipped[record.id] = _reason(f"{answer.kind}: {answer.message}")
-            else:
-                timed.append((answer.seconds, record, source))
-        for _, record, source in sorted(timed, key=lambda row: row[0]):
-            yield record, source
-
-
-def _first_loaded(
-    request: Request, records: Iterable[tuple[Record, Source]], skipped: Skipped
-) -> Kernel | GpuKernel | None:
-    for record, source in records:
-        try:
-            return request.load(source)
-        except Exception as error:  # the compiler rejects the code
-            skipped[record.id] = _reason(error)
-    return None
-
-
-def _reason(error: object) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= REASON_LENGTH else f"{text[:REASON_LENGTH]}..."

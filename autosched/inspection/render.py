@@ -8,13 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from autosched.graph.fusion.choice import FusionChoice
 from autosched.graph.graph import Graph
 from autosched.graph.memory.arena import ArenaPlan
 from autosched.graph.memory.liveness import LiveBuffer
 from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write
 from autosched.ir.dtype import DTYPES
+from autosched.kernel.spec import KernelSpec
 from autosched.planning.execution_plan import NetworkProgram
-from autosched.planning.fusion_choice import FusionChoice
 
 WIDTH, HEIGHT = 100, 32  # characters of the rendered arena
 N_LARGEST = 3  # values that are listed below it
@@ -29,7 +30,7 @@ class PlannedGraph:
 
     graph: Graph
     steps: tuple[NetworkStep, ...]
-    fusion_choices: tuple[FusionChoice, ...] = ()
+    fusion_choices: tuple[FusionChoice[KernelSpec], ...] = ()
 
 
 def graph_text(planned: PlannedGraph) -> str:

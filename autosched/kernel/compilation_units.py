@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from autosched.codegen.llvm.compilation_units import PieceCode, emit_entries, emit_piece
 from autosched.codegen.source import KernelSource
 from autosched.ir.stmt import Func
-from autosched.kernel.versions import key_of
+from autosched.kernel.versions import code_key
 from autosched.lower.code_splitting import Piece, pieces_of
 from autosched.measure.protocol import ProtocolError, checked
 from autosched.runtime.disk_cache import read, write
@@ -62,7 +62,7 @@ def compile_kernel(kernel: EmittedKernel, target: Target) -> tuple[bytes, tuple[
 
 def compile_once(ir: str, target: Target) -> bytes:
     """The object file of a module, which is kept by its text."""
-    key = key_of(ir, target)
+    key = code_key(ir, target)
     if (found := read(key)) is not None:
         return found[1]
     code = compile_object(ir, target)
@@ -83,7 +83,7 @@ def find_part(key: str) -> ObjectPart | None:
 
 def _emitted(piece: Piece, target: Target) -> tuple[Piece, ObjectPart, str]:
     """What is known of the code of a piece, or its text."""
-    key = key_of(piece.digest, target)
+    key = code_key(piece.digest, target)
     if (known := find_part(key)) is not None:
         return piece, known, ""
     made = emit_piece(piece, f"piece_{key}.", target)

@@ -9,18 +9,20 @@ import atexit
 import os
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from autosched.errors import DeviceError, NoValidCandidate, UsageError
 from autosched.graph.load_progress import report_stage
-from autosched.kernel.object_cache import find_object, keep_object
-from autosched.kernel.pool_worker import REPLIES, Bug, MakeKernel, Refused, Unbuilt
-from autosched.kernel.spec import CANDIDATES, NOT_BUILT, KernelObject, KernelSpec, make_kernel
+from autosched.kernel.build import CANDIDATES, NOT_BUILT
+from autosched.kernel.object_cache import find_object, find_schedule
+from autosched.kernel.pool_worker import REPLIES, Bug, BuildKernel, ChooseSchedule, Refused, Unbuilt
+from autosched.kernel.spec import ChosenSchedule, KernelObject, KernelSpec
 from autosched.measure.backends import WORKERS
 from autosched.measure.process import Worker, WorkerError, memory_limit, wait, worker_environment
-from autosched.measure.protocol import ProtocolError
+from autosched.measure.protocol import Numbered, ProtocolError
 from autosched.runtime.disk_cache import shrink
 from autosched.runtime.state import state_directory
 from autosched.target import usable_cores
@@ -29,6 +31,16 @@ ALONE = 2  # kernels are built here: a process takes as long to start
 BUILD_DEADLINE_S = 240.0  # of one kernel: the largest take some 10 s, and other programs may keep the machine busy
 LOSSES = 2  # of processes, by which a kernel is given up, where the kernel need not be the reason
 SPARE_S = 30.0  # that processes wait for more kernels, of the next network or of other sizes
+
+
+Result = TypeVar("Result")
+Made = TypeVar("Made", covariant=True)
+
+
+class _Request(Numbered, Protocol[Made]):
+    """A message of `pool_worker`, which can be run here too."""
+
+    def run(self) -> Made: ...
 
 
 class UnbuiltKernel(NoValidCandidate):
@@ -44,21 +56,41 @@ def build_kernels(kernel_specs: Sequence[KernelSpec]) -> dict[KernelSpec, Kernel
 
     Raises UnbuiltKernel for a kernel that cannot be compiled, UsageError for a cache directory that cannot be used.
     """
-    found = {kernel_spec: find_object(kernel_spec) for kernel_spec in kernel_specs}
-    missing = [kernel_spec for kernel_spec, made in found.items() if made is None]
+    kernels, unbuilt = _results(kernel_specs, BuildKernel, find_object)
+    for kernel_spec, reason in unbuilt.items():
+        raise UnbuiltKernel(kernel_spec, reason)
+    return kernels
+
+
+def choose_schedules(kernel_specs: Sequence[KernelSpec]) -> dict[KernelSpec, ChosenSchedule]:
+    """Return the analytic model's schedules, from the cache or chosen in parallel; nothing is compiled.
+
+    Kernels for which no code can be emitted are left out. Raises UsageError for a cache directory that cannot be used.
+    """
+    return _results(kernel_specs, ChooseSchedule, find_schedule)[0]
+
+
+def _results(
+    kernel_specs: Sequence[KernelSpec],
+    request: Callable[[int, KernelSpec, int], _Request[Result]],
+    find: Callable[[KernelSpec], Result | None],
+) -> tuple[dict[KernelSpec, Result], dict[KernelSpec, str]]:
+    """Return what is in the cache or what requests give, and for kernels without code the reason."""
+    results = {kernel_spec: find(kernel_spec) for kernel_spec in kernel_specs}
+    missing = [kernel_spec for kernel_spec, result in results.items() if result is None]
+    unbuilt: dict[KernelSpec, str] = {}
     if len(missing) > ALONE:
-        _build_in_processes(missing)
-        found |= {kernel_spec: find_object(kernel_spec) for kernel_spec in missing}
+        unbuilt = _run_in_processes(missing, request)
+        results |= {kernel_spec: find(kernel_spec) for kernel_spec in missing}
     for kernel_spec in missing:
-        if found[kernel_spec] is None:  # alone, or what another process threw away
+        if results[kernel_spec] is None and kernel_spec not in unbuilt:  # alone, or what another process threw away
             try:
-                made = found[kernel_spec] = make_kernel(kernel_spec)
+                results[kernel_spec] = request(0, kernel_spec, 0).run()
             except NOT_BUILT as error:
-                raise UnbuiltKernel(kernel_spec, str(error)) from error
-            keep_object(kernel_spec, made)
+                unbuilt[kernel_spec] = str(error)
     if missing:
         shrink()
-    return {kernel_spec: made for kernel_spec, made in found.items() if made is not None}
+    return {kernel_spec: result for kernel_spec, result in results.items() if result is not None}, unbuilt
 
 
 class BuildProcess(Worker):
@@ -148,25 +180,29 @@ class _Attempt:
         return again if again.passed_over < CANDIDATES and losses < LOSSES else None
 
 
-def _build_in_processes(kernel_specs: Sequence[KernelSpec]) -> None:
-    """Builds all that can be built. Raises UnbuiltKernel for the first that cannot."""
-    builds = _Builds(kernel_specs)
+def _run_in_processes(
+    kernel_specs: Sequence[KernelSpec], request: Callable[[int, KernelSpec, int], _Request[object]]
+) -> dict[KernelSpec, str]:
+    """Run the request of each kernel; return for those without code the reason."""
+    builds = _Builds(kernel_specs, request)
     try:
         builds.finish()
     except BaseException:
         builds.kill()
         raise
     builds.keep_processes()
-    if builds.unbuilt is not None:
-        raise builds.unbuilt
+    return builds.unbuilt
 
 
 class _Builds:
-    """Kernels that processes build in parallel. They are all polled here: PDEATHSIG ends a process with the thread that
-    has started it."""
+    """Requests that processes run in parallel, one for each kernel. They are all polled here: PDEATHSIG ends a process
+    with the thread that has started it."""
 
-    def __init__(self, kernel_specs: Sequence[KernelSpec]) -> None:
-        self.unbuilt: UnbuiltKernel | None = None
+    def __init__(
+        self, kernel_specs: Sequence[KernelSpec], request: Callable[[int, KernelSpec, int], _Request[object]]
+    ) -> None:
+        self.unbuilt: dict[KernelSpec, str] = {}
+        self._request = request
         self._origin = _origin(kernel_specs)
         self._n, self._total = min(usable_cores(), len(kernel_specs)), len(kernel_specs)
         self._waiting = deque(map(_Attempt, kernel_specs))
@@ -197,7 +233,7 @@ class _Builds:
         process = self._idle.pop() if self._idle else spare or _started(self._origin)
         self._busy[process] = attempt
         try:
-            request = MakeKernel(process.next_id(), attempt.kernel_spec, attempt.passed_over)
+            request = self._request(process.next_id(), attempt.kernel_spec, attempt.passed_over)
             process.request(request, BUILD_DEADLINE_S)
         except ProtocolError as error:  # the description is longer than a frame
             self._settle(process, str(error))
@@ -212,8 +248,8 @@ class _Builds:
             again = attempt.after(lost.fault)
             if again is None:
                 name = attempt.kernel_spec.request.problem.name
-                self._refuse(
-                    attempt.kernel_spec, f"no process could compile the kernel of {name}, the last time because {lost}"
+                self.unbuilt[attempt.kernel_spec] = (
+                    f"no process could compile the kernel of {name}, the last time because {lost}"
                 )
             else:
                 self._waiting.appendleft(again)
@@ -228,12 +264,8 @@ class _Builds:
             self._settle(process, reply.reason if isinstance(reply, Unbuilt) else None)
 
     def _settle(self, process: BuildProcess, reason: str | None) -> None:
-        """The process is free; `reason`: why there is no kernel."""
+        """Set the process free. `reason`: why its kernel has no code."""
         kernel_spec = self._busy.pop(process).kernel_spec
         self._idle.append(process)
         if reason is not None:
-            self._refuse(kernel_spec, reason)
-
-    def _refuse(self, kernel_spec: KernelSpec, reason: str) -> None:
-        if self.unbuilt is None:
-            self.unbuilt = UnbuiltKernel(kernel_spec, reason)
+            self.unbuilt[kernel_spec] = reason

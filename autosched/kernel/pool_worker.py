@@ -12,31 +12,52 @@ import traceback
 from dataclasses import dataclass
 
 from autosched.errors import AutoschedError
-from autosched.kernel.object_cache import keep_object
-from autosched.kernel.spec import NOT_BUILT, KernelSpec, make_kernel
+from autosched.kernel.build import NOT_BUILT, build_kernel, choose_schedule
+from autosched.kernel.object_cache import keep_object, keep_schedule
+from autosched.kernel.spec import ChosenSchedule, KernelObject, KernelSpec
 from autosched.measure.protocol import Numbered
 from autosched.measure.worker import harden, lower_limit, requests, send, take_pipes
 
 
 @dataclass(frozen=True)
-class MakeKernel:
+class BuildKernel:
     """Build the kernel of a specification, without its first `passed_over` candidates, and write it into the cache."""
 
     id: int
     kernel_spec: KernelSpec
     passed_over: int
 
+    def run(self) -> KernelObject:
+        kernel = build_kernel(self.kernel_spec, self.passed_over)
+        keep_object(self.kernel_spec, kernel)
+        return kernel
+
+
+@dataclass(frozen=True)
+class ChooseSchedule:
+    """Choose the schedule of a specification by the analytic model, without the first `passed_over` candidates, and
+    write it into the cache."""
+
+    id: int
+    kernel_spec: KernelSpec
+    passed_over: int
+
+    def run(self) -> ChosenSchedule:
+        schedule = choose_schedule(self.kernel_spec, self.passed_over)
+        keep_schedule(self.kernel_spec, schedule)
+        return schedule
+
 
 @dataclass(frozen=True)
 class Kept:
-    """The kernel is in the cache."""
+    """The kernel, or its schedule, is in the cache."""
 
     id: int
 
 
 @dataclass(frozen=True)
 class Unbuilt:
-    """No kernel can be made of the kernel_spec."""
+    """No code can be made for the kernel."""
 
     id: int
     reason: str
@@ -58,7 +79,7 @@ class Bug:
     traceback: str
 
 
-REQUESTS: dict[str, type] = {MakeKernel.__name__: MakeKernel}
+REQUESTS: dict[str, type] = {c.__name__: c for c in (BuildKernel, ChooseSchedule)}
 REPLIES: dict[str, type] = {c.__name__: c for c in (Kept, Unbuilt, Refused, Bug)}
 
 
@@ -72,10 +93,9 @@ def main() -> int:
     return 0
 
 
-def _answer(message: MakeKernel) -> Numbered:
-    kernel_spec = message.kernel_spec
+def _answer(message: BuildKernel | ChooseSchedule) -> Numbered:
     try:
-        keep_object(kernel_spec, make_kernel(kernel_spec, message.passed_over))
+        message.run()
     except NOT_BUILT as error:
         return Unbuilt(message.id, str(error))
     except AutoschedError as error:

@@ -16,7 +16,7 @@ def code_version() -> tuple[str, str]:
     return llvm_version(), own_code()
 
 
-def key_of(what: str, target: Target) -> str:
+def code_key(what: str, target: Target) -> str:
     """Differs between what may have other code, by what it is, where it runs, or by which autosched."""
     return disk_cache.key_of(what, target.fingerprint, *code_version())
 

@@ -17,6 +17,7 @@ from autosched.codegen import Source
 from autosched.executor.compile_graph import plan_graph
 from autosched.executor.load import load_network
 from autosched.graph.graph import Graph
+from autosched.kernel.build import emit_source
 from autosched.kernel.roofline import compulsory_bytes
 from autosched.keywords import spelled_out
 from autosched.planning.execution_plan import NetworkProgram
@@ -98,7 +99,7 @@ def plan(
     directory = None if out_dir is None else make_output_directory(out_dir)
     graph = load_network(model, example_inputs, sizes, inputs, winograd)[0]
     program, device = plan_graph(graph, target, threads)
-    tasks = sorted(program.tasks, key=lambda t: -t.count * t.kernel.estimate_s)
+    tasks = sorted(program.tasks, key=lambda t: -t.count * t.kernel.schedule.estimate_s)
     files = () if directory is None else tuple(_write_sources(directory, tasks))
     text, memory = target or "cpu", program.memory.nbytes
     estimates = tuple(map(_estimate, tasks))
@@ -118,12 +119,12 @@ def code_text(program: NetworkProgram) -> str:
 
 def source_of(task: NetworkTask) -> Source:
     """Return the code of a task that was built."""
-    return replace(task.kernel_spec, steps=task.kernel.steps).source().code
+    return emit_source(replace(task.kernel_spec, steps=task.kernel.schedule.steps))
 
 
 def _estimate(task: NetworkTask) -> TaskEstimate:
-    dag, kernel = task.request.problem.dag, task.kernel
-    return TaskEstimate(task.name, task.count, kernel.sketch, kernel.estimate_s, dag.flops, compulsory_bytes(dag))
+    dag, schedule = task.request.problem.dag, task.kernel.schedule
+    return TaskEstimate(task.name, task.count, schedule.sketch, schedule.estimate_s, dag.flops, compulsory_bytes(dag))
 
 
 def _describe(task: NetworkTask) -> str:

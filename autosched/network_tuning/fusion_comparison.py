@@ -7,8 +7,10 @@ decide whether the network with the flipped ones is faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass
 from statistics import mean
 
 from autosched.executor.model import Model
@@ -16,11 +18,43 @@ from autosched.executor.profile import profile
 from autosched.graph.steps import Group
 from autosched.kernel.spec import KernelSpec
 from autosched.network_tuning.end_to_end import PROFILE_S, PROFILES, SLOWER, Arrays, comparison_s, interleaved_samples
-from autosched.planning.fusion_records import FusionTimes
+from autosched.store import Database, FusionDecision, TargetRow, WorkloadRow
 
 MIN_S = 1e-9  # of the kernels of a choice: smaller times are not measured
 Flip = Callable[[AbstractSet[KernelSpec]], Model]  # builds the network with these fusion choices flipped
 Times = Mapping[KernelSpec, tuple[float, ...]]  # seconds of each undecided fusion, one for each profile
+
+
+@dataclass(frozen=True)
+class FusionTimes:
+    """Seconds of a subgraph in the running network, fused and unfused, one per profile.
+
+    `kernel_spec` is that of the fused kernel; `is_fused`: whether it was kept.
+    """
+
+    kernel_spec: KernelSpec
+    fused_s: tuple[float, ...]
+    unfused_s: tuple[float, ...]
+    is_fused: bool
+
+    @property
+    def operators(self) -> str:
+        return self.kernel_spec.request.problem.name
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "operators": self.operators,
+            "joined_s": min(self.fused_s),
+            "apart_s": min(self.unfused_s),
+            "is_joined": self.is_fused,
+        }
+
+    def __str__(self) -> str:
+        kept = "one kernel" if self.is_fused else "kernels apart"
+        return (
+            f"{kept} of {self.operators.replace('-', ' ')}: "
+            f"{1e6 * min(self.fused_s):.0f} us in the network as one, {1e6 * min(self.unfused_s):.0f} us apart"
+        )
 
 
 def fusion_comparison_s(call_s: float, load_s: float) -> float:
@@ -46,6 +80,19 @@ def compare_fusions(model: Model, flip: Flip, inputs: Arrays) -> tuple[Model, tu
     forms = model.fusion_decisions
     pairs = {r: (own[r], other[r]) if forms[r] else (other[r], own[r]) for r in own}
     return kept, tuple(FusionTimes(r, joined, apart, kept.fusion_decisions[r]) for r, (joined, apart) in pairs.items())
+
+
+def store_fusion_decisions(database: Database, comparisons: Iterable[FusionTimes]) -> None:
+    """Store the times and the decision of each comparison. Raises StoreError."""
+    for comparison in comparisons:
+        problem, device = comparison.kernel_spec.request.problem, comparison.kernel_spec.device
+        workload = WorkloadRow(problem.dag.content_hash, problem.name, problem.spec)
+        target = TargetRow(device.target.fingerprint, json.dumps(asdict(device.target), sort_keys=True))
+        decision = FusionDecision(
+            workload.hash, target.fingerprint, device.threads, comparison.is_fused, comparison.fused_s,
+            comparison.unfused_s,
+        )  # fmt: skip
+        database.add_fusion_decision(workload, target, decision)
 
 
 def fusion_times_in_network(models: Sequence[Model], inputs: Arrays) -> list[Times]:

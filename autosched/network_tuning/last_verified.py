@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from autosched.kernel.trust import tell
 from autosched.network_tuning.end_to_end import LatencyComparison
+from autosched.network_tuning.fusion_comparison import FusionTimes
 from autosched.planning.extract_tasks import NetworkTask
-from autosched.planning.fusion_records import FusionTimes
 from autosched.verification.sample_inputs import InputSet
 from autosched.verification.verify import Arrays, Verification, verify_outputs
 

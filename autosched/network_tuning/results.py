@@ -19,9 +19,9 @@ from autosched.tuner.session import Settings
 
 if TYPE_CHECKING:
     from autosched.executor.model import Model
+    from autosched.network_tuning.fusion_comparison import FusionTimes
     from autosched.network_tuning.task_tuner import TaskTuner
     from autosched.planning.extract_tasks import NetworkTask
-    from autosched.planning.fusion_records import FusionTimes
     from autosched.runtime.spec import ArraySpec
 
 SCHEMA_VERSION = 1

@@ -16,10 +16,10 @@ from pathlib import Path
 from statistics import mean, median
 
 from autosched.errors import UsageError
-from autosched.executor.lookup import stored_schedules
 from autosched.executor.model import Model
 from autosched.executor.profile import NetworkProfile, profile
 from autosched.kernel.device import Device
+from autosched.kernel.lookup import stored_schedules
 from autosched.kernel.measured_roofline import Roofs
 from autosched.kernel.spec import KernelSpec
 from autosched.kernel.trust import tell_without_key
@@ -29,7 +29,13 @@ from autosched.measure.results import median_interval
 from autosched.network_tuning.budget import FinalisationTime
 from autosched.network_tuning.context import TuningContext
 from autosched.network_tuning.end_to_end import Arrays, LatencyComparison, Steps, choose_schedules, compare
-from autosched.network_tuning.fusion_comparison import compare_fusions, fusion_comparison_s, undecided_kernels
+from autosched.network_tuning.fusion_comparison import (
+    FusionTimes,
+    compare_fusions,
+    fusion_comparison_s,
+    store_fusion_decisions,
+    undecided_kernels,
+)
 from autosched.network_tuning.last_verified import last_verified
 from autosched.network_tuning.results import Effort, NetworkCallback, NetworkResult, NetworksResult, task_results
 from autosched.network_tuning.search import NetworkSearch
@@ -37,7 +43,6 @@ from autosched.network_tuning.shared_tasks import SharedTask, shared_tasks
 from autosched.network_tuning.task_tuner import TaskTuner
 from autosched.network_tuning.undecided_fusion import find_undecided_fusions
 from autosched.planning.extract_tasks import Choices, ChooseSchedules, NetworkTask, keep_unscheduled
-from autosched.planning.fusion_records import FusionTimes, store_fusion_decisions
 from autosched.store import Database, Finding
 from autosched.tuner.gc_pause import pause_gc
 from autosched.tuner.progress import Stopwatch

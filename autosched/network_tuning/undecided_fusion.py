@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from autosched.graph.fusion.choice import FusionChoice
+from autosched.kernel.spec import KernelSpec
 from autosched.network_tuning.shared_tasks import SharedTask
-from autosched.planning.fusion_choice import FusionChoice
 
 MAX_SLOWDOWN = 1.25  # over the faster choice: tuning makes a kernel less than this times as fast, on average
 
@@ -46,7 +47,7 @@ def _sum(tasks: Sequence[int], times: Sequence[float]) -> float:
 
 
 def find_undecided_fusions(
-    fusion_choices: Sequence[Sequence[FusionChoice]], tasks: Sequence[SharedTask]
+    fusion_choices: Sequence[Sequence[FusionChoice[KernelSpec]]], tasks: Sequence[SharedTask]
 ) -> tuple[UndecidedFusion, ...]:
     """Return the undecided ones of each network's fusion choices, with the indices of their kernels in `tasks`. Equal
     choices of a network are counted in one."""
@@ -56,7 +57,8 @@ def find_undecided_fusions(
         counts = Counter(choice.kernel_spec for choice in choices if choice.is_undecided)
         for choice in {choice.kernel_spec: choice for choice in choices if choice.is_undecided}.values():
             present, other = (
-                tuple(indices[spec] for spec in form.specs) for form in (choice.selected, choice.rejected)
+                tuple(indices[kernel.kernel_spec.workload] for kernel in sequence.kernels)
+                for sequence in (choice.selected, choice.rejected)
             )
             undecided.append(UndecidedFusion(network, counts[choice.kernel_spec], present, other))
     return tuple(undecided)

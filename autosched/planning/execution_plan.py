@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,14 +19,23 @@ from autosched.codegen.calls import (
     Pointer,
     RowWrite,
 )
+from autosched.graph.fusion.candidates import find_fusion_candidates
+from autosched.graph.fusion.choice import FusionChoice, apply_fusion_choices
 from autosched.graph.fusion.cost import rates_of
-from autosched.graph.fusion.node_properties import weights_of
+from autosched.graph.fusion.node_properties import weights_bytes, weights_of
 from autosched.graph.fusion.partition import partition
 from autosched.graph.graph import Graph, Value
 from autosched.graph.index_checks import IndexCheck, checks_of, reports_of
 from autosched.graph.memory.arena import ArenaPlan, plan_arena
-from autosched.graph.memory.liveness import KernelRun, LiveBuffer, analyse_liveness
-from autosched.graph.memory.order import order_steps
+from autosched.graph.memory.buffers import (
+    PackedWeights,
+    arena_buffers,
+    in_memory_order,
+    place_weights,
+    run_of,
+    workspace_name,
+)
+from autosched.graph.memory.liveness import KernelRun, LiveBuffer
 from autosched.graph.memory.storage import (
     Home,
     Region,
@@ -37,17 +46,15 @@ from autosched.graph.memory.storage import (
     regions_of,
     verify_storage,
 )
-from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write, views_of
+from autosched.graph.steps import Alias, Group, NetworkStep, Write, views_of
 from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import Device
-from autosched.kernel.pool import UnbuiltKernel
-from autosched.kernel.spec import KernelObject
+from autosched.kernel.spec import KernelObject, KernelSpec
 from autosched.kernel.transfer import NearestSchedules
-from autosched.planning.extract_tasks import BY_MODEL, Choices, NetworkTask, extract_tasks, spec_of, weight_residency
-from autosched.planning.fusion_candidates import find_fusion_candidates
-from autosched.planning.fusion_choice import FusionChoice, apply_fusion_choices
+from autosched.planning.extract_tasks import BY_MODEL, Choices, GroupKernels, NetworkTask, UnbuiltTask, extract_tasks
 from autosched.planning.predicted_latency import LatencyPredictor
 from autosched.runtime.spec import ArraySpec
+from autosched.target.far_weights import weights_place
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,7 @@ class NetworkProgram:
     packed_offsets: Mapping[int, int]
     weights_bytes: int
     split: tuple[SplitGroup, ...] = ()
-    fusion_choices: tuple[FusionChoice, ...] = ()
+    fusion_choices: tuple[FusionChoice[KernelSpec], ...] = ()
     checks: tuple[IndexCheck, ...] = ()
 
     @cached_property
@@ -92,7 +99,7 @@ class NetworkProgram:
     @cached_property
     def bases(self) -> Mapping[str, str]:
         """The value that each view is a view of."""
-        return _bases(self.steps)
+        return {name: view.base for name, view in self.views.items()}
 
     @cached_property
     def regions(self) -> Mapping[str, Region]:
@@ -112,7 +119,7 @@ class NetworkProgram:
     @property
     def buffers(self) -> tuple[LiveBuffer, ...]:
         """The buffers of the arena with their live ranges, in kernels in the order in which they run."""
-        return _buffers(self.graph, self.steps, self.kernels, self.backend)
+        return arena_buffers(self.graph, self.steps, _workspaces(self.kernels), self.backend)
 
     @property
     def in_place(self) -> Mapping[int, int]:
@@ -213,7 +220,7 @@ class NetworkProgram:
     def _run(self, number: int, step: NetworkStep) -> KernelRun | None:
         """Return the reads and writes of a step; None for a view or a concatenation in place, which touch no memory."""
         if isinstance(step, Write):
-            return _run_of(step)
+            return run_of(step)
         if not isinstance(step, Group):
             return None
         self._check_arrays(number, step)
@@ -237,7 +244,7 @@ class NetworkProgram:
 def build_program(graph: Graph, target_text: str, device: Device, choices: Choices = BY_MODEL) -> NetworkProgram:
     """Return the execution plan of a graph from `prepare_graph`, with compiled kernels and a plan of its memory.
 
-    A group for which no code can be generated is split into its nodes. Raises UnbuiltKernel for a single node.
+    A group for which no code can be generated is split into its nodes. Raises UnbuiltTask for a single node.
     """
     alone, backend = frozenset[str](), device.target.backend
     nearest = choices.nearest or NearestSchedules()
@@ -248,24 +255,21 @@ def build_program(graph: Graph, target_text: str, device: Device, choices: Choic
     stored = replace(graph, outputs=tuple(dict.fromkeys((*graph.outputs, *kept))))
     while True:
         single = steps_of(graph, device, alone, stored)
-        predictor = LatencyPredictor(graph, target_text, device, weight_residency(graph, single, device), nearest)
-        candidates = find_fusion_candidates(stored, single, device, predictor.predict, predictor.can_fuse, alone)
+        residency = weights_place(weights_bytes(graph, single), device.target)
+        kernels_of = GroupKernels(graph, target_text, device, residency)
+        candidates = find_fusion_candidates(stored, single, LatencyPredictor(kernels_of, nearest), alone)
         fusion_choices = tuple(_with_measured_decision(candidate, choices) for candidate in candidates)
         steps = apply_fusion_choices(single, fusion_choices)
         try:
-            tasks = extract_tasks(graph, steps, target_text, device, choices)
+            tasks = extract_tasks(kernels_of, steps, choices)
             break
-        except UnbuiltKernel as failure:
-            groups = [step for step in steps if isinstance(step, Group)]
-            residency = weight_residency(graph, steps, device)
-            failed = [
-                group for group in groups if spec_of(graph, group, backend, residency) == failure.kernel_spec.workload
-            ]
-            values = frozenset(name for group in failed for node in group.nodes for name in node.outputs)
-            if values <= alone or all(len(group.nodes) == 1 for group in failed):
+        except UnbuiltTask as failure:
+            groups = [group for n in failure.steps if isinstance(group := steps[n], Group)]
+            values = frozenset(name for group in groups for node in group.nodes for name in node.outputs)
+            if values <= alone or all(len(group.nodes) == 1 for group in groups):
                 raise
             alone |= values
-            split.append(SplitGroup(" ".join(node.operator for node in failed[0].nodes), str(failure)))
+            split.append(SplitGroup(" ".join(node.operator for node in groups[0].nodes), str(failure)))
     kernels = {n: task.kernel for task in tasks for n in task.steps}
     program = with_storage(graph, steps, kernels, backend, checks)
     return replace(program, tasks=tasks, split=tuple(split), fusion_choices=fusion_choices)
@@ -279,44 +283,42 @@ def with_storage(
     checks: Sequence[IndexCheck] = (),
 ) -> NetworkProgram:
     """Plan the memory of `kernels`, by the numbers of their steps, and verify the plan. StorageError means a bug."""
-    raw, packed, size = _layout(graph, steps, kernels, backend.array_alignment)
-    memory = plan_arena(_buffers(graph, steps, kernels, backend))
-    program = NetworkProgram(graph, tuple(steps), (), kernels, backend, memory, raw, packed, size, checks=tuple(checks))
+    packed = dict(_packed_weights(graph, steps, kernels))
+    weights = place_weights(graph, steps, packed, backend.array_alignment)
+    memory = plan_arena(arena_buffers(graph, steps, _workspaces(kernels), backend))
+    program = NetworkProgram(
+        graph, tuple(steps), (), kernels, backend, memory, weights.raw, weights.packed, weights.nbytes,
+        checks=tuple(checks),
+    )  # fmt: skip
     program.verify()
     return program
 
 
-def _with_measured_decision(choice: FusionChoice, choices: Choices) -> FusionChoice:
+def _workspaces(kernels: Mapping[int, KernelObject]) -> dict[int, int]:
+    """Return the bytes of scratch memory of kernels, by step."""
+    return {n: kernel.workspace_bytes for n, kernel in kernels.items()}
+
+
+def _packed_weights(
+    graph: Graph, steps: Sequence[NetworkStep], kernels: Mapping[int, KernelObject]
+) -> Iterator[tuple[int, PackedWeights]]:
+    """Yield the weights of each step whose kernel packs them."""
+    for n, step in enumerate(steps):
+        if isinstance(step, Group) and (kernel := kernels[n]).prepare is not None:
+            weights = tuple(weights_of(graph, step.nodes, step.inputs))
+            yield n, PackedWeights(kernel.name, weights, kernel.packed_bytes)
+
+
+def _with_measured_decision(choice: FusionChoice[KernelSpec], choices: Choices) -> FusionChoice[KernelSpec]:
     """Replace the model's selection by the measured decision, where there is one whose kernels can be built."""
     is_fused = choices.is_fused(choice.kernel_spec)
     measured = choice if is_fused is None else replace(choice, is_fused=is_fused)
     return measured if math.isfinite(measured.selected.estimate_s) else choice
 
 
-def _bases(steps: Sequence[NetworkStep]) -> dict[str, str]:
-    return {name: view.base for name, view in views_of(steps).items()}
-
-
-def workspace_name(step: int) -> str:
-    """Return the name of the arena buffer that a step's kernel has as scratch; no value has such a name."""
-    return f"workspace of step {step}"
-
-
 def packed_name(at: int) -> str:
     """Return the name of the packed weights at an offset in the block of weights; no value has such a name."""
     return f"packed weights at byte {at}"
-
-
-def _sizes(graph: Graph, steps: Sequence[NetworkStep]) -> dict[str, int]:
-    """Return the bytes of the values that need memory in the arena: no arguments, weights, views or parts."""
-    regions = regions_of(graph, steps)
-
-    def roots(names: Iterable[str]) -> dict[str, None]:
-        return dict.fromkeys(regions[name].base if name in regions else name for name in names)
-
-    elsewhere = roots((*graph.inputs, *graph.outputs, *graph.constants))
-    written = roots(name for step in steps if isinstance(step, Group) for name in step.outputs)
-    return {name: nbytes_of(graph, name) for name in written if name not in elsewhere}
 
 
 def steps_of(
@@ -327,34 +329,7 @@ def steps_of(
     Nodes that compute values of `alone` are not fused. `stored`: the graph with further outputs that need memory.
     """
     rates = rates_of(device.target, device.threads)
-    steps = partition(stored or graph, rates, alone, not device.target.backend.is_gpu)
-    others = [step for step in steps if not isinstance(step, Alias)]
-    runs = [_run_of(step) for step in others]
-    numbers = order_steps(runs, _sizes(graph, steps), aliases=_bases(steps))
-    return (*(step for step in steps if isinstance(step, Alias)), *(others[n] for n in numbers))
-
-
-def _buffers(
-    graph: Graph, steps: Sequence[NetworkStep], kernels: Mapping[int, KernelObject], backend: Backend
-) -> tuple[LiveBuffer, ...]:
-    """Return the buffers of the arena: values and workspaces of kernels, with their live ranges in kernels.
-
-    On a GPU sizes are rounded up to the alignment of arrays, and page offsets do not matter, so `read_with` is empty.
-    """
-    sizes = _sizes(graph, steps)
-    runs = []
-    for n, step in enumerate(steps):
-        if isinstance(step, Group):
-            own = (workspace_name(n),) if kernels[n].workspace_bytes else ()
-            sizes |= dict.fromkeys(own, kernels[n].workspace_bytes)
-            runs.append(KernelRun(step.inputs, (*step.outputs, *own)))
-        elif isinstance(step, Write):
-            runs.append(_run_of(step))
-    roots = {name: region.base for name, region in regions_of(graph, steps).items()}
-    buffers = analyse_liveness(runs, sizes, aliases=roots).buffers
-    if not backend.is_gpu:
-        return buffers
-    return tuple(replace(t, nbytes=aligned(t.nbytes, backend.array_alignment), read_with=()) for t in buffers)
+    return in_memory_order(graph, partition(stored or graph, rates, alone, not device.target.backend.is_gpu))
 
 
 def _bounds_check(number: int, check: IndexCheck, ids: Pointer, value: Value) -> BoundsCheck:
@@ -365,42 +340,7 @@ def _bounds_check(number: int, check: IndexCheck, ids: Pointer, value: Value) ->
     return BoundsCheck(number, first, value.dtype, count, check.columns, check.low, check.high)
 
 
-def _run_of(step: Group | Join | Write) -> KernelRun:
-    if isinstance(step, Group):
-        return KernelRun(step.inputs, step.outputs)
-    return KernelRun(step.reads if isinstance(step, Write) else step.parts, (step.output,))
-
-
-def _layout(
-    graph: Graph, steps: Sequence[NetworkStep], kernels: Mapping[int, KernelObject], alignment: int
-) -> tuple[dict[str, int], dict[int, int], int]:
-    """Return the block of weights: offsets of raw constants by name, of packed weights by step, and its bytes."""
-    raw: dict[str, int] = {}
-    packed: dict[int, int] = {}
-    shared: dict[tuple[str, ...], int] = {}  # by kernel and constants
-    bases, used = _bases(steps), 0
-    for n, step in enumerate(steps):
-        if isinstance(step, Alias | Join):
-            continue
-        read = step.inputs if isinstance(step, Group) else step.reads
-        own = [name for name in read if graph.is_constant(name)]
-        if isinstance(step, Group) and kernels[n].prepare is not None:
-            weights = weights_of(graph, step.nodes, step.inputs)
-            packed[n] = shared.setdefault((kernels[n].name, *weights), used)
-            used += aligned(kernels[n].packed_bytes, alignment) if packed[n] == used else 0
-            own = [name for name in own if name not in weights]
-        for name in (*own, *(bases[name] for name in read if graph.is_constant(bases.get(name)))):
-            if name not in raw:
-                raw[name] = used
-                used += aligned(array_spec(graph, name).nbytes, alignment)
-    return raw, packed, used
-
-
 def array_spec(graph: Graph, value: str, name: str | None = None) -> ArraySpec:
     """Return the shape and type of a value as an array called `name`, by default as the value."""
     described = graph.values[value]
     return ArraySpec(name or value, described.shape, described.dtype)
-
-
-def aligned(nbytes: int, alignment: int) -> int:
-    return -(-nbytes // alignment) * alignment

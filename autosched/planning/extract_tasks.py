@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from autosched.backends import Backend
-from autosched.graph.fusion.node_properties import weights_of
-from autosched.graph.fusion.partition import dag_of
+from autosched.errors import NoValidCandidate
 from autosched.graph.graph import Graph
-from autosched.graph.group_description import describe
+from autosched.graph.group_description import describe, has_winograd_stage
 from autosched.graph.steps import Group, NetworkStep
 from autosched.kernel.device import Device
 from autosched.kernel.pool import UnbuiltKernel, build_kernels
 from autosched.kernel.request import Request
 from autosched.kernel.spec import KernelObject, KernelSpec
 from autosched.kernel.transfer import NearestSchedules
-from autosched.target.far_weights import weights_place
 from autosched.tuner.workload_spec import WorkloadSpec
 
 # Returns the given specifications in order, those with a known schedule with its steps.
@@ -47,6 +44,14 @@ class Choices:
 BY_MODEL = Choices()
 
 
+class UnbuiltTask(NoValidCandidate):
+    """No code can be made for the kernel of the groups that are the steps of these numbers."""
+
+    def __init__(self, steps: Sequence[int], reason: str) -> None:
+        super().__init__(reason)
+        self.steps = steps
+
+
 @dataclass(frozen=True)
 class NetworkTask:
     """A kernel of a network. `steps`: the numbers of the steps that call it."""
@@ -69,21 +74,43 @@ class NetworkTask:
         return len(self.steps)
 
 
+@dataclass(frozen=True)
+class GroupKernels:
+    """The kernels of groups of a graph on a device. `residency`: the cache level of the weights."""
+
+    graph: Graph
+    target_text: str
+    device: Device
+    residency: str
+
+    def spec(self, group: Group) -> KernelSpec:
+        """Return the specification of a group's kernel, without a schedule."""
+        graph, target = self.graph, self.device.target
+        name = "-".join(node.operator for node in group.nodes)
+        dtype, described = graph.values[group.outputs[0]].dtype, describe(graph, group, target.backend.has_weights)
+        options: dict[str, bool | str] = {}
+        if graph.winograd and has_winograd_stage(graph, group):
+            options["winograd"] = True
+        if self.residency and described["weights"]:
+            options["weights_in"] = self.residency
+        workload = WorkloadSpec.of({"name": name, "args": {}, "dtype": dtype, "graph": described, **options})
+        return KernelSpec(workload, self.target_text, self.device.threads, gpu=target.gpu)
+
+
 def extract_tasks(
-    graph: Graph, steps: Sequence[NetworkStep], target_text: str, device: Device, choices: Choices = BY_MODEL
+    kernels_of: GroupKernels, steps: Sequence[NetworkStep], choices: Choices = BY_MODEL
 ) -> tuple[NetworkTask, ...]:
-    """Return the tasks of the groups among `steps`, compiled. Raises UnbuiltKernel."""
-    target, residency = device.target, weight_residency(graph, steps, device)
+    """Return the tasks of the groups among `steps`, compiled. Raises UnbuiltTask."""
     numbers: dict[KernelSpec, list[int]] = {}
     for n, step in enumerate(steps):
         if isinstance(step, Group):
-            kernel_spec = KernelSpec(
-                spec_of(graph, step, target.backend, residency), target_text, device.threads, gpu=target.gpu
-            )
-            numbers.setdefault(kernel_spec, []).append(n)
+            numbers.setdefault(kernels_of.spec(step), []).append(n)
     kernel_specs = list(numbers)
     chosen = dict(zip(kernel_specs, choices.schedules(kernel_specs), strict=True))
-    kernels = _build(chosen)
+    try:
+        kernels = _build(chosen)
+    except UnbuiltKernel as failure:
+        raise UnbuiltTask(numbers[failure.kernel_spec], str(failure)) from failure
     return tuple(
         NetworkTask(chosen[kernel_spec], kernels[chosen[kernel_spec]], tuple(ns)) for kernel_spec, ns in numbers.items()
     )
@@ -108,26 +135,3 @@ def objects_of(tasks: Sequence[NetworkTask]) -> list[bytes]:
     """Return the object files of all kernels, each shared compilation unit once."""
     units = {unit.key: unit.code for task in tasks for unit in task.kernel.parts}
     return [*(task.kernel.code for task in tasks), *units.values()]
-
-
-def spec_of(graph: Graph, group: Group, backend: Backend, residency: str) -> WorkloadSpec:
-    """Return the workload of a group's kernel. `residency`: the cache level of the weights."""
-    name = "-".join(node.operator for node in group.nodes)
-    dtype, described = graph.values[group.outputs[0]].dtype, describe(graph, group, backend.has_weights)
-    accepted: dict[str, bool | str] = {"winograd": True} if graph.winograd and _may_transform(graph, group) else {}
-    if residency and described["weights"]:
-        accepted["weights_in"] = residency
-    return WorkloadSpec.of({"name": name, "args": {}, "dtype": dtype, "graph": described, **accepted})
-
-
-def weight_residency(graph: Graph, steps: Sequence[NetworkStep], device: Device) -> str:
-    """Return the cache level in which kernels find their weights, by the bytes of weights that one call reads."""
-    read = {x for step in steps if isinstance(step, Group) for x in weights_of(graph, step.nodes, step.inputs)}
-    return weights_place(sum(graph.constants[name].nbytes for name in read), device.target)
-
-
-def _may_transform(graph: Graph, group: Group) -> bool:
-    """Whether a reduction of the group is a convolution that Winograd's transforms compute."""
-    from autosched.te.rewrites.winograd import match_stage
-
-    return any(match_stage(op) is not None for op in dag_of(graph, group).stages)

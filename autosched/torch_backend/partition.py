@@ -124,7 +124,7 @@ class DynamicGraph:
             for node in graph.graph.find_nodes(op="call_module"):
                 module = getattr(graph, str(node.target))
                 if isinstance(module, Subgraph) and module.model is not None:
-                    nearest.add((task.kernel_spec.workload, task.kernel.steps) for task in module.model.tasks)
+                    nearest.add((task.kernel_spec.workload, task.kernel.schedule.steps) for task in module.model.tasks)
         return nearest
 
 

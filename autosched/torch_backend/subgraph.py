@@ -15,8 +15,8 @@ import torch
 from torch import fx
 
 from autosched.errors import AutoschedError
+from autosched.executor.compile_graph import compile_dynamic, compile_with_records
 from autosched.executor.compile_options import CompileOptions
-from autosched.executor.lookup import compile_dynamic, compile_with_records
 from autosched.executor.model import Model
 from autosched.graph.graph import Array
 from autosched.graph.torch.builder import array_of

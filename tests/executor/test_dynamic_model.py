@@ -55,7 +55,7 @@ def test_a_program_takes_over_schedules_and_weights(path: Path) -> None:
     net = at.load_dynamic(path, threads=1)
     first, second = net.of(batch=2, rows=64), net.of(batch=2, rows=61)
     assert not any(task.kernel_spec.steps for task in first.tasks)
-    steps = {task.kernel_spec.workload.sized.structure: task.kernel.steps for task in first.tasks}
+    steps = {task.kernel_spec.workload.sized.structure: task.kernel.schedule.steps for task in first.tasks}
     for task in second.tasks:
         assert task.kernel_spec.steps == steps[task.kernel_spec.workload.sized.structure]
     assert second.block is first.block

@@ -57,7 +57,7 @@ def run(images: int, nearest: NearestSchedules, threads: int = 1) -> Model:
     model = compile_graph(graph, threads=threads, choices=Choices(nearest, nearest=nearest))
     x = np.random.default_rng(images).normal(size=graph.values["x"].shape).astype("float32")
     np.testing.assert_allclose(model(x), interpret(graph, {"x": x})["y"], rtol=1e-4, atol=1e-5)
-    nearest.add((task.kernel_spec.workload, task.kernel.steps) for task in model.tasks)
+    nearest.add((task.kernel_spec.workload, task.kernel.schedule.steps) for task in model.tasks)
     return model
 
 

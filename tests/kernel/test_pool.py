@@ -19,7 +19,7 @@ from autosched.errors import InternalError, NoValidCandidate, SplitWarning, Usag
 from autosched.executor.compile_graph import compile_graph
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
-from autosched.kernel import pool, versions
+from autosched.kernel import pool, pool_worker, versions
 from autosched.kernel.object_cache import find_object
 from autosched.kernel.pool import build_kernels
 from autosched.kernel.spec import KernelObject, KernelSpec
@@ -62,7 +62,7 @@ def refuse(*_: object) -> KernelObject:
 def test_kernels_are_built_once(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     graph = chain(sizes)
     check(graph)
-    monkeypatch.setattr(pool, "make_kernel", refuse)
+    monkeypatch.setattr(pool_worker, "build_kernel", refuse)
     monkeypatch.setattr(pool, "_started", refuse)
     check(graph)
 
@@ -222,14 +222,14 @@ def test_what_a_process_cannot_make_it_says() -> None:
 
 def test_a_kernel_that_cannot_be_made_is_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if no sketch were found for a product with what follows it."""
-    made = pool.make_kernel
+    made = pool_worker.build_kernel
 
     def only_small(given: KernelSpec, passed_over: int = 0) -> KernelObject:
         if len(given.request.problem.dag.stages) > 1:
             raise NoValidCandidate("too much for one kernel")
         return made(given, passed_over)
 
-    monkeypatch.setattr(pool, "make_kernel", only_small)
+    monkeypatch.setattr(pool_worker, "build_kernel", only_small)
     graph = chain([4, 5])
     values = {**graph.values, "y": Value("y", (3, 5), "float32")}
     graph = Graph(graph.inputs, ("y",), (*graph.nodes, Node("relu", ("x1",), ("y",))), values, graph.constants)

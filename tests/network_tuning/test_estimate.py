@@ -33,7 +33,7 @@ def test_kernels_are_those_that_are_loaded():
     loaded = at.load(graph, threads=1, records=False)
     found = plan(graph, threads=1)
     assert (found.arena_bytes, found.weights_bytes) == (loaded.arena_bytes, loaded.program.weights_bytes)
-    assert {task.sketch for task in found.tasks} == {task.kernel.sketch for task in loaded.tasks}
+    assert {task.sketch for task in found.tasks} == {task.kernel.schedule.sketch for task in loaded.tasks}
 
 
 @pytest.mark.parametrize(("target", "form", "word"), [("cuda", "cuda", "__global__"), ("opencl", "opencl", "__kernel")])

@@ -13,10 +13,10 @@ import numpy as np
 
 from autosched.errors import AutoschedError
 from autosched.executor.compile_graph import compile_graph
+from autosched.graph.fusion import candidates
 from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import interpret
 from autosched.ir.dtype import DTYPES
-from autosched.planning import fusion_candidates
 from autosched.planning.extract_tasks import Choices
 from tests.graph.random_bottlenecks import random_bottleneck
 
@@ -46,7 +46,7 @@ def faults_of(seed: int, threads: int = 1) -> tuple[list[str], int]:
     wanted = interpret(graph, given)
     faults, n_fused = [], 0
     # Chains with the smallest intermediates are candidates too.
-    with patch.multiple(fusion_candidates, L2_SHARE=0.0, MIN_TRAFFIC_SHARE=0.0):
+    with patch.multiple(candidates, L2_SHARE=0.0, MIN_TRAFFIC_SHARE=0.0):
         for is_fused in (True, False):
             try:
                 model = compile_graph(graph, threads=threads, choices=choices_with(is_fused))

@@ -16,13 +16,14 @@ from autosched.graph.fusion.node_properties import weights_of
 from autosched.graph.fusion.partition import dag_of
 from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import exact
+from autosched.graph.memory.buffers import workspace_name
 from autosched.graph.memory.storage import Buffer, Home, nbytes_of
 from autosched.graph.steps import Group, NetworkStep, Write
 from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import Device
-from autosched.kernel.spec import KernelObject
+from autosched.kernel.spec import ChosenSchedule, KernelObject
 from autosched.planning.device_passes import prepare_graph
-from autosched.planning.execution_plan import NetworkProgram, steps_of, with_storage, workspace_name
+from autosched.planning.execution_plan import NetworkProgram, steps_of, with_storage
 
 GARBAGE = 0xFF
 GUARD_BYTES = 256
@@ -33,7 +34,7 @@ def stand_in(graph: Graph, group: Group, number: int, rng: random.Random) -> Ker
     arrays = tuple(nbytes_of(graph, name) for name in (*group.inputs, *group.outputs))
     packs = bool(weights_of(graph, group.nodes, group.inputs)) and rng.random() < 0.5
     workspace, packed = rng.choice((0, 0, 1, 200, 5000)), rng.randint(1, 300) * packs
-    return KernelObject(f"kernel {number}", arrays, workspace, packed, 0, "", b"")
+    return KernelObject(f"kernel {number}", arrays, workspace, packed, 0, ChosenSchedule(""), b"")
 
 
 def planned(graph: Graph, device: Device, rng: random.Random) -> NetworkProgram:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
 import autosched as at
+from autosched.graph.fusion import candidates
+from autosched.graph.fusion.candidates import find_fusion_candidates
+from autosched.graph.fusion.choice import PredictedGroup, apply_fusion_choices
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
 from autosched.graph.steps import Group
 from autosched.kernel.device import Device, find_device
-from autosched.kernel.spec import KernelSpec
-from autosched.planning import fusion_candidates
 from autosched.planning.device_passes import prepare_graph
 from autosched.planning.execution_plan import steps_of
-from autosched.planning.fusion_candidates import find_fusion_candidates, has_fused_sketch
-from autosched.planning.fusion_choice import PredictedGroup, apply_fusion_choices
-from autosched.tuner.workload_spec import WorkloadSpec
+from autosched.planning.predicted_latency import has_fused_sketch
+from autosched.target import Target
 
 
 def bottleneck(n: int = 1, size: int = 13, channels: int = 16, more: tuple[str, ...] = ()) -> Graph:
@@ -42,42 +46,56 @@ def bottleneck(n: int = 1, size: int = 13, channels: int = 16, more: tuple[str, 
 
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make chains with the smallest intermediates candidates too."""
-    monkeypatch.setattr(fusion_candidates, "L2_SHARE", 0.0)
-    monkeypatch.setattr(fusion_candidates, "MIN_TRAFFIC_SHARE", 0.0)
+    monkeypatch.setattr(candidates, "L2_SHARE", 0.0)
+    monkeypatch.setattr(candidates, "MIN_TRAFFIC_SHARE", 0.0)
 
 
 def names(groups: list[Group]) -> list[str]:
     return [" ".join(node.operator for node in group.nodes) for group in groups]
 
 
+@dataclass(frozen=True)
+class FixedLatencies:
+    """Predicts the latency of a group by its number of convolutions."""
+
+    graph: Graph
+    device: Device
+    seconds: Mapping[int, float]
+    longest: ClassVar[int] = 3
+
+    @property
+    def target(self) -> Target:
+        return self.device.target
+
+    @property
+    def threads(self) -> int:
+        return self.device.threads
+
+    def can_fuse(self, fused: Group, unfused: Sequence[Group]) -> bool:
+        return has_fused_sketch(self.graph, fused, self.device)
+
+    def predict(self, groups: Sequence[Group]) -> list[PredictedGroup[str]]:
+        numbers = [sum(node.operator == "conv" for node in group.nodes) for group in groups]
+        return [PredictedGroup(g, str(g), self.seconds[n]) for g, n in zip(groups, numbers, strict=True)]
+
+
 def groups_after_fusion(graph: Graph, seconds: dict[int, float], threads: int = 1) -> list[str]:
     """Return the groups for kernels of these seconds, by their number of convolutions."""
     device = find_device("cpu", threads, runs=False)
     found = prepare_graph(graph, device)
-
-    def predict(groups: list[Group]) -> list[PredictedGroup]:
-        numbers = [sum(node.operator == "conv" for node in group.nodes) for group in groups]
-        return [
-            PredictedGroup(g, KernelSpec(WorkloadSpec(str(g)), "cpu", 1), seconds[n])
-            for g, n in zip(groups, numbers, strict=True)
-        ]
-
     steps = steps_of(found, device)
-    steps = apply_fusion_choices(
-        steps,
-        find_fusion_candidates(found, steps, device, predict, lambda group, _: has_fused_sketch(found, group, device)),
-    )
+    steps = apply_fusion_choices(steps, find_fusion_candidates(found, steps, FixedLatencies(found, device, seconds)))
     return names([step for step in steps if isinstance(step, Group)])
 
 
 def test_a_network_with_a_fused_kernel_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     small_caches(monkeypatch)
-    monkeypatch.setattr(fusion_candidates, "MAX_LATENCY_RATIO", 100.0)
+    monkeypatch.setattr(candidates, "MAX_LATENCY_RATIO", 100.0)
     graph = bottleneck(2, 5, 8)
     model = at.load(graph, threads=2, records=False)
     (task,) = model.tasks
     assert task.name == "conv-clip-conv-clip-conv-add"
-    assert ":chain" in task.kernel.sketch
+    assert ":chain" in task.kernel.schedule.sketch
     assert "conv clip conv clip conv add" in at.show(model, "groups")
     x = np.random.default_rng(1).standard_normal((2, 5, 5, 8), "float32")
     want = interpret(graph, {"x": x})["y"]
@@ -111,4 +129,4 @@ def test_gpus_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = bottleneck()
     cpu, gpu = find_device("cpu", 1, runs=False), find_device("cuda -arch=sm_80", None, runs=False)
     steps = steps_of(prepare_graph(graph, cpu), cpu)
-    assert find_fusion_candidates(graph, steps, Device(gpu.target, 1), lambda groups: [], lambda *_: True) == ()
+    assert find_fusion_candidates(graph, steps, FixedLatencies(graph, Device(gpu.target, 1), {})) == ()

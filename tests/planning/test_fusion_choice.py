@@ -12,19 +12,24 @@ import pytest
 import autosched as at
 from autosched.executor.compile_graph import compile_graph
 from autosched.executor.model import Model
+from autosched.graph.fusion import choice as fusion_choice
+from autosched.graph.fusion.choice import FusionChoice, KernelSequence, PredictedGroup
 from autosched.graph.interpret import interpret
 from autosched.graph.steps import Group
+from autosched.kernel.lookup import StoredSchedules
 from autosched.kernel.spec import KernelSpec
 from autosched.network_tuning import fusion_comparison
-from autosched.network_tuning.fusion_comparison import compare_fusions, undecided_kernels
+from autosched.network_tuning.fusion_comparison import (
+    FusionTimes,
+    compare_fusions,
+    store_fusion_decisions,
+    undecided_kernels,
+)
 from autosched.network_tuning.results import Effort
 from autosched.network_tuning.shared_tasks import shared_tasks
 from autosched.network_tuning.tune import tune_network
 from autosched.network_tuning.undecided_fusion import UndecidedFusion, find_undecided_fusions
-from autosched.planning import fusion_choice
 from autosched.planning.extract_tasks import Choices
-from autosched.planning.fusion_choice import FusionChoice, KernelSequence, PredictedGroup
-from autosched.planning.fusion_records import FusionTimes, store_fusion_decisions, stored_fusion_decision
 from autosched.store import Database
 from autosched.tuner.workload_spec import WorkloadSpec
 from tests.planning.fuzz_fusion import faults_of
@@ -33,8 +38,8 @@ from tests.planning.test_fusion_candidates import bottleneck, small_caches
 FUSED, UNFUSED = "conv-clip-conv-clip-conv-add", ["conv-clip", "conv-clip", "conv-add"]
 
 
-def choice(fused_s: float, unfused_s: float, is_fused: bool = True, word: str = "chain") -> FusionChoice:
-    def predicted(name: str, seconds: float) -> PredictedGroup:
+def choice(fused_s: float, unfused_s: float, is_fused: bool = True, word: str = "chain") -> FusionChoice[KernelSpec]:
+    def predicted(name: str, seconds: float) -> PredictedGroup[KernelSpec]:
         return PredictedGroup(Group((), (), (name,)), KernelSpec(WorkloadSpec(name), "cpu", 1), seconds)
 
     unfused = tuple(predicted(f"{word} {n}", unfused_s / 2) for n in range(2))
@@ -117,14 +122,14 @@ def test_what_whole_calls_refute_is_not_kept(open_network: Model, monkeypatch: p
 def test_the_latest_contest_is_found_again(open_network: Model, tmp_path: Path) -> None:
     (kernel_spec,) = undecided_kernels(open_network)
     with Database(tmp_path / "records.db") as database:
-        assert stored_fusion_decision(database, kernel_spec) is None
+        assert StoredSchedules(database).is_fused(kernel_spec) is None
         store_fusion_decisions(database, [FusionTimes(kernel_spec, (2e-6, 3e-6), (1e-6, 1e-6), False)])
-        assert stored_fusion_decision(database, kernel_spec) is False
+        assert StoredSchedules(database).is_fused(kernel_spec) is False
     graph, db = open_network.original, tmp_path / "records.db"
     assert kernels(at.load(graph, threads=1, db=db)) == UNFUSED
     with Database(db) as database:
         store_fusion_decisions(database, [FusionTimes(kernel_spec, (4e-6,), (5e-6,), True)])  # on a busier machine
-        assert stored_fusion_decision(database, kernel_spec) is True
+        assert StoredSchedules(database).is_fused(kernel_spec) is True
     assert kernels(at.load(graph, threads=1, db=db)) == [FUSED]
 
 

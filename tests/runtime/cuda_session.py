@@ -18,7 +18,7 @@ from autosched.executor.gpu_model import GpuModel, LoadedSource
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.steps import Group
 from autosched.kernel.device import find_device
-from autosched.kernel.spec import KernelObject
+from autosched.kernel.spec import ChosenSchedule, KernelObject
 from autosched.planning.execution_plan import with_storage
 from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.compile import DeviceCode
@@ -149,7 +149,7 @@ def network() -> GpuModel:
     graph = Graph(("A",), ("D",), nodes, values, {"W": np.full(SHAPE, 100, np.float32)})
     steps = tuple(Group((node,), node.used, node.outputs) for node in nodes)
     device = find_device("cuda", None)
-    code = KernelObject("add", (4 * SHAPE[0] * SHAPE[1],) * 3, 0, 0, 0, "", b"")
+    code = KernelObject("add", (4 * SHAPE[0] * SHAPE[1],) * 3, 0, 0, 0, ChosenSchedule(""), b"")
     program = with_storage(graph, steps, {0: code, 1: code}, device.target.backend)
     launch = Launch("add", (2, 1, 1), (32, 1, 1), ("A", "B", "C"), 0)
     source = GpuSource("add", "cuda", "", (launch,), ("A", "B"), ("C",), ())

@@ -360,7 +360,7 @@ def test_other_sizes_take_schedules_over(monkeypatch):
             x = torch.randn(rows, 11)
             torch.testing.assert_close(fast(x), module(x))
     assert [[task.kernel_spec.steps != "" for task in model.tasks] for model in made] == [[False], [True]]
-    assert made[1].tasks[0].kernel_spec.steps == made[0].tasks[0].kernel.steps
+    assert made[1].tasks[0].kernel_spec.steps == made[0].tasks[0].kernel.schedule.steps
 
 
 def test_more_sizes_than_are_compiled_are_left_to_torch(compiled, monkeypatch):

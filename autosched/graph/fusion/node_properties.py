@@ -12,6 +12,7 @@ from functools import lru_cache
 from autosched.errors import GraphError
 from autosched.graph.graph import Attribute, Graph, Node
 from autosched.graph.operators import build
+from autosched.graph.steps import Group, NetworkStep
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Affine, Simplifier
 from autosched.ir.visit import free_vars, is_gathered, loads
@@ -96,6 +97,12 @@ def weights_of(graph: Graph, nodes: Sequence[Node], names: Sequence[str]) -> lis
 
     weights = [name for name in names if graph.is_constant(name) and not is_table(name)]
     return weights if len(weights) < len(names) else []
+
+
+def weights_bytes(graph: Graph, steps: Sequence[NetworkStep]) -> int:
+    """Return the bytes of the weights that one call of a network reads."""
+    read = {name for step in steps if isinstance(step, Group) for name in weights_of(graph, step.nodes, step.inputs)}
+    return sum(graph.constants[name].nbytes for name in read)
 
 
 def is_attention(node: Node, graph: Graph) -> bool:

@@ -1,1 +1,1 @@
-"""Memory planning of a network: order of steps, liveness of values, placement in an arena, verification of storage."""
+"""Memory planning of a network: order of steps, liveness of values, placement in arena and weights, verification."""

@@ -10,52 +10,68 @@ measured in the network.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol
 
+from autosched.graph.fusion.choice import FusionChoice, Kernel, KernelSequence, PredictedGroup
 from autosched.graph.fusion.cost import FusionRates, rates_of
 from autosched.graph.fusion.node_properties import NodeKind, properties_of
 from autosched.graph.fusion.partition import dag_of
 from autosched.graph.graph import Graph
 from autosched.graph.steps import Alias, Group, NetworkStep, Write
 from autosched.ir.dtype import DTYPES
-from autosched.kernel.device import Device
-from autosched.planning.fusion_choice import FusionChoice, KernelSequence, PredictedGroup
-from autosched.te.rewrites.collapse import collapse
-from search_spaces.cpu.fused_reductions import MOST_MEMBERS
+from autosched.target import Target
 
 MIN_TRAFFIC_SHARE = 0.1  # cycles of an intermediate's traffic over those of the arithmetic
 L2_SHARE = 0.5  # an intermediate of at most this share of the second level cache stays there until it is read
 MAX_LATENCY_RATIO = 0.97  # predicted latency, fused over unfused, up to which the fused kernel is selected
-PredictLatency = Callable[[Sequence[Group]], Sequence[PredictedGroup]]
-CanFuse = Callable[[Group, Sequence[Group]], bool]  # whether the first can be one kernel instead of the others
+
+
+class FusionModel(Protocol[Kernel]):
+    """What fusion asks of the kernels' side: which groups have a fused kernel, and how long kernels take.
+
+    `longest`: groups that one kernel may fuse. `target` and `threads` are those of the kernels.
+    """
+
+    @property
+    def longest(self) -> int: ...
+
+    @property
+    def target(self) -> Target: ...
+
+    @property
+    def threads(self) -> int: ...
+
+    def can_fuse(self, fused: Group, unfused: Sequence[Group]) -> bool:
+        """Whether `fused` can be one kernel instead of the kernels of `unfused`."""
+        ...
+
+    def predict(self, groups: Sequence[Group]) -> Sequence[PredictedGroup[Kernel]]:
+        """Return the groups in order, each with its kernel and the predicted seconds."""
+        ...
 
 
 def find_fusion_candidates(
-    graph: Graph,
-    steps: Sequence[NetworkStep],
-    device: Device,
-    predict: PredictLatency,
-    can_fuse: CanFuse,
-    alone: frozenset[str] = frozenset(),
-) -> tuple[FusionChoice, ...]:
-    """Return disjoint chains of groups that can be fused, each with the faster variant by the analytic model selected.
+    graph: Graph, steps: Sequence[NetworkStep], model: FusionModel[Kernel], alone: frozenset[str] = frozenset()
+) -> tuple[FusionChoice[Kernel], ...]:
+    """Return disjoint chains of groups that can be fused, each with the faster variant by the model selected.
 
     Groups that compute a value of `alone` are in none. There are no candidates on GPUs.
     """
-    if device.target.backend.is_gpu:
+    if model.target.backend.is_gpu:
         return ()
-    finder = _CandidateFinder(graph, tuple(steps), device, can_fuse, alone)
+    finder = _CandidateFinder(graph, tuple(steps), model, alone)
     segments = [segment for path in finder.paths() for segment in finder.candidates(path)]
     if not segments:
         return ()
     members = [n for segment in segments for n in segment]
-    predicted = iter(predict([*map(finder.group, members), *map(finder.fuse, segments)]))
+    predicted = iter(model.predict([*map(finder.group, members), *map(finder.fuse, segments)]))
     unfused = [KernelSequence(tuple(next(predicted) for _ in segment)) for segment in segments]
     return tuple(_choose(KernelSequence((next(predicted),)), kernels) for kernels in unfused)
 
 
-def _choose(fused: KernelSequence, unfused: KernelSequence) -> FusionChoice:
+def _choose(fused: KernelSequence[Kernel], unfused: KernelSequence[Kernel]) -> FusionChoice[Kernel]:
     return FusionChoice(fused, unfused, fused.estimate_s < MAX_LATENCY_RATIO * unfused.estimate_s)
 
 
@@ -63,16 +79,15 @@ Segment = tuple[int, ...]  # numbers of steps, each of which is read by the next
 
 
 @dataclass(frozen=True)
-class _CandidateFinder:
+class _CandidateFinder(Generic[Kernel]):
     graph: Graph
     steps: tuple[NetworkStep, ...]
-    device: Device
-    can_fuse: CanFuse
+    model: FusionModel[Kernel]
     alone: frozenset[str]
 
     @property
     def rates(self) -> FusionRates:
-        return rates_of(self.device.target, self.device.threads)
+        return rates_of(self.model.target, self.model.threads)
 
     def group(self, number: int) -> Group:
         step = self.steps[number]
@@ -131,10 +146,10 @@ class _CandidateFinder:
             if end == len(path) or not self._has_costly_traffic(path[end - 1], path[end]):
                 runs.append(path[begin:end])
                 begin = end
-        segments = [segment for run in runs if len(run) > 1 for segment in _segments(run)]
+        segments = [segment for run in runs if len(run) > 1 for segment in _segments(run, self.model.longest)]
         chosen = set[int]()
         for segment in sorted(segments, key=self._saved_bytes, reverse=True):
-            if chosen.isdisjoint(segment) and self.can_fuse(self.fuse(segment), [self.group(n) for n in segment]):
+            if chosen.isdisjoint(segment) and self.model.can_fuse(self.fuse(segment), [self.group(n) for n in segment]):
                 chosen.update(segment)
                 yield segment
 
@@ -144,7 +159,7 @@ class _CandidateFinder:
     def _has_costly_traffic(self, before: int, after: int) -> bool:
         """Whether the intermediate leaves the cache, and its traffic takes a share of the time of the arithmetic."""
         n_bytes = self._nbytes(self.group(before).outputs[0])
-        if n_bytes <= L2_SHARE * self.device.target.l2_bytes:
+        if n_bytes <= L2_SHARE * self.model.target.l2_bytes:
             return False
         operations = sum(dag_of(self.graph, self.group(n)).flops for n in (before, after)) / 2
         share = MIN_TRAFFIC_SHARE * operations / self.rates.operations_per_cycle
@@ -159,14 +174,8 @@ class _CandidateFinder:
         return Group(nodes, tuple(sorted(read, key=self.graph.is_constant)), groups[-1].outputs)
 
 
-def has_fused_sketch(graph: Graph, group: Group, device: Device) -> bool:
-    """Whether a rule of the search space has a sketch that fuses all reductions of a group."""
-    dag = collapse(dag_of(graph, group))
-    return any(sketch.fuses_reductions for sketch in device.hardware.sketches(dag, device, ()))
-
-
-def _segments(run: Segment) -> Iterator[Segment]:
-    for length in range(2, MOST_MEMBERS + 1):
+def _segments(run: Segment, longest: int) -> Iterator[Segment]:
+    for length in range(2, longest + 1):
         yield from (run[start : start + length] for start in range(len(run) - length + 1))
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from autosched.graph.steps import Group, NetworkStep
-from autosched.kernel.spec import KernelSpec
-from autosched.tuner.workload_spec import WorkloadSpec
+
+Kernel = TypeVar("Kernel")  # what identifies a kernel: groups that compute the same have equal ones
 
 # A choice is undecided where the larger predicted latency is at most so many times the smaller one. The measured ratio
 # of fused to unfused was 0.80, 0.92, 1.20 and 1.39 times the predicted ratio (four chains of MobileNet-V2, busy Xeon).
@@ -19,48 +20,44 @@ UNDECIDED_RATIO = 1.5
 
 
 @dataclass(frozen=True)
-class PredictedGroup:
+class PredictedGroup(Generic[Kernel]):
     """A group, its kernel, and the predicted latency in seconds: infinity if no code can be generated."""
 
     group: Group
-    kernel_spec: KernelSpec
+    kernel_spec: Kernel
     estimate_s: float
 
 
 @dataclass(frozen=True)
-class KernelSequence:
+class KernelSequence(Generic[Kernel]):
     """The kernels of a subgraph in the order in which they run."""
 
-    kernels: tuple[PredictedGroup, ...]
+    kernels: tuple[PredictedGroup[Kernel], ...]
 
     @property
     def estimate_s(self) -> float:
         return sum(kernel.estimate_s for kernel in self.kernels)
 
-    @property
-    def specs(self) -> tuple[WorkloadSpec, ...]:
-        return tuple(kernel.kernel_spec.workload for kernel in self.kernels)
-
 
 @dataclass(frozen=True)
-class FusionChoice:
+class FusionChoice(Generic[Kernel]):
     """A subgraph as one kernel, `fused`, and as several, `unfused`; `is_fused` says which of them is selected."""
 
-    fused: KernelSequence
-    unfused: KernelSequence
+    fused: KernelSequence[Kernel]
+    unfused: KernelSequence[Kernel]
     is_fused: bool
 
     @property
-    def kernel_spec(self) -> KernelSpec:
+    def kernel_spec(self) -> Kernel:
         """The specification of the fused kernel, which identifies equal subgraphs."""
         return self.fused.kernels[0].kernel_spec
 
     @property
-    def selected(self) -> KernelSequence:
+    def selected(self) -> KernelSequence[Kernel]:
         return self.fused if self.is_fused else self.unfused
 
     @property
-    def rejected(self) -> KernelSequence:
+    def rejected(self) -> KernelSequence[Kernel]:
         return self.unfused if self.is_fused else self.fused
 
     @property
@@ -90,7 +87,9 @@ class FusionChoice:
         return f"{self.operators}: {selected}; the analytic model expects {predicted}{undecided}"
 
 
-def apply_fusion_choices(steps: Sequence[NetworkStep], choices: Sequence[FusionChoice]) -> tuple[NetworkStep, ...]:
+def apply_fusion_choices(
+    steps: Sequence[NetworkStep], choices: Sequence[FusionChoice[Kernel]]
+) -> tuple[NetworkStep, ...]:
     """Replace the unfused kernels in `steps` by the fused one for each choice that selects it.
 
     The fused kernel stands where the last unfused one was, because its inputs may be computed between them.

@@ -1,0 +1,155 @@
+"""Compilation of a kernel: to object files for a processor, to source text for a GPU, whose driver compiles it for the
+device that is present."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+
+from autosched.codegen.c.source import GpuSource
+from autosched.errors import ExpressionError, GraphError, NoValidCandidate, ScheduleError
+from autosched.ir.expr import Const
+from autosched.kernel.compilation_units import EmittedKernel, compile_kernel, emit_kernel
+from autosched.kernel.object_cache import find_schedule
+from autosched.kernel.spec import ChosenSchedule, KernelObject, KernelSpec
+from autosched.kernel.task import analytic_best, make_task
+from autosched.runtime.gpu.compile import CompileError
+from autosched.schedule import steps_to_json
+
+if TYPE_CHECKING:
+    from autosched.codegen import Source
+    from autosched.ir.stmt import Func
+    from autosched.schedule import Step
+    from autosched.tuner.protocols import Candidate
+
+Code = TypeVar("Code")
+Emit = Callable[["Func", "tuple[Step, ...]", Mapping[str, int]], Code]  # of a nest, its steps and their parameters
+
+CANDIDATES = 4  # that are tried for a kernel
+NOT_BUILT = (NoValidCandidate, GraphError, ExpressionError, ScheduleError)  # that a kernel has no code
+
+
+@dataclass(frozen=True)
+class EmittedCode(Generic[Code]):
+    """Code that is not compiled, its schedule, and the bytes of its inputs and outputs in order."""
+
+    code: Code
+    schedule: ChosenSchedule
+    array_bytes: tuple[int, ...]
+
+
+def choose_schedule(kernel_spec: KernelSpec, passed_over: int = 0) -> ChosenSchedule:
+    """Return the first schedule by the analytic model of which code can be emitted, behind the first `passed_over`.
+
+    Nothing is compiled. Raises what NOT_BUILT lists.
+    """
+    if kernel_spec.device.target.backend.is_gpu:
+        return _emitted(kernel_spec, passed_over, kernel_spec.request.source).schedule
+    return _emitted(kernel_spec, passed_over, _emit_units(kernel_spec)).schedule
+
+
+def build_kernel(kernel_spec: KernelSpec, passed_over: int = 0) -> KernelObject:
+    """Compile a kernel, without the analytic model's first candidates that are `passed_over`, nor those of which the
+    compiler says that they are slow, where there are others.
+
+    Raises NoValidCandidate where no compiler takes its code, and what NOT_BUILT lists.
+    """
+    error: Exception | None = None
+    slow: KernelObject | None = None
+    for number in range(passed_over, CANDIDATES):
+        try:
+            if not kernel_spec.device.target.backend.is_gpu:
+                return _for_processor(_emitted(kernel_spec, number, _emit_units(kernel_spec)), kernel_spec)
+            kernel, is_slow = _for_gpu(_emitted(kernel_spec, number, kernel_spec.request.source), kernel_spec)
+        except (RuntimeError, CompileError) as failure:
+            error = failure
+            continue
+        if not is_slow:
+            return kernel
+        slow = slow or kernel
+        if kernel_spec.steps:  # all candidates are the one
+            break
+    if slow is not None:
+        return slow
+    raise NoValidCandidate(f"no candidate of {kernel_spec.request.problem.name} can be compiled: {error}") from error
+
+
+def _emit_units(kernel_spec: KernelSpec) -> Emit[EmittedKernel]:
+    """Return the function that emits the compilation units of a kernel for a processor."""
+    target, threads = kernel_spec.device.target, kernel_spec.threads
+    return lambda nest, steps, values: emit_kernel(nest, steps, values, target, threads)
+
+
+def _emitted(kernel_spec: KernelSpec, number: int, emit: Emit[Code]) -> EmittedCode[Code]:
+    """Emit the schedule of the specification; without one the analytic model's schedule of this number, from 0.
+
+    Raises ScheduleError for steps that do not fit, NoValidCandidate where nothing can be generated.
+    """
+    if kernel_spec.steps:
+        return _with_steps(kernel_spec, ChosenSchedule(kernel_spec.steps), emit)
+    if number == 0 and (kept := find_schedule(kernel_spec)) is not None:
+        return _with_steps(kernel_spec, kept, emit)
+    return _by_model(kernel_spec, number, emit)
+
+
+def _with_steps(kernel_spec: KernelSpec, schedule: ChosenSchedule, emit: Emit[Code]) -> EmittedCode[Code]:
+    from autosched.lower import lower
+    from autosched.schedule import check_target, replay
+
+    state = replay(kernel_spec.request.collapsed, schedule.steps)
+    check_target(state, kernel_spec.device.target.kind)
+    nest = lower(state, kernel_spec.name)
+    return EmittedCode(emit(nest, state.steps, {}), schedule, _array_bytes(nest))
+
+
+def _by_model(kernel_spec: KernelSpec, number: int, emit: Emit[Code]) -> EmittedCode[Code]:
+    from autosched.lower import lower
+
+    task, sketches = make_task(kernel_spec.request, name=kernel_spec.name)
+
+    def make(candidate: Candidate) -> tuple[Code, tuple[int, ...]]:
+        state = sketches[candidate.sketch].state
+        nest = lower(state, kernel_spec.name)
+        return emit(nest, state.steps, task.values(candidate)), _array_bytes(nest)
+
+    candidate, (code, array_bytes) = analytic_best(task, number + 1, make)[-1]
+    sketch, row = sketches[candidate.sketch], np.array([candidate.values], np.int64)
+    (estimate_s,) = task.model.analytic_latency(candidate.sketch, row)
+    steps = steps_to_json(sketch.state, task.values(candidate))
+    return EmittedCode(code, ChosenSchedule(steps, sketch.name, float(estimate_s)), array_bytes)
+
+
+def _array_bytes(nest: Func) -> tuple[int, ...]:
+    """Of the arrays that a nest has as parameters, whose shapes are numbers."""
+    extents = [[dim.value for dim in array.shape if isinstance(dim, Const)] for array in nest.params]
+    return tuple(math.prod(map(int, dims)) * array.itemsize for dims, array in zip(extents, nest.params, strict=True))
+
+
+def _for_processor(emitted: EmittedCode[EmittedKernel], kernel_spec: KernelSpec) -> KernelObject:
+    code, parts = compile_kernel(emitted.code, kernel_spec.device.target)
+    entries = emitted.code.entries
+    return KernelObject(
+        entries.name, emitted.array_bytes, entries.workspace_bytes, entries.packed_bytes, entries.winograd,
+        emitted.schedule, code, parts,
+    )  # fmt: skip
+
+
+def _for_gpu(emitted: EmittedCode[Source], kernel_spec: KernelSpec) -> tuple[KernelObject, bool]:
+    """With whether it is slow, as far as a compiler says. Raises CompileError."""
+    from autosched.kernel.gpu_kernel import encoded, try_compile, workspace_of
+
+    source, target = emitted.code, kernel_spec.device.target
+    assert isinstance(source, GpuSource)
+    code = try_compile(source, target)
+    _, nbytes = workspace_of(source, target.backend.array_alignment)
+    is_slow = code is not None and bool(code.spills or code.warnings)
+    return KernelObject(source.name, emitted.array_bytes, nbytes, 0, 0, emitted.schedule, encoded(source)), is_slow
+
+
+def emit_source(kernel_spec: KernelSpec) -> Source:
+    """Return the code of a kernel as one text. Raises what NOT_BUILT lists."""
+    return _emitted(kernel_spec, 0, kernel_spec.request.source).code
