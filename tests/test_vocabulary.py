@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.test_structure import python_files, tree_of
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("autosched", "search_spaces", "cost_model", "experiments")
 # Words that were used for what the field has a name for: (the word in a name, the field's, where it may not stand).
@@ -93,13 +95,8 @@ DRIVERS = ("cuda_core", "pycuda", "opencl", "fake")
 STEP_AND_STATEMENT = {"Prefetch"}  # a step of a schedule, and the statement that it becomes
 
 
-@cache
 def trees() -> dict[Path, ast.Module]:
-    return {
-        path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8"))
-        for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
-    }
+    return {path.relative_to(ROOT): tree_of(path) for path in python_files(*PACKAGES)}
 
 
 @cache

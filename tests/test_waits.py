@@ -29,7 +29,7 @@ ENDS = {
 }
 
 
-def waits(tree: ast.AST) -> Iterator[str]:
+def waits(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
