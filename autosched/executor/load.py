@@ -19,6 +19,7 @@ from autosched.graph.graph import Graph
 from autosched.graph.load_progress import LoadCallback, report_stage, reported_load
 from autosched.planning.archive import SUFFIX, load_archive
 from autosched.planning.extract_tasks import BY_MODEL, Choices
+from autosched.tuner.gc_pause import pause_gc
 from autosched.tuner.memory_check import free_memory, size_text
 
 PROGRAM = ".pt2"
@@ -29,7 +30,7 @@ FILES = (".onnx", SUFFIX, PROGRAM)  # suffixes of networks' files
 def loading(model: object, progress: bool | LoadCallback | None) -> Iterator[None]:
     """Report a load by `progress`, and raise UsageError with the sizes if memory runs out."""
     name = network_name(model)
-    with reported_load(name, progress):
+    with reported_load(name, progress), pause_gc():
         try:
             yield
         except (MemoryError, OSError) as error:

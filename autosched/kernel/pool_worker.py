@@ -17,6 +17,7 @@ from autosched.kernel.object_cache import keep_object, keep_schedule
 from autosched.kernel.spec import ChosenSchedule, KernelObject, KernelSpec
 from autosched.measure.protocol import Numbered
 from autosched.measure.worker import harden, lower_limit, requests, send, take_pipes
+from autosched.tuner.gc_pause import pause_gc
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,9 @@ def main() -> int:
     if memory_limit := int(sys.argv[2]):
         lower_limit(resource.RLIMIT_DATA, memory_limit)
     stream, out = take_pipes()
-    for message in requests(stream, REQUESTS):
-        send(out, _answer(message))
+    with pause_gc():
+        for message in requests(stream, REQUESTS):
+            send(out, _answer(message))
     return 0
 
 
