@@ -53,15 +53,13 @@ def load(
     `autosched.graph.load_progress`; the logger "autosched" has them, too. Raises GraphError for a network that is
     not accepted, with all operators that are unknown.
     """
-    from autosched.executor.compile_graph import compile_graph, compile_with_records
+    from autosched.executor.compile_graph import compile_network
     from autosched.executor.load import load_network, loading
 
     chosen = replace(options or CompileOptions(), **keywords)
     with loading(model, progress):
         graph, choices = load_network(model, example_inputs, sizes, inputs, chosen.winograd)
-        if not chosen.records:
-            return compile_graph(graph, chosen.target, chosen.threads, choices, chosen.simulate)
-        return compile_with_records(graph, chosen.target, chosen.threads, choices, chosen.db, simulate=chosen.simulate)
+        return compile_network(graph, chosen, choices)
 
 
 def is_network(what: object) -> bool:
@@ -145,7 +143,7 @@ def show_network(
 ) -> str:
     """Return a network, loaded or not, as text: one of `inspection.render.TEXTS`, its `passes`, its `memory`, or the
     code of its kernels. The device of `target` may be absent."""
-    from autosched.executor.compile_graph import plan_with_records
+    from autosched.executor.compile_graph import plan_network
     from autosched.executor.load import load_network
     from autosched.executor.model import Model
     from autosched.inspection.render import TEXTS, PlannedGraph
@@ -169,8 +167,9 @@ def show_network(
         return show_graph(graph, as_, device)
     if (kind := forms().get(as_)) not in (None, device.target.kind):
         raise UsageError(f"a network for {device.target.kind} has no code as {as_}: give --target {kind}")
-    program = what.program if isinstance(what, Model) else plan_with_records(graph, target, threads, choices)
-    return program_text(program)
+    if isinstance(what, Model):
+        return program_text(what.program)
+    return program_text(plan_network(graph, CompileOptions(target, threads), choices))
 
 
 def show_graph(graph: Graph, form: str, device: Device) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 
 from autosched.errors import SplitWarning, UsageError, locating_bugs
-from autosched.executor.compile_options import CompileOptions
+from autosched.executor.compile_options import DEFAULTS, CompileOptions
 from autosched.executor.memory_check import check_memory
 from autosched.executor.model import Model
 from autosched.graph.graph import Graph
@@ -16,10 +15,9 @@ from autosched.graph.load_progress import report_stage
 from autosched.graph.mapped_arrays import check_mapped
 from autosched.graph.verify import verify
 from autosched.kernel.device import Device, find_device
-from autosched.kernel.lookup import StoredSchedules, stored_schedules
+from autosched.kernel.lookup import stored_schedules
 from autosched.kernel.request import check_winograd
 from autosched.kernel.spec import KernelSpec
-from autosched.kernel.transfer import NearestSchedules
 from autosched.kernel.trust import tell
 from autosched.passes import DUMP, debug_level
 from autosched.planning.device_passes import prepare_graph
@@ -62,55 +60,41 @@ def plan_graph(
     return _program(graph, target, device, choices), device
 
 
-def compile_with_records(
-    graph: Graph,
-    target: str | None = "cpu",
-    threads: int | None = None,
-    choices: Choices = BY_MODEL,
-    db: Path | str | None = None,
-    *,
-    simulate: bool = False,
-) -> Model:
-    """Compile the network with the schedules of `choices`, else with stored ones, else with the best by the analytic
-    model. Raises what `compile_graph` raises, and StoreError for a file that is no database."""
-    with stored_schedules(db) as stored:
-        return compile_graph(graph, target, threads, _choices(stored, choices), simulate)
+def compile_network(graph: Graph, options: CompileOptions = DEFAULTS, choices: Choices = BY_MODEL) -> Model:
+    """Compile a network with the schedules and fusion decisions of `choices`, else with stored ones, else with those of
+    the nearest sizes where `choices` has some, else with the best by the analytic model.
+
+    Raises what `compile_graph` raises, and StoreError for a file that is no database.
+    """
+    with _completed(choices, options) as completed:
+        return compile_graph(graph, options.target, options.threads, completed, options.simulate)
 
 
-def plan_with_records(
-    graph: Graph, target: str | None = "cpu", threads: int | None = None, choices: Choices = BY_MODEL
-) -> NetworkProgram:
-    """Return the execution plan that `compile_with_records` links with the user's records; the device may be absent."""
-    with stored_schedules(None) as stored:
-        return plan_graph(graph, target, threads, _choices(stored, choices))[0]
+def plan_network(graph: Graph, options: CompileOptions = DEFAULTS, choices: Choices = BY_MODEL) -> NetworkProgram:
+    """Return the execution plan that `compile_network` links; the device may be absent."""
+    with _completed(choices, options) as completed:
+        return plan_graph(graph, options.target, options.threads, completed)[0]
 
 
-def _choices(stored: StoredSchedules | None, choices: Choices) -> Choices:
-    """Return the given choices, completed by the stored ones."""
-    if stored is None:
-        return choices
-
-    def choose_fusion(kernel_spec: KernelSpec) -> bool | None:
-        is_fused = choices.is_fused(kernel_spec)
-        return stored.is_fused(kernel_spec) if is_fused is None else is_fused
-
-    return Choices(lambda kernel_specs: stored(choices.schedules(kernel_specs)), choose_fusion)
-
-
-def compile_dynamic(graph: Graph, nearest: NearestSchedules, options: CompileOptions) -> Model:
-    """Compile the network with stored schedules, else with schedules of similar sizes in `nearest` or stored (schedule
-    transfer), else with the best by the analytic model."""
-    target, threads, simulate = options.target, options.threads, options.simulate
+@contextmanager
+def _completed(choices: Choices, options: CompileOptions) -> Iterator[Choices]:
+    """Yield the given choices, completed by stored ones and by transfer from the nearest sizes."""
+    nearest = choices.nearest
     with stored_schedules(options.db) if options.records else nullcontext() as stored:
-        if stored is None:
-            return compile_graph(graph, target, threads, Choices(nearest, nearest=nearest), simulate)
 
-        def choose(kernel_specs: Sequence[KernelSpec]) -> Sequence[KernelSpec]:
-            exact = stored(kernel_specs)
-            nearest.add(stored.transferable([kernel_spec for kernel_spec in exact if not kernel_spec.steps]))
-            return nearest(exact)
+        def schedules(kernel_specs: Sequence[KernelSpec]) -> Sequence[KernelSpec]:
+            chosen = choices.schedules(kernel_specs)
+            if stored is not None:
+                chosen = stored(chosen)
+                if nearest is not None:
+                    nearest.add(stored.transferable([kernel_spec for kernel_spec in chosen if not kernel_spec.steps]))
+            return chosen if nearest is None else nearest(chosen)
 
-        return compile_graph(graph, target, threads, Choices(choose, stored.is_fused, nearest), simulate)
+        def is_fused(kernel_spec: KernelSpec) -> bool | None:
+            given = choices.is_fused(kernel_spec)
+            return given if given is not None or stored is None else stored.is_fused(kernel_spec)
+
+        yield Choices(schedules, is_fused, nearest)
 
 
 def _program(graph: Graph, target: str | None, device: Device, choices: Choices) -> NetworkProgram:

@@ -46,3 +46,6 @@ class CompileOptions:
         target: object = self.target
         if target is not None and not isinstance(target, str):
             raise UsageError(f"target is a word such as 'cpu' or 'cuda -arch=sm_80', got {target!r}")
+
+
+DEFAULTS = CompileOptions()

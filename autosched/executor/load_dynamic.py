@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from autosched.errors import UsageError
-from autosched.executor.compile_graph import compile_dynamic
+from autosched.executor.compile_graph import compile_network
 from autosched.executor.compile_options import CompileKeywords, CompileOptions
 from autosched.executor.dynamic_model import ANY_SIZE, Dimension, VaryingModel
+from autosched.executor.model import Model
 from autosched.graph.graph import Graph
+from autosched.kernel.transfer import NearestSchedules
 from autosched.keywords import spelled_out
 from autosched.planning.archive import SUFFIX
+from autosched.planning.extract_tasks import Choices
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -72,7 +74,10 @@ def load_dynamic(
     def make_graph(dynamic: Mapping[str, int]) -> Graph:
         return replace(network.make_graph(dynamic), winograd=chosen.winograd)
 
-    dynamic = VaryingModel(network.inputs, dimensions, make_graph, partial(compile_dynamic, options=chosen))
+    def compile_graph(graph: Graph, nearest: NearestSchedules) -> Model:
+        return compile_network(graph, chosen, Choices(nearest=nearest))
+
+    dynamic = VaryingModel(network.inputs, dimensions, make_graph, compile_graph)
     dynamic.prepare(precompiled)
     return dynamic
 

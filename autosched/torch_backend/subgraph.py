@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from autosched.errors import AutoschedError
-from autosched.executor.compile_graph import compile_dynamic, compile_with_records
+from autosched.executor.compile_graph import compile_network
 from autosched.executor.compile_options import CompileOptions
 from autosched.executor.model import Model
 from autosched.graph.graph import Array
@@ -23,6 +23,7 @@ from autosched.graph.torch.builder import array_of
 from autosched.graph.torch.load import load_fx
 from autosched.kernel.transfer import NearestSchedules
 from autosched.network_tuning.background import enqueue_tuning, tune_here
+from autosched.planning.extract_tasks import Choices
 from autosched.torch_backend.memory_format import memory_format_of, with_memory_formats
 from autosched.torch_backend.options import BACKGROUND, NOW, BackendOptions, warn_once
 
@@ -148,11 +149,7 @@ class Subgraph:
             {name: order for name, (order, _) in zip(graph.inputs, inputs, strict=True)},
             {n: order for n, (order, _) in enumerate(outputs)},
         )
-        threads = self.options.threads
-        if self.nearest is None:
-            model = compile_with_records(graph, threads=threads)
-        else:
-            model = compile_dynamic(graph, self.nearest, CompileOptions(threads=threads))
+        model = compile_network(graph, CompileOptions(threads=self.options.threads), Choices(nearest=self.nearest))
         return TensorModel(
             tune_here(model, self.options.budget_s) if self.options.tune == NOW else model,
             weights,

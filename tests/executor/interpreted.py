@@ -14,7 +14,7 @@ from autosched.executor.compile_options import CompileOptions
 from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import interpret
 from autosched.ir.dtype import DTYPES
-from autosched.kernel.transfer import NearestSchedules
+from autosched.planning.extract_tasks import Choices
 from autosched.torch_backend import subgraph
 
 
@@ -59,21 +59,17 @@ class Compilations(list[Graph]):
         super().__init__()
         self.packings: list[int] = []
 
-    def compile_graph(self, graph: Graph, threads: int | None = None) -> InterpretedModel:
+    def compile_network(self, graph: Graph, options: CompileOptions, choices: Choices) -> InterpretedModel:
         self.append(graph)
-        self.threads = threads
-        return InterpretedModel(graph, self.packings)
-
-    def compile_dynamic(self, graph: Graph, nearest: NearestSchedules, options: CompileOptions) -> InterpretedModel:
-        self.append(graph)
-        return InterpretedModel(graph, self.packings, ())
+        self.threads = options.threads
+        tasks = () if choices.nearest is not None else (InterpretedTask(),)
+        return InterpretedModel(graph, self.packings, tasks)
 
 
 def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compilations]:
     """For a fixture: the graphs that torch.compile with the backend compiles while a test runs."""
     found = Compilations()
-    monkeypatch.setattr(subgraph, "compile_with_records", found.compile_graph)
-    monkeypatch.setattr(subgraph, "compile_dynamic", found.compile_dynamic)
+    monkeypatch.setattr(subgraph, "compile_network", found.compile_network)
     torch._dynamo.reset()
     yield found
     torch._dynamo.reset()

@@ -347,11 +347,11 @@ def test_other_sizes_take_schedules_over(monkeypatch):
     made = []
 
     def compiled(*arguments):
-        made.append(compile_dynamic(*arguments))
+        made.append(compile_network(*arguments))
         return made[-1]
 
-    compile_dynamic = subgraph.compile_dynamic
-    monkeypatch.setattr(subgraph, "compile_dynamic", compiled)
+    compile_network = subgraph.compile_network
+    monkeypatch.setattr(subgraph, "compile_network", compiled)
     torch._dynamo.reset()
     module = nn.Linear(11, 5)
     fast = torch.compile(module, backend=backend, dynamic=True)
@@ -401,7 +401,7 @@ def test_what_cannot_be_compiled_is_left_to_torch_with_a_warning(compiled, monke
     def refuse(*_: object, **__: object) -> None:
         raise AutoschedError("no")
 
-    monkeypatch.setattr("autosched.torch_backend.subgraph.compile_with_records", refuse)
+    monkeypatch.setattr("autosched.torch_backend.subgraph.compile_network", refuse)
     warn_once.cache_clear()
     x = torch.randn(3)
     fast = torch.compile(lambda a: torch.relu(a) + 1.0, backend=backend)
