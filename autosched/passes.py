@@ -42,9 +42,9 @@ class Pass(Generic[IR, Context]):
     when: Callable[[Context], bool] | None = None
 
 
-def of_function(run: Callable[[IR], IR], why: str, name: str = "") -> Pass[IR, Any]:
-    """Return the pass of a function that needs no context, called `name` or as the function."""
-    return Pass(name or run.__name__, lambda value, _: run(value), why)
+def of_function(run: Callable[[IR], IR], why: str) -> Pass[IR, Any]:
+    """Return the pass of a function that needs no context, under its name."""
+    return Pass(run.__name__, lambda value, _: run(value), why)
 
 
 @dataclass(frozen=True)

@@ -246,7 +246,7 @@ def build_program(graph: Graph, target_text: str, device: Device, choices: Choic
 
     A group for which no code can be generated is split into its nodes. Raises UnbuiltTask for a single node.
     """
-    alone, backend = frozenset[str](), device.target.backend
+    unfusible, backend = frozenset[str](), device.target.backend
     nearest = choices.nearest or NearestSchedules()
     checks, split = checks_of(graph), list[SplitGroup]()
     kept = [name for report in reports_of(graph) for name in report]
@@ -254,10 +254,10 @@ def build_program(graph: Graph, target_text: str, device: Device, choices: Choic
         kept = [check.ids for check in checks if check.ids in graph.producers]
     stored = replace(graph, outputs=tuple(dict.fromkeys((*graph.outputs, *kept))))
     while True:
-        single = steps_of(graph, device, alone, stored)
+        single = steps_of(graph, device, unfusible, stored)
         residency = weights_place(weights_bytes(graph, single), device.target)
         kernels_of = GroupKernels(graph, target_text, device, residency)
-        candidates = find_fusion_candidates(stored, single, LatencyPredictor(kernels_of, nearest), alone)
+        candidates = find_fusion_candidates(stored, single, LatencyPredictor(kernels_of, nearest), unfusible)
         fusion_choices = tuple(_with_measured_decision(candidate, choices) for candidate in candidates)
         steps = apply_fusion_choices(single, fusion_choices)
         try:
@@ -266,9 +266,9 @@ def build_program(graph: Graph, target_text: str, device: Device, choices: Choic
         except UnbuiltTask as failure:
             groups = [group for n in failure.steps if isinstance(group := steps[n], Group)]
             values = frozenset(name for group in groups for node in group.nodes for name in node.outputs)
-            if values <= alone or all(len(group.nodes) == 1 for group in groups):
+            if values <= unfusible or all(len(group.nodes) == 1 for group in groups):
                 raise
-            alone |= values
+            unfusible |= values
             split.append(SplitGroup(" ".join(node.operator for node in groups[0].nodes), str(failure)))
     kernels = {n: task.kernel for task in tasks for n in task.steps}
     program = with_storage(graph, steps, kernels, backend, checks)
@@ -322,14 +322,14 @@ def packed_name(at: int) -> str:
 
 
 def steps_of(
-    graph: Graph, device: Device, alone: frozenset[str] = frozenset(), stored: Graph | None = None
+    graph: Graph, device: Device, unfusible: frozenset[str] = frozenset(), stored: Graph | None = None
 ) -> tuple[NetworkStep, ...]:
     """Return the steps of a network, views first, the others in an order in which few bytes are alive at once.
 
-    Nodes that compute values of `alone` are not fused. `stored`: the graph with further outputs that need memory.
+    Nodes that compute values of `unfusible` are not fused. `stored`: the graph with further outputs that need memory.
     """
     rates = rates_of(device.target, device.threads)
-    return in_memory_order(graph, partition(stored or graph, rates, alone, not device.target.backend.is_gpu))
+    return in_memory_order(graph, partition(stored or graph, rates, unfusible, not device.target.backend.is_gpu))
 
 
 def _bounds_check(number: int, check: IndexCheck, ids: Pointer, value: Value) -> BoundsCheck:

@@ -33,7 +33,7 @@ class LatencyPredictor:
 
     kernels_of: GroupKernels
     nearest: NearestSchedules
-    longest: ClassVar[int] = MOST_MEMBERS  # groups that a rule of the search space fuses
+    max_groups: ClassVar[int] = MOST_MEMBERS  # groups that a rule of the search space fuses
 
     @property
     def target(self) -> Target:

@@ -219,7 +219,7 @@ def test_nodes_that_are_to_be_alone_are():
     b = d.relu(a)
     graph = d.graph(d.neg(b))
     assert kernels(graph) == ["linear relu neg"]
-    steps = partition(graph, alone=frozenset((a, b)))
+    steps = partition(graph, unfusible=frozenset((a, b)))
     assert [len(step.nodes) for step in steps if isinstance(step, Group)] == [1, 1, 1]
 
 

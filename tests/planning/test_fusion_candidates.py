@@ -44,7 +44,7 @@ def bottleneck(n: int = 1, size: int = 13, channels: int = 16, more: tuple[str, 
     return Graph(("x",), ("y", *more), nodes, {value.name: value for value in values}, constants)
 
 
-def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make chains with the smallest intermediates candidates too."""
     monkeypatch.setattr(candidates, "L2_SHARE", 0.0)
     monkeypatch.setattr(candidates, "MIN_TRAFFIC_SHARE", 0.0)
@@ -61,7 +61,7 @@ class FixedLatencies:
     graph: Graph
     device: Device
     seconds: Mapping[int, float]
-    longest: ClassVar[int] = 3
+    max_groups: ClassVar[int] = 3
 
     @property
     def target(self) -> Target:
@@ -89,7 +89,7 @@ def groups_after_fusion(graph: Graph, seconds: dict[int, float], threads: int = 
 
 
 def test_a_network_with_a_fused_kernel_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_caches(monkeypatch)
+    without_thresholds(monkeypatch)
     monkeypatch.setattr(candidates, "MAX_LATENCY_RATIO", 100.0)
     graph = bottleneck(2, 5, 8)
     model = at.load(graph, threads=2, records=False)
@@ -106,14 +106,14 @@ def test_a_network_with_a_fused_kernel_is_right(monkeypatch: pytest.MonkeyPatch)
 def test_what_is_least_in_sum_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, apart = bottleneck(), ["conv clip", "conv clip", "conv add"]
     assert groups_after_fusion(graph, {1: 9.0, 2: 1.0, 3: 1.0}) == apart  # all of it stays in the cache
-    small_caches(monkeypatch)
+    without_thresholds(monkeypatch)
     assert groups_after_fusion(graph, {1: 1.0, 2: 2.0, 3: 3.0}) == apart
     assert groups_after_fusion(graph, {1: 1.0, 2: 2.0, 3: 2.0}) == ["conv clip conv clip conv add"]
     assert groups_after_fusion(graph, {1: 2.0, 2: float("inf"), 3: float("inf")}) == apart
 
 
 def test_what_others_read_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_caches(monkeypatch)
+    without_thresholds(monkeypatch)
     assert groups_after_fusion(bottleneck(more=("ea",)), {1: 9.0, 2: 1.0, 3: 1.0}) == [
         "conv clip",
         "conv clip conv add",
@@ -125,7 +125,7 @@ def test_what_others_read_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gpus_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_caches(monkeypatch)
+    without_thresholds(monkeypatch)
     graph = bottleneck()
     cpu, gpu = find_device("cpu", 1, runs=False), find_device("cuda -arch=sm_80", None, runs=False)
     steps = steps_of(prepare_graph(graph, cpu), cpu)

@@ -33,7 +33,7 @@ from autosched.planning.extract_tasks import Choices
 from autosched.store import Database
 from autosched.tuner.workload_spec import WorkloadSpec
 from tests.planning.fuzz_fusion import faults_of
-from tests.planning.test_fusion_candidates import bottleneck, small_caches
+from tests.planning.test_fusion_candidates import bottleneck, without_thresholds
 
 FUSED, UNFUSED = "conv-clip-conv-clip-conv-add", ["conv-clip", "conv-clip", "conv-add"]
 
@@ -49,7 +49,7 @@ def choice(fused_s: float, unfused_s: float, is_fused: bool = True, word: str = 
 @pytest.fixture
 def open_network(monkeypatch: pytest.MonkeyPatch) -> Model:
     """A small bottleneck as one kernel; how much longer a form may take to be open is without end."""
-    small_caches(monkeypatch)
+    without_thresholds(monkeypatch)
     monkeypatch.setattr(fusion_choice, "UNDECIDED_RATIO", 1e9)
     return with_choice(True)
 

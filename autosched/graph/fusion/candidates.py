@@ -31,11 +31,11 @@ MAX_LATENCY_RATIO = 0.97  # predicted latency, fused over unfused, up to which t
 class FusionModel(Protocol[Kernel]):
     """What fusion asks of the kernels' side: which groups have a fused kernel, and how long kernels take.
 
-    `longest`: groups that one kernel may fuse. `target` and `threads` are those of the kernels.
+    `max_groups`: of one fused kernel. `target` and `threads` are those of the kernels.
     """
 
     @property
-    def longest(self) -> int: ...
+    def max_groups(self) -> int: ...
 
     @property
     def target(self) -> Target: ...
@@ -53,21 +53,21 @@ class FusionModel(Protocol[Kernel]):
 
 
 def find_fusion_candidates(
-    graph: Graph, steps: Sequence[NetworkStep], model: FusionModel[Kernel], alone: frozenset[str] = frozenset()
+    graph: Graph, steps: Sequence[NetworkStep], model: FusionModel[Kernel], unfusible: frozenset[str] = frozenset()
 ) -> tuple[FusionChoice[Kernel], ...]:
     """Return disjoint chains of groups that can be fused, each with the faster variant by the model selected.
 
-    Groups that compute a value of `alone` are in none. There are no candidates on GPUs.
+    Groups that compute a value of `unfusible` are in none. There are no candidates on GPUs.
     """
     if model.target.backend.is_gpu:
         return ()
-    finder = _CandidateFinder(graph, tuple(steps), model, alone)
-    segments = [segment for path in finder.paths() for segment in finder.candidates(path)]
-    if not segments:
+    finder = _CandidateFinder(graph, tuple(steps), model, unfusible)
+    chains = [chain for path in finder.paths() for chain in finder.candidates(path)]
+    if not chains:
         return ()
-    members = [n for segment in segments for n in segment]
-    predicted = iter(model.predict([*map(finder.group, members), *map(finder.fuse, segments)]))
-    unfused = [KernelSequence(tuple(next(predicted) for _ in segment)) for segment in segments]
+    members = [n for chain in chains for n in chain]
+    predicted = iter(model.predict([*map(finder.group, members), *map(finder.fuse, chains)]))
+    unfused = [KernelSequence(tuple(next(predicted) for _ in chain)) for chain in chains]
     return tuple(_choose(KernelSequence((next(predicted),)), kernels) for kernels in unfused)
 
 
@@ -75,7 +75,7 @@ def _choose(fused: KernelSequence[Kernel], unfused: KernelSequence[Kernel]) -> F
     return FusionChoice(fused, unfused, fused.estimate_s < MAX_LATENCY_RATIO * unfused.estimate_s)
 
 
-Segment = tuple[int, ...]  # numbers of steps, each of which is read by the next one alone
+Chain = tuple[int, ...]  # numbers of steps, each of which only the next one reads
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class _CandidateFinder(Generic[Kernel]):
     graph: Graph
     steps: tuple[NetworkStep, ...]
     model: FusionModel[Kernel]
-    alone: frozenset[str]
+    unfusible: frozenset[str]
 
     @property
     def rates(self) -> FusionRates:
@@ -94,7 +94,7 @@ class _CandidateFinder(Generic[Kernel]):
         assert isinstance(step, Group)
         return step
 
-    def paths(self) -> Iterator[Segment]:
+    def paths(self) -> Iterator[Chain]:
         """Yield the chains of groups, each as long as possible."""
         successors = self._successors()
         firsts = [n for n in successors if n not in successors.values()]
@@ -123,11 +123,11 @@ class _CandidateFinder(Generic[Kernel]):
         return successors
 
     def _is_fusible(self, first: int, last: int) -> bool:
-        """Whether both steps are reductions outside `alone`, and no input is overwritten between them."""
+        """Whether both steps are reductions outside `unfusible`, and no input is overwritten between them."""
         if any(isinstance(step, Write) for step in self.steps[first:last]):
             return False
         groups = (self.steps[first], self.steps[last])
-        return all(isinstance(g, Group) and self.alone.isdisjoint(g.outputs) and self._reduces(g) for g in groups)
+        return all(isinstance(g, Group) and self.unfusible.isdisjoint(g.outputs) and self._reduces(g) for g in groups)
 
     def _reduces(self, group: Group) -> bool:
         return any(properties_of(node, self.graph).kind is NodeKind.GENERAL for node in group.nodes)
@@ -136,25 +136,25 @@ class _CandidateFinder(Generic[Kernel]):
         value = self.graph.values[name]
         return math.prod(value.shape) * DTYPES[value.dtype].nbytes
 
-    def candidates(self, path: Segment) -> Iterator[Segment]:
-        """Yield disjoint segments of a path that may be faster fused, chosen greedily by the bytes that they save.
+    def candidates(self, path: Chain) -> Iterator[Chain]:
+        """Yield disjoint chains of a path that may be faster fused, chosen greedily by the bytes that they save.
 
-        Segments that cannot save time are skipped here, because predicting a latency takes long.
+        Chains that cannot save time are skipped here, because predicting a latency takes long.
         """
-        begin, runs = 0, list[Segment]()
+        begin, runs = 0, list[Chain]()
         for end in range(1, len(path) + 1):
             if end == len(path) or not self._has_costly_traffic(path[end - 1], path[end]):
                 runs.append(path[begin:end])
                 begin = end
-        segments = [segment for run in runs if len(run) > 1 for segment in _segments(run, self.model.longest)]
+        chains = [chain for run in runs if len(run) > 1 for chain in _chains(run, self.model.max_groups)]
         chosen = set[int]()
-        for segment in sorted(segments, key=self._saved_bytes, reverse=True):
-            if chosen.isdisjoint(segment) and self.model.can_fuse(self.fuse(segment), [self.group(n) for n in segment]):
-                chosen.update(segment)
-                yield segment
+        for chain in sorted(chains, key=self._saved_bytes, reverse=True):
+            if chosen.isdisjoint(chain) and self.model.can_fuse(self.fuse(chain), [self.group(n) for n in chain]):
+                chosen.update(chain)
+                yield chain
 
-    def _saved_bytes(self, segment: Segment) -> int:
-        return sum(self._nbytes(self.group(n).outputs[0]) for n in segment[:-1])
+    def _saved_bytes(self, chain: Chain) -> int:
+        return sum(self._nbytes(self.group(n).outputs[0]) for n in chain[:-1])
 
     def _has_costly_traffic(self, before: int, after: int) -> bool:
         """Whether the intermediate leaves the cache, and its traffic takes a share of the time of the arithmetic."""
@@ -165,17 +165,17 @@ class _CandidateFinder(Generic[Kernel]):
         share = MIN_TRAFFIC_SHARE * operations / self.rates.operations_per_cycle
         return 2 * n_bytes / self.rates.bytes_per_cycle > share
 
-    def fuse(self, segment: Segment) -> Group:
-        """Return one group of all nodes of a segment."""
-        groups = [self.group(n) for n in segment]
+    def fuse(self, chain: Chain) -> Group:
+        """Return one group of all nodes of a chain."""
+        groups = [self.group(n) for n in chain]
         nodes = tuple(node for group in groups for node in group.nodes)
         intermediates = {name for group in groups[:-1] for name in group.outputs}
         read = dict.fromkeys(name for group in groups for name in group.inputs if name not in intermediates)
         return Group(nodes, tuple(sorted(read, key=self.graph.is_constant)), groups[-1].outputs)
 
 
-def _segments(run: Segment, longest: int) -> Iterator[Segment]:
-    for length in range(2, longest + 1):
+def _chains(run: Chain, max_groups: int) -> Iterator[Chain]:
+    for length in range(2, max_groups + 1):
         yield from (run[start : start + length] for start in range(len(run) - length + 1))
 
 

@@ -53,13 +53,13 @@ GENERIC = FusionRates(24.0, 32.0, 300.0)  # of one core of a generic processor
 
 
 def partition(
-    graph: Graph, rates: FusionRates = GENERIC, alone: frozenset[str] = frozenset(), in_place: bool = False
+    graph: Graph, rates: FusionRates = GENERIC, unfusible: frozenset[str] = frozenset(), in_place: bool = False
 ) -> tuple[NetworkStep, ...]:
     """Return the steps of a network in an order in which each value is computed before it is read.
 
-    Nodes that compute or read a value of `alone` are not fused. `in_place`: whether rows may be written into inputs.
+    Nodes that compute or read a value of `unfusible` are not fused. `in_place`: rows may be written into inputs.
     """
-    work = _Partition(graph, rates, alone, in_place)
+    work = _Partition(graph, rates, unfusible, in_place)
     for node in graph.nodes:
         work.start_group(node)
     for node in graph.nodes:
@@ -108,7 +108,7 @@ class _InlineSite:
 class _Partition:
     graph: Graph
     rates: FusionRates
-    alone: frozenset[str]
+    unfusible: frozenset[str]
     in_place: bool
     groups: dict[int, _GroupBuilder] = field(default_factory=dict)  # by identity of nodes, which have no hash
     detached: dict[int, _GroupBuilder] = field(default_factory=dict)  # widening nodes: the groups of their producers
@@ -185,7 +185,7 @@ class _Partition:
         return needed == [name] and name not in self.graph.outputs and len(self.graph.users[name]) == 1
 
     def _is_alone(self, node: Node) -> bool:
-        return not self.alone.isdisjoint((*node.outputs, *node.used))
+        return not self.unfusible.isdisjoint((*node.outputs, *node.used))
 
     def fuse_permutation(self, node: Node) -> None:
         """Fuse a transposition that no reader inlines with the reduction that computes its operand."""
@@ -281,7 +281,7 @@ class _Partition:
         groups = {id(e.group): e.group for e in sites}
         if not all(len(g.nodes) + len(g.inlined) < MOST_NODES for g in groups.values()):
             return False
-        if not self.alone.isdisjoint((*node.outputs, *node.used)) or any(self._is_alone(e.reader) for e in sites):
+        if not self.unfusible.isdisjoint((*node.outputs, *node.used)) or any(self._is_alone(e.reader) for e in sites):
             return False
         if properties.kind is NodeKind.MOVEMENT and not all(self._is_contiguous(properties, e) for e in sites):
             return False
@@ -327,8 +327,8 @@ class _Partition:
         if self.groups[id(node)].nodes != [node]:
             return None
         base, at, rows = (name or "" for name in node.inputs)
-        alone = self.graph.users[base] == (node,) and base not in (*self.graph.outputs, at, rows)
-        if base not in self.graph.inputs or node.outputs[0] not in self.graph.outputs or not alone:
+        is_only_reader = self.graph.users[base] == (node,) and base not in (*self.graph.outputs, at, rows)
+        if base not in self.graph.inputs or node.outputs[0] not in self.graph.outputs or not is_only_reader:
             return None
         shape = self.graph.values[base].shape
         return Write(node.outputs[0], base, at, rows, axis_of(cast("int", node.attributes["axis"]), len(shape)))

@@ -31,26 +31,24 @@ from autosched.passes import Pass, PassPipeline, Watch, of_function
 
 PASSES: tuple[Pass[Graph, None], ...] = (
     of_function(remove_dead_code, "Dead readers would prevent fusion."),
-    of_function(dequantise_late, "Moving and comparing bytes takes a fourth of the time of floats.", "dequantize_late"),
-    of_function(use_integer_products, "Integer sums are exact and fast, and weights stay small.", "multiply_integers"),
+    of_function(dequantise_late, "Moving and comparing bytes takes a fourth of the time of floats."),
+    of_function(use_integer_products, "Integer sums are exact and fast, and weights stay small."),
     of_function(fold_constants, "Constant expressions are computed once, at load time."),
     of_function(fold_scales, "The scale of a quantisation is folded into the constants before it."),
     of_function(remove_identities, "Identity nodes would hide patterns from later passes."),
-    of_function(
-        pack_low_bit_weights, "Products of few rows are limited by the bytes of their weights.", "keep_few_bits"
-    ),
+    of_function(pack_low_bit_weights, "Products of few rows are limited by the bytes of their weights."),
     of_function(recognise_row_writes, "A cache is updated in place instead of copied."),
-    of_function(merge_reshapes, "A chain of reshapes and transposes moves elements once at most.", "merge_layouts"),
+    of_function(merge_reshapes, "A chain of reshapes and transposes moves elements once at most."),
     of_function(fold_batch_norm, "Scales and shifts of channels are free within the weights."),
     of_function(recognise_composites, "A composite is computed in a wide type, in one kernel."),
     of_function(complete_norms, "Scale and bias are applied while a row is in registers."),
     of_function(recognise_attention, "The scores of attention need not be stored."),
-    of_function(reduce_strength, "A multiplication takes a tenth of the time of a power.", "know_powers"),
+    of_function(reduce_strength, "A multiplication takes a tenth of the time of a power."),
     of_function(assign_layouts, "Convolutions are vectorised along their channels."),
-    of_function(eliminate_common_subexpressions, "Equal values are computed once.", "share_common"),
+    of_function(eliminate_common_subexpressions, "Equal values are computed once."),
     of_function(merge_siblings, "Products of one operand (Q, K, V; gate, up) read it once."),
-    of_function(canonicalise_slices, "Slices become views, and their readers equal kernels.", "compose_parts"),
-    of_function(view_slices, "A kernel that reads several slices has an operand for each.", "view_parts"),
+    of_function(canonicalise_slices, "Slices become views, and their readers equal kernels."),
+    of_function(view_slices, "A kernel that reads several slices has an operand for each."),
 )
 
 
