@@ -24,7 +24,7 @@ from autosched.kernel.lookup import best_kernel, stored_records
 from autosched.kernel.measuring import start_measurer
 from autosched.kernel.request import Request
 from autosched.kernel.task import Space, make_task, start_run
-from autosched.kernel.trust import tell_without_key
+from autosched.kernel.trust import warn_without_key
 from autosched.keywords import spelled_out
 from autosched.network_api import is_network, load, loaded, tune_models
 from autosched.network_tuning.results import Effort, check_tuning
@@ -290,7 +290,7 @@ def _search(
         start_measurer(request, scratch, settings.seed) as measurer,
         Database(db) as database,
     ):
-        tell_without_key()
+        warn_without_key()
         task, sketches = make_task(request, space)
         recorder = start_run(database, request, task, sketches, settings.seed, resume)
         read_peak = peak_reader(device, problem.dtype, task.source, measurer)

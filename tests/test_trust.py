@@ -171,7 +171,7 @@ def test_what_cannot_be_recorded_is_used_all_the_same(
     monkeypatch.setattr(Database, "append_to", read_only)
     value, said = compiled(db)
     assert value == 3
-    assert said[-1] == f"what was found of record {row} is not recorded: it is read-only"
+    assert said[-1] == f"the verification of record {row} is not recorded: it is read-only"
 
 
 def test_a_lost_key_costs_a_verification_only(db: Path) -> None:

@@ -89,6 +89,10 @@ BANNED = (
     ("pictures?|signs?", "rendering", "autosched/inspection/"),
     ("homes?|stamps?|parts?", "aliased input, version, subgraph", "autosched/torch_backend/"),
     ("orders", "memory format", "autosched/torch_backend/"),
+    ("roofs", "measured rooflines", ""),
+    ("tell|tells|beside|said", "warn, description", "autosched/kernel/"),
+    ("parts?", "compilation unit", "autosched/kernel/"),
+    ("drafted|relatives?", "predicted, nearest shapes", "autosched/kernel/"),
 )
 # Classes of one name that are one idea for two kinds of machine, or a protocol and what fulfils it.
 DRIVERS = ("cuda_core", "pycuda", "opencl", "fake")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.errors import UsageError
-from autosched.kernel.simulation import beside, description
+from autosched.kernel.simulation import describe_source, description_path
 
 if TYPE_CHECKING:
     from autosched.codegen import Source
@@ -63,5 +63,5 @@ def write_source(directory: Path, name: str, source: Source, spec: str) -> Path:
     path = directory / f"{name}{source.suffix}"
     write_whole(path, source.text.encode())
     if isinstance(source, GpuSource):
-        write_whole(beside(path), description(source, spec).encode())
+        write_whole(description_path(path), describe_source(source, spec).encode())
     return path

@@ -18,7 +18,7 @@ from autosched.kernel.device import Device, find_device
 from autosched.kernel.lookup import stored_schedules
 from autosched.kernel.request import check_winograd
 from autosched.kernel.spec import KernelSpec
-from autosched.kernel.trust import tell
+from autosched.kernel.trust import warn_user
 from autosched.passes import DUMP, debug_level
 from autosched.planning.device_passes import prepare_graph
 from autosched.planning.execution_plan import NetworkProgram, build_program
@@ -107,7 +107,7 @@ def _program(graph: Graph, target: str | None, device: Device, choices: Choices)
     with locating_bugs(lambda error: _bug_in(graph, error)):
         program = build_program(prepare_graph(graph, device), target or "cpu", device, choices)
     for group in program.split:
-        tell(str(group), SplitWarning)
+        warn_user(str(group), SplitWarning)
     return program
 
 

@@ -31,7 +31,7 @@ from autosched.graph.index_checks import reports_of
 from autosched.graph.mapped_arrays import check_mapped
 from autosched.graph.steps import Group
 from autosched.kernel.device import Device
-from autosched.kernel.gpu_kernel import decoded, workspace_of
+from autosched.kernel.gpu_kernel import decode_source, workspace_layout
 from autosched.planning.execution_plan import NetworkProgram, array_spec
 from autosched.runtime.gpu.arrays import DeviceBlock, allocate, device_errors, download, mark_used, queue_after, upload
 from autosched.runtime.gpu.device import DeviceMemory, GpuDevice, LaunchSequence, Stream
@@ -275,7 +275,7 @@ class GpuModel(DeviceFunction, Model):
             if name in (*source.inputs, *source.outputs):
                 assert pointer is not None
                 buffers[name] = self._value_memory(value, pointer, arguments)
-        offsets, _ = workspace_of(loaded.source, self.program.backend.array_alignment)
+        offsets, _ = workspace_layout(loaded.source, self.program.backend.array_alignment)
         for name, nbytes in source.workspace:
             at = self._constant.offsets.get((number, name))
             pointer = Pointer(ARENA, call.workspace.at + offsets[name]) if at is None else Pointer(PREPARED, at)
@@ -310,7 +310,7 @@ def load_on_gpu(gpu: GpuDevice, original: Graph, program: NetworkProgram, device
             f"{gpu.name} needs parts of buffers at multiples of {gpu.alignment} bytes, and networks have them at "
             f"multiples of {program.backend.array_alignment}: run the network on another device"
         )
-    sources = {task.kernel.name: decoded(task.kernel.code) for task in program.tasks}
+    sources = {task.kernel.name: decode_source(task.kernel.code) for task in program.tasks}
 
     def load(source: GpuSource) -> LoadedSource:
         code = device_code(gpu, source, device.target)

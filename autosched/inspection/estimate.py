@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from autosched.artifacts.sources import N_SOURCES, write_sources
 from autosched.kernel.request import Request
-from autosched.kernel.simulation import right_ones
+from autosched.kernel.simulation import verified_candidates
 from autosched.kernel.task import Space, analytic_best, make_task
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def estimate(request: Request, space: Space, directory: Path | None, begun: floa
     candidates, failures = analytic_best(task, N_SOURCES, task.source), Counter[str]()
     n_candidates = len(candidates)
     if simulate:
-        candidates, failures = right_ones(request.problem.dag, candidates)
+        candidates, failures = verified_candidates(request.problem.dag, candidates)
     best, _ = candidates[0]
     seconds = float(task.model.analytic_latency(best.sketch, np.array([best.values], np.int64))[0])
     if directory is not None:

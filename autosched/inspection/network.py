@@ -13,7 +13,7 @@ from autosched.executor.kernel_origin import kernel_origin
 from autosched.executor.model import Model
 from autosched.executor.profile import profile
 from autosched.graph.fusion.choice import FusionChoice
-from autosched.kernel.measured_roofline import Roofs
+from autosched.kernel.measured_roofline import MeasuredRooflines
 from autosched.kernel.roofline import compulsory_bytes
 from autosched.kernel.spec import KernelSpec
 from autosched.planning.execution_plan import SplitGroup
@@ -76,13 +76,13 @@ def explain_model(model: Model) -> Explanation:
     """Profile the network on normal inputs for about two seconds, and measure the roofline in about one."""
     (normal, _) = input_sets(model.original)
     times = profile(model, normal.arrays)
-    roofs = Roofs(model.device)
-    layers = [_layer(model, task, times.kernels, roofs) for task in model.tasks]
+    rooflines = MeasuredRooflines(model.device)
+    layers = [_layer(model, task, times.kernels, rooflines) for task in model.tasks]
     ordered = tuple(sorted(layers, key=lambda layer: -layer.seconds))
     return Explanation(ordered, times.call, model.program.split, model.program.fusion_choices)
 
 
-def _layer(model: Model, task: NetworkTask, seconds: Mapping[int, float], roofs: Roofs) -> Layer:
+def _layer(model: Model, task: NetworkTask, seconds: Mapping[int, float], rooflines: MeasuredRooflines) -> Layer:
     problem, count = task.request.problem, task.count
     n_bytes = compulsory_bytes(problem.dag)
     origins = tuple(origin for step in task.steps if (origin := kernel_origin(model, step)))
@@ -93,5 +93,5 @@ def _layer(model: Model, task: NetworkTask, seconds: Mapping[int, float], roofs:
         sum(seconds[step] for step in task.steps),
         count * problem.dag.flops,
         count * n_bytes,
-        count * roofs.roof(n_bytes, problem.dtype).seconds(problem.dag.flops, n_bytes),
+        count * rooflines.roof(n_bytes, problem.dtype).seconds(problem.dag.flops, n_bytes),
     )

@@ -18,8 +18,8 @@ from autosched.errors import DeviceError, ScheduleError, StoreError, TargetError
 from autosched.ir.instructions.precision import EXACT
 from autosched.kernel.device import Device
 from autosched.kernel.lookup import stored_source, stored_state
-from autosched.kernel.request import Request, specs
-from autosched.kernel.trust import tell_of_claims, verify_here
+from autosched.kernel.request import Request, array_specs
+from autosched.kernel.trust import verify_here, warn_of_claims
 from autosched.target import Target, parse_target
 from autosched.tuner.definition import Workload, own_names, redefinitions
 
@@ -154,7 +154,13 @@ def export(
     stored.check_verified(db)
     title = f"{problem.name.rpartition(':')[2]} {problem.shape} {problem.dtype}, record {record_id} of autosched"
     kernel = deploy.Deployable(
-        name, title, source, device.target, specs(problem.dag.inputs), specs(problem.dag.outputs), problem.dag.weights
+        name,
+        title,
+        source,
+        device.target,
+        array_specs(problem.dag.inputs),
+        array_specs(problem.dag.outputs),
+        problem.dag.weights,
     )
     return deploy.write_files(kernel, kind, path)
 
@@ -249,7 +255,7 @@ class _StoredCandidate:
                     f"record {record.id} is from elsewhere and can be verified only there: run "
                     f"`{command(f'verify {record.id}', db)}` and the export on that machine ({error})"
                 ) from error
-            tell_of_claims([record])
+            warn_of_claims([record])
             (answer,) = verify_here(self.request, [(record, self.source())], db)
             failure = answer if isinstance(answer, Failure) else None
         elif record.failure is not None:

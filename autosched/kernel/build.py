@@ -1,5 +1,7 @@
-"""Compilation of a kernel: to object files for a processor, to source text for a GPU, whose driver compiles it for the
-device that is present."""
+"""Compilation of a kernel: to object files for a processor, to source text for a GPU.
+
+The driver of the GPU compiles the text when the kernel is loaded.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,10 @@ if TYPE_CHECKING:
     from autosched.tuner.protocols import Candidate
 
 Code = TypeVar("Code")
-Emit = Callable[["Func", "tuple[Step, ...]", Mapping[str, int]], Code]  # of a nest, its steps and their parameters
+Emit = Callable[["Func", "tuple[Step, ...]", Mapping[str, int]], Code]  # of a nest, its steps and their values
 
-CANDIDATES = 4  # that are tried for a kernel
-NOT_BUILT = (NoValidCandidate, GraphError, ExpressionError, ScheduleError)  # that a kernel has no code
+CANDIDATES = 4  # the number of candidates of the analytic model that are tried for a kernel
+NOT_BUILT = (NoValidCandidate, GraphError, ExpressionError, ScheduleError)  # no code can be emitted for a kernel
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,9 @@ class EmittedCode(Generic[Code]):
 
 
 def choose_schedule(kernel_spec: KernelSpec, passed_over: int = 0) -> ChosenSchedule:
-    """Return the first schedule by the analytic model of which code can be emitted, behind the first `passed_over`.
+    """Return the best schedule by the analytic model, after the first `passed_over`, for which code can be emitted.
 
-    Nothing is compiled. Raises what NOT_BUILT lists.
+    Nothing is compiled. Raises the exceptions of NOT_BUILT.
     """
     if kernel_spec.device.target.backend.is_gpu:
         return _emitted(kernel_spec, passed_over, kernel_spec.request.source).schedule
@@ -53,10 +55,10 @@ def choose_schedule(kernel_spec: KernelSpec, passed_over: int = 0) -> ChosenSche
 
 
 def build_kernel(kernel_spec: KernelSpec, passed_over: int = 0) -> KernelObject:
-    """Compile a kernel, without the analytic model's first candidates that are `passed_over`, nor those of which the
-    compiler says that they are slow, where there are others.
+    """Compile a kernel from the best schedule by the analytic model, after the first `passed_over`.
 
-    Raises NoValidCandidate where no compiler takes its code, and what NOT_BUILT lists.
+    Schedules whose code spills or makes the GPU's compiler warn are taken only if the others do as well. Raises
+    NoValidCandidate if the compiler rejects all candidates, and the exceptions of NOT_BUILT.
     """
     error: Exception | None = None
     slow: KernelObject | None = None
@@ -71,7 +73,7 @@ def build_kernel(kernel_spec: KernelSpec, passed_over: int = 0) -> KernelObject:
         if not is_slow:
             return kernel
         slow = slow or kernel
-        if kernel_spec.steps:  # all candidates are the one
+        if kernel_spec.steps:  # the specification has the only schedule
             break
     if slow is not None:
         return slow
@@ -124,32 +126,34 @@ def _by_model(kernel_spec: KernelSpec, number: int, emit: Emit[Code]) -> Emitted
 
 
 def _array_bytes(nest: Func) -> tuple[int, ...]:
-    """Of the arrays that a nest has as parameters, whose shapes are numbers."""
+    """Return the bytes of the parameters of a nest, whose shapes are constant."""
     extents = [[dim.value for dim in array.shape if isinstance(dim, Const)] for array in nest.params]
     return tuple(math.prod(map(int, dims)) * array.itemsize for dims, array in zip(extents, nest.params, strict=True))
 
 
 def _for_processor(emitted: EmittedCode[EmittedKernel], kernel_spec: KernelSpec) -> KernelObject:
-    code, parts = compile_kernel(emitted.code, kernel_spec.device.target)
+    code, units = compile_kernel(emitted.code, kernel_spec.device.target)
     entries = emitted.code.entries
     return KernelObject(
         entries.name, emitted.array_bytes, entries.workspace_bytes, entries.packed_bytes, entries.winograd,
-        emitted.schedule, code, parts,
+        emitted.schedule, code, units,
     )  # fmt: skip
 
 
 def _for_gpu(emitted: EmittedCode[Source], kernel_spec: KernelSpec) -> tuple[KernelObject, bool]:
-    """With whether it is slow, as far as a compiler says. Raises CompileError."""
-    from autosched.kernel.gpu_kernel import encoded, try_compile, workspace_of
+    """Return the kernel, and whether it spills or the compiler of this machine warns. Raises CompileError."""
+    from autosched.kernel.gpu_kernel import encode_source, try_compile, workspace_layout
 
     source, target = emitted.code, kernel_spec.device.target
     assert isinstance(source, GpuSource)
     code = try_compile(source, target)
-    _, nbytes = workspace_of(source, target.backend.array_alignment)
+    _, nbytes = workspace_layout(source, target.backend.array_alignment)
     is_slow = code is not None and bool(code.spills or code.warnings)
-    return KernelObject(source.name, emitted.array_bytes, nbytes, 0, 0, emitted.schedule, encoded(source)), is_slow
+    return KernelObject(
+        source.name, emitted.array_bytes, nbytes, 0, 0, emitted.schedule, encode_source(source)
+    ), is_slow
 
 
 def emit_source(kernel_spec: KernelSpec) -> Source:
-    """Return the code of a kernel as one text. Raises what NOT_BUILT lists."""
+    """Return the code of a kernel as one text. Raises the exceptions of NOT_BUILT."""
     return _emitted(kernel_spec, 0, kernel_spec.request.source).code

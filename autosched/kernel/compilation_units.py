@@ -1,7 +1,7 @@
-"""Kernels for processors as objects: each piece of one is compiled once for all kernels, of any network, that have it.
+"""Compilation units of kernels for processors: each is compiled once for all kernels, of any network, that have it.
 
-Of another number of images most kernels have the pieces of those that there are: neither the passes of lowering run for
-them nor LLVM, but for the entry points.
+A network for another number of images mostly has units that are compiled already. For these neither the passes of
+lowering nor LLVM run; only the entry points are compiled anew.
 """
 
 from __future__ import annotations
@@ -22,73 +22,79 @@ from autosched.target import Target
 
 
 @dataclass(frozen=True)
-class ObjectPart:
-    """The object file of a piece, by what it depends on; `about` is what entry points know of it."""
+class CompiledUnit:
+    """The object file of a unit. `key`: its key in the cache, `interface`: what entry points need to call it."""
 
     key: str
-    about: PieceCode
+    interface: PieceCode
     code: bytes
 
 
 @dataclass(frozen=True)
 class EmittedKernel:
-    """`entries`: the module of the entry points; `parts`: with the text of those that are still to be compiled."""
+    """The LLVM IR of a kernel.
+
+    `entries`: the module of the entry points. `units`: each with its text, which is empty if it is compiled already.
+    """
 
     entries: KernelSource
-    parts: tuple[tuple[ObjectPart, str], ...]
+    units: tuple[tuple[CompiledUnit, str], ...]
 
 
 def emit_kernel(
     nest: Func, steps: tuple[Step, ...], values: Mapping[str, int], target: Target, threads: int
 ) -> EmittedKernel:
-    """The code of a lowered schedule with the values of the parameters of its steps. Raises what lowering does."""
+    """Emit the code of a lowered schedule with `values` for the parameters of its steps. Raises what lowering does."""
     concrete, pieces = pieces_of(nest, values)
     emitted = [_emitted(piece, target) for piece in pieces]
-    about = [(piece, part.about) for piece, part, _ in emitted]
-    entries = replace(emit_entries(concrete, about, target, threads), winograd=largest_tile(steps))
-    return EmittedKernel(entries, tuple((part, text) for _, part, text in emitted))
+    interfaces = [(piece, unit.interface) for piece, unit, _ in emitted]
+    entries = replace(emit_entries(concrete, interfaces, target, threads), winograd=largest_tile(steps))
+    return EmittedKernel(entries, tuple((unit, text) for _, unit, text in emitted))
 
 
-def compile_kernel(kernel: EmittedKernel, target: Target) -> tuple[bytes, tuple[ObjectPart, ...]]:
-    """The object of the entry points and those of the pieces, which are kept. Raises RuntimeError."""
-    parts = []
-    for part, text in kernel.parts:
+def compile_kernel(kernel: EmittedKernel, target: Target) -> tuple[bytes, tuple[CompiledUnit, ...]]:
+    """Return the object file of the entry points and the units, which are written into the cache.
+
+    Raises RuntimeError if LLVM rejects the code.
+    """
+    units = []
+    for unit, text in kernel.units:
         if text:
-            part = replace(part, code=compile_object(text, target))
-            write(part.key, asdict(part.about), part.code)
-        parts.append(part)
-    return compile_object(kernel.entries.ir, target), tuple(parts)
+            unit = replace(unit, code=compile_object(text, target))
+            write(unit.key, asdict(unit.interface), unit.code)
+        units.append(unit)
+    return compile_object(kernel.entries.ir, target), tuple(units)
 
 
 def compile_once(ir: str, target: Target) -> bytes:
-    """The object file of a module, which is kept by its text."""
+    """Return the object file of a module of LLVM IR, from the cache if it is there."""
     key = code_key(ir, target)
-    if (found := read(key)) is not None:
-        return found[1]
+    if (entry := read(key)) is not None:
+        return entry[1]
     code = compile_object(ir, target)
     write(key, {}, code)
     return code
 
 
-def find_part(key: str) -> ObjectPart | None:
-    """A piece that was compiled before."""
-    found = read(key)
-    if found is None:
+def find_unit(key: str) -> CompiledUnit | None:
+    """Return the unit of the cache with this key; None for a miss."""
+    entry = read(key)
+    if entry is None:
         return None
     try:
-        return ObjectPart(key, checked(found[0], PieceCode, "a piece"), found[1])
+        return CompiledUnit(key, checked(entry[0], PieceCode, "a piece"), entry[1])
     except ProtocolError:
         return None
 
 
-def _emitted(piece: Piece, target: Target) -> tuple[Piece, ObjectPart, str]:
-    """What is known of the code of a piece, or its text."""
+def _emitted(piece: Piece, target: Target) -> tuple[Piece, CompiledUnit, str]:
+    """Return the piece that is emitted, its unit, and its text, which is empty if the unit is in the cache."""
     key = code_key(piece.digest, target)
-    if (known := find_part(key)) is not None:
-        return piece, known, ""
-    made = emit_piece(piece, f"piece_{key}.", target)
-    if made is None:
+    if (unit := find_unit(key)) is not None:
+        return piece, unit, ""
+    emitted = emit_piece(piece, f"piece_{key}.", target)
+    if emitted is None:
         assert piece.exact is not None
         return _emitted(piece.exact, target)
-    text, about = made
-    return piece, ObjectPart(key, about, b""), text
+    text, interface = emitted
+    return piece, CompiledUnit(key, interface, b""), text

@@ -1,4 +1,7 @@
-"""What kernels are made for: a target with a number of threads. What a session asks of it is in a row of HARDWARE."""
+"""Devices that kernels are compiled for: a target with a number of threads.
+
+HARDWARE has a row for each kind of target: how its devices are found, its search space, its peaks and roofline.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,13 @@ if TYPE_CHECKING:
     from search_spaces.partial_sketch import SketchRule
     from search_spaces.space import Sketch
 
-PEAK_SHARE = {"float32": 1.0, "float64": 0.5}  # of the single-precision peak; other types have none
+PEAK_SHARE = {"float32": 1.0, "float64": 0.5}  # share of the single-precision peak; the peak of other types is unknown
 
 
 @dataclass(frozen=True)
 class Device:
+    """A target and the number of threads of its kernels, 1 for a GPU."""
+
     target: Target
     threads: int
 
@@ -37,14 +42,14 @@ class Device:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a session asks of processors, or of GPUs.
+    """The operations that differ between processors and GPUs.
 
-    `find(target, its text, threads, whether code is to run)`: the device that a target means, see `find_device`.
-    `check_present(target)` raises DeviceError where code for it cannot run on this machine.
-    `sketches(graph, device, rules of the user)`: its search space.
-    `pipe(a kernel's source, dtype)`: what of it does the kernel's arithmetic, a dtype or a row of tensor cores.
-    `peak(device, pipe, measurer)`: GFLOP/s that it can do at most, measured now; None for a type that has none.
-    `roof(device, bytes, pipe)`: its rates, measured now; None where the device is elsewhere.
+    `find(target, its text, threads, whether code is to run)`: find the device of a target, see `find_device`.
+    `check_present(target)`: raise DeviceError if code for it cannot run on this machine.
+    `sketches(graph, device, rules of the user)`: generate the search space.
+    `pipe(a kernel's source, dtype)`: the pipe of the kernel's arithmetic, a dtype or a row of tensor cores.
+    `peak(device, pipe, measurer)`: measure the peak in GFLOP/s; None for a type whose peak is unknown.
+    `roof(device, bytes, pipe)`: measure the roofline; None if the device is not of this machine.
     """
 
     find: Callable[[Target, str, int | None, bool], Device]
@@ -58,7 +63,7 @@ class Hardware:
 def peak_reader(
     device: Device, dtype: str, source: Callable[[Candidate], Source], measurer: Measurer
 ) -> Callable[[Candidate | None], float | None]:
-    """Measures the peak of what the best candidate so far computes with, in GFLOP/s."""
+    """Return a function that measures the peak, in GFLOP/s, of the pipe that the best candidate so far uses."""
 
     def read(best: Candidate | None) -> float | None:
         pipe = dtype if best is None else device.hardware.pipe(lambda: source(best), dtype)
@@ -68,28 +73,28 @@ def peak_reader(
 
 
 def find_device(target: str | None, threads: int | None, *, runs: bool = True) -> Device:
-    """The device that `target` names: a processor with all its cores unless `threads` says how many, or a GPU.
+    """Return the device that `target` names: a processor with `threads` threads (default: all its cores), or a GPU.
 
-    Raises DeviceError, if `runs`, for one that is not of this machine, and UsageError for a bad number of threads.
+    Raises DeviceError, if `runs`, for a device of another machine, and UsageError for a bad number of threads.
     """
-    found = parse_target(target)
-    return HARDWARE[found.kind].find(found, target or "", threads, runs)
+    parsed = parse_target(target)
+    return HARDWARE[parsed.kind].find(parsed, target or "", threads, runs)
 
 
 # Processors
 
 
-def _find_processor(found: Target, text: str, threads: int | None, runs: bool) -> Device:
+def _find_processor(target: Target, text: str, threads: int | None, runs: bool) -> Device:
     from autosched.runtime.pool import MAX_THREADS
 
     if runs:
-        _check_runs_here(found)
+        _check_runs_here(target)
     number: object = threads
     if number is None:
-        return Device(found, min(found.cores, MAX_THREADS))
+        return Device(target, min(target.cores, MAX_THREADS))
     if isinstance(number, bool) or not (isinstance(number, Integral) and 1 <= int(number) <= MAX_THREADS):
         raise UsageError(f"threads must be a whole number from 1 to {MAX_THREADS}, got {threads!r}")
-    return Device(found, int(number))
+    return Device(target, int(number))
 
 
 def _check_runs_here(target: Target) -> None:
@@ -127,21 +132,21 @@ def _processor_roof(device: Device, n_bytes: int, dtype: str) -> roofline.Roof |
 # GPUs
 
 
-def _find_gpu(found: Target, text: str, threads: int | None, runs: bool) -> Device:
+def _find_gpu(target: Target, text: str, threads: int | None, runs: bool) -> Device:
     if threads is not None:
-        raise UsageError(f"threads are those of a processor, but the target is {found.kind}: leave them out")
+        raise UsageError(f"threads are those of a processor, but the target is {target.kind}: leave them out")
     if not runs:
-        return Device(found, 1)
+        return Device(target, 1)
 
     from autosched.runtime.gpu.devices import device_facts
 
-    facts = device_facts(found.kind)
-    if "-arch" in text and facts.arch != found.arch:
+    facts = device_facts(target.kind)
+    if "-arch" in text and facts.arch != target.arch:
         raise DeviceError(
-            f"the GPU of this machine ({facts.name}) is of {facts.arch}, so kernels for {found.arch} cannot be "
+            f"the GPU of this machine ({facts.name}) is of {facts.arch}, so kernels for {target.arch} cannot be "
             "measured on it: leave -arch out, or search by the model alone (`autosched tune --no-run`)"
         )
-    return Device(found.with_gpu(facts), 1)
+    return Device(target.with_gpu(facts), 1)
 
 
 def _check_is_here(target: Target) -> None:
@@ -160,7 +165,7 @@ def _gpu_sketches(dag: ComputeDAG, device: Device, rules: Sequence[SketchRule]) 
 
 
 def _gpu_pipe(source: Callable[[], Source], dtype: str) -> str:
-    """Tensor cores where the kernel has their instructions, else the pipe that computes in the type."""
+    """Return the pipe of the tensor cores if the kernel has their instructions, else that of `dtype`."""
     from autosched.codegen.c.source import GpuSource
 
     code = source()
@@ -169,7 +174,7 @@ def _gpu_pipe(source: Callable[[], Source], dtype: str) -> str:
 
 
 def _gpu_peak(device: Device, pipe: str, measurer: Measurer) -> float | None:
-    """By the worker that holds the GPU."""
+    """Measure the peak in the worker that holds the GPU."""
     return measurer.peak_gflops(pipe) if roofline.has_peak(device.target, pipe) else None
 
 

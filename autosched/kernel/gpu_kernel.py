@@ -1,4 +1,4 @@
-"""Sources of a network's kernels for a GPU: as what the cache of kernels keeps, and what its compiler says of them."""
+"""GPU sources of a network's kernels: their encoding in the disk cache, their workspace, their compilation."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from autosched.runtime.gpu.devices import compiler_for
 from autosched.target import Target
 
 
-def encoded(source: GpuSource) -> bytes:
+def encode_source(source: GpuSource) -> bytes:
+    """Encode a source as JSON, the inverse of `decode_source`."""
     return json.dumps(asdict(source)).encode()
 
 
-def decoded(code: bytes) -> GpuSource:
-    """The inverse of `encoded`. Raises UsageError for what is no source."""
+def decode_source(code: bytes) -> GpuSource:
+    """Decode a source. Raises UsageError if `code` is not the encoding of one."""
     try:
-        found: GpuSource = checked(json.loads(code), GpuSource, "a source")
+        source: GpuSource = checked(json.loads(code), GpuSource, "a source")
     except (ValueError, RecursionError, ProtocolError) as error:
         raise UsageError(f"a kernel of the cache is not a source: {error}; remove the cache of kernels") from error
-    return found
+    return source
 
 
-def workspace_of(source: GpuSource, alignment: int) -> tuple[dict[str, int], int]:
-    """Where the buffers between a kernel's launches begin in one workspace, by name, and the bytes of that."""
+def workspace_layout(source: GpuSource, alignment: int) -> tuple[dict[str, int], int]:
+    """Return the offsets in bytes, by name, of the buffers between a kernel's launches, and the bytes of all."""
     offsets, used = dict[str, int](), 0
     for name, nbytes in source.workspace:
         offsets[name] = used
@@ -37,8 +38,10 @@ def workspace_of(source: GpuSource, alignment: int) -> tuple[dict[str, int], int
 
 
 def try_compile(source: GpuSource, target: Target) -> DeviceCode | None:
-    """What the compiler of this machine, which keeps what it makes, has made; None where there is none. Raises
-    CompileError."""
+    """Compile a source with the compiler of this machine, or take its cached code; None if there is no compiler.
+
+    Raises CompileError.
+    """
     with suppress(DeviceError):
         return compile_source(source, compiler_for(target.kind, "" if target.gpu is None else target.gpu.arch))
     return None

@@ -1,4 +1,4 @@
-"""Kernels whose calls check indices that are data, by another kernel that looks at them first (`te.index_probes`)."""
+"""Kernels whose calls check indices that are data: a probe kernel reads them first (`te.index_probes`)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class IndexCheckedKernel:
-    """`kernel`, as a function of the same arrays; a call raises OutOfRangeError, an IndexError, where an index in them
-    is out of range, and has written nothing then. `probe` finds such indices, None where there cannot be any; `bound`
-    are weights that the kernel has already and the probe reads."""
+    """`kernel`, as a function of the same arrays whose calls check their indices.
+
+    A call raises OutOfRangeError, an IndexError, if an index is out of range, before anything is written. `probe`: the
+    kernel that counts indices out of range, None if there cannot be any. `bound`: weights that are bound to the kernel
+    and that the probe reads.
+    """
 
     kernel: Kernel | GpuKernel
     probe: Kernel | GpuKernel | None
@@ -44,7 +47,7 @@ class IndexCheckedKernel:
         return self.kernel.outputs
 
     def bind(self, **weights: object) -> IndexCheckedKernel:
-        """As the kernel's own."""
+        """Bind weights to the kernel, as `Kernel.bind` does."""
         kernel: Any = self.kernel
         read = set() if self.probe is None else {spec.name for spec in self.probe.inputs}
         copies = {name: np.array(array) for name, array in weights.items() if name in read}
@@ -71,15 +74,14 @@ class IndexCheckedKernel:
 def with_checks(
     kernel: Kernel | GpuKernel, request: Request, workload: Workload, options: WorkloadOptions
 ) -> IndexCheckedKernel:
-    """The kernel of a request with its indices checked."""
+    """Return the kernel of a request with its indices checked."""
     with indices_as_given():
-        given = define(workload, replace(options, weights=(), winograd=False, precision="float32")).dag
-    dag, probes = index_probes(given, request.problem.dag)
+        unchecked = define(workload, replace(options, weights=(), winograd=False, precision="float32")).dag
+    dag, probes = index_probes(unchecked, request.problem.dag)
     if dag is None:
         return IndexCheckedKernel(kernel, None, ())
     problem = request.problem
     spec = json.dumps({**json.loads(problem.spec), "probes": len(probes)}, sort_keys=True)
-    own = replace(problem, name=f"{problem.name}:indices", dag=dag, spec=spec)
-    found = replace(request, problem=own)
-    task, _ = make_task(found, name="probe")
-    return IndexCheckedKernel(kernel, found.load(analytic_best(task, 1, task.source)[0][1]), probes)
+    probe = replace(request, problem=replace(problem, name=f"{problem.name}:indices", dag=dag, spec=spec))
+    task, _ = make_task(probe, name="probe")
+    return IndexCheckedKernel(kernel, probe.load(analytic_best(task, 1, task.source)[0][1]), probes)

@@ -22,7 +22,7 @@ from autosched.kernel.object_cache import find_object
 from autosched.kernel.request import Request
 from autosched.kernel.spec import KernelSpec
 from autosched.kernel.task import analytic_best, make_task, task_key
-from autosched.kernel.trust import tell, tell_of_claims, verify_here
+from autosched.kernel.trust import verify_here, warn_of_claims, warn_user
 from autosched.store import Database, Record, default_path, named_path
 from autosched.target import Target
 from autosched.tuner.workload_spec import WorkloadSpec
@@ -68,7 +68,7 @@ class SkippedRecords:
             reasons = "; ".join(f"record {number}: {reason}" for number, reason in named)
             n_more = len(self.reasons) - MAX_REPORTED
             more = f"; and {n_more} more" if n_more > 0 else ""
-            tell(f"stored records of {subject} were passed over ({reasons}{more})")
+            warn_user(f"stored records of {subject} were passed over ({reasons}{more})")
 
 
 def stored_state(record: Record, request: Request) -> State:
@@ -146,7 +146,7 @@ def _verified(
 
     end = time.monotonic() + CLAIMS_S
     while time.monotonic() < end and (batch := list(islice(records, CLAIMS_BATCH))):
-        tell_of_claims([record for record, _ in batch])
+        warn_of_claims([record for record, _ in batch])
         try:
             answers = verify_here(request, batch, db)
         except AutoschedError as error:  # of this machine, not of a record: no memory or no workers

@@ -1,4 +1,4 @@
-"""What the machine can do at most: the yardstick of a network's kernels."""
+"""Measured rooflines of a device, for the kernels of networks: peak arithmetic and bandwidth, measured on demand."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from autosched.runtime.peak import measure_fma_gflops
 from autosched.target import GpuFacts
 
 
-class Roofs:
-    """What the machine can do, measured when first asked."""
+class MeasuredRooflines:
+    """The rooflines of a device for each size and type, measured when first needed."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -28,7 +28,7 @@ class Roofs:
             return measure_fma_gflops(self._device.target, self._device.threads)
 
     def roof(self, n_bytes: int, dtype: str) -> Roof:
-        """For that many bytes, rounded down to a power of 4: fewer lie nearer."""
+        """Return the roofline for kernels that move `n_bytes`, which are rounded down to a power of 4 on processors."""
         gpu = self._device.target.gpu
         if gpu is not None:
             return self._gpu_roof(gpu, dtype)
@@ -39,8 +39,10 @@ class Roofs:
         return Roof(1e9 * PEAK_SHARE.get(dtype, 0.0) * self._peak_gflops, self._bandwidths[size])
 
     def _gpu_roof(self, gpu: GpuFacts, dtype: str) -> Roof:
-        """Of the quickest pipe that multiplies the type, and of the memory past the caches, as candidates are timed. In
-        a network, where a kernel's operands may be in the last cache, less time is possible."""
+        """Return the roofline of the fastest pipe that multiplies the type, and of DRAM, as candidates are timed.
+
+        In a network a kernel's operands may be in the last cache, so that it may be faster than this roofline.
+        """
         pipes = [name for name in pipes_of(gpu) if name.partition(".")[2] == dtype]
         pipe = pipes[-1] if pipes and self._device.target.backend.has_matrices else DTYPES[dtype].computes_in
         if pipe not in self._of_gpu:
@@ -48,7 +50,7 @@ class Roofs:
         return self._of_gpu[pipe]
 
     def least_s(self, request: Request) -> float:
-        """The least seconds of a kernel, by its operations and by the bytes that it must read and write."""
+        """Return the roofline time of a kernel in seconds, by its operations and its compulsory traffic."""
         problem = request.problem
         n_bytes = compulsory_bytes(problem.dag)
         return self.roof(n_bytes, problem.dtype).seconds(problem.dag.flops, n_bytes)

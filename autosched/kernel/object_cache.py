@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from autosched.kernel.compilation_units import find_part
+from autosched.kernel.compilation_units import find_unit
 from autosched.kernel.spec import ChosenSchedule, KernelObject, KernelSpec
 from autosched.measure.protocol import ProtocolError, checked
 from autosched.runtime.disk_cache import key_of, read, write
 
 
 @dataclass(frozen=True)
-class _Facts:
-    """The fields of a `KernelObject` beside its code; `parts`: the keys of its parts."""
+class _Entry:
+    """The fields of a `KernelObject` without its code; `units`: the keys of its units."""
 
     name: str
     array_bytes: tuple[int, ...]
@@ -24,7 +24,7 @@ class _Facts:
     packed_bytes: int
     winograd: int
     schedule: ChosenSchedule
-    parts: tuple[str, ...]
+    units: tuple[str, ...]
 
 
 def find_object(kernel_spec: KernelSpec) -> KernelObject | None:
@@ -33,27 +33,27 @@ def find_object(kernel_spec: KernelSpec) -> KernelObject | None:
     if entry is None:
         return None
     try:
-        facts: _Facts = checked(entry[0], _Facts, "a kernel")
+        fields: _Entry = checked(entry[0], _Entry, "a kernel")
     except ProtocolError:
         return None
-    if facts.name != kernel_spec.name or min(facts.workspace_bytes, facts.packed_bytes, facts.winograd) < 0:
+    if fields.name != kernel_spec.name or min(fields.workspace_bytes, fields.packed_bytes, fields.winograd) < 0:
         return None
-    parts = tuple(part for key in facts.parts if (part := find_part(key)) is not None)
-    if len(parts) < len(facts.parts):
+    units = tuple(unit for key in fields.units if (unit := find_unit(key)) is not None)
+    if len(units) < len(fields.units):
         return None
     return KernelObject(
-        facts.name, facts.array_bytes, facts.workspace_bytes, facts.packed_bytes, facts.winograd, facts.schedule,
-        entry[1], parts,
+        fields.name, fields.array_bytes, fields.workspace_bytes, fields.packed_bytes, fields.winograd, fields.schedule,
+        entry[1], units,
     )  # fmt: skip
 
 
 def keep_object(kernel_spec: KernelSpec, kernel: KernelObject) -> None:
-    """Write a kernel whose parts are in the cache. Raises UsageError where the directory cannot be used."""
-    facts = _Facts(
+    """Write a kernel whose units are in the cache. Raises UsageError where the directory cannot be used."""
+    fields = _Entry(
         kernel.name, kernel.array_bytes, kernel.workspace_bytes, kernel.packed_bytes, kernel.winograd, kernel.schedule,
-        tuple(part.key for part in kernel.parts),
+        tuple(unit.key for unit in kernel.units),
     )  # fmt: skip
-    write(kernel_spec.key, asdict(facts), kernel.code)
+    write(kernel_spec.key, asdict(fields), kernel.code)
 
 
 def find_schedule(kernel_spec: KernelSpec) -> ChosenSchedule | None:

@@ -1,6 +1,7 @@
-"""All kernels of a network: from the cache, or built by processes in parallel and kept there.
+"""Compile pool: kernels of a network come from the cache, or processes compile them in parallel and write them there.
 
-A process that dies or does not answer in time costs its kernel one attempt; after its last one the kernel is refused.
+A process that dies or does not answer in time costs its kernel one attempt; after the last attempt the kernel is
+refused.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from autosched.runtime.disk_cache import shrink
 from autosched.runtime.state import state_directory
 from autosched.target import usable_cores
 
-ALONE = 2  # kernels are built here: a process takes as long to start
+ALONE = 2  # up to so many kernels are built in this process: another one takes as long to start
 BUILD_DEADLINE_S = 240.0  # of one kernel: the largest take some 10 s, and other programs may keep the machine busy
-LOSSES = 2  # of processes, by which a kernel is given up, where the kernel need not be the reason
-SPARE_S = 30.0  # that processes wait for more kernels, of the next network or of other sizes
+LOSSES = 2  # lost processes after which a kernel is refused, if the kernel need not be the reason
+SPARE_S = 30.0  # seconds that idle processes wait for more kernels, of the next network or of other sizes
 
 
 Result = TypeVar("Result")
@@ -38,7 +39,7 @@ Made = TypeVar("Made", covariant=True)
 
 
 class _Request(Numbered, Protocol[Made]):
-    """A message of `pool_worker`, which can be run here too."""
+    """A request message of `pool_worker`, which can be run in this process too."""
 
     def run(self) -> Made: ...
 
@@ -75,7 +76,7 @@ def _results(
     request: Callable[[int, KernelSpec, int], _Request[Result]],
     find: Callable[[KernelSpec], Result | None],
 ) -> tuple[dict[KernelSpec, Result], dict[KernelSpec, str]]:
-    """Return what is in the cache or what requests give, and for kernels without code the reason."""
+    """Return the results, from the cache or of requests, and for kernels without code the reason."""
     results = {kernel_spec: find(kernel_spec) for kernel_spec in kernel_specs}
     missing = [kernel_spec for kernel_spec, result in results.items() if result is None]
     unbuilt: dict[KernelSpec, str] = {}
@@ -83,7 +84,7 @@ def _results(
         unbuilt = _run_in_processes(missing, request)
         results |= {kernel_spec: find(kernel_spec) for kernel_spec in missing}
     for kernel_spec in missing:
-        if results[kernel_spec] is None and kernel_spec not in unbuilt:  # alone, or what another process threw away
+        if results[kernel_spec] is None and kernel_spec not in unbuilt:  # few, or dropped from the cache
             try:
                 results[kernel_spec] = request(0, kernel_spec, 0).run()
             except NOT_BUILT as error:
@@ -94,7 +95,7 @@ def _results(
 
 
 class BuildProcess(Worker):
-    """One process that builds kernels. `origin`: what it was started for, see `_Spares`."""
+    """A process that builds kernels. `origin`: who started it and in which environment, see `_IdleProcesses`."""
 
     module = "autosched.kernel.pool_worker"
     replies = REPLIES
@@ -103,7 +104,7 @@ class BuildProcess(Worker):
 
 @dataclass(frozen=True)
 class _Origin:
-    """What tells build processes apart: who started them, their environment, their limit of memory in bytes or 0."""
+    """What a build process must share with its user: starting process, environment, memory limit in bytes (0: none)."""
 
     pid: int
     environment: dict[str, str]
@@ -124,9 +125,11 @@ def _started(origin: _Origin) -> BuildProcess:
     return process
 
 
-class _Spares:
-    """Processes that have built what they were asked for, and wait for more. One that was started by another process,
-    before a fork, or in another environment, which may name another cache, is not used again."""
+class _IdleProcesses:
+    """Idle build processes, which wait for more kernels.
+
+    A process that was started before a fork, or in another environment, which may name another cache, is not reused.
+    """
 
     def __init__(self) -> None:
         self._waiting: list[BuildProcess] = []
@@ -159,14 +162,14 @@ class _Spares:
                 process.kill()
 
 
-_SPARES = _Spares()
-atexit.register(_SPARES.end)
+_IDLE = _IdleProcesses()
+atexit.register(_IDLE.end)
 
 
 @dataclass(frozen=True)
 class _Attempt:
-    """A kernel to be compiled. `passed_over`: candidates that were tried; `losses`: processes that were lost, perhaps
-    not by the candidate's fault."""
+    """A kernel to be compiled. `passed_over`: the number of candidates that were tried, `losses`: that of processes
+    which were lost, perhaps not by the candidate's fault."""
 
     kernel_spec: KernelSpec
     passed_over: int = 0
@@ -195,8 +198,10 @@ def _run_in_processes(
 
 
 class _Builds:
-    """Requests that processes run in parallel, one for each kernel. They are all polled here: PDEATHSIG ends a process
-    with the thread that has started it."""
+    """Requests that processes run in parallel, one for each kernel.
+
+    One thread starts and polls all processes: PDEATHSIG ends a process with the thread that has started it.
+    """
 
     def __init__(
         self, kernel_specs: Sequence[KernelSpec], request: Callable[[int, KernelSpec, int], _Request[object]]
@@ -221,7 +226,7 @@ class _Builds:
 
     def keep_processes(self) -> None:
         for process in self._idle:
-            _SPARES.keep(process)
+            _IDLE.keep(process)
 
     def kill(self) -> None:
         for process in (*self._idle, *self._busy):
@@ -229,7 +234,7 @@ class _Builds:
 
     def _begin(self, attempt: _Attempt) -> None:
         """Hand a kernel to a process: after a loss to a new one, as spares die with the thread that started them."""
-        spare = None if attempt.losses else _SPARES.take(self._origin)
+        spare = None if attempt.losses else _IDLE.take(self._origin)
         process = self._idle.pop() if self._idle else spare or _started(self._origin)
         self._busy[process] = attempt
         try:
@@ -239,7 +244,7 @@ class _Builds:
             self._settle(process, str(error))
 
     def _advance(self, process: BuildProcess) -> None:
-        """What has come of a process's kernel, if anything."""
+        """Handle the reply or the loss of a process, if there is any."""
         attempt = self._busy[process]
         try:
             reply = process.poll()
@@ -264,7 +269,7 @@ class _Builds:
             self._settle(process, reply.reason if isinstance(reply, Unbuilt) else None)
 
     def _settle(self, process: BuildProcess, reason: str | None) -> None:
-        """Set the process free. `reason`: why its kernel has no code."""
+        """Mark a process as idle. `reason`: why its kernel has no code, None if it has."""
         kernel_spec = self._busy.pop(process).kernel_spec
         self._idle.append(process)
         if reason is not None:

@@ -1,7 +1,7 @@
-"""A process that builds kernels of networks: `python -m autosched.kernel.pool_worker PARENT_PID MEMORY_LIMIT`.
+"""Worker process of the compile pool: `python -m autosched.kernel.pool_worker PARENT_PID MEMORY_LIMIT`.
 
-Requests and answers are frames of `measure.protocol` with the messages below. LLVM may end the process: then another
-one builds the kernel from another candidate. MEMORY_LIMIT is in bytes, 0 for none.
+Requests and replies are frames of `measure.protocol` with the messages below. If LLVM ends the process, the pool starts
+another one, which builds the kernel from the next candidate. MEMORY_LIMIT is in bytes, 0 for none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from autosched.tuner.gc_pause import pause_gc
 
 @dataclass(frozen=True)
 class BuildKernel:
-    """Build the kernel of a specification, without its first `passed_over` candidates, and write it into the cache."""
+    """Build the kernel of a specification from a candidate after the first `passed_over`, and cache it."""
 
     id: int
     kernel_spec: KernelSpec
@@ -36,8 +36,7 @@ class BuildKernel:
 
 @dataclass(frozen=True)
 class ChooseSchedule:
-    """Choose the schedule of a specification by the analytic model, without the first `passed_over` candidates, and
-    write it into the cache."""
+    """Choose the schedule of a specification by the analytic model, after the first `passed_over`, and cache it."""
 
     id: int
     kernel_spec: KernelSpec
@@ -66,7 +65,7 @@ class Unbuilt:
 
 @dataclass(frozen=True)
 class Refused:
-    """What is wrong is not the kernel: the cache cannot be used, say."""
+    """An error that is not the kernel's: the cache cannot be used, for example."""
 
     id: int
     reason: str
@@ -104,7 +103,7 @@ def _answer(message: BuildKernel | ChooseSchedule) -> Numbered:
         return Refused(message.id, str(error))
     except MemoryError:
         return Unbuilt(message.id, "its build process ran out of memory")
-    except Exception:  # a bug, to be raised where somebody sees it
+    except Exception:  # a bug: the pool raises it
         return Bug(message.id, traceback.format_exc())
     return Kept(message.id)
 

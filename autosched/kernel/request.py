@@ -1,4 +1,4 @@
-"""What is asked for, a kernel of a workload for a device; from a lowered schedule to its code, and on to a callable."""
+"""Kernel request: a workload and a device; from a lowered schedule to code, and from code to a callable kernel."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """`problem` is what a kernel computes, `device` what it runs on, which the user calls `target_text`.
-    `in_network`: it is one of a network's, which run one behind the other."""
+    """A kernel to be compiled: `problem` is its computation, `device` where it runs, `target_text` the user's name.
+
+    `in_network`: the kernel is a part of a network.
+    """
 
     problem: Definition
     device: Device
@@ -35,14 +37,13 @@ class Request:
 
     @cached_property
     def collapsed(self) -> ComputeDAG:
-        """The graph that schedules are for; the user's own is the problem's."""
+        """The rewritten graph, to which schedules apply; the user's own is that of `problem`."""
         from autosched.te.rewrites.collapse import collapse
 
         return collapse(self.problem.dag)
 
     def check(self) -> None:
-        """Raises UsageError where weights are declared, or a larger error is accepted, for a device that has nothing
-        of it."""
+        """Raise UsageError for weights, Winograd or reduced precision if the device does not support them."""
         from autosched.te.rewrites.precision import allowed_precision
 
         dag, target = self.problem.dag, self.device.target
@@ -63,9 +64,9 @@ class Request:
     def source(
         self, nest: Func, steps: tuple[Step, ...], values: Mapping[str, int], target: Target | None = None
     ) -> Source:
-        """The code of a schedule with `values` for the parameters of its `steps`; `nest` is what it was lowered to.
+        """Generate the code of a schedule, lowered to `nest`, with `values` for the parameters of its `steps`.
 
-        For another `target` than the device's where one is given.
+        The code is for `target`, by default that of the device.
         """
         from autosched.codegen import Origin, build_source
 
@@ -75,22 +76,22 @@ class Request:
         return build_source(nest, values, target or self.device.target, self.device.threads, origin)
 
     def load(self, source: Source) -> Kernel | GpuKernel:
-        """A callable kernel over arrays of the user's shapes."""
+        """Load code as a callable kernel over arrays of the user's shapes."""
         from autosched.runtime.backends import load
 
         dag = self.problem.dag
-        return load(source, self.device.target, specs(dag.inputs), specs(dag.outputs), dag.weights)
+        return load(source, self.device.target, array_specs(dag.inputs), array_specs(dag.outputs), dag.weights)
 
 
-def specs(tensors: Sequence[Tensor]) -> tuple[ArraySpec, ...]:
-    """What callers pass for `tensors`: the user's shapes, not those of the collapsed graph."""
+def array_specs(tensors: Sequence[Tensor]) -> tuple[ArraySpec, ...]:
+    """Return the names, types and shapes of `tensors`: the user's shapes, not those of the collapsed graph."""
     from autosched.runtime.spec import ArraySpec
 
     return tuple(ArraySpec(t.name, t.public_shape, t.dtype) for t in tensors)
 
 
 def check_winograd(target: Target) -> None:
-    """Raises UsageError for a kind of target that has no such kernels."""
+    """Raise UsageError for a kind of target without Winograd kernels."""
     if not target.backend.has_winograd:
         raise UsageError(
             f"Winograd convolutions are for processors only so far, and the target is {target.kind}: leave out winograd"

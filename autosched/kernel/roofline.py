@@ -1,8 +1,8 @@
-"""A kernel against the limits of its device: the roofline as measured, and the cost model's view of the same code.
+"""The roofline of a kernel, measured, and the analytic latency of the same code by the cost model.
 
-The roofline (Williams, Waterman, Patterson, CACM 2009): a kernel of F operations that moves at least B bytes takes no
-less than max(F / peak, B / bandwidth). B is compulsory traffic: what is read of each input, once, and each output. The
-bandwidth is that of reading B bytes again and again, so it is a cache's where the arrays fit into one.
+The roofline (Williams, Waterman, Patterson, CACM 2009): a kernel of F operations that moves at least B bytes takes at
+least max(F / peak, B / bandwidth) seconds. B is the compulsory traffic: each output, and once the elements of each
+input that are read. The bandwidth is that of reading B bytes again and again: a cache's, if the arrays fit into it.
 """
 
 from __future__ import annotations
@@ -26,28 +26,31 @@ if TYPE_CHECKING:
     from cost_model.model import GpuSketchModel
 
 Fact = float | int | str
-SMALLEST, LARGEST = 1 << 16, 256 << 20  # bytes that the bandwidth is measured with
+SMALLEST, LARGEST = 1 << 16, 256 << 20  # bytes of the arrays that the bandwidth is measured with
 MEMORY = ("L2 to L1", "L3 to L2", "DRAM to L3")
 
 
 @dataclass(frozen=True)
 class Roof:
-    """Rates of the machine: operations (0: not known for the type) and bytes a second."""
+    """Peak rates of a device: operations a second (0: unknown for the type) and bytes a second."""
 
     flops: float
     bandwidth: float
 
     def seconds(self, flops: int, n_bytes: int) -> float:
+        """Return the least seconds of a kernel with so many operations and bytes."""
         return max(flops / self.flops if self.flops else 0.0, n_bytes / self.bandwidth)
 
     def over(self, flops: int, n_bytes: int, seconds: float) -> Roof:
-        """A roof that is not below what a kernel was measured to do: then it is the reading that was disturbed."""
+        """Return the roofline, raised to the rates of a measured kernel: below them its measurement was disturbed."""
         return Roof(max(self.flops, flops / seconds) if self.flops else 0.0, max(self.bandwidth, n_bytes / seconds))
 
 
 def compulsory_bytes(dag: ComputeDAG) -> int:
-    """Of the outputs, and of what is read of each input: of a table the rows that are looked up, of an image what lies
-    under a strided window."""
+    """Return the bytes of the outputs and of the elements of each input that are read.
+
+    Of a table these are the rows that are gathered, of an image those under a strided window.
+    """
     read = {t.name: 0 for t in dag.inputs}
     for op in dag.stages:
         extents = {axis.var: axis.extent for axis in (*op.axes, *op.reduce_axes)}
@@ -59,7 +62,7 @@ def compulsory_bytes(dag: ComputeDAG) -> int:
 
 
 def _elements(load: Load, shape: Sequence[int], extents: Mapping[Var, int]) -> int:
-    """How many different ones a load reads, at most."""
+    """Return an upper bound of the number of different elements that a load reads."""
 
     def points(index: Iterable[Expr]) -> int:
         names = {name for part in index for name in free_vars(part)}
@@ -70,7 +73,7 @@ def _elements(load: Load, shape: Sequence[int], extents: Mapping[Var, int]) -> i
 
 
 def measure_roof(target: Target, threads: int, n_bytes: int, peak_gflops: float | None) -> Roof:
-    """A processor's roof; its peak was measured before."""
+    """Measure the bandwidth of a processor; return it as a roofline with `peak_gflops`."""
     from autosched.measure.host import device_lock
     from autosched.runtime.peak import measure_bandwidth
 
@@ -80,7 +83,7 @@ def measure_roof(target: Target, threads: int, n_bytes: int, peak_gflops: float 
 
 
 def has_peak(target: Target, pipe: str) -> bool:
-    """Whether it is known how to measure what a GPU's pipe can do: float32, float64, and tensor cores that it has."""
+    """Return whether the peak of a GPU's pipe can be measured: that of float32, float64 and its tensor cores."""
     from autosched.runtime.gpu.tensor_pipes import pipes_of
 
     assert target.gpu is not None
@@ -88,7 +91,10 @@ def has_peak(target: Target, pipe: str) -> bool:
 
 
 def measure_gpu_roof(target: Target, n_bytes: int, pipe: str) -> Roof:
-    """A GPU's roof: the arithmetic of one of its pipes, and a copy past its caches. Raises DeviceError."""
+    """Measure a GPU's roofline: the arithmetic of one of its pipes, and a copy that misses its caches.
+
+    Raises DeviceError if the device cannot be used.
+    """
     from autosched.measure.backends import lock_name
     from autosched.measure.gpu.rates import measure_rates
     from autosched.measure.host import device_lock
@@ -100,7 +106,7 @@ def measure_gpu_roof(target: Target, n_bytes: int, pipe: str) -> Roof:
 
 
 def roofline_facts(flops: int, n_bytes: int, seconds: float | None, roof: Roof | None) -> dict[str, Fact]:
-    """Work and intensity; with a `roof` what is possible, with `seconds` how near the kernel comes."""
+    """Return work and arithmetic intensity; with a `roof` also the limits, with `seconds` the fraction reached."""
     facts: dict[str, Fact] = {"flops": flops, "bytes": n_bytes, "flops_per_byte": flops / max(n_bytes, 1)}
     if seconds is not None:
         facts["gflops"] = flops / seconds / 1e9
@@ -118,7 +124,7 @@ def roofline_facts(flops: int, n_bytes: int, seconds: float | None, roof: Roof |
 
 
 def model_facts(func: Func, target: Target, threads: int) -> dict[str, Fact]:
-    """What the analytic model says of the nest `func` without parameters: its estimate and what it is made of."""
+    """Return the analytic latency of the nest `func`, which has no parameters, and the costs that it consists of."""
     from autosched.ir.stmt import ForKind
     from cost_model.model import GpuSketchModel, sketch_model
 
@@ -148,7 +154,7 @@ def model_facts(func: Func, target: Target, threads: int) -> dict[str, Fact]:
 
 
 def _gpu_facts(sketch: GpuSketchModel) -> dict[str, Fact]:
-    """Of the kernel that takes longest: how it fills the device, and which of its limits is the nearest."""
+    """Return occupancy and limits of the GPU kernel with the largest predicted latency."""
     kernels = sketch.latency.kernels
     main = max(kernels, key=lambda k: _number(k.seconds))
     total = sum(_number(k.seconds) for k in kernels)
@@ -177,7 +183,7 @@ def _gpu_facts(sketch: GpuSketchModel) -> dict[str, Fact]:
 
 
 def _limits(cost: Cost) -> Mapping[str, float]:
-    """Cycles of the busiest thread that each resource needs, were it the only one."""
+    """Return the cycles of the busiest thread if each resource were the only limit, by the resource's name."""
     share = _number(cost.share)
     blocks = _number(cost.blocks) * share
     return {
@@ -192,7 +198,7 @@ def _share(main: Cost, latency: AnalyticLatency) -> float:
 
 
 def _number(closed: Expr) -> float:
-    """The value of a closed form without parameters."""
+    """Return the value of a closed form without parameters."""
     from autosched.ir.closed_forms.program import Program
 
     return float(Program([closed], ())(np.zeros((1, 0), np.int64))[0, 0])

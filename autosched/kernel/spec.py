@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from autosched.kernel.compilation_units import ObjectPart
+from autosched.kernel.compilation_units import CompiledUnit
 from autosched.kernel.device import Device, find_device
 from autosched.kernel.request import Request
 from autosched.kernel.versions import code_version
@@ -27,9 +27,11 @@ class ChosenSchedule:
 
 @dataclass(frozen=True)
 class KernelObject:
-    """Code for one kernel: for a processor an object file, which needs those of its `parts`, for a GPU what
-    `kernel.gpu_kernel` encodes. `array_bytes` are those of its inputs and outputs, in order; the other fields are those
-    of its `KernelSource`."""
+    """The code of one kernel: for a processor an object file, which is linked with its `units`; for a GPU its source,
+    encoded by `kernel.gpu_kernel`.
+
+    `array_bytes`: the bytes of its inputs and outputs, in order. The other fields are those of its `KernelSource`.
+    """
 
     name: str
     array_bytes: tuple[int, ...]
@@ -38,11 +40,11 @@ class KernelObject:
     winograd: int
     schedule: ChosenSchedule
     code: bytes
-    parts: tuple[ObjectPart, ...] = ()
+    units: tuple[CompiledUnit, ...] = ()
 
     @property
     def prepare(self) -> str | None:
-        """The function that packs the weights; None where there are none."""
+        """The symbol of the function that packs the weights; None for a kernel without weights."""
         return f"{self.name}.prepare" if self.packed_bytes else None
 
 
@@ -50,8 +52,8 @@ class KernelObject:
 class KernelSpec:
     """What a kernel of a network is compiled from: its identity in the pool and in the cache.
 
-    `workload`: what it computes. `steps`: its schedule in JSON, empty for the best by the analytic model. `gpu`: facts
-    of a GPU, which are read once.
+    `steps`: the schedule in JSON, empty for the best by the analytic model. `gpu`: the properties of the GPU, which are
+    read once for a network.
     """
 
     workload: WorkloadSpec
@@ -69,7 +71,7 @@ class KernelSpec:
 
     @cached_property
     def key(self) -> str:
-        """Differs between kernels that may have other code: by what they compute, where, or by which autosched."""
+        """The key in the cache: it differs for another computation, device, schedule, or version of the compiler."""
         return key_of(
             self.workload.text, self.device.target.fingerprint, str(self.threads), self.steps, *code_version()
         )

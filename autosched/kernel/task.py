@@ -1,4 +1,4 @@
-"""From a request to what is searched and recorded: its sketches and the cost model over them, and a run of its own."""
+"""Tuning task of a request: its sketches and the cost model over them, and its run in the database."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 
-RELATIVES = 8  # of an operator's other shapes, the nearest, whose records a search starts from
-BEST_OF_RELATIVE = 8  # records of such a shape, until one is of a sketch that the new one has as well
+NEAREST_SHAPES = 8  # nearest other shapes of an operator whose records a search starts from
+BEST_OF_SHAPE = 8  # records of such a shape that are tried, as not all sketches apply to the new one
 
 
 @dataclass(frozen=True)
 class Space:
-    """What is the user's in a search space: rules before the built-in ones, and what becomes of the sketches.
+    """Changes of a search space by the user: `rules` come before the built-in ones, `narrow` selects from the sketches.
 
-    Without `analytic` the cost model does not know its own analytic latency: it learns from nothing.
+    Without `analytic` the cost model does not use the analytic latency: it starts without knowledge.
     """
 
     rules: tuple[SketchRule, ...] = ()
@@ -45,8 +45,11 @@ class Space:
 def make_task(
     request: Request, chosen: Space | None = None, name: str = "kernel", experience: Experience | None = None
 ) -> tuple[Task, tuple[Sketch, ...]]:
-    """The task: sketches, lowered once each, and the cost model over them, which learns from other tasks where these
-    have the `experience` too. `name`: what its kernels are called."""
+    """Return the task of a request and its sketches.
+
+    The cost model learns from other tasks with the same `experience`. `name`: the name of the kernels. Raises
+    NoValidCandidate if no sketch rule applies.
+    """
     from autosched.lower import lower
     from autosched.tuner.task import Task
     from autosched.tuner.time_bound import bound_of
@@ -77,8 +80,10 @@ def make_task(
 
 
 def analytic_best(task: Task, n: int, make: Callable[[Candidate], Made]) -> list[tuple[Candidate, Made]]:
-    """The first `n` candidates of the analytic draft that can be expressed, with what `make` makes of them, their code
-    say; at least one."""
+    """Return the best candidates by the analytic model for which `make`, code generation say, succeeds: 1 to `n`.
+
+    Each comes with the result of `make`. Raises NoValidCandidate if there are none.
+    """
     from autosched.tuner.search import Search
 
     search = Search(task.space, task.sketches, task.model, seed=0)
@@ -114,7 +119,7 @@ def _subject(request: Request) -> TaskInfo:
 
 
 def task_key(request: Request) -> tuple[str, str, int]:
-    """What the records of a task have in common: its workload's hash, its target's fingerprint, its threads."""
+    """Return the key of a task's records: its workload's hash, its target's fingerprint, its threads."""
     device = request.device
     return request.problem.dag.content_hash, device.target.fingerprint, device.threads
 
@@ -122,9 +127,9 @@ def task_key(request: Request) -> tuple[str, str, int]:
 def start_run(
     database: Database, request: Request, task: Task, sketches: tuple[Sketch, ...], seed: int, resume: bool
 ) -> DatabaseRecorder:
-    """A new run in the database, starting from all records of its task if it resumes.
+    """Start a run in the database; if it resumes, from all records of its task.
 
-    What was not verified here is no record to beat: it only says where to look first.
+    Records that this installation has not verified are no times to beat: they only seed the search.
     """
     from autosched.schedule import steps_to_json
     from autosched.store import TargetRow, WorkloadRow
@@ -138,9 +143,9 @@ def start_run(
     known = database.best(*key, n=None)
     ours, claims = [r for r in known if r.verified], tuple(r for r in known if not r.verified)
     workload_hash, fingerprint, threads = key
-    near = nearest_shapes(WorkloadSpec(problem.spec), database.workloads())[:RELATIVES]
-    relatives = [tuple(database.best(w.hash, fingerprint, threads, BEST_OF_RELATIVE)) for w in near]
-    others = (claims[:BEST_OF_RELATIVE], *relatives)
+    near = nearest_shapes(WorkloadSpec(problem.spec), database.workloads())[:NEAREST_SHAPES]
+    relatives = [tuple(database.best(w.hash, fingerprint, threads, BEST_OF_SHAPE)) for w in near]
+    others = (claims[:BEST_OF_SHAPE], *relatives)
     workload = WorkloadRow(workload_hash, problem.name, problem.spec)
     target = TargetRow(fingerprint, json.dumps(asdict(device.target), sort_keys=True))
     run_id = database.start_run(workload, target, threads, seed)
@@ -148,8 +153,7 @@ def start_run(
 
 
 def nearest_shapes(spec: WorkloadSpec, workloads: Iterable[WorkloadRow]) -> list[WorkloadRow]:
-    """The workloads that differ from `spec` in whole numbers only, or in the residency of their weights, the nearest
-    first."""
+    """Return the workloads that differ from `spec` only in sizes or in residency of weights, nearest first."""
     structure, sizes = spec.numbers
     near = []
     for workload in workloads:

@@ -1,9 +1,9 @@
-"""What may be loaded into the user's process: kernels that workers of this installation have verified.
+"""Verification of records before their kernels are loaded into the user's process.
 
-A record is data, and its code is ours; but a wrong one, of a faulty version or a forged file, writes wherever its
-schedule says. So a record that is a claim from elsewhere (`Record.verified`) is first built and run by a worker, under
-guard zones and limits, against the reference. What comes of that is recorded: it is a record of ours from then on, or
-a failure.
+A record has no code, only a schedule; but a wrong schedule, of a faulty version or a forged file, may write out of
+bounds. So a record that this installation has not verified (a claim, `Record.verified`) is first built and run by a
+worker, with guard zones and limits, and compared with the reference. The result is recorded: the record is verified,
+or a failure.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from autosched.measure import Failure, Measurement
     from autosched.store import Record
 
-LOST = "device_lost"  # the class of failure of a device that is not there any more
+LOST = "device_lost"  # fault class of a device that has disappeared
 
 
 def verify_here(
     request: Request, records: Sequence[tuple[Record, Source]], db: Path | str | None, seed: int = 1
 ) -> list[Measurement | Failure]:
-    """What workers here say of stored records with their code: built, checked on data derived from `seed`, and timed.
+    """Build stored records in workers, verify them on data drawn by `seed`, and time them; return the results.
 
-    Their answers are recorded; a RecordWarning tells where they could not be.
+    The results are recorded, or a RecordWarning says that they cannot be.
     """
     from autosched.measure import Job
     from autosched.measure.host import ScratchDirectory
@@ -42,50 +42,51 @@ def verify_here(
     with ScratchDirectory() as scratch, start_measurer(request, scratch, seed) as measurer:
         jobs = [Job(str(record.id), source) for record, source in records]
         answers = list(measurer.measure(jobs, None, lambda seconds: seconds >= least_s))
-    _write_down([(r, a) for (r, _), a in zip(records, answers, strict=True) if _says_something(a)], db)
+    _record([(r, a) for (r, _), a in zip(records, answers, strict=True) if _is_about_record(a)], db)
     return answers
 
 
-def _says_something(answer: Measurement | Failure) -> bool:
-    """Of the record, not of the device, the clock or whoever killed the worker."""
+def _is_about_record(answer: Measurement | Failure) -> bool:
+    """Return whether the result is the record's, not one of a lost device, a disturbed clock or a killed worker."""
     from autosched.measure.results import FAULTS, Failure
 
     return not isinstance(answer, Failure) or not (answer.kind == LOST or FAULTS[answer.kind].repeated)
 
 
-def _write_down(found: Sequence[tuple[Record, Measurement | Failure]], db: Path | str | None) -> None:
+def _record(results: Sequence[tuple[Record, Measurement | Failure]], db: Path | str | None) -> None:
     from autosched.measure import Failure
     from autosched.store import Database, Finding
 
     try:
         with Database(db, create=False) as database:
-            for record, answer in found:
+            for record, answer in results:
                 if isinstance(answer, Failure):
                     database.append_to(record, Finding(None, (), answer.kind, answer.message))
                 else:
                     database.append_to(record, Finding(answer.seconds, answer.samples))
     except StoreError as error:
-        tell(f"what was found of {_numbers([r for r, _ in found])} is not recorded: {error}")
+        warn_user(f"the verification of {_numbers([r for r, _ in results])} is not recorded: {error}")
 
 
-def tell_without_key() -> None:
-    """Says so where this installation has no key and cannot make one: what it measures it will not know again."""
+def warn_without_key() -> None:
+    """Warn if this installation has no key and cannot make one: it cannot recognise its own records later."""
     from autosched.store.signing import installation_key
 
     if installation_key(make=True) is None:
-        tell("what is measured now will count as unverified: there is no key to sign it with, see `autosched doctor`")
+        warn_user("new records will count as unverified: there is no key to sign them with, see `autosched doctor`")
 
 
-def tell_of_claims(records: Sequence[Record]) -> None:
-    tell(f"{_numbers(records)}: not verified by this installation yet, which a worker does now, before any use")
+def warn_of_claims(records: Sequence[Record]) -> None:
+    """Warn that records are verified before use."""
+    warn_user(f"{_numbers(records)}: not verified by this installation yet, which a worker does now, before any use")
 
 
-def tell(sentence: str, category: type[AutoschedWarning] = RecordWarning) -> None:
-    """Warns at the line of the user's that called the library."""
+def warn_user(message: str, category: type[AutoschedWarning] = RecordWarning) -> None:
+    """Warn at the line of the user's program that called the library."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("autosched."):
         frame, level = frame.f_back, level + 1
-    warnings.warn(sentence, category, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 def _numbers(records: Sequence[Record]) -> str:

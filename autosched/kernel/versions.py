@@ -1,4 +1,4 @@
-"""What code depends on beside what it computes and where it runs: the versions of LLVM and of autosched."""
+"""Versions of LLVM and of autosched, on which the keys of the disk cache depend."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from autosched.target import Target
 
 
 def code_version() -> tuple[str, str]:
-    return llvm_version(), own_code()
+    """Return the version of LLVM and the digest of the compiler's own files."""
+    return llvm_version(), source_digest()
 
 
-def code_key(what: str, target: Target) -> str:
-    """Differs between what may have other code, by what it is, where it runs, or by which autosched."""
-    return disk_cache.key_of(what, target.fingerprint, *code_version())
+def code_key(content: str, target: Target) -> str:
+    """Return the key of compiled code: it differs for other content, another target, LLVM or autosched."""
+    return disk_cache.key_of(content, target.fingerprint, *code_version())
 
 
 @cache
-def own_code() -> str:
-    """Of the packages that decide what a kernel's code is: changes whenever one of their files does."""
+def source_digest() -> str:
+    """Return a digest of the files of the packages that generate code, by their names, sizes and times of change."""
     digest = hashlib.sha256()
     root = Path(__file__).parents[2]
     for package in ("autosched", "cost_model", "search_spaces"):

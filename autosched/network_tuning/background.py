@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from autosched.errors import DeviceError, UsageError
 from autosched.executor.compile_graph import compile_graph
 from autosched.executor.model import Model
-from autosched.kernel.trust import tell
+from autosched.kernel.trust import warn_user
 from autosched.keywords import spelled_out
 from autosched.planning.archive import SUFFIX, load_archive
 from autosched.runtime.processes import ProcessLost, run_within
@@ -104,7 +104,7 @@ def enqueue_tuning(
         try:
             on_result(tune_in_process(model, budget_s))
         except Exception as error:  # no caller waits for the thread
-            tell(f"the search for faster kernels beside a running network ended, which runs as it was: {error}")
+            warn_user(f"the search for faster kernels beside a running network ended, which runs as it was: {error}")
         finally:
             on_end()
 

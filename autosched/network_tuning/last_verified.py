@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from autosched.kernel.trust import tell
+from autosched.kernel.trust import warn_user
 from autosched.network_tuning.end_to_end import LatencyComparison
 from autosched.network_tuning.fusion_comparison import FusionTimes
 from autosched.planning.extract_tasks import NetworkTask
@@ -45,13 +45,13 @@ def last_verified(
             continue
         if failed is not None:
             reason = _reason(failed, record_wrong)
-            tell(f"a program that was tuned for {name} is not used, but the one before it: {reason}")
+            warn_user(f"a program that was tuned for {name} is not used, but the one before it: {reason}")
         program = VerifiedProgram(comparison, parts, verify_outputs(comparison.model, inputs, references))
         if program.verification.passed:
             return program
         failed = program
     assert failed is not None, "the program that tuning began with is among the programs"
-    tell(f"{name} is not verified, and was not before the search either: {_reason(failed, record_wrong)}")
+    warn_user(f"{name} is not verified, and was not before the search either: {_reason(failed, record_wrong)}")
     return failed
 
 

@@ -20,9 +20,9 @@ from autosched.executor.model import Model
 from autosched.executor.profile import NetworkProfile, profile
 from autosched.kernel.device import Device
 from autosched.kernel.lookup import stored_schedules
-from autosched.kernel.measured_roofline import Roofs
+from autosched.kernel.measured_roofline import MeasuredRooflines
 from autosched.kernel.spec import KernelSpec
-from autosched.kernel.trust import tell_without_key
+from autosched.kernel.trust import warn_without_key
 from autosched.measure import Workshop
 from autosched.measure.host import ScratchDirectory
 from autosched.measure.results import median_interval
@@ -123,7 +123,7 @@ def tune_networks(
     finalisation = FinalisationTime(load_s, tuple(network.times.call for network in tuned), _fusion_s(tuned, load_s))
     most = None if effort.trials is None else effort.settings.trials
     with ScratchDirectory() as scratch, pause_gc(), Database(db) as database:
-        tell_without_key()
+        warn_without_key()
         with Workshop(device.target, device.threads) as workshop:
             context = TuningContext(device, database, workshop, scratch, watch, effort.settings.seed, effort.resume)
             tuners = _tuners(tasks, context)
@@ -199,11 +199,11 @@ def _latencies(models: Mapping[str, Model], tasks: Sequence[_TimedTask]) -> dict
 
 
 def _tuners(tasks: Sequence[_TimedTask], context: TuningContext) -> list[TaskTuner]:
-    roofs = Roofs(context.device)
+    rooflines = MeasuredRooflines(context.device)
     return [
         TaskTuner(
             task=t.task,
-            bound_s=roofs.least_s(t.task.request),
+            bound_s=rooflines.least_s(t.task.request),
             start_s=t.start_s,
             start_session=context.start_session,
             watch=context.watch,

@@ -18,7 +18,7 @@ from autosched.graph.graph import Graph
 from autosched.graph.saved import DIGEST, load_saved, save_graph
 from autosched.kernel.device import Device
 from autosched.kernel.spec import KernelSpec
-from autosched.kernel.trust import tell
+from autosched.kernel.trust import warn_user
 from autosched.planning.extract_tasks import Choices, NetworkTask
 from autosched.schedule import check_target, replay
 
@@ -52,7 +52,7 @@ def load_archive(path: Path) -> tuple[Graph, Choices]:
     if facts.get("autosched") != _VERSION:
         raise GraphError(f"{path} is an archive of version {facts.get('autosched')}, this autosched reads {_VERSION}")
     if DIGEST not in facts:
-        tell(
+        warn_user(
             f"{path} has no digest, so that nobody can tell whether it is as it was written: it comes from an older "
             "autosched or from another program; save the network again",
             AutoschedWarning,
@@ -70,7 +70,7 @@ def load_archive(path: Path) -> tuple[Graph, Choices]:
         try:
             check_target(replay(kernel_spec.request.collapsed, stored), kernel_spec.device.target.kind)
         except ScheduleError as error:
-            tell(f"a schedule in {path} does not fit this version of autosched ({error}): its task has another one")
+            warn_user(f"a schedule in {path} does not fit this version of autosched ({error}): another one is used")
             return kernel_spec
         return replace(kernel_spec, steps=stored)
 
@@ -79,7 +79,7 @@ def load_archive(path: Path) -> tuple[Graph, Choices]:
         archived = (facts.get("target"), threads)
         if not steps or here <= {archived}:
             return [schedule(kernel_spec) for kernel_spec in kernel_specs]
-        tell(
+        warn_user(
             f"the schedules in {path} are for {archived[0]} and {threads} thread(s), these kernels for "
             f"{' and '.join(f'{target} and {n}' for target, n in sorted(here))}: the analytic model chooses others"
         )

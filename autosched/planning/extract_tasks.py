@@ -133,5 +133,5 @@ def _build(chosen: dict[KernelSpec, KernelSpec]) -> dict[KernelSpec, KernelObjec
 
 def objects_of(tasks: Sequence[NetworkTask]) -> list[bytes]:
     """Return the object files of all kernels, each shared compilation unit once."""
-    units = {unit.key: unit.code for task in tasks for unit in task.kernel.parts}
+    units = {unit.key: unit.code for task in tasks for unit in task.kernel.units}
     return [*(task.kernel.code for task in tasks), *units.values()]

@@ -49,7 +49,9 @@ class LatencyPredictor:
         earlier = {kernel_spec: self.nearest.seconds_of(kernel_spec.workload) for kernel_spec in kernel_specs}
         predicted = {kernel_spec: math.inf for kernel_spec, seconds in earlier.items() if seconds is None}
         schedules = choose_schedules(list(predicted))
-        self.nearest.add_drafted((kernel_spec.workload, schedule.steps) for kernel_spec, schedule in schedules.items())
+        self.nearest.add_predicted(
+            (kernel_spec.workload, schedule.steps) for kernel_spec, schedule in schedules.items()
+        )
         predicted |= {kernel_spec: schedule.estimate_s for kernel_spec, schedule in schedules.items()}
         self.nearest.add_seconds((kernel_spec.workload, seconds) for kernel_spec, seconds in predicted.items())
         every = [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autosched.codegen.c.source import GpuSource, Launch, PixelBox, TensorMap
-from autosched.kernel.simulation import beside, description, read_source
+from autosched.kernel.simulation import describe_source, description_path, read_source
 from autosched.measure.check import CandidateError
 from autosched.measure.gpu import simulated
 from autosched.runtime.simulator.build import find_compiler
@@ -98,7 +98,7 @@ def test_a_description_has_all_of_a_source(tmp_path: Path) -> None:
     source = GpuSource("k", "cuda", "// text", (launch,), ("A", "B"), ("C",), (("T", 8),), is_arch_specific=True)
     path = tmp_path / "k.cu"
     path.write_text(source.text)
-    beside(path).write_text(description(source, '{"name": "matmul"}'))
+    description_path(path).write_text(describe_source(source, '{"name": "matmul"}'))
     assert read_source(path) == (source, '{"name": "matmul"}')
 
 

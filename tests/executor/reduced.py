@@ -26,7 +26,7 @@ from autosched.executor.compile_graph import SIMULATED, compile_graph
 from autosched.executor.load import load_network
 from autosched.graph.graph import Graph
 from autosched.kernel.device import find_device
-from autosched.kernel.versions import own_code
+from autosched.kernel.versions import source_digest
 from autosched.network_api import verify_model
 from experiments.networks.models import NETWORKS, build
 
@@ -41,7 +41,7 @@ def main() -> int:
     wrong = 0
     known = _kept(options.kept)
     for name, dtype in product(options.networks or NETWORKS, options.dtype or DTYPES):
-        case = f"{name} {dtype} on {options.target} of {own_code()[:16]}"
+        case = f"{name} {dtype} on {options.target} of {source_digest()[:16]}"
         if case in known:
             continue
         begin = time.monotonic()

@@ -17,7 +17,7 @@ from autosched.graph.fusion.partition import partition
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
 from autosched.graph.steps import Alias
-from autosched.kernel.gpu_kernel import decoded
+from autosched.kernel.gpu_kernel import decode_source
 from autosched.kernel.roofline import Roof
 from autosched.runtime.simulator.build import find_compiler
 from autosched.target import parse_target
@@ -184,7 +184,7 @@ def test_attention_is_one_kernel_on_tensor_cores():
     model = maker("cuda")(heads())
     (task,) = (task for task in model.tasks if "attention" in task.name)
     assert task.name.endswith("attention-transpose")
-    source = decoded(task.kernel.code)
+    source = decode_source(task.kernel.code)
     assert len(source.launches) == 1
     assert source.matrices
     found = at.verify(model)

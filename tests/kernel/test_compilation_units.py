@@ -62,7 +62,7 @@ def run(images: int, nearest: NearestSchedules, threads: int = 1) -> Model:
 
 
 def parts(model: Model) -> set[str]:
-    return {part.key for task in model.tasks for part in task.kernel.parts}
+    return {unit.key for task in model.tasks for unit in task.kernel.units}
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -82,10 +82,10 @@ def test_a_damaged_piece_is_compiled_again() -> None:
         whole = path.read_bytes()
         for damaged in (whole[:-1], whole.replace(b"nests", b"nosts", 1), b"", b"{}\n", b"[1]\nx"):
             path.write_bytes(damaged)
-            assert compilation_units.find_part(key) is None
+            assert compilation_units.find_unit(key) is None
             assert any(find_object(task.kernel_spec) is None for task in model.tasks)
             run(3, NearestSchedules())
-            assert compilation_units.find_part(key) is not None
+            assert compilation_units.find_unit(key) is not None
         path.unlink()
         run(3, NearestSchedules())
         assert path.exists()
@@ -93,7 +93,7 @@ def test_a_damaged_piece_is_compiled_again() -> None:
 
 def test_another_version_has_other_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     known = parts(run(2, NearestSchedules()))
-    monkeypatch.setattr(versions, "own_code", lambda: "another autosched")
+    monkeypatch.setattr(versions, "source_digest", lambda: "another autosched")
     assert known.isdisjoint(parts(run(2, NearestSchedules())))
 
 

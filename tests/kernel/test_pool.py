@@ -68,9 +68,9 @@ def test_kernels_are_built_once(sizes: list[int], monkeypatch: pytest.MonkeyPatc
 
 
 def test_processes_build_for_several_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool._SPARES.end()
+    pool._IDLE.end()
     check(chain([2, 3, 4, 5, 6]))
-    waiting = [*pool._SPARES._waiting]
+    waiting = [*pool._IDLE._waiting]
     assert waiting
     for process in waiting:
         limits = Path(f"/proc/{process.pid}/limits").read_text()
@@ -78,11 +78,11 @@ def test_processes_build_for_several_networks(monkeypatch: pytest.MonkeyPatch) -
             memory_limit()
         )
     check(chain([12, 13, 14, 15]))
-    assert {*waiting} <= {*pool._SPARES._waiting}
-    assert len(pool._SPARES._waiting) <= len(os.sched_getaffinity(0))
+    assert {*waiting} <= {*pool._IDLE._waiting}
+    assert len(pool._IDLE._waiting) <= len(os.sched_getaffinity(0))
     monkeypatch.setenv("TMPDIR", "/elsewhere")  # another environment needs processes of its own
-    assert pool._SPARES.take(pool._origin(kernel_specs(chain([4, 5])))) is None
-    pool._SPARES.end()
+    assert pool._IDLE.take(pool._origin(kernel_specs(chain([4, 5])))) is None
+    pool._IDLE.end()
     assert not any(process.alive for process in waiting)
 
 
@@ -105,7 +105,7 @@ def test_other_code_is_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         KernelSpec(WorkloadSpec(made.workload.text.replace("matmul", "other")), made.target_text, 1),
     ]
     assert len({made.key, *(other.key for other in others)}) == 5
-    monkeypatch.setattr(versions, "own_code", lambda: "another autosched")
+    monkeypatch.setattr(versions, "source_digest", lambda: "another autosched")
     assert KernelSpec(made.workload, made.target_text, 1).key != made.key
 
 
@@ -136,7 +136,7 @@ def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch) -> 
 
 def starting(monkeypatch: pytest.MonkeyPatch, programs: list[str], deadline_s: float = 60.0) -> None:
     """The next build processes run these programs in place of ours, with a deadline; those after them are ours."""
-    pool._SPARES.end()
+    pool._IDLE.end()
     started, usual_s, left = pool._started, pool.BUILD_DEADLINE_S, [*programs]
 
     def start(origin: pool._Origin) -> pool.BuildProcess:
@@ -182,14 +182,14 @@ def test_a_process_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPa
     starting(monkeypatch, [fault] * 50, deadline_s)
     with pytest.raises(NoValidCandidate, match="no process could compile the kernel of matmul, the last time because"):
         compile_graph(chain([7, 8, 9, 10, 11]), threads=1)
-    assert not pool._SPARES._waiting
+    assert not pool._IDLE._waiting
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_processes_that_are_struck_at_random_times(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     """It ends in the right result, or in one sentence for a kernel that was struck twice."""
     monkeypatch.setattr(processes, "LOOK_S", 0.1)
-    pool._SPARES.end()
+    pool._IDLE.end()
     rng, left = random.Random(number), 3
     poll = pool._Builds._advance
 

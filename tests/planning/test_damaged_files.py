@@ -22,7 +22,7 @@ from autosched.graph.graph import Graph
 from autosched.graph.mapped_arrays import check_mapped
 from autosched.graph.onnx import load_onnx
 from autosched.graph.saved import header_of
-from autosched.kernel.gpu_kernel import decoded
+from autosched.kernel.gpu_kernel import decode_source
 from autosched.kernel.object_cache import find_object
 from autosched.kernel.spec import KernelObject
 from autosched.planning.archive import load_archive
@@ -159,7 +159,7 @@ def test_deeply_nested_json_is_damage(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a compiled kernel"):
         DeviceCode.from_bytes(len(DEEP).to_bytes(8, "little") + DEEP.encode())
     with pytest.raises(UsageError, match="is not a source"):
-        decoded(DEEP.encode())
+        decode_source(DEEP.encode())
     saved = tmp_path / "model.asc"
     for facts in ({"graph": DEEP}, {"graph": "{}", "schedules": DEEP}):
         saved.write_bytes(header_of({}, facts))
