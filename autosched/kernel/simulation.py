@@ -15,7 +15,7 @@ from autosched.errors import UsageError, VerificationError
 if TYPE_CHECKING:
     from autosched.codegen import Source
     from autosched.codegen.c.source import GpuSource
-    from autosched.measure.gpu.simulated_data import SimulatedData
+    from autosched.measure.gpu.simulated import SimulatedData
     from autosched.te import ComputeDAG
     from autosched.tuner.protocols import Candidate
 
@@ -30,7 +30,7 @@ def simulated_data(dag: ComputeDAG, seed: int = 0) -> Iterator[SimulatedData]:
     Raises UsageError if they cannot be written.
     """
     from autosched.measure import make_problem
-    from autosched.measure.gpu.simulated_data import SimulatedData
+    from autosched.measure.gpu.simulated import SimulatedData
     from autosched.measure.host import ScratchDirectory
 
     with ScratchDirectory() as scratch:
@@ -48,7 +48,7 @@ def verified_candidates(
     """
     from autosched.codegen.c.source import GpuSource
     from autosched.measure.check import CandidateError
-    from autosched.measure.gpu.simulated_data import EXAMINING, HASTY
+    from autosched.measure.gpu.simulated import EXAMINING, HASTY
 
     verified: list[tuple[Candidate, Source]] = []
     failures, last = Counter[str](), ""

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from autosched.measure.gpu.simulated import EXAMINING
 
 from autosched.codegen.c.source import GpuSource
 from autosched.errors import UsageError
-from autosched.kernel.simulation import simulated
+from autosched.kernel.simulation import simulated_data
 from autosched.measure.check import CandidateError
-from autosched.measure.gpu.simulated import EXAMINING
 from autosched.tuner.protocols import Candidate
 from experiments.gpu.drawn import CalibrationProblem, ProblemModel, job, named, problem_model
 
@@ -69,7 +69,7 @@ def _tried(of: ProblemModel, candidate: Candidate, problem: SassProblem) -> dict
         row["changed"] = changed
         source = job(small, again).source
         assert isinstance(source, GpuSource)
-        with simulated(problem.dag()) as data:
+        with simulated_data(problem.dag()) as data:
             counted = data.check(source, EXAMINING, counted=True)
     except CandidateError as error:
         return row | {"said": f"{error.fault}: {error}"[:300]}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from autosched.executor.model import Model
-from autosched.kernel.request import specs
+from autosched.kernel.request import array_specs
 from autosched.kernel.roofline import LARGEST, SMALLEST, Roof, compulsory_bytes
 from autosched.measure import timing
 from autosched.planning.extract_tasks import NetworkTask, objects_of
@@ -48,7 +48,7 @@ def task_clock(task: NetworkTask) -> timing.Clock:
     threads, passing = task.kernel_spec.threads, 0
     loaded = load_objects(objects_of([task]), tuple(filter(None, (kernel.name, kernel.prepare))), threads)
     rng = np.random.default_rng(0)
-    arrays = [filled(spec.shape, spec.dtype, rng) for spec in specs((*dag.inputs, *dag.outputs))]
+    arrays = [filled(spec.shape, spec.dtype, rng) for spec in array_specs((*dag.inputs, *dag.outputs))]
     if kernel.prepare is not None:
         packed = aligned_empty((kernel.packed_bytes,), "uint8")
         pointers = (ctypes.c_size_t * (len(arrays) + 1))(*map(address_of, (*arrays, packed)))

@@ -18,7 +18,7 @@ import numpy as np
 from autosched import api
 from autosched.cli import peers
 from autosched.codegen import KernelSource, build_source
-from autosched.kernel.request import specs
+from autosched.kernel.request import array_specs
 from autosched.kernel.roofline import LARGEST, SMALLEST, compulsory_bytes
 from autosched.lower import lower
 from autosched.measure import timing
@@ -98,7 +98,7 @@ def enter_ours(request: Request, arrays: list[Array]) -> tuple[dict[str, timing.
     dag, _ = build(request["workload"], request["shape"])
     source = our_source(dag, Path(request["database"]), request["record_id"], request["threads"])
     loaded = load_object(compile_object(source.ir, parse_target("cpu")), source.name, source.threads)
-    kernel = Kernel(loaded, specs(dag.inputs), specs(dag.outputs), source.workspace_bytes)
+    kernel = Kernel(loaded, array_specs(dag.inputs), array_specs(dag.outputs), source.workspace_bytes)
     out = kernel(*arrays)
     clocks = {
         OURS: compiled_clock(loaded.address, [*arrays, out], source.workspace_bytes, source.threads),

@@ -13,11 +13,12 @@ import sys
 import time
 from pathlib import Path
 
+from autosched.measure.gpu.simulated import EXAMINING, HASTY, SimulatedData
+
 from autosched.codegen.c.source import GpuSource
 from autosched.errors import AutoschedError
-from autosched.kernel.simulation import read_source, simulated
+from autosched.kernel.simulation import read_source, simulated_data
 from autosched.measure.check import CandidateError
-from autosched.measure.gpu.simulated import EXAMINING, HASTY, SimulatedData
 from autosched.tuner.definition import redefine
 
 
@@ -31,7 +32,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         source, spec = read_source(options.kernel)
-        with simulated(redefine(spec, options.workload).dag, options.seed) as data:
+        with simulated_data(redefine(spec, options.workload).dag, options.seed) as data:
             return _report(data, source, options)
     except AutoschedError as error:
         print(error, file=sys.stderr)
