@@ -33,7 +33,7 @@ from autosched.kernel.device import Device
 from autosched.kernel.request import Request
 from autosched.kernel.roofline import compulsory_bytes
 from autosched.kernel.task import make_task, start_run, task_key
-from autosched.measure import Failure, Job, Measurement, Measurer, Workshop, make_problem
+from autosched.measure import Failure, Job, Measurement, Measurer, WorkerPool, make_problem
 from autosched.measure.host import ScratchDirectory
 from autosched.store import Database
 from autosched.target import parse_target
@@ -174,7 +174,7 @@ def set_up(bout: Bout, database: Database, ends: ExitStack) -> Bench | None:
     scratch = ends.enter_context(ScratchDirectory())
     check_memory_and_disk(problem.dag, scratch)
     data = make_problem(problem.dag, scratch, round)
-    measurer = Measurer(data, Workshop(target, bout.threads, 1), floor_s=FLOOR_S)
+    measurer = Measurer(data, WorkerPool(target, bout.threads, 1), floor_s=FLOOR_S)
     ends.enter_context(measurer)
     task, sketches = make_task(request)
     recorder = start_run(database, request, task, sketches, seed=round, resume=True)

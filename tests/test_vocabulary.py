@@ -92,6 +92,8 @@ BANNED = (
     ("roofs", "measured rooflines", ""),
     ("tell|tells|beside|said", "warn, description", "autosched/kernel/"),
     ("parts?", "compilation unit", "autosched/kernel/"),
+    ("workshop", "worker pool", ""),
+    ("beside|passing|undisturbed", "input address, bytes between calls, fastest sample", "autosched/measure/"),
     ("drafted|relatives?", "predicted, nearest shapes", "autosched/kernel/"),
 )
 # Classes of one name that are one idea for two kinds of machine, or a protocol and what fulfils it.

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 from autosched.kernel.request import Request
 
 if TYPE_CHECKING:
-    from autosched.measure import Measurer, Workshop
+    from autosched.measure import Measurer, WorkerPool
 
 
-def start_measurer(request: Request, folder: Path, seed: int, workshop: Workshop | None = None) -> Measurer:
+def start_measurer(request: Request, folder: Path, seed: int, worker_pool: WorkerPool | None = None) -> Measurer:
     """Start the measurer of a kernel, to be used in a `with` statement.
 
-    Its inputs and references are drawn by `seed` and kept in `folder`. The workers are those of `workshop`, or new ones
-    of the request's device. Raises UsageError if memory or disk are too small for the data.
+    Its inputs and references are drawn by `seed` and kept in `folder`. The workers are those of `worker_pool`, or new
+    ones of the request's device. Raises UsageError if memory or disk are too small for the data.
     """
-    from autosched.measure import Measurer, Workshop, make_problem
+    from autosched.measure import Measurer, WorkerPool, make_problem
     from autosched.tuner.memory_check import check_memory_and_disk
 
     dag, device = request.problem.dag, request.device
     check_memory_and_disk(dag, folder)
-    return Measurer(make_problem(dag, folder, seed), workshop or Workshop(device.target, device.threads))
+    return Measurer(make_problem(dag, folder, seed), worker_pool or WorkerPool(device.target, device.threads))

@@ -1,6 +1,7 @@
-"""Building, verifying and timing candidates in worker processes. `results.FAULTS` is the table of failures.
+"""Measurement: building, verifying and timing candidates in worker processes. `results.FAULTS` is the table of
+failures.
 
-Its names are imported when they are asked for: a worker, which starts as a module of this package, needs none of them.
+Its names are imported on first use: a worker, which starts as a module of this package, needs none of them.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autosched.measure.crew import Workshop
+    from autosched.measure.crew import WorkerPool
     from autosched.measure.measurer import Measurer
     from autosched.measure.problem import Problem, make_problem
     from autosched.measure.results import FAULTS, Failure, FinalMeasurement, Job, Measurement
 
 __all__ = ["FAULTS", "Failure", "FinalMeasurement", "Job", "Measurement"]
-__all__ += ["Measurer", "Problem", "Workshop", "make_problem"]
+__all__ += ["Measurer", "Problem", "WorkerPool", "make_problem"]
 
-_MODULES = {"Measurer": "measurer", "Problem": "problem", "Workshop": "crew", "make_problem": "problem"}
+_MODULES = {"Measurer": "measurer", "Problem": "problem", "WorkerPool": "crew", "make_problem": "problem"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,9 @@
-"""A kernel's arguments, once or several times: with copies of its packed weights, which calls take by turns.
+"""Argument sets of a timed kernel: calls take copies of its packed weights in turn, so that these are not in the
+caches.
 
 A kernel of a network does not find its weights where its last call has left them (`target.far_weights`). It is timed
-with as many copies as push each other out of the caches; what flows between layers stays where it is, as a layer before
-has just written it.
+with as many copies as evict each other from the caches. Activations stay in the caches, as the layer before has just
+written them.
 """
 
 from __future__ import annotations
@@ -15,36 +16,42 @@ import numpy.typing as npt
 
 from autosched.runtime.tensors import ALIGNMENT, address_of, aligned_empty
 
-MOST_SETS = 1024  # smaller weights are nothing beside what else a kernel does
+MAX_SETS = 1024  # smaller weights hardly matter for a kernel's time
 
 
 class CopyMemory:
-    """Memory for one set of copies after another: the system takes longer to give new pages than they take to fill."""
+    """Memory that is reused by successive argument sets: allocating new pages takes longer than filling them."""
 
     def __init__(self) -> None:
         self._bytes = aligned_empty((0,), "uint8")
 
     def of(self, n_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return `n_bytes` of the memory."""
         if n_bytes > len(self._bytes):
             self._bytes = aligned_empty((n_bytes,), "uint8")
         return self._bytes[:n_bytes]
 
 
 class ArgumentSets:
-    """Pointers to arguments, set after set, and the memory of the copies. `turn` is what the timing loop reads and
-    moves on: the number of the next call's set, how many there are, pointers of one."""
+    """Pointers to the arguments of each set, and the memory of the copies.
+
+    `args`: the address of the pointers. `turn`: the address of the state of the timing loop: the number of the next
+    call's set, the number of sets, and the pointers in a set.
+    """
 
     def __init__(
         self,
         pointers: Sequence[int | None],
         packed: npt.NDArray[np.uint8] | None,
-        passing: int,
+        bytes_between_calls: int,
         memory: CopyMemory | None = None,
     ) -> None:
-        """`packed`: what the last pointer points to. `passing`: bytes of other copies between two calls with one.
-        `memory`: of earlier sets, which nobody uses any more."""
+        """Create a set for each copy. `packed`: the block of the last pointer. `bytes_between_calls`: bytes of other
+        copies that are read between two calls with the same one. `memory`: that of earlier sets, which are not used any
+        more.
+        """
         stride = 0 if packed is None else aligned_stride(packed.nbytes)
-        copies = min(-(-passing // stride), MOST_SETS - 1) if packed is not None and packed.nbytes else 0
+        copies = min(-(-bytes_between_calls // stride), MAX_SETS - 1) if packed is not None and packed.nbytes else 0
         self._memory = (memory or CopyMemory()).of(copies * stride)
         flat = [*pointers]
         for n in range(copies):
@@ -63,5 +70,5 @@ class ArgumentSets:
 
 
 def aligned_stride(n_bytes: int) -> int:
-    """From copy to copy: a line more than they need, so that they begin at different places of a page."""
+    """Return the bytes from copy to copy: a line more than they need, so that their offsets in a page differ."""
     return (n_bytes // ALIGNMENT + 2) * ALIGNMENT

@@ -1,4 +1,4 @@
-"""What is particular to each kind of target when its candidates are built, run and timed: a row of WORKERS."""
+"""Workers by kind of target: how its candidates are built, run and timed. WORKERS has a row for each kind."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ Handler: TypeAlias = Callable[[Message], Message]
 
 @dataclass(frozen=True)
 class Workers:
-    """`builder` and `runner` make of a worker's setup what answers its requests; they import what they need.
+    """The builder and the runner of a kind of target, which import what they need when they are called.
 
-    `visible`: the environment's variable that says which devices this process may use; without it what is timed may be
-    the processor. `launch_build_s`: a platform may finish compiling at the first launch, for so long. `has_limit`: the
-    worker's memory has a limit; a GPU driver maps far more than it uses.
+    `builder`, `runner`: from a worker's setup to the function that handles its requests. `visible`: the environment
+    variable that restricts the devices of this process; None if the timed device may be the processor.
+    `launch_build_s`: seconds that the first launch may take longer, as the platform finishes compiling then.
+    `has_limit`: whether the worker's memory is limited; a GPU driver maps far more than it uses.
     """
 
     builder: Callable[[Setup], Handler]
@@ -30,7 +31,9 @@ class Workers:
 
 
 def lock_name(kind: str) -> str:
-    """Of the device that is timed. OpenCL may mean the processor, so it shares that one's lock."""
+    """Return the name of the lock of the timed device. OpenCL may run on the processor, so it shares the processor's
+    lock.
+    """
     variable = WORKERS[kind].visible
     if variable is None:
         return "cpu"

@@ -1,4 +1,4 @@
-"""What a building worker for processors does: compile LLVM IR to an object file. Only workers import this."""
+"""Builder of kernels for processors: it compiles LLVM IR to an object file. Only workers import this."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from autosched.runtime.jit import compile_object
 
 
 class Builder:
-    """State of a building worker: LLVM's machine for the target, made now and not at the first candidate's expense."""
+    """State of a builder. LLVM's target machine is created at the start, so that the first candidate does not wait for
+    it.
+    """
 
     def __init__(self, setup: Setup) -> None:
         self._target = setup.target
         compile_object("", self._target)
 
     def handle(self, message: Message) -> Message:
-        """Compiles into a file beside the final one and renames it, so that a file that is there is whole."""
+        """Compile into a temporary file and rename it, so that the final file is complete whenever it exists."""
         if not isinstance(message, Build):
             raise ProtocolError(f"a builder got {type(message).__name__}")
         try:

@@ -1,8 +1,9 @@
-"""Runs a kernel on the data sets of a problem and says what is wrong with it. Only workers import this.
+"""Checked launches: a kernel runs on the data sets of a problem and is compared with the reference. Only workers import
+this.
 
-One launch: outputs and scratch poisoned, call, then redzones, inputs and outputs are looked at, in this order, because
-a breach explains a wrong result better than the wrong numbers do. Weights are packed before, into a poisoned block,
-which counts as an input of the launch.
+Before a launch outputs and scratch are poisoned; after it redzones, inputs and outputs are compared, in this order,
+because a breach explains a wrong result better than the wrong numbers do. Weights are packed before, into a poisoned
+block, which counts as an input of the launch.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _CHUNK = 1 << 16  # elements compared at a time: the temporaries stay in the cac
 
 
 class CandidateError(Exception):
-    """What a candidate did wrong: a class of `results.FAULTS` and a sentence."""
+    """A candidate's fault: a class of `results.FAULTS` and a message."""
 
     def __init__(self, fault: str, message: str) -> None:
         super().__init__(message)
@@ -37,7 +38,9 @@ class CandidateError(Exception):
 
 @dataclass
 class Packing:
-    """`call` fills the block from the weights, with the kernel's own arguments; `expected` is what it left there."""
+    """The packed weights of a kernel. `call` packs them into `block`, with the kernel's own arguments; `expected`: the
+    block after that.
+    """
 
     call: Callable[[int, int, int], int]
     block: GuardedBuffer
@@ -46,7 +49,7 @@ class Packing:
 
 @dataclass(frozen=True)
 class CheckedKernel:
-    """A loaded kernel and its scratch. `call(args, workspace, threads)` runs it once and returns its status."""
+    """A loaded kernel and its scratch. `call(args, workspace, threads)` runs the kernel and returns its status."""
 
     call: Callable[[int, int, int], int]
     threads: int
@@ -57,7 +60,7 @@ class CheckedKernel:
 
 @dataclass(frozen=True)
 class Expected:
-    """What one output must be; `value` and `bound` are only read to explain a failure."""
+    """The limits of one output; `value` and `bound` are only read to explain a failure."""
 
     low: Array
     high: Array
@@ -66,7 +69,7 @@ class Expected:
 
 
 class DataSet:
-    """One data set in guarded buffers, a kernel's arguments. Raises OSError, ValueError on damaged files."""
+    """One data set in guarded buffers, which are a kernel's arguments. Raises OSError, ValueError on damaged files."""
 
     def __init__(
         self, directory: Path, name: str, inputs: tuple[ArraySpec, ...], outputs: tuple[ArraySpec, ...]
@@ -77,43 +80,51 @@ class DataSet:
         self._expected: dict[int, list[Expected]] = {}
         self.expected(0)
         self._in = [GuardedBuffer(spec.nbytes, POISON_FLOAT) for spec in inputs]
-        beside = self._in[largest(inputs)].address if inputs else 0
-        self._out = [GuardedBuffer(spec.nbytes, beside=beside + n * SHIFT) for n, spec in enumerate(outputs)]
+        input_address = self._in[largest(inputs)].address if inputs else 0
+        self._out = [
+            GuardedBuffer(spec.nbytes, input_address=input_address + n * SHIFT) for n, spec in enumerate(outputs)
+        ]
         buffers = [*self._in, *self._out]
         self._pointers = (ctypes.c_void_p * (len(buffers) + 1))(*(b.address for b in buffers))
         self.args: int = ctypes.addressof(self._pointers)
         self.restore()
 
     def expected(self, tile: int) -> list[Expected]:
-        """What the outputs must be, of a kernel with Winograd's tiles of `tile` outputs (0: of any other)."""
+        """Return the limits of the outputs, for a kernel with Winograd's tiles of `tile` outputs (0: any other)."""
         if tile not in self._expected:
             found = [open_expected(self._directory, self.name, j, spec, tile) for j, spec in enumerate(self.outputs)]
             self._expected[tile] = found
         return self._expected[tile]
 
     def restore(self) -> None:
-        """Inputs, redzones and argument pointers as a kernel must find them."""
+        """Restore inputs, redzones and argument pointers."""
         for buffer, original in zip(self._in, self._originals, strict=True):
             buffer.bytes[:] = original.reshape(-1).view(np.uint8)
         for k, buffer in enumerate((*self._in, *self._out)):
             buffer.guard()
             self._pointers[k] = buffer.address
 
-    def hand(self, packing: Packing | None) -> None:
-        """The block of packed weights becomes the last argument."""
+    def set_packed_weights(self, packing: Packing | None) -> None:
+        """Set the last argument to the block of packed weights."""
         self._pointers[len(self._pointers) - 1] = None if packing is None else packing.block.address
 
-    def sets(self, packing: Packing | None, passing: int, memory: CopyMemory) -> ArgumentSets:
-        """The arguments for timing, with so many bytes of packed weights between two calls with the same."""
-        self.hand(packing)
-        return ArgumentSets(self._pointers[:], None if packing is None else packing.block.bytes, passing, memory)
+    def sets(self, packing: Packing | None, bytes_between_calls: int, memory: CopyMemory) -> ArgumentSets:
+        """Return the argument sets for timing, with so many bytes of packed weights between two calls with the same
+        copy.
+        """
+        self.set_packed_weights(packing)
+        return ArgumentSets(
+            self._pointers[:], None if packing is None else packing.block.bytes, bytes_between_calls, memory
+        )
 
     def poison_outputs(self) -> None:
         for buffer, spec in zip(self._out, self.outputs, strict=True):
             buffer.poison(spec.dtype)
 
     def examine(self, kernel: CheckedKernel) -> None:
-        """Raises CandidateError for what the last launch left behind; everything but the outputs is restored first."""
+        """Raise CandidateError if the last launch broke anything or its outputs are wrong; then all buffers but the
+        outputs are restored.
+        """
         self.examine_inputs(kernel.workspace, kernel.packing)
         for buffer, spec, expected in zip(self._out, self.outputs, self.expected(kernel.winograd), strict=True):
             message = compare(spec, buffer.bytes.view(spec.numpy_dtype), expected)
@@ -121,7 +132,7 @@ class DataSet:
                 raise CandidateError("wrong_result", f"{message} (data set {self.name})")
 
     def examine_inputs(self, workspace: GuardedBuffer, packing: Packing | None) -> None:
-        """Raises CandidateError for a write outside of a buffer, or into an input or the packed weights."""
+        """Raise CandidateError if a launch wrote outside of a buffer, or into an input or the packed weights."""
         try:
             self._examine_bounds(workspace, packing)
             if packing is not None and packing.expected is not None and not packing.block.equals(packing.expected):
@@ -129,7 +140,7 @@ class DataSet:
             for buffer, spec, original in zip(self._in, self.inputs, self._originals, strict=True):
                 if not buffer.equals(original):
                     found = buffer.bytes.view(spec.numpy_dtype)
-                    raise CandidateError("clobbered_input", clobbered(spec, found, original))
+                    raise CandidateError("clobbered_input", describe_clobbered(spec, found, original))
         except CandidateError:
             workspace.guard()
             self.restore()
@@ -149,8 +160,9 @@ class DataSet:
 
 
 def open_array(path: Path, spec: ArraySpec) -> Array:
+    """Map an array of a data set; of a type that NumPy lacks, the file has the bits."""
     array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if is_foreign(spec.numpy_dtype) and array.dtype == DTYPES[spec.dtype].bits_dtype:  # see `problem.plain`
+    if is_foreign(spec.numpy_dtype) and array.dtype == DTYPES[spec.dtype].bits_dtype:  # see `problem.storable`
         array = array.view(spec.numpy_dtype)
     if array.shape != tuple(spec.shape) or array.dtype != spec.numpy_dtype:
         raise ValueError(f"{path.name} holds {array.dtype}{array.shape}, expected {spec.dtype}{tuple(spec.shape)}")
@@ -166,22 +178,22 @@ def open_expected(directory: Path, name: str, j: int, spec: ArraySpec, tile: int
     return Expected(low.reshape(-1), high.reshape(-1), value.reshape(-1), bound.reshape(-1))
 
 
-def clobbered(spec: ArraySpec, got: Array, original: Array) -> str:
-    """A sentence on the elements of an input whose bytes are not what they were; some are."""
+def describe_clobbered(spec: ArraySpec, got: Array, original: Array) -> str:
+    """Return a sentence on the elements of an input that were overwritten; there is one at least."""
     wide = spec.numpy_dtype.itemsize
     now, before = (array.reshape(-1).view(np.uint8).reshape(-1, wide) for array in (got, original))
     changed = np.flatnonzero((now != before).any(axis=1))
-    place = element(spec, int(changed[0]))
+    place = element_name(spec, int(changed[0]))
     return f"the kernel changed {len(changed)} elements of its input {spec.name}, the first {place}"
 
 
-def element(spec: ArraySpec, flat: int) -> str:
-    """'C[2, 3]' for a flat position."""
+def element_name(spec: ArraySpec, flat: int) -> str:
+    """Return the name of the element at a flat position: 'C[2, 3]'."""
     return f"{spec.name}[{', '.join(str(int(i)) for i in np.unravel_index(flat, spec.shape or (1,)))}]"
 
 
 def compare(spec: ArraySpec, got: Array, expected: Expected) -> str | None:
-    """A sentence on how the flat array `got` differs from what is expected, None when every element is in its bound."""
+    """Return a sentence on the elements of the flat array `got` outside their limits; None if there are none."""
     if got.dtype == np.bool_:  # a byte other than 0 and 1 is not a bool, and NumPy would take it for True
         got, low, high = got.view(np.uint8), expected.low.view(np.uint8), expected.high.view(np.uint8)
     else:
@@ -202,7 +214,7 @@ def compare(spec: ArraySpec, got: Array, expected: Expected) -> str | None:
 
 
 def _examined(spec: ArraySpec, got: Array, low: Array, high: Array, bound: Array) -> tuple[Array, Array]:
-    """Which elements are right, and which were never written."""
+    """Return masks of the elements within their limits, and of those that were never written."""
     right = (got >= low) & (got <= high)
     poison = poison_bytes(spec.dtype, got.nbytes).reshape(len(got), -1)
     unwritten = (got.view(np.uint8).reshape(poison.shape) == poison).all(axis=1) & ~right
@@ -212,7 +224,7 @@ def _examined(spec: ArraySpec, got: Array, low: Array, high: Array, bound: Array
 
 
 def _explain(spec: ArraySpec, got: Array, low: Array, high: Array, expected: Expected) -> str:
-    """What is wrong with an array of which something is."""
+    """Return a sentence on the wrong elements of an array."""
     with np.errstate(invalid="ignore", over="ignore"):
         right, unwritten = _examined(spec, got, low, high, expected.bound)
         wrong = np.flatnonzero(~right)
@@ -220,7 +232,7 @@ def _explain(spec: ArraySpec, got: Array, low: Array, high: Array, expected: Exp
         excess = np.abs(difference) - expected.bound[wrong]
     worst = int(wrong[np.argmax(np.where(np.isnan(excess), np.inf, excess))])
     text = (
-        f"{element(spec, worst)} is {_text(got[worst])}, expected {_text(expected.value[worst])} +- "
+        f"{element_name(spec, worst)} is {_text(got[worst])}, expected {_text(expected.value[worst])} +- "
         f"{expected.bound[worst]:.3g}; "
         f"{len(wrong)} of {len(got)} elements are wrong"
     )
@@ -233,9 +245,9 @@ def _text(number: Any) -> str:
 
 
 def check(kernel: CheckedKernel, data_sets: list[DataSet]) -> None:
-    """One launch on each data set, each on poisoned scratch. Raises CandidateError.
+    """Launch once on each data set, each time with poisoned scratch. Raises CandidateError.
 
-    Weights are packed anew for each; those of the first data set, which is timed, stay.
+    Weights are packed anew for each data set; those of the first one, which is timed, stay.
     """
     for data in data_sets[::-1] if kernel.packing is not None else data_sets:
         kernel.workspace.poison("float32")
@@ -246,19 +258,19 @@ def check(kernel: CheckedKernel, data_sets: list[DataSet]) -> None:
 
 
 def prepare(kernel: CheckedKernel, packing: Packing, data: DataSet) -> None:
-    """Packs the weights of `data`, and looks at what that has left behind. Raises CandidateError."""
+    """Pack the weights of `data` and check for writes out of bounds. Raises CandidateError."""
     packing.expected = None
     packing.block.poison("float32")
-    data.hand(packing)
+    data.set_packed_weights(packing)
     _call(packing.call, kernel, data)
     data.examine_inputs(kernel.workspace, packing)
     packing.expected = packing.block.bytes.copy()
 
 
 def launch(kernel: CheckedKernel, data: DataSet) -> None:
-    """One launch into poisoned outputs, and its examination. Raises CandidateError."""
+    """Launch once into poisoned outputs and check the results. Raises CandidateError."""
     data.poison_outputs()
-    data.hand(kernel.packing)
+    data.set_packed_weights(kernel.packing)
     _call(kernel.call, kernel, data)
     data.examine(kernel)
 
@@ -270,4 +282,5 @@ def _call(function: Callable[[int, int, int], int], kernel: CheckedKernel, data:
 
 
 def load_data_sets(directory: Path, inputs: tuple[ArraySpec, ...], outputs: tuple[ArraySpec, ...]) -> list[DataSet]:
+    """Read the data sets of a problem. Raises OSError, ValueError on damaged files."""
     return [DataSet(directory, name, inputs, outputs) for name in DATA_SETS]

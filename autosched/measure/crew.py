@@ -1,4 +1,4 @@
-"""The worker processes of a `Workshop`: builders that compile in parallel, and runners, of which one works."""
+"""Worker processes of a device: builders, which compile in parallel, and runners, of which one runs at a time."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ START_DEADLINE_S = 60.0  # imports on a cold disk and a loaded machine
 LOAD_DEADLINE_S = 120.0
 CANARY_DEADLINE_S = 10.0
 RUNNER_LIFE = 600  # requests after which a runner is replaced: linked code leaves a little memory behind
-_BUILD_DEADLINE_S = 30.0  # of one compilation
+_BUILD_DEADLINE_S = 30.0  # deadline of one compilation
 _ATTEMPTS = 3
 # Why a builder was lost -> the candidate's class.
 _BUILD_FAULT = {"hang": "build_timeout", "crash": "build_error"}
 
 
 class Crew:
-    """Spawns workers and ends them all. `close` may be called from a finaliser."""
+    """The processes of a worker pool: it spawns workers and ends them all. `close` may be called from a finaliser."""
 
     def __init__(self, target: Target, memory_limit: int) -> None:
         self._target, self._memory_limit = target, memory_limit
         self._scratch = ScratchDirectory()
-        # Linux sends PDEATHSIG when the *thread* that made the child ends, so one thread makes them all and stays.
+        # Linux sends PDEATHSIG when the *thread* that started the child ends, so one lasting thread starts all.
         self._spawner = ThreadPoolExecutor(1, thread_name_prefix="autosched-spawner")
         self._workers: list[Worker] = []
         self._n_spawned = 0
@@ -47,11 +47,11 @@ class Crew:
         return self._scratch.path
 
     def new_object(self) -> Path:
-        """Where a builder may write its next object; it is gone when the crew is."""
+        """Return a path where a builder may write an object; the crew removes it when it is closed."""
         return self.directory / f"{next(self._numbers)}.o"
 
     def check_directory(self) -> None:
-        """Raises UsageError where somebody has removed it: then no candidate is to blame for what fails."""
+        """Raise UsageError if the directory was removed: then failures are not the candidates' fault."""
         if not self.directory.is_dir():
             raise UsageError(
                 f"{self.directory} was removed while a search needed it: leave the files of running searches alone, "
@@ -59,13 +59,13 @@ class Crew:
             )
 
     def spawn(self, role: str) -> Worker:
-        """A worker that is starting; its `answer` is Done when it is ready. Does not wait."""
+        """Start a worker without waiting for it; its `answer` is Done when it is ready."""
         worker = self._spawner.submit(self._start, role).result()
         worker.request(Setup(worker.next_id(), role, self._target, self._memory_limit), START_DEADLINE_S)
         return worker
 
     def _start(self, role: str) -> Worker:
-        """In the spawner's thread, so that a Ctrl-C cannot come between a process and its place in the list."""
+        """Start a worker in the spawner's thread, so that Ctrl-C cannot come between its start and its registration."""
         self.check_directory()
         self._n_spawned += 1
         log = self.directory / f"{role}{self._n_spawned}.log"
@@ -82,14 +82,15 @@ class Crew:
 
 
 def abandon() -> None:
-    """Kills all workers and removes all scratch directories of this process, which is about to end, whatever it was
-    doing. For a signal handler too."""
+    """Kill all workers and remove all scratch directories of this process, which is about to end. A signal handler may
+    call this.
+    """
     kill_all()
     host.remove_all()
 
 
 class Builders:
-    """Up to `n` workers that turn sources into what runners load."""
+    """Up to `n` workers that compile sources into files that runners load."""
 
     def __init__(self, crew: Crew, n: int, deadline_s: float) -> None:
         self._crew, self._deadline_s = crew, deadline_s
@@ -99,15 +100,15 @@ class Builders:
         self._busy: dict[Worker, tuple[Job, Path] | None] = {}  # None: still starting
 
     def start(self, n_jobs: int) -> None:
-        """Lets as many builders start as `n_jobs` can use, without waiting for them."""
+        """Start as many builders as `n_jobs` can use, without waiting for them."""
         while len(self._idle) + len(self._busy) < min(self._n, n_jobs):
             self._busy[self._crew.spawn("build")] = None
 
     def build(self, jobs: Iterator[tuple[Job, Path]]) -> dict[str, tuple[Resources, ...] | Failure]:
-        """Writes each job's object to its path; by key what a device's kernels take, or why there is no object. On
-        return all builders are idle.
+        """Compile each job to its path; return by key the resources of its kernels or the failure. Then all builders
+        are idle.
 
-        `jobs` is asked for the next ones while others compile: making a source takes as long as half a compilation.
+        The next of `jobs` are made while others compile: making a source takes half as long as compiling it.
         """
         answers: dict[str, tuple[Resources, ...] | Failure] = {}
         repeated: set[str] = set()
@@ -153,7 +154,7 @@ class Builders:
         return None
 
     def _advance(self, worker: Worker) -> tuple[Resources, ...] | Failure | None:
-        """What has come of a busy worker's job: None while it compiles or starts, and of a start."""
+        """Return the result of a busy worker's job; None while it compiles or starts, and after its start."""
         task = self._busy[worker]
         job = None if task is None else task[0]
         try:
@@ -185,18 +186,19 @@ class Builders:
 
 
 class Runners:
-    """The one runner that works, and a spare that is ready to take its place after the first was lost."""
+    """The runner in use, and a spare one that replaces it, ready once a runner was lost."""
 
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
         self._current: Worker | None = None
-        self._loaded: Problem | None = None  # what `_current` has the data of; None: it has yet to show that it works
+        self._loaded: Problem | None = None  # the problem of `_current`; None: its canary has not passed yet
         self._spare: Worker | None = None
         self._lost = False  # whether a runner was
         self.canary_s = 0.0  # time of the last canary, one call
 
     def prepare(self) -> None:
-        """Starts what is missing, a runner and, once one was lost, a spare, and retires an old one. Does not wait.
+        """Start a runner, and a spare one once a runner was lost, if they are missing; retire an old one. Does not
+        wait.
 
         To be called when nothing is being timed: a starting worker keeps a core busy. Most sessions need no spare.
         """
@@ -208,17 +210,17 @@ class Runners:
             self._spare = self._crew.spawn("run")
 
     def discard(self) -> None:
-        """Ends the runner: it has seen a fault."""
+        """End the runner after a fault."""
         if self._current is not None:
             self._current.kill()
         self._current = None
         self._lost = True
 
     def ready(self, problem: Problem) -> tuple[Worker, bool]:
-        """(a runner that has loaded `problem` and passed its canary, whether it was loaded now, so that it holds
-        nothing).
+        """Return a runner that has loaded `problem` and passed its canary, and whether it was loaded now and holds no
+        kernels.
 
-        When it returns, no worker is starting. Raises DeviceError when runner after runner fails its canary.
+        On return no worker is starting. Raises DeviceError if runner after runner fails its canary.
         """
         if self._spare is not None:
             try:
@@ -249,7 +251,7 @@ class Runners:
 
     @staticmethod
     def _settle(worker: Worker) -> None:
-        """Waits for the answer to Setup, if it is still to come."""
+        """Wait for the answer to Setup if it has not come yet."""
         if worker.waiting:
             worker.answer()
 
@@ -261,7 +263,7 @@ class Runners:
                 raise WorkerError(reply.fault, reply.message)
             self._loaded = None
             raise DeviceError(f"the problem's data does not fit into a worker: {reply.message}")
-        if self._loaded is not None:  # it has shown that it works
+        if self._loaded is not None:  # its canary has passed
             return
         reply = worker.ask(Canary(worker.next_id()), CANARY_DEADLINE_S)
         if isinstance(reply, Failed):
@@ -271,11 +273,11 @@ class Runners:
         self.canary_s = min(reply.samples, default=0.0)
 
 
-class Workshop:
+class WorkerPool:
     """The workers of a device, which serve the measurers of several problems, one after the other. A context manager;
     `close` ends all workers and removes all their files.
 
-    `threads`: the most that a candidate may have.
+    `threads`: the largest number of threads of a candidate.
     """
 
     def __init__(self, target: Target, threads: int, build_workers: int | None = None) -> None:
@@ -283,19 +285,19 @@ class Workshop:
         self.lock = lock_name(target.kind)
         self.launch_build_s = WORKERS[target.kind].launch_build_s
         self.crew = Crew(target, memory_limit())
-        self._end = weakref.finalize(self, Crew.close, self.crew)  # also when nobody calls close
-        # One more than cores: a builder that is done waits for its next source, which is being made.
+        self._end = weakref.finalize(self, Crew.close, self.crew)  # also without a call of close
+        # One more than cores: a builder that is done waits while its next source is made.
         self.builders = Builders(self.crew, build_workers or usable_cores() + 1, _BUILD_DEADLINE_S)
         self.runners = Runners(self.crew)
         self.builders.start(build_workers or usable_cores())
         self.runners.prepare()
 
-    def __enter__(self) -> Workshop:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """May be called again."""
+        """End all workers. May be called again."""
         self._end()

@@ -1,6 +1,6 @@
-"""Places on this host that tuners share: the lock of a device, and scratch directories that never outlive their owner.
+"""Shared resources of this host: the lock of a device, and scratch directories that are removed with their owner.
 
-Both are under the user's own cache directory (0700), never in a world-writable directory under a guessable name.
+Both are in the user's own cache directory (0700), never in a world-writable directory under a guessable name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOCK_WAIT_S = 600.0
 _ABANDONED_S = 60.0  # a directory this old without a live owner is removed; younger ones may still be on their way up
 _ALIVE = "alive"
 _TRIES = 20
-_scratch: set[Path] = set()  # of this process
+_scratch: set[Path] = set()  # directories of this process
 
 
 def _open_lock(path: Path) -> int:
@@ -38,10 +38,10 @@ def _try_lock(descriptor: int) -> bool:
 
 @contextmanager
 def device_lock(name: str, wait_s: float = _LOCK_WAIT_S) -> Iterator[None]:
-    """Holds the device `name` of this host for this user: nobody else times on it meanwhile.
+    """Hold the lock of the device `name` of this host and user, so that nothing else is timed on it.
 
-    The system drops the lock of a dead process, but not of one that Ctrl-Z stopped: the file has its holder's number.
-    Raises DeviceError when the lock is not free within `wait_s` seconds.
+    The system releases the lock of a dead process, but not of one that Ctrl-Z stopped: the file has its holder's
+    number. Raises DeviceError if the lock is not free within `wait_s` seconds.
     """
     path = state_directory() / f"{name}.lock"
     with usable(path):
@@ -69,7 +69,7 @@ def _holder(descriptor: int) -> str:
 
 
 class ScratchDirectory:
-    """A new 0700 directory for one run; `close` removes it. Those of killed runs are removed by the next one."""
+    """A new 0700 directory for one run; `close` removes it. Directories of killed runs are removed by the next run."""
 
     def __init__(self) -> None:
         home = state_directory() / "runs"
@@ -82,7 +82,7 @@ class ScratchDirectory:
             _try_lock(self._alive)
 
     def close(self) -> None:
-        """Removes the directory with all that is in it. May be called again."""
+        """Remove the directory and its files. May be called again."""
         if self._alive >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
             _scratch.discard(self.path)
@@ -97,9 +97,9 @@ class ScratchDirectory:
 
 
 def remove_all() -> None:
-    """Removes the scratch directories of this process, which is about to end and has killed those who write there."""
+    """Remove the scratch directories of this process, which is about to end and has killed its workers."""
     for path in list(_scratch):
-        for _ in range(_TRIES):  # who was killed may have made one file more
+        for _ in range(_TRIES):  # a killed worker may have created one more file
             shutil.rmtree(path, ignore_errors=True)
             if not path.exists():
                 break
@@ -107,7 +107,7 @@ def remove_all() -> None:
 
 
 def _sweep(home: Path) -> None:
-    """Removes the directories whose owner, the holder of the lock on `alive`, is gone."""
+    """Remove the directories whose owner, which holds the lock on `alive`, is gone."""
     now = time.time()
     for path in home.iterdir():
         try:

@@ -1,10 +1,10 @@
-"""Builds, verifies and times candidates; the tuner process itself never runs generated code.
+"""Measurement of candidates: worker processes build, verify and time them; the tuner process never runs generated code.
 
-The workers are those of a `Workshop`, which measurers of several problems may share, one at work at a time.
+The workers are those of a `WorkerPool`, which measurers of several problems may share, one at work at a time.
 
 Phases do not overlap with timing: `measure` builds the whole batch in parallel first, waits until every worker is
 silent, and then lets one runner check and time one candidate after the other, holding the device's lock on this host.
-Deadlines are kept here. A runner that saw a fault of a class with `respawn` (see `results.FAULTS`) is killed with its
+Deadlines are kept here. A runner with a fault of a class with `respawn` (see `results.FAULTS`) is killed with its
 process group; its successor passes a canary before the next candidate.
 """
 
@@ -21,7 +21,7 @@ from statistics import median
 from typing import TypeVar
 
 from autosched.errors import UsageError
-from autosched.measure.crew import Workshop
+from autosched.measure.crew import WorkerPool
 from autosched.measure.host import device_lock
 from autosched.measure.problem import Problem
 from autosched.measure.process import Worker, WorkerError
@@ -39,34 +39,34 @@ from autosched.runtime.gpu.compile import Resources
 
 Answer = TypeVar("Answer")
 
-_RUN_DEADLINE_S = 2.0  # least of a run
-_DEADLINE_FACTOR = 30.0  # a call may take this many times the best known before it counts as a hang
-_CHECK_BYTES_PER_S = 1e8  # slow enough for every machine; allows for the checks of large problems in a deadline
+_RUN_DEADLINE_S = 2.0  # shortest deadline of a run
+_DEADLINE_FACTOR = 30.0  # a call that takes so many times the best time counts as a hang
+_CHECK_BYTES_PER_S = 1e8  # a lower bound for all machines, by which deadlines allow for checks of large problems
 
 
 class Measurer:
-    """Measures candidates of one problem. A context manager; `close` ends all workers and removes all files, also for
-    other measurers of the workshop.
+    """The measurer of the candidates of one problem. A context manager; `close` ends all workers and removes all files,
+    also for other measurers of the worker pool.
 
     `problem` may be replaced by the same one with its data in another directory. `floor_s`: seconds of samples for each
-    candidate. `first_deadline_s`: of a run while nothing is known. `build_s`, `check_s`, `measure_s` add up the wall
-    time of the phases; waiting for the reference and for a fresh runner counts as checking. `resources`: registers and
-    memory of the kernels built for a device, by the job's key; the compiler's own numbers.
+    candidate. `first_deadline_s`: the deadline of a run while no time is known. `build_s`, `check_s`, `measure_s`: the
+    wall time of the phases so far; waiting for the reference and for a fresh runner counts as checking. `resources`:
+    registers and memory of the kernels built for a device, by the job's key, as the compiler reports them.
     """
 
     def __init__(
-        self, problem: Problem, workshop: Workshop, *, floor_s: float = 0.03, first_deadline_s: float = 30.0
+        self, problem: Problem, worker_pool: WorkerPool, *, floor_s: float = 0.03, first_deadline_s: float = 30.0
     ) -> None:
         self.build_s = self.check_s = self.measure_s = 0.0
-        self.problem, self._workshop, self._floor_s = problem, workshop, floor_s
+        self.problem, self._worker_pool, self._floor_s = problem, worker_pool, floor_s
         self._first_deadline_s = first_deadline_s
-        self._crew, self._builders, self._runners = workshop.crew, workshop.builders, workshop.runners
+        self._crew, self._builders, self._runners = worker_pool.crew, worker_pool.builders, worker_pool.runners
         self.resources: dict[str, tuple[Resources, ...]] = {}
         self._objects: dict[str, Path] = {}
         self._build_failures: dict[str, Failure] = {}
         self._compiled: dict[bytes, str] = {}  # a text's hash -> the first job that has it
-        self._seconds: dict[str, float] = {}  # what was measured, for the deadlines of `final`
-        self._slots: dict[str, int] = {}  # what the current runner holds, in `final`
+        self._seconds: dict[str, float] = {}  # measured times, for the deadlines of `final`
+        self._slots: dict[str, int] = {}  # slots of the current runner's kernels, in `final`
 
     def __enter__(self) -> Measurer:
         return self
@@ -75,11 +75,13 @@ class Measurer:
         self.close()
 
     def close(self) -> None:
-        """Kills all workers and removes all objects. May be called again."""
-        self._workshop.close()
+        """Kill all workers and remove all object files. May be called again."""
+        self._worker_pool.close()
 
     def build(self, jobs: Iterable[Job]) -> dict[str, Failure]:
-        """Compiles what is not compiled yet, in parallel; the failures of `jobs` by key. Takes them as they come."""
+        """Compile the jobs that are not compiled yet, in parallel; return the failures of `jobs` by key. `jobs` may be
+        an iterator, whose next job is made while others compile.
+        """
         start = time.monotonic()
         self._runners.prepare()
         new: dict[str, Path] = {}
@@ -103,12 +105,13 @@ class Measurer:
     def _unbuilt(
         self, jobs: Iterable[Job], keys: list[str], new: dict[str, Path], twins: dict[str, str]
     ) -> Iterator[tuple[Job, Path]]:
-        """Those of `jobs` that are not compiled yet, with files for them; notes all `keys`, what is `new`, and by key
-        the earlier job whose text a job has: values may differ where nothing comes of it, and LLVM takes most of the
-        time.
+        """Yield the jobs that are not compiled yet, with paths for their objects.
+
+        Fills `keys` with all keys, `new` with the paths by key, and `twins` with the key of an earlier job of the same
+        text: different parameters may give the same code, and LLVM takes most of the time.
         """
         for job in jobs:
-            most = self._workshop.threads
+            most = self._worker_pool.threads
             if not 1 <= job.source.threads <= most:
                 raise UsageError(
                     f"candidate {job.key} is for {job.source.threads} threads, but is measured with {most}"
@@ -119,7 +122,7 @@ class Measurer:
             first = self._compiled.setdefault(sha256(job.source.text.encode()).digest(), job.key)
             if first in self._objects or first in new:
                 twins[job.key] = first
-            else:  # also where the first was left behind when building was interrupted
+            else:  # also if building the first one was interrupted
                 new[job.key] = self._crew.new_object()
                 yield job, new[job.key]
 
@@ -129,10 +132,11 @@ class Measurer:
         best_s: float | None = None,
         is_possible: Callable[[float], bool] = lambda seconds: True,
     ) -> Iterator[Measurement | Failure]:
-        """One answer for each job, in order, as soon as it is there. `best_s`: the fastest sample known, in seconds.
-        `is_possible` says whether a call can take so little time; it is asked while the device is free.
+        """Yield one result for each job, in order, as soon as it is there.
 
-        Jobs that come one after the other are compiled while the next is made; nothing is timed before all are.
+        `best_s`: the fastest sample so far, in seconds. `is_possible(seconds)`: whether a call can be so fast; it is
+        called while the device is free. If `jobs` is an iterator, jobs are compiled while the next ones are made;
+        nothing is timed before all are compiled.
         """
         jobs, to_build = tee(jobs)
         failures = self.build(to_build)
@@ -148,17 +152,17 @@ class Measurer:
             yield result
 
     def final(self, jobs: Sequence[Job], rounds: int = 7, sample_s: float = 0.01) -> list[FinalMeasurement | Failure]:
-        """Compares `jobs` on equal terms: `rounds` rounds, one sample of each job in a round, the order reversed from
-        round to round, all in one runner. Answers in the order of `jobs`.
+        """Compare `jobs` in interleaved rounds of one runner; return the results in the order of `jobs`.
 
-        A sample is the fastest of short ones that take `sample_s` together, or one long call. The interval is
-        `median_interval`: 95 % from 6 rounds on. Each round checks each job's result again.
+        A round has one sample of each job; the order is reversed from round to round. A sample is the fastest of short
+        ones that take `sample_s` together, or one long call. The interval is `median_interval`: 95 % from 6 rounds on.
+        Each round checks each job's result again.
         """
         failures = self.build(jobs)
         self.await_reference()
         running = [job for job in jobs if job.key not in failures]
         samples: dict[str, list[float]] = {job.key: [] for job in running}
-        with device_lock(self._workshop.lock):
+        with device_lock(self._worker_pool.lock):
             self._runner()
             self._drop()
             for number in range(rounds):
@@ -174,10 +178,9 @@ class Measurer:
         return [failures[job.key] if job.key in failures else _final(job.key, tuple(samples[job.key])) for job in jobs]
 
     def peak_gflops(self, pipe: str) -> float | None:
-        """What a pipe of the GPU can do at most, measured now by its runner; None where that fails: it is only a
-        yardstick."""
+        """Measure the peak of a pipe of the GPU in its runner; return GFLOP/s, or None on failure."""
         self.await_reference()
-        with device_lock(self._workshop.lock):
+        with device_lock(self._worker_pool.lock):
             worker = self._runner()
             try:
                 reply = worker.ask(Peak(worker.next_id(), pipe), self._first_deadline_s)
@@ -187,7 +190,7 @@ class Measurer:
         return reply.gflops if isinstance(reply, Rate) and reply.gflops > 0 else None
 
     def await_reference(self) -> None:
-        """Returns when the problem's data are there; raises what went wrong in writing them."""
+        """Wait until the problem's data are written; raise the error of writing them."""
         start = time.monotonic()
         self.problem.wait()
         self.check_s += time.monotonic() - start
@@ -203,7 +206,7 @@ class Measurer:
     def _measure_one(
         self, job: Job, best_s: float | None, is_possible: Callable[[float], bool]
     ) -> Measurement | Failure:
-        with device_lock(self._workshop.lock):
+        with device_lock(self._worker_pool.lock):
             worker = self._runner()
             try:
                 reply, check_s = self._hold(worker, job, 0, best_s)
@@ -243,11 +246,11 @@ class Measurer:
         return reply.samples[0]
 
     def _hold(self, worker: Worker, job: Job, slot: int, best_s: float | None) -> tuple[Numbered, float]:
-        """Loads and checks a candidate; (the answer, seconds it took)."""
+        """Load and check a candidate; return the reply and the seconds it took."""
         request = Hold(worker.next_id(), slot, str(self._objects[job.key]), job.source)
         start = time.monotonic()
         try:
-            reply = worker.ask(request, self._deadline(best_s, calls=2) + self._workshop.launch_build_s)
+            reply = worker.ask(request, self._deadline(best_s, calls=2) + self._worker_pool.launch_build_s)
         finally:
             elapsed = time.monotonic() - start
             self.check_s += elapsed
@@ -265,14 +268,14 @@ class Measurer:
         return reply
 
     def _deadline(self, best_s: float | None, calls: int = 1) -> float:
-        """Seconds that a run may take before it counts as a hang."""
+        """Return the seconds after which a run counts as a hang."""
         if best_s is None:
             return self._first_deadline_s
         allowance = self._floor_s + self.problem.n_bytes / _CHECK_BYTES_PER_S
         return max(_RUN_DEADLINE_S, _DEADLINE_FACTOR * calls * best_s) + allowance
 
     def _failed(self, job: Job, fault: str, message: str) -> Failure:
-        """Records a fault of a run; ends the runner if it is not to be trusted any more."""
+        """Return the failure of a run; end the runner if the fault makes it untrustworthy."""
         self._crew.check_directory()
         if fault not in FAULTS:
             fault, message = "protocol", f"the runner answered with an unknown class of failure: {message}"
@@ -281,7 +284,7 @@ class Measurer:
         return Failure(job.key, fault, message)
 
     def _drop(self) -> None:
-        """Lets the runner forget its kernels."""
+        """Drop the kernels that the runner holds."""
         worker = self._runner()
         self._slots.clear()
         try:
@@ -291,7 +294,7 @@ class Measurer:
 
 
 def _repeated(attempt: Callable[[], Answer | Failure]) -> Answer | Failure:
-    """The answer of `attempt`; of a second one where the first was a failure that says nothing of the candidate."""
+    """Return the result of `attempt`, or of a second attempt if the first failure is not the candidate's fault."""
     answer = attempt()
     return attempt() if isinstance(answer, Failure) and FAULTS[answer.kind].repeated else answer
 

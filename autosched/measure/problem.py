@@ -1,4 +1,4 @@
-"""The data a workload's candidates are checked with, as .npy files that tuner and workers share.
+"""The data that candidates of a workload are checked with, as .npy files that tuner and workers share.
 
 For each data set of DATA_SETS, input `i` is in `<set>.in<i>.npy`; output `j` has its reference value and error bound
 (float64 or int64, as `te.reference.evaluate` gives them) in `<set>.out<j>.value.npy` and `.bound.npy`, and the same as
@@ -29,8 +29,8 @@ from autosched.target.far_weights import NEAR
 if TYPE_CHECKING:
     from autosched.te.dag import ComputeDAG
 
-DATA_SETS = ("normal", "structured")  # random normal; and distinct values that show permuted or dropped terms
-MANY_CORES = 8  # from so many on there is memory for several data sets at a time
+DATA_SETS = ("normal", "structured")  # random normal values; distinct ones, which show permuted or dropped terms
+MANY_CORES = 8  # machines with so many cores have memory for several data sets at a time
 Array = npt.NDArray[Any]
 _PART = 1 << 18  # elements whose limits are computed at a time: temporaries of 2 MB stay in cache
 
@@ -52,17 +52,16 @@ class Problem:
         return sum(spec.nbytes for spec in (*self.inputs, *self.outputs))
 
     def wait(self) -> None:
-        """Returns when all files are written; raises what went wrong in writing them."""
+        """Wait until all files are written; raise the error of writing them."""
         for part in self._written:
             part.result()
 
 
 def make_problem(dag: ComputeDAG, directory: Path, seed: int) -> Problem:
-    """Starts writing the data sets of `dag`, derived from `seed`, into the existing `directory`, and returns at once.
+    """Start writing the data sets of `dag`, drawn by `seed`, into the existing `directory`, and return at once.
 
-    The reference runs in a thread (NumPy leaves the interpreter lock), so that candidates can be built meanwhile; each
-    data set in one of its own where there are cores for them. They are daemons: a program that is told to end does not
-    wait for them.
+    The reference runs in a thread (NumPy releases the interpreter's lock), so that candidates can be built meanwhile;
+    with many cores each data set has a thread. They are daemons: a program that is told to end does not wait for them.
     """
     from autosched.te.reference.evaluate import evaluate
     from autosched.te.reference.inputs import make_inputs
@@ -103,44 +102,49 @@ def write_data_set(
     arrays: Mapping[str, Array],
     expected: list[tuple[Array, Array]],
 ) -> None:
-    """Writes one data set; `expected` has (value, bound) for each output."""
+    """Write one data set; `expected` has (value, bound) for each output."""
     for i, spec in enumerate(inputs):
         array = np.ascontiguousarray(arrays[spec.name], dtype=spec.numpy_dtype)
-        np.save(directory / f"{name}.in{i}.npy", plain(array.reshape(spec.shape)), allow_pickle=False)
+        np.save(directory / f"{name}.in{i}.npy", storable(array.reshape(spec.shape)), allow_pickle=False)
     for j, (spec, (value, _)) in enumerate(zip(outputs, expected, strict=True)):
-        np.save(directory / f"{name}.out{j}.value.npy", plain(value.reshape(spec.shape)), allow_pickle=False)
+        np.save(directory / f"{name}.out{j}.value.npy", storable(value.reshape(spec.shape)), allow_pickle=False)
     write_limits(directory, name, outputs, expected)
 
 
 def write_limits(
     directory: Path, name: str, outputs: tuple[ArraySpec, ...], expected: list[tuple[Array, Array]], tile: int = 0
 ) -> None:
-    """The bounds of (value, bound) for each output, for kernels with Winograd's tiles of `tile` outputs (0: none)."""
+    """Write the limits of (value, bound) for each output, for kernels with Winograd's tiles of `tile` outputs (0:
+    none).
+    """
     for j, (spec, (value, bound)) in enumerate(zip(outputs, expected, strict=True)):
         bound = np.broadcast_to(np.asarray(bound, np.float64), value.shape)
         low, high = limits(value, bound, spec.dtype)
-        if DTYPES[spec.dtype].is_float and not DTYPES[spec.dtype].has_infinity:  # what is too large is NaN there
+        if (
+            DTYPES[spec.dtype].is_float and not DTYPES[spec.dtype].has_infinity
+        ):  # values that are too large become NaN in such types
             bound = np.where(np.isnan(low) != np.isnan(high), np.inf, bound)
         for part, array in (("bound", bound), ("low", low), ("high", high)):
-            np.save(limit_file(directory, name, j, part, tile), plain(array.reshape(spec.shape)), allow_pickle=False)
+            np.save(limit_file(directory, name, j, part, tile), storable(array.reshape(spec.shape)), allow_pickle=False)
 
 
 def limit_file(directory: Path, name: str, j: int, part: str, tile: int) -> Path:
-    """Of output j of a data set."""
+    """Return the path of a file of limits of output `j` of a data set."""
     return directory / f"{name}.out{j}.{part}{f'.{tile}' if tile else ''}.npy"
 
 
-def plain(array: Array) -> Array:
+def storable(array: Array) -> Array:
     """`array` as a file can hold it: of a type that is not NumPy's own, the bits."""
     return array.view(f"u{array.dtype.itemsize}") if is_foreign(array.dtype) else array
 
 
 def limits(value: Array, bound: Array, dtype: str) -> tuple[Array, Array]:
-    """The least and the greatest `dtype` that lie within `bound` of `value`, elementwise.
+    """Return the least and the greatest numbers of `dtype` within `bound` of `value`, elementwise.
 
-    Floats: rounded inwards, except that an interval reaching beyond the dtype's range admits the infinity that a
-    correct kernel rounds to, and has a limit that is NaN where there is none; an infinite value admits only itself; an
-    expected NaN gives NaN limits. An infinite bound admits everything (a NaN too, which no limits say: see `check`).
+    Floats are rounded inwards. An interval that reaches beyond the dtype's range admits the infinity to which a correct
+    kernel rounds, or has a limit that is NaN if the type has no infinity; an infinite value admits only itself; an
+    expected NaN gives NaN limits. An infinite bound admits everything (also a NaN, which limits cannot express: see
+    `check`).
     """
     kind = DTYPES[dtype].numpy_dtype
     if not DTYPES[dtype].is_float:

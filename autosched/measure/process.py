@@ -1,4 +1,4 @@
-"""A worker process as its parent sees it: spawned, spoken to under a deadline, killed with its process group."""
+"""Worker processes as seen by their parent: spawned, sent requests with deadlines, killed with their process group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autosched.measure.protocol import Numbered, ProtocolError
 from autosched.runtime.processes import StopWatch, end_group, is_stopped
 from autosched.runtime.state import usable
 
-# What a worker may know of the tuner's environment: finding programs, libraries and packages, and the language.
+# The environment variables that a worker inherits: search paths of programs, libraries and packages, and the locale.
 _PLACES = (
     "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "HOME", "TMPDIR", "PYTHONPYCACHEPREFIX",
     "CUDA_HOME", "CUDA_PATH", "OCL_ICD_VENDORS", "AUTOSCHED_DEVICE_SCRIPT",
@@ -30,22 +30,22 @@ _WORDS = (
     "AUTOSCHED_CUDA_DRIVER",
 )  # fmt: skip
 _SET = {"OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-_LOG_TAIL = 400  # characters of a dead worker's error log that go into a message
+_LOG_TAIL = 400  # the last characters of a dead worker's error log, which go into the message
 _CHUNK = 1 << 16
-_OVERSLEPT_S = 1.0  # a look at the deadline that comes so much later is of a process that stood still itself
-_START_S = 0.5  # for the system to make a process
-_MEMORY_SHARE = 0.75  # of the machine's memory, for one worker
-# What only another process sends: a user, a supervisor, or the system for lack of memory.
+_OVERSLEPT_S = 1.0  # seconds; if a poll is so late, this process was stopped itself
+_START_S = 0.5  # seconds that the system may take to create a process
+_MEMORY_SHARE = 0.75  # share of the machine's memory that one worker may use
+# Signals that only other processes send: a user, a supervisor, or the system when memory is short.
 _FROM_OUTSIDE = {
     int(getattr(signal, name))
     for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGALRM")
 }
-_PIPE_BYTES = 1 << 20  # what Linux lets everybody ask for
+_PIPE_BYTES = 1 << 20  # the largest size of a pipe that Linux grants every user
 
 
 W = TypeVar("W", bound="Worker")
-_living: WeakSet[Worker] = WeakSet()  # those of this process
-_starting: set[Path] = set()  # error logs of those that will be among them
+_living: WeakSet[Worker] = WeakSet()  # the workers of this process
+_starting: set[Path] = set()  # error logs of workers that are being started
 
 
 class WorkerError(Exception):
@@ -57,19 +57,20 @@ class WorkerError(Exception):
 
 
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """A scrubbed copy: no OMP_* or other settings that would change what is measured; this package importable.
+    """Return a copy of an environment without OMP_* and other settings that would change measurements; this package
+    stays importable.
 
-    A worker has another working directory, so what is relative to this one is made absolute.
+    Relative paths are made absolute, as a worker has another working directory.
     """
-    places = {name: _from_here(environment[name]) for name in _PLACES if name in environment}
+    places = {name: _absolute_paths(environment[name]) for name in _PLACES if name in environment}
     words = {name: environment[name] for name in _WORDS if name in environment}
     package = str(Path(__file__).resolve().parents[2])
     path = [package, *(p for p in places.get("PYTHONPATH", "").split(os.pathsep) if p)]
     return {**places, **words, **_SET, "PYTHONPATH": os.pathsep.join(path)}
 
 
-def _from_here(places: str) -> str:
-    """A list of paths with those made absolute that are there; others may be names that a loader looks for."""
+def _absolute_paths(places: str) -> str:
+    """Return a list of paths with the existing ones made absolute; others may be names that a loader looks for."""
     parts = places.split(os.pathsep)
     return os.pathsep.join(os.path.abspath(part) if os.path.exists(part) else part for part in parts)
 
@@ -77,7 +78,7 @@ def _from_here(places: str) -> str:
 class Worker:
     """One worker process. Call `spawn` from a thread that lives as long as the worker must (see PDEATHSIG)."""
 
-    module = "autosched.measure.worker"  # that the process runs
+    module = "autosched.measure.worker"  # the module that the process runs
     replies = protocol.REPLIES
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -87,7 +88,7 @@ class Worker:
         self._to, self._from = process.stdin.fileno(), process.stdout.fileno()
         os.set_blocking(self._to, False)
         os.set_blocking(self._from, False)
-        with contextlib.suppress(OSError):  # room for a whole source, sent while this process does other things
+        with contextlib.suppress(OSError):  # so that a whole source fits and this process need not wait
             fcntl.fcntl(self._to, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._outgoing = memoryview(b"")
         self._frames = protocol.Frames()
@@ -104,9 +105,9 @@ class Worker:
     def spawn(
         cls: type[W], directory: Path, log: Path, words: Sequence[str] = (), more: Mapping[str, str] | None = None
     ) -> W:
-        """Starts a worker in its own session, with `directory` as its working directory and `log` as its error log.
+        """Start a worker in its own session, with `directory` as its working directory and `log` as its error log.
 
-        `words`: of its command line, after this process's number; `more`: of its environment.
+        `words`: command-line arguments after this process's number. `more`: further environment variables.
         """
         with usable(log):
             stream = log.open("wb")
@@ -142,7 +143,7 @@ class Worker:
 
     @property
     def waiting(self) -> bool:
-        """Whether an answer is to come."""
+        """Whether an answer is outstanding."""
         return self._waiting_for >= 0
 
     def next_id(self) -> int:
@@ -150,9 +151,10 @@ class Worker:
         return self._next_id
 
     def request(self, message: Numbered, seconds: float) -> None:
-        """Begins to send `message` (its id from `next_id`), whose answer is due in `seconds`. Never blocks.
+        """Begin to send `message` (its id from `next_id`), whose answer is due in `seconds`. Never blocks.
 
-        What the pipe has room for goes at once: a worker that starts has its imports done before anybody polls it.
+        As much as fits into the pipe is sent at once, so that a starting worker imports its modules before it is
+        polled.
         """
         self._outgoing = memoryview(protocol.encode(message))
         self._waiting_for = message.id
@@ -164,18 +166,18 @@ class Worker:
 
     @property
     def next_look(self) -> float:
-        """Monotonic time at which `poll` has something to find out, whether or not the worker writes."""
+        """The monotonic time at which `poll` must be called even if the worker writes nothing."""
         return min(self.deadline, self._watch.next_look)
 
     def descriptors(self) -> tuple[list[int], list[int]]:
-        """(to wait for reading, to wait for writing)."""
+        """Return the descriptors to wait for: (those to read from, those to write to)."""
         return [self._from], [self._to] if self._outgoing else []
 
     def poll(self) -> Numbered | None:
-        """Sends and receives what can be without blocking; the answer when it is complete, one of `replies`.
+        """Send and receive without blocking; return the answer, one of `replies`, once it is complete, else None.
 
-        Raises WorkerError when the worker died, broke the protocol, is past its deadline, or stays stopped by a signal;
-        it is dead then.
+        Raises WorkerError, and kills the worker, if it died, broke the protocol, missed its deadline, or stays stopped
+        by a signal.
         """
         try:
             self._write()
@@ -196,7 +198,9 @@ class Worker:
             self.kill()
             raise WorkerError("killed", "the worker was stopped by a signal and did not go on")
         late_s = time.monotonic() - self.deadline
-        if late_s >= _OVERSLEPT_S and not self._was_extended:  # Ctrl-Z, a paused container: the worker stood still too
+        if (
+            late_s >= _OVERSLEPT_S and not self._was_extended
+        ):  # Ctrl-Z or a paused container: the worker was stopped too
             self._was_extended = True
             self.deadline = time.monotonic() + self._seconds
         elif late_s >= 0.0:
@@ -210,12 +214,12 @@ class Worker:
         return None
 
     def ask(self, message: Numbered, seconds: float) -> Numbered:
-        """`request`, then `answer`."""
+        """Send a request and wait for its answer."""
         self.request(message, seconds)
         return self.answer()
 
     def answer(self) -> Numbered:
-        """Waits for the answer to the last request. On any exception, Ctrl-C included, the worker is dead."""
+        """Wait for the answer to the last request. On any exception, Ctrl-C included, the worker is killed."""
         try:
             while True:
                 reply = self.poll()
@@ -227,7 +231,7 @@ class Worker:
             raise
 
     def kill(self) -> None:
-        """SIGKILL to the whole process group, and the end of the process awaited. May be called again."""
+        """Send SIGKILL to the whole process group and wait for the end of the process. May be called again."""
         end_group(self._process)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
@@ -240,13 +244,13 @@ class Worker:
                 written = os.write(self._to, self._outgoing[:_CHUNK])
             except BlockingIOError:
                 return
-            except BrokenPipeError:  # reading will tell that it died
+            except BrokenPipeError:  # reading will show that it died
                 self._outgoing = memoryview(b"")
                 return
             self._outgoing = self._outgoing[written:]
 
     def _read(self) -> bool:
-        """Takes in some of what has arrived; False at the end of the stream."""
+        """Receive what has arrived; return False at the end of the stream."""
         try:
             data = os.read(self._from, _CHUNK)
         except BlockingIOError:
@@ -255,7 +259,7 @@ class Worker:
         return bool(data)
 
     def _died(self) -> WorkerError:
-        """What the process died of. Its output ended, so it is dead or about to be."""
+        """Return the reason of the death of the process, whose output has ended."""
         try:
             status = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
@@ -283,8 +287,9 @@ class Worker:
 
 
 def kill_all() -> None:
-    """Kills all workers of this process, also one that is just being started. For a signal handler: takes no lock and
-    reaps nobody, as the process is about to end."""
+    """Kill all workers of this process, also one that is being started. For a signal handler of a process that is about
+    to end: takes no locks and waits for no process.
+    """
     give_up = time.monotonic() + _START_S
     while True:
         for worker in list(_living):
@@ -297,7 +302,7 @@ def kill_all() -> None:
 
 
 def memory_limit() -> int:
-    """Bytes that one worker may have."""
+    """Return the bytes that one worker may use."""
     return int(_MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
@@ -309,7 +314,7 @@ def _signal_name(number: int) -> str:
 
 
 def wait(workers: Sequence[Worker], *, longest_s: float = float("inf")) -> None:
-    """Sleeps until one of `workers` can be polled with profit, its deadline included, or for `longest_s`."""
+    """Wait until one of `workers` can be polled or reaches its deadline, or for `longest_s` seconds."""
     poller = select.poll()
     for worker in workers:
         to_read, to_write = worker.descriptors()
@@ -318,5 +323,5 @@ def wait(workers: Sequence[Worker], *, longest_s: float = float("inf")) -> None:
         for descriptor in to_write:
             poller.register(descriptor, select.POLLOUT)
     remaining = min(min(worker.next_look for worker in workers) - time.monotonic(), longest_s)
-    # Milliseconds, rounded up: one wake-up at a deadline, not many; but a look in passing does not sleep.
+    # Milliseconds, rounded up, so that there is one wake-up at a deadline; without time left it does not sleep.
     poller.poll(0 if longest_s <= 0 else max(0.0, 1000 * remaining) + 1)

@@ -29,7 +29,7 @@ class ProtocolError(Exception):
 
 
 class Numbered(Protocol):
-    """What all messages are: dataclasses, an answer with the number of its request."""
+    """A message: a dataclass with the number of its request."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -91,7 +91,9 @@ class Measure:
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample of the kernel of `slot`: `measure.timing.undisturbed` of `sample_s`; the result is checked again."""
+    """Take one sample of the kernel of `slot`, `measure.timing.fastest_sample` of `sample_s`, and check the result
+    again.
+    """
 
     id: int
     slot: int
@@ -114,7 +116,7 @@ class Canary:
 
 @dataclass(frozen=True)
 class Peak:
-    """Measure what a pipe of the device can do at most: `runtime.gpu.peak.measure_gpu_peak`."""
+    """Measure the peak of a pipe of the device: `runtime.gpu.peak.measure_gpu_peak`."""
 
     id: int
     pipe: str
@@ -122,7 +124,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Rate:
-    """A multiply-add counts as two operations."""
+    """A peak in GFLOP/s; a multiply-add counts as two operations."""
 
     id: int
     gflops: float
@@ -137,7 +139,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Built:
-    """A source was compiled; what a device's kernels take, empty where the compiler does not tell."""
+    """A source was compiled. The resources of its kernels are empty if the compiler does not report them."""
 
     id: int
     resources: tuple[Resources, ...]
@@ -170,7 +172,7 @@ REPLIES: dict[str, type] = {c.__name__: c for c in (Done, Built, Samples, Rate, 
 
 
 def encode(message: Numbered) -> bytes:
-    """One frame. Raises ProtocolError when it is longer than MAX_FRAME."""
+    """Return the frame of a message. Raises ProtocolError if it is longer than MAX_FRAME."""
     body = json.dumps({"kind": type(message).__name__, **asdict(message)}, allow_nan=False).encode()
     if len(body) > MAX_FRAME:
         raise ProtocolError(f"a {type(message).__name__} message of {len(body)} bytes is over the limit {MAX_FRAME}")
@@ -178,7 +180,7 @@ def encode(message: Numbered) -> bytes:
 
 
 def decode(body: bytes, kinds: dict[str, type]) -> Any:
-    """The message in `body`, an instance of one of `kinds`. Raises ProtocolError."""
+    """Return the message in `body`, an instance of one of `kinds`. Raises ProtocolError."""
     try:
         data = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -190,14 +192,14 @@ def decode(body: bytes, kinds: dict[str, type]) -> Any:
 
 
 def source_as(cls: type[S], message: Build | Hold) -> S:
-    """The source of a request to a worker for sources of this class. Raises ProtocolError for one of another."""
+    """Return the source of a request as an instance of `cls`. Raises ProtocolError for a source of another class."""
     if not isinstance(message.source, cls):
         raise ProtocolError(f"a worker for {cls.__name__} got {type(message.source).__name__}")
     return message.source
 
 
 class Frames:
-    """Cuts a byte stream into frame bodies."""
+    """A parser that cuts a byte stream into frame bodies."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -206,7 +208,7 @@ class Frames:
         self._buffer += data
 
     def next(self) -> bytes | None:
-        """The next complete body, or None. Raises ProtocolError as soon as a length is over the limit."""
+        """Return the next complete body, or None. Raises ProtocolError for a length over the limit."""
         if len(self._buffer) < _PREFIX:
             return None
         length = int.from_bytes(self._buffer[:_PREFIX], "little")
@@ -229,7 +231,9 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def checked(data: Any, hint: Any, where: str) -> Any:
-    """`data` as a value of the type `hint`: a dataclass, tuple[T, ...], tuple[T, U], T | U, str, int, float, bool."""
+    """Return `data` as a value of the type `hint`: a dataclass, tuple[T, ...], tuple[T, U], T | U, str, int, float,
+    bool. Raises ProtocolError for data of another type.
+    """
     if isinstance(hint, type) and is_dataclass(hint):
         names = {f.name for f in fields(hint)}
         if not isinstance(data, dict) or set(data) != names:
@@ -257,13 +261,13 @@ def checked(data: Any, hint: Any, where: str) -> Any:
 
 
 def _member(data: Any, hints: tuple[Any, ...]) -> Any:
-    """The type of a union that `data` is to be of: the dataclass with its fields, else the first."""
+    """Return the type of a union that fits `data`: the dataclass with its fields, else the first one."""
     given = set(data) if isinstance(data, dict) else None
     return next((h for h in hints if is_dataclass(h) and {f.name for f in fields(h)} == given), hints[0])
 
 
 def _check_unicode(text: str, where: str) -> None:
-    """Half of a surrogate pair is JSON, but nothing that a record or a terminal takes."""
+    """Raise ProtocolError for half of a surrogate pair: JSON allows it, but records and terminals do not."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What goes into and comes out of a measurement: jobs, measurements and the classes of failure."""
+"""Jobs, results and fault classes of measurements."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from autosched.codegen import Source
 
 @dataclass(frozen=True)
 class Fault:
-    """One class of failure. `respawn`: the worker is not trusted any more and is replaced before the next candidate.
+    """A class of failure. `respawn`: the worker is not trusted any more and is replaced before the next candidate.
 
-    `tried_again`: it says nothing of the candidate itself, and a search that resumes from it measures it again.
-    `repeated`: so does the measurer, once and at once, before it answers.
+    `tried_again`: the failure is not the candidate's, so that a resumed search measures it again. `repeated`: the
+    measurer measures it again at once, before it answers.
     """
 
     meaning: str
@@ -24,7 +24,7 @@ class Fault:
     repeated: bool = False
 
 
-# Every candidate that gives no time ends in exactly one of these classes; none of them stops a search.
+# Each candidate without a time has exactly one of these classes; none of them stops a search.
 FAULTS: dict[str, Fault] = {
     "build_error": Fault(
         "the compiler rejected the IR text or the C, or died on it (the message has its last words)",
@@ -166,15 +166,15 @@ class FinalMeasurement:
 
 
 def impossible_time(seconds: float) -> tuple[str, str]:
-    """The class and the message of a failure."""
+    """Return the fault class and message of a time shorter than a kernel can take."""
     return "impossible_time", f"by the clock a call took {seconds:.3g} s, less than any kernel can take here"
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The interval [x_(k), x_(n+1-k)] of order statistics that holds the median with at least `confidence`.
+    """Return the interval [x_(k), x_(n+1-k)] of order statistics that holds the median with at least `confidence`.
 
-    Distribution-free: P(x_(k) <= median <= x_(n+1-k)) >= 1 - 2 P(Binomial(n, 1/2) < k) (David and Nagaraja,
-    Order Statistics, 3rd ed., section 7.1). Below 6 samples no such interval reaches 95 %; then it is [min, max].
+    Distribution-free: P(x_(k) <= median <= x_(n+1-k)) >= 1 - 2 P(Binomial(n, 1/2) < k) (David and Nagaraja, Order
+    Statistics, 3rd ed., section 7.1). Below 6 samples no such interval reaches 95 %; then it is [min, max].
     """
     ordered = sorted(samples)
     n, k, tail = len(ordered), 0, 0.0

@@ -1,4 +1,4 @@
-"""What a running worker does with its requests: load a kernel, check it, time it. Only workers import this."""
+"""Runner of kernels for processors: it loads a kernel, checks it and times it. Only workers import this."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Timer:
         self.canary = addresses[timing.CANARY_ENTRY]
 
     def clock(self, address: int, sets: ArgumentSets, workspace: int, threads: int) -> timing.Clock:
-        """Calls of the kernel at `address`, with `sets` of arguments by turns."""
+        """Return the clock of the kernel at `address`, whose calls take the argument sets in turn."""
 
         def run(reps: int) -> float:
             clock = (self._now, time.CLOCK_MONOTONIC)
             nanoseconds: int = self._run(*clock, address, sets.args, sets.turn, workspace, threads, reps)
             if nanoseconds == timing.BAD_STATUS:
                 raise CandidateError("crash", "the kernel returned a status other than 0 in the timing loop")
-            if nanoseconds < 0:  # the clock went back; 0 is what a coarse one says of a single call
+            if nanoseconds < 0:  # the clock went back; 0 is a single call by a coarse clock
                 raise CandidateError(*impossible_time(nanoseconds * 1e-9 / reps))
             return nanoseconds * 1e-9
 
@@ -67,8 +67,8 @@ class HeldKernel:
     reps: int = 0
 
 
-class KnownKernel:
-    """The canary, with arrays for so many threads."""
+class CanaryKernel:
+    """The canary, with arrays for `threads` threads."""
 
     def __init__(self, timer: Timer, threads: int) -> None:
         self._input = aligned_empty((threads * timing.CANARY_ELEMENTS,), "float32")
@@ -79,11 +79,12 @@ class KnownKernel:
 
     @cached_property
     def witness(self) -> timing.Witness:
-        """Of all the cores that as many threads run on."""
-        self.clock(1)  # makes the threads
+        """The witness of disturbances on all cores that the threads run on."""
+        self.clock(1)  # starts the threads
         return timing.Witness(self.clock)
 
     def forget(self) -> None:
+        """Overwrite the result."""
         self._result[:] = np.nan
 
     def is_right(self) -> bool:
@@ -101,10 +102,10 @@ class Runner(Slots[HeldKernel]):
         self._weights_in = NEAR
         self._copies = CopyMemory()
         self._data: list[DataSet] = []
-        self._canaries: dict[int, KnownKernel] = {}  # by threads
+        self._canaries: dict[int, CanaryKernel] = {}  # by threads
 
     def _load(self, message: LoadData) -> None:
-        self._data = []  # its memory goes before the next one's comes
+        self._data = []  # frees memory before more is allocated
         self._data = load_data_sets(Path(message.directory), message.inputs, message.outputs)
         self._weights_in = message.weights_in
 
@@ -112,7 +113,7 @@ class Runner(Slots[HeldKernel]):
         return self._hold(message) if isinstance(message, Hold) else super()._carry_out(message)
 
     def _hold(self, message: Hold) -> Message:
-        self._release(message.slot)  # its scratch goes before the next one's comes
+        self._release(message.slot)  # frees its scratch before more is allocated
         source = source_as(KernelSource, message)
         try:
             code = Path(message.object_path).read_bytes()
@@ -137,8 +138,8 @@ class Runner(Slots[HeldKernel]):
 
     def _clock(self, held: HeldKernel) -> Callable[[int], float]:
         kernel = held.kernel
-        passing = passing_bytes(self._weights_in, self._target, kernel.threads)
-        sets = self._data[0].sets(kernel.packing, passing, self._copies)
+        bytes_between_calls = passing_bytes(self._weights_in, self._target, kernel.threads)
+        sets = self._data[0].sets(kernel.packing, bytes_between_calls, self._copies)
         return self._timer.clock(held.loaded.address, sets, kernel.workspace.address, kernel.threads)
 
     def _witness(self, held: HeldKernel) -> timing.Witness:
@@ -152,7 +153,7 @@ class Runner(Slots[HeldKernel]):
             raise CandidateError("wrong_result", "the canary kernel's result is wrong")
         return samples
 
-    def _canary_of(self, threads: int) -> KnownKernel:
+    def _canary_of(self, threads: int) -> CanaryKernel:
         if threads not in self._canaries:
-            self._canaries[threads] = KnownKernel(self._timer, threads)
+            self._canaries[threads] = CanaryKernel(self._timer, threads)
         return self._canaries[threads]

@@ -1,4 +1,4 @@
-"""Kernels that a running worker holds by slot, and what is timed of them, on a processor and on a GPU alike."""
+"""Kernels that a runner holds by slot, and their timing, on processors and GPUs alike."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ K = TypeVar("K", bound=Timed)
 
 
 class Slots(ABC, Generic[K]):
-    """State of a running worker, and what it does with its requests."""
+    """State of a runner, and how it handles requests."""
 
     _out_of_memory = "no memory on the host"
 
@@ -41,7 +41,7 @@ class Slots(ABC, Generic[K]):
         self._held: dict[int, K] = {}
 
     def handle(self, message: Message) -> Message:
-        """Carries out one request. A candidate's faults become replies; anything else ends the worker."""
+        """Handle one request. A candidate's faults become replies; any other exception ends the worker."""
         try:
             return self._carry_out(message)
         except CandidateError as fault:
@@ -68,11 +68,11 @@ class Slots(ABC, Generic[K]):
 
     @abstractmethod
     def _load(self, message: LoadData) -> None:
-        """Reads a problem's data sets, in the place of those before; no kernel is held."""
+        """Read a problem's data sets, which replace the earlier ones; no kernel is held."""
 
     @abstractmethod
     def _canary(self) -> tuple[float, ...]:
-        """Checks a kernel known to be good and times it: seconds of a call, for each sample."""
+        """Check and time the canary kernel; return the seconds of a call for each sample."""
 
     def _release(self, slot: int) -> None:
         self._held.pop(slot, None)
@@ -83,19 +83,20 @@ class Slots(ABC, Generic[K]):
 
     @abstractmethod
     def _clock(self, held: K) -> Callable[[int], float]:
-        """Seconds of so many calls in a row."""
+        """Return the clock of a kernel: from a number of calls to their seconds."""
 
     @abstractmethod
     def _launch_again(self, held: K) -> None:
-        """One checked launch, outputs poisoned, scratch as the timing loop left it. Raises CandidateError."""
+        """Launch once more, checked, with poisoned outputs and the last scratch. Raises CandidateError."""
 
     def _witness(self, held: K) -> timing.Witness | None:
-        """What tells whether something else disturbs what is timed; None where nothing does."""
+        """Return the witness of disturbances by other programs; None if the device is not shared."""
         return None
 
     def _poisoned(self, held: K) -> Callable[[], None] | None:
-        """Poisons the outputs; then what examines them after one call of the timing loop, which is then as good as a
-        checked launch. None where it is not."""
+        """Poison the outputs and return the function that checks them after a single call of the timing loop, which
+        then counts as a checked launch; None if it cannot.
+        """
         return None
 
     def _measure(self, message: Measure) -> Message:
@@ -109,12 +110,12 @@ class Slots(ABC, Generic[K]):
         held = self._slot(message.slot)
         run = _Counted(self._clock(held))
         examine = self._poisoned(held)
-        sample = first = run(1)  # other kernels ran since
+        sample = first = run(1)  # warms the caches up, as other kernels ran since
         if first < timing.LONG_CALL_S:
             if held.reps == 0:
                 held.reps, _ = timing.calibrate(run, min(timing.SAMPLE_S, message.sample_s))
-            sample = timing.undisturbed(run, held.reps, message.sample_s)
-            if held.reps == 1:  # the first call was such a sample
+            sample = timing.fastest_sample(run, held.reps, message.sample_s)
+            if held.reps == 1:  # the first call is a sample too
                 sample = min(sample, first)
         return Samples(message.id, (sample,), False, self._check_again(held, run, examine))
 
@@ -124,7 +125,7 @@ class Slots(ABC, Generic[K]):
         return self._held[slot]
 
     def _check_again(self, held: K, run: _Counted, examine: Callable[[], None] | None) -> float:
-        """Seconds of one more launch after the timing loop; of a single long call what it left is examined instead."""
+        """Check one more launch after timing, or the result of a single long call; return the seconds it took."""
         start = time.monotonic()
         try:
             if examine is not None and run.calls == 1:
@@ -139,7 +140,7 @@ class Slots(ABC, Generic[K]):
 
 
 class _Counted:
-    """A clock that knows how many calls it has timed."""
+    """A clock that counts the calls it has timed."""
 
     def __init__(self, run: timing.Clock) -> None:
         self._run = run

@@ -1,7 +1,7 @@
-"""The timing loop: compiled code calls the kernel and reads the clock, Python only chooses how many calls.
+"""Timing loop: compiled code calls the kernel and reads the clock; Python only chooses the number of calls.
 
-The helper's IR is compiled once in each worker, together with the canary: a kernel known to be good, which shows that a
-fresh worker compiles, runs and tells the time before a candidate is charged with anything.
+The helper's IR is compiled once in each worker, together with the canary, a kernel known to be good. The canary shows
+that a fresh worker compiles, runs and times correctly before a candidate's failure is attributed to the candidate.
 """
 
 from __future__ import annotations
@@ -10,34 +10,35 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-# A sample is as many calls as fill this, so that reading the clock (about 50 ns) vanishes. Short, because the fastest
-# counts: more of the short ones are not disturbed. Replayed on ten sessions beside other processes, half a millisecond
-# found the times of good candidates to 2.1 %, a whole one with the limits it had to 3.5 %.
+# Seconds of a sample, which has so many calls that reading the clock (about 50 ns) does not matter. Samples are short
+# because the fastest one counts, and most short ones are undisturbed. On ten replayed sessions beside other processes
+# 0.5 ms found the times of good candidates to 2.1 %, 1 ms to 3.5 %.
 SAMPLE_S = 5e-4
 MIN_SAMPLES, MAX_SAMPLES = 5, 50
-FEWER_SAMPLES = {0.5: 2, 0.05: 3}  # of calls that take so many seconds: they need no averaging
-# A call so long is a sample from the first one on, though caches that others have used are filled in it: the fastest
-# counts, and a call more of each loser is a tenth of what timing takes.
+FEWER_SAMPLES = {0.5: 2, 0.05: 3}  # number of samples by the seconds of a call: long calls need no averaging
+# From so many seconds on the first call is a sample already, although it fills the caches: the fastest sample counts,
+# and one more call of each slow candidate would take a tenth of the time of timing.
 COUNTED_CALL_S = 1e-3
-LONG_CALL_S = 0.02  # filling caches is a small part of a call this long
-# After so many undisturbed samples a candidate whose fastest is so many times the fastest known has lost, and no more
-# are taken. The fastest, because what disturbs a sample makes it slower; samples are about SAMPLE_S long. What lost by
-# a hair may still win the final comparison.
+LONG_CALL_S = 0.02  # seconds; filling the caches is a small part of such a call
+# Early stopping: after so many undisturbed samples (key) a candidate has lost whose fastest sample takes so many times
+# (value) the fastest of all candidates. The fastest sample is compared because disturbances only make samples slower.
+# A candidate that lost narrowly may still win the final comparison.
 LOST = {2: 1.3, 4: 1.08, 7: 1.02, 10: 1.0}
-LONG_LOST = {1: 1.3, 2: 1.1, 4: 1.03}  # where the fastest is a long call: short disturbances are a small part of it
-CANARY_ELEMENTS = 1024  # of each thread, eight times
-# Another thread of the same core makes the canary, which keeps the pipes of loads and stores busy, take 1.4 to 2 times
-# as long, and kernels 1.2 to 1.6 times, for milliseconds at a time; a changing clock makes it 1.1. Where it took longer
-# than this before or after a sample, four of five samples were slow, else one of six (Emerald Rapids, shared). Of 62
-# and 80 candidates in random order the one found fastest was 1.10 times the best, by judging quiet samples alone 1.03.
-# A kernel on several threads needs all their cores: beside other work, of the samples of three kernels on
-# two threads that one core alone called quiet 0.74 to 0.88 were slow, of those that both did 0.07 of 149 and 1 of 8.
+LONG_LOST = {1: 1.3, 2: 1.1, 4: 1.03}  # for long calls, of which short disturbances are a small part
+CANARY_ELEMENTS = 1024  # elements of each thread, computed eight times
+# The canary as a witness of disturbances: seconds of a run, and the slowdown from which a core counts as disturbed.
+# Another hyperthread of the core slows the canary, which saturates the load and store pipes, down by 1.4 to 2 and
+# kernels by 1.2 to 1.6, for milliseconds at a time; a changing clock frequency by 1.1. If the canary was slower than
+# this before or after a sample, four of five samples were slow, else one of six (shared Emerald Rapids). Of 62 and 80
+# candidates in random order the one chosen took 1.10 times the time of the best, with quiet samples alone 1.03 times.
+# All cores of a kernel must be quiet: of samples of three kernels on two threads that were quiet by one core alone
+# 0.74 to 0.88 were slow, by both cores 0.07 of 149 and 1 of 8.
 WITNESS_S, WITNESS_SLOWER = 2e-5, 1.2
-DISTURBED = 2.0  # no other thread makes a sample so many times as long: samples of any moment tell what is beyond
+DISTURBED = 2.0  # a slowdown that no disturbance causes: a candidate that is so slow has lost in any sample
 
-# `timespec` is two 64-bit words on every 64-bit Unix; `clock` is clock_gettime. Nanoseconds of `reps` calls (at least
-# one), or BAD_STATUS when a call returned a status other than 0. `turn` is (number of the next call's set of arguments,
-# sets, pointers of a set): calls take the sets of pointers that lie at `args` by turns.
+# Returns the nanoseconds of `reps` calls (at least one), or BAD_STATUS if a call returned a status other than 0.
+# `clock` is clock_gettime; `timespec` is two 64-bit words on every 64-bit Unix. Calls take the sets of pointers at
+# `args` in turn; `turn` points to (number of the next call's set, number of sets, pointers in a set).
 BAD_STATUS = -(2**63)
 TIME_ENTRY, CANARY_ENTRY = "autosched_time", "autosched_canary"
 HELPER_IR = """
@@ -115,23 +116,26 @@ define i32 @autosched_canary(ptr %args, ptr %ws, i64 %threads) {
 }
 """
 
-Clock = Callable[[int], float]  # repetitions -> seconds of all of them together
+Clock = Callable[[int], float]  # number of calls -> seconds of all calls
 
 
 def calibrate(run: Clock, sample_s: float) -> tuple[int, float]:
-    """How many calls make a sample of at least `sample_s`, and the seconds of a call when that was found; what it runs
-    is the warm-up as well."""
+    """Return how many calls make a sample of at least `sample_s` seconds, and the seconds of a call. The calls warm the
+    kernel up as well.
+    """
     reps = 1
     while True:
         seconds = run(reps)
         if seconds >= sample_s:
             return reps, seconds / reps
-        wanted = math.ceil(1.2 * reps * sample_s / max(seconds, 1e-9))
-        reps = min(max(wanted, reps + 1), 16 * reps)  # a first call that was too fast to be true cannot mislead far
+        estimated = math.ceil(1.2 * reps * sample_s / max(seconds, 1e-9))
+        reps = min(
+            max(estimated, reps + 1), 16 * reps
+        )  # limits the effect of a first call with an implausibly short time
 
 
 def python_clock(run: Callable[[], object], now: Callable[[], float] = time.perf_counter) -> Clock:
-    """Calls from Python, one after the other."""
+    """Return the clock of a Python function."""
 
     def clock(reps: int) -> float:
         start = now()
@@ -143,7 +147,9 @@ def python_clock(run: Callable[[], object], now: Callable[[], float] = time.perf
 
 
 def interleaved(clocks: Mapping[str, Clock], rounds: int, sample_s: float) -> dict[str, list[float]]:
-    """Seconds of a call of each: a sample of at least `sample_s` in each round, forwards and backwards in turn."""
+    """Return the seconds of a call of each clock, one sample of at least `sample_s` in each round, in alternating
+    order.
+    """
     reps = {name: calibrate(clock, sample_s)[0] for name, clock in clocks.items()}
     samples: dict[str, list[float]] = {name: [] for name in clocks}
     order = list(clocks)
@@ -154,10 +160,11 @@ def interleaved(clocks: Mapping[str, Clock], rounds: int, sample_s: float) -> di
     return samples
 
 
-def undisturbed(run: Clock, reps: int, total_s: float) -> float:
-    """Seconds of a call: the fastest of samples of `reps` calls that take `total_s` together, at most MAX_SAMPLES.
+def fastest_sample(run: Clock, reps: int, total_s: float) -> float:
+    """Return the seconds of a call in the fastest of several samples of `reps` calls.
 
-    What else runs on the machine makes a sample slower, and seldom all of many short ones.
+    The samples take `total_s` together; there are at most MAX_SAMPLES. Other programs only make samples slower, and
+    seldom all of many short ones.
     """
     fastest, spent = math.inf, 0.0
     for _ in range(MAX_SAMPLES):
@@ -169,7 +176,7 @@ def undisturbed(run: Clock, reps: int, total_s: float) -> float:
 
 
 class Witness:
-    """Tells by a kernel whose time is known whether something else has a share of the core now."""
+    """Detects other programs on the core by the time of a known kernel."""
 
     def __init__(self, run: Clock) -> None:
         self._run = run
@@ -177,7 +184,7 @@ class Witness:
         self._fastest = math.inf
 
     def is_quiet(self) -> bool:
-        """Whether one of two looks says so: at the first one threads may just have been woken."""
+        """Return whether one of two runs is undisturbed: in the first one threads may just have been woken."""
         return self._looks_quiet() or self._looks_quiet()
 
     def _looks_quiet(self) -> bool:
@@ -189,17 +196,18 @@ class Witness:
 def take_samples(
     run: Clock, floor_s: float, best_s: float | None, witness: Witness | None = None
 ) -> tuple[tuple[float, ...], bool]:
-    """(seconds of a call for each sample, whether it stopped early).
+    """Return the seconds of a call for each sample, and whether sampling stopped early.
 
-    Samples until `floor_s` seconds and MIN_SAMPLES, at most MAX_SAMPLES; fewer of long calls, and fewer of a candidate
-    that has LOST against `best_s`, the fastest sample of any candidate. Of short calls only samples between two moments
-    that `witness` calls quiet tell that: equal candidates are slow and fast by turns where others share the core.
+    Samples are taken for `floor_s` seconds and MIN_SAMPLES at least, at most MAX_SAMPLES; fewer of long calls, and
+    fewer of a candidate that has LOST against `best_s`, the fastest sample of any candidate. Of short calls only
+    samples between two quiet moments of `witness` count for that: on a shared core equal candidates are slow and fast
+    in turn.
     """
     if best_s is None or best_s >= LONG_CALL_S:
         witness = None
     before = witness is None or witness.is_quiet()
     reps, first = calibrate(run, SAMPLE_S)
-    samples = [first] if reps > 1 or first >= COUNTED_CALL_S else []  # several calls were warmed up by those before
+    samples = [first] if reps > 1 or first >= COUNTED_CALL_S else []  # several calls were warmed up by calibration
     quiet = witness is None or witness.is_quiet()
     telling = len(samples) if before and quiet else 0
     while not (lost := _has_lost(samples, telling, best_s)) and not _are_enough(samples, reps, floor_s):
@@ -210,7 +218,7 @@ def take_samples(
 
 
 def _has_lost(samples: Sequence[float], telling: int, best_s: float | None) -> bool:
-    """Whether the fastest is too slow for so many `telling` samples."""
+    """Return whether the fastest sample is too slow after so many `telling` samples."""
     if best_s is None or not samples:
         return False
     limits = LONG_LOST if best_s >= LONG_CALL_S else LOST

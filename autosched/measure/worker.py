@@ -1,9 +1,9 @@
-"""The process that builds, or runs and times, candidates: `python -m autosched.measure.worker PARENT_PID`.
+"""Worker process that builds, or runs and times, candidates: `python -m autosched.measure.worker PARENT_PID`.
 
 Requests come on standard input, replies leave on standard output, both as `protocol` frames. Before anything else the
-two are moved to other descriptors, so that generated code finds an empty standard input and writes into the error log.
-The worker dies with its parent (PDEATHSIG, end of input), writes no core file and has a limit on its memory; deadlines
-are the parent's. It imports llvmlite, and a runner NumPy, and nothing else from outside.
+two are moved to other descriptors, so that generated code has an empty standard input and writes into the error log.
+The worker dies with its parent (PDEATHSIG, end of input), writes no core file and has a limit on its memory; the parent
+keeps the deadlines. It imports llvmlite, a runner also NumPy, and no other package.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _MAX_OPEN_FILES = 1024  # a GPU driver opens dozens for each device
 
 
 def harden(parent: int) -> None:
-    """Dies with the parent, no core file, bounded files; children of this process go with its process group."""
+    """Make this process die with its parent; forbid core files, bound the size of files. Its children die with its
+    process group.
+    """
     end_with(parent)
     for limit, value in (
         (resource.RLIMIT_CORE, 0),
@@ -39,10 +41,10 @@ def harden(parent: int) -> None:
 
 
 def end_with(parent: int) -> None:
-    """This process ends when the thread of its parent that has started it does."""
+    """Make this process end with the thread of its parent that has started it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it died before the line above
+    if os.getppid() != parent:  # the parent died before prctl
         os._exit(1)
 
 
@@ -55,7 +57,7 @@ def lower_limit(limit: int, value: int) -> None:
 
 
 def take_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """The protocol's streams, moved away from descriptors 0 and 1."""
+    """Return the protocol's streams, moved away from descriptors 0 and 1."""
     requests, replies = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -65,7 +67,7 @@ def take_pipes() -> tuple[BinaryIO, BinaryIO]:
 
 
 def requests(stream: BinaryIO, kinds: dict[str, type] = protocol.REQUESTS) -> Iterator[Any]:
-    """Messages until the end of input, each an instance of one of `kinds`. Raises ProtocolError."""
+    """Yield messages until the end of input, each an instance of one of `kinds`. Raises ProtocolError."""
     frames = protocol.Frames()
     while True:
         body = frames.next()
@@ -79,6 +81,7 @@ def requests(stream: BinaryIO, kinds: dict[str, type] = protocol.REQUESTS) -> It
 
 
 def serve(stream: BinaryIO, out: BinaryIO) -> None:
+    """Handle the requests of a stream until its end."""
     incoming = requests(stream)
     setup = next(incoming, None)
     if not isinstance(setup, Setup):
@@ -88,7 +91,7 @@ def serve(stream: BinaryIO, out: BinaryIO) -> None:
         lower_limit(resource.RLIMIT_DATA, setup.memory_limit)
     try:
         handle = (workers.runner if setup.role == "run" else workers.builder)(setup)
-    except DeviceError as error:  # no compiler for the device, say
+    except DeviceError as error:  # no compiler for the device, for example
         send(out, Failed(setup.id, "device_lost", str(error)))
         return
     send(out, Done(setup.id))
@@ -97,6 +100,7 @@ def serve(stream: BinaryIO, out: BinaryIO) -> None:
 
 
 def send(out: BinaryIO, message: Numbered) -> None:
+    """Write one frame."""
     data = memoryview(protocol.encode(message))
     while data:
         data = data[out.write(data) :]

@@ -8,7 +8,7 @@ from pathlib import Path
 from autosched.kernel.device import Device, peak_reader
 from autosched.kernel.measuring import start_measurer
 from autosched.kernel.task import make_task, start_run, task_key
-from autosched.measure import Workshop
+from autosched.measure import WorkerPool
 from autosched.network_tuning.shared_tasks import SharedTask
 from autosched.network_tuning.task_tuner import TRIALS, RecordedRound, TaskSession
 from autosched.store import Database
@@ -24,7 +24,7 @@ class TuningContext:
 
     device: Device
     database: Database
-    workshop: Workshop
+    worker_pool: WorkerPool
     scratch: Path
     watch: Stopwatch
     seed: int
@@ -48,7 +48,7 @@ class TuningContext:
         directory = self.scratch / str(self.n_sessions)
         self.n_sessions += 1
         directory.mkdir(mode=0o700)
-        measurer = start_measurer(request, directory, self.seed, self.workshop)
+        measurer = start_measurer(request, directory, self.seed, self.worker_pool)
         tuned_task, sketches = make_task(request, experience=self.experience)
         recorder = start_run(self.database, request, tuned_task, sketches, self.seed, self.resume)
         settings = Settings(TRIALS, self.watch.budget_s, self.seed)

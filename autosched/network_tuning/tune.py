@@ -23,7 +23,7 @@ from autosched.kernel.lookup import stored_schedules
 from autosched.kernel.measured_roofline import MeasuredRooflines
 from autosched.kernel.spec import KernelSpec
 from autosched.kernel.trust import warn_without_key
-from autosched.measure import Workshop
+from autosched.measure import WorkerPool
 from autosched.measure.host import ScratchDirectory
 from autosched.measure.results import median_interval
 from autosched.network_tuning.budget import FinalisationTime
@@ -124,8 +124,8 @@ def tune_networks(
     most = None if effort.trials is None else effort.settings.trials
     with ScratchDirectory() as scratch, pause_gc(), Database(db) as database:
         warn_without_key()
-        with Workshop(device.target, device.threads) as workshop:
-            context = TuningContext(device, database, workshop, scratch, watch, effort.settings.seed, effort.resume)
+        with WorkerPool(device.target, device.threads) as worker_pool:
+            context = TuningContext(device, database, worker_pool, scratch, watch, effort.settings.seed, effort.resume)
             tuners = _tuners(tasks, context)
             if effort.budget_s is not None:
                 watch.budget_s = max(effort.budget_s, watch.elapsed() + MIN_SEARCH_SHARE * effort.budget_s)

@@ -24,7 +24,7 @@ from typing import TextIO
 import numpy as np
 
 from autosched.errors import AutoschedError
-from autosched.measure import Failure, Job, Measurer, Workshop, make_problem
+from autosched.measure import Failure, Job, Measurer, WorkerPool, make_problem
 from autosched.measure.host import ScratchDirectory
 from autosched.measure.problem import Problem
 from autosched.runtime.gpu.devices import device_facts
@@ -165,7 +165,7 @@ def calibrate(
     """A row for each problem that is measured within `seconds`; the candidates go to `out`. `target` has its facts."""
     end = time.monotonic() + seconds
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("a", encoding="utf-8") as file, Workshop(target, 1) as workshop:
+    with out.open("a", encoding="utf-8") as file, WorkerPool(target, 1) as worker_pool:
         _append(file, {"schema_version": SCHEMA_VERSION, "card": card_facts(target), "target": target.kind})
         for problem, prepared, scratch in _ahead(problems, target, seed):
             with scratch:
@@ -176,7 +176,7 @@ def calibrate(
                     continue
                 rows: list[Row] = []
                 try:
-                    for row in _measured(prepared, workshop, file, end):
+                    for row in _measured(prepared, worker_pool, file, end):
                         rows.append(row)
                 except (AutoschedError, OSError) as error:
                     yield problem.label, {"error": f"after {len(rows)} candidates: {error}"}
@@ -217,11 +217,11 @@ def _ahead(
             yield problem, found, scratch
 
 
-def _measured(prepared: Prepared, workshop: Workshop, file: TextIO, end: float) -> Iterator[Row]:
+def _measured(prepared: Prepared, worker_pool: WorkerPool, file: TextIO, end: float) -> Iterator[Row]:
     """What is in the file, candidate by candidate, until time is over."""
     of = prepared.of
     _append(file, {"problem": {"label": of.problem.label, **vars(of.problem)}})
-    measurer = Measurer(prepared.data, workshop, floor_s=FLOOR_S, first_deadline_s=RUN_S)
+    measurer = Measurer(prepared.data, worker_pool, floor_s=FLOOR_S, first_deadline_s=RUN_S)
     answers = measurer.measure(list(prepared.jobs))
     for candidate, wanted, answer in zip(prepared.candidates, prepared.jobs, answers, strict=True):
         row = _predicted(of, candidate)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from autosched.measure.gpu.simulated import EXAMINING
 
 from autosched.codegen.c.source import GpuSource
 from autosched.errors import UsageError
 from autosched.kernel.simulation import simulated_data
 from autosched.measure.check import CandidateError
+from autosched.measure.gpu.simulated import EXAMINING
 from autosched.tuner.protocols import Candidate
 from experiments.gpu.drawn import CalibrationProblem, ProblemModel, job, named, problem_model
 

@@ -12,7 +12,7 @@ import numpy as np
 from autosched.codegen import build_source
 from autosched.errors import AutoschedError
 from autosched.lower import lower
-from autosched.measure import Failure, Job, Measurer, Workshop, make_problem
+from autosched.measure import Failure, Job, Measurer, WorkerPool, make_problem
 from autosched.measure.host import ScratchDirectory
 from autosched.target import Target
 from autosched.te import ComputeDAG
@@ -41,8 +41,8 @@ def verify(
         dag, _ = build(check.workload, check.shape, check.settings)
         with ScratchDirectory() as scratch:
             data = make_problem(dag, scratch, seed)
-            workshop = Workshop(target, 1, build_workers)
-            with Measurer(data, workshop, floor_s=0.0, first_deadline_s=RUN_S) as measurer:
+            worker_pool = WorkerPool(target, 1, build_workers)
+            with Measurer(data, worker_pool, floor_s=0.0, first_deadline_s=RUN_S) as measurer:
                 answers = []
                 for result in measurer.measure(list(random_jobs(dag, target, candidates, seed))):
                     answers.append(result)

@@ -13,12 +13,11 @@ import sys
 import time
 from pathlib import Path
 
-from autosched.measure.gpu.simulated import EXAMINING, HASTY, SimulatedData
-
 from autosched.codegen.c.source import GpuSource
 from autosched.errors import AutoschedError
 from autosched.kernel.simulation import read_source, simulated_data
 from autosched.measure.check import CandidateError
+from autosched.measure.gpu.simulated import EXAMINING, HASTY, SimulatedData
 from autosched.tuner.definition import redefine
 
 

@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from autosched.measure.argument_sets import MOST_SETS, ArgumentSets, aligned_stride
+from autosched.measure.argument_sets import MAX_SETS, ArgumentSets, aligned_stride
 from autosched.measure.runner import Timer
 from autosched.runtime.jit import load_library
 from autosched.target import parse_target
@@ -51,7 +51,7 @@ def test_what_has_no_weights_has_one_set() -> None:
     assert ArgumentSets((1, 2), None, 1 << 20).count == 1
     assert ArgumentSets((1, 2), np.zeros(8, np.uint8), 0).count == 1
     assert ArgumentSets((1, 2), np.zeros(0, np.uint8), 1 << 20).count == 1
-    assert ArgumentSets((1, 2), np.zeros(8, np.uint8), 1 << 30).count == MOST_SETS
+    assert ArgumentSets((1, 2), np.zeros(8, np.uint8), 1 << 30).count == MAX_SETS
 
 
 def test_calls_take_the_sets_by_turns() -> None:

@@ -30,9 +30,9 @@ from autosched.measure.protocol import (
     encode,
 )
 from autosched.measure.results import median_interval
-from autosched.measure.runner import KnownKernel, Timer
+from autosched.measure.runner import CanaryKernel, Timer
 from autosched.measure.slots import Slots
-from autosched.measure.timing import MAX_SAMPLES, Witness, calibrate, take_samples, undisturbed
+from autosched.measure.timing import MAX_SAMPLES, Witness, calibrate, fastest_sample, take_samples
 from autosched.runtime.spec import ArraySpec
 from autosched.target import parse_target
 
@@ -244,11 +244,11 @@ def test_a_sample_of_the_comparison_is_the_fastest_of_short_ones() -> None:
         calls.append(reps)
         return reps * (1e-4 if len(calls) == 4 else 1.5e-4)
 
-    assert undisturbed(run, 10, 0.009) == pytest.approx(1e-4)
+    assert fastest_sample(run, 10, 0.009) == pytest.approx(1e-4)
     assert calls == [10] * 7
     samples = iter(range(1, MAX_SAMPLES + 1))
-    assert undisturbed(lambda _: 1e-6 / next(samples), 1, 0.01) == pytest.approx(1e-6 / MAX_SAMPLES)
-    assert undisturbed(lambda reps: reps * 0.015, 1, 0.01) == pytest.approx(0.015)
+    assert fastest_sample(lambda _: 1e-6 / next(samples), 1, 0.01) == pytest.approx(1e-6 / MAX_SAMPLES)
+    assert fastest_sample(lambda reps: reps * 0.015, 1, 0.01) == pytest.approx(0.015)
 
 
 @dataclass
@@ -344,7 +344,7 @@ def test_a_witness_that_has_been_woken_looks_twice() -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_canary_runs_on_as_many_threads_as_a_kernel(threads: int) -> None:
-    canary = KnownKernel(Timer(parse_target("cpu")), threads)
+    canary = CanaryKernel(Timer(parse_target("cpu")), threads)
     canary.forget()
     assert not canary.is_right()
     assert canary.clock(2) > 0

@@ -15,7 +15,7 @@ import pytest
 from autosched.codegen.c.source import GpuSource
 from autosched.codegen.source import KernelSource
 from autosched.errors import UsageError
-from autosched.measure import FAULTS, Failure, FinalMeasurement, Measurement, Measurer, Workshop
+from autosched.measure import FAULTS, Failure, FinalMeasurement, Measurement, Measurer, WorkerPool
 from autosched.measure.results import Job
 from autosched.target import Target, parse_target
 from tests.measure.gpu_kernels import STAGED, gpu_job, gpu_source, opencl_target
@@ -132,7 +132,7 @@ def measuring(tmp_path_factory: pytest.TempPathFactory, target: Target) -> Itera
     directory = tmp_path_factory.mktemp("problem")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        with Measurer(add_problem(directory), Workshop(target, 1), floor_s=0.005) as measurer:
+        with Measurer(add_problem(directory), WorkerPool(target, 1), floor_s=0.005) as measurer:
             yield measurer
 
 
@@ -160,7 +160,7 @@ def test_fault_is_classified_and_survived(
     with monkeypatch.context() as patch:
         if words in ("deadline", "stopped"):
             patch.setattr(place.measurer, "_first_deadline_s", 0.5 if gpu is None else 1.5)
-            patch.setattr(place.measurer._workshop, "launch_build_s", 0.0)
+            patch.setattr(place.measurer._worker_pool, "launch_build_s", 0.0)
         (result,) = place.measurer.measure([Job(name, kernel)])
     assert isinstance(result, Failure)
     assert (result.key, result.kind) == (name, kind), result.message

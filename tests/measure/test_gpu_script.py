@@ -13,7 +13,7 @@ import pytest
 
 from autosched.codegen.c.source import GpuSource, Launch, TensorMap
 from autosched.errors import DeviceError
-from autosched.measure import FAULTS, Failure, FinalMeasurement, Job, Measurement, Measurer, Workshop, make_problem
+from autosched.measure import FAULTS, Failure, FinalMeasurement, Job, Measurement, Measurer, WorkerPool, make_problem
 from autosched.target import parse_target
 from autosched.te.operators.registry import resolve
 
@@ -37,7 +37,7 @@ def scripted(directory: Path, events: list[dict[str, Any]], **options: Any) -> I
         patch.setenv("XDG_CACHE_HOME", str(directory / "cache"))
         patch.setenv("AUTOSCHED_DEVICE_SCRIPT", str(script))
         problem = make_problem(resolve(SPEC), data, 0)
-        with Measurer(problem, Workshop(parse_target("cuda"), 1, 1), floor_s=0.0, first_deadline_s=1.0) as measurer:
+        with Measurer(problem, WorkerPool(parse_target("cuda"), 1, 1), floor_s=0.0, first_deadline_s=1.0) as measurer:
             yield measurer
 
 

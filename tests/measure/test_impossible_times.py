@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autosched.measure import Failure, FinalMeasurement, Measurement, Measurer, Workshop
+from autosched.measure import Failure, FinalMeasurement, Measurement, Measurer, WorkerPool
 from autosched.measure.argument_sets import ArgumentSets
 from autosched.measure.check import CandidateError
 from autosched.measure.protocol import Message, Samples
@@ -25,7 +25,7 @@ def measurer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measurer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         problem = add_problem(tmp_path_factory.mktemp("problem"))
-        with Measurer(problem, Workshop(parse_target("cpu"), 1), floor_s=0.005) as made:
+        with Measurer(problem, WorkerPool(parse_target("cpu"), 1), floor_s=0.005) as made:
             yield made
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from autosched.errors import DeviceError, UsageError
-from autosched.measure import Failure, FinalMeasurement, Measurement, Measurer, Workshop
+from autosched.measure import Failure, FinalMeasurement, Measurement, Measurer, WorkerPool
 from autosched.measure.process import Worker
 from autosched.target import parse_target
 from tests.measure.kernels import add_problem, job, source
@@ -25,7 +25,7 @@ def measurer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measurer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         problem = add_problem(tmp_path_factory.mktemp("problem"))
-        with Measurer(problem, Workshop(parse_target("cpu"), 1), floor_s=0.005) as made:
+        with Measurer(problem, WorkerPool(parse_target("cpu"), 1), floor_s=0.005) as made:
             made._first_deadline_s = made._builders._deadline_s = 1.0  # a stopped worker is found out by its deadline
             yield made
 
@@ -116,7 +116,7 @@ def test_a_removed_directory_is_no_fault_of_a_candidate(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "problem").mkdir()
-    with Measurer(add_problem(tmp_path / "problem"), Workshop(parse_target("cpu"), 1), floor_s=0.005) as measurer:
+    with Measurer(add_problem(tmp_path / "problem"), WorkerPool(parse_target("cpu"), 1), floor_s=0.005) as measurer:
         assert measurer.build([job("first")]) == {}
         shutil.rmtree(measurer._crew.directory)
         with pytest.raises(UsageError, match="was removed while a search needed it"):

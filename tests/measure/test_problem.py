@@ -9,7 +9,7 @@ import pytest
 
 from autosched import te
 from autosched.errors import UsageError
-from autosched.measure import Failure, Measurement, Measurer, Workshop, make_problem
+from autosched.measure import Failure, Measurement, Measurer, WorkerPool, make_problem
 from autosched.target import parse_target
 from autosched.te.dag import ComputeDAG
 from autosched.te.reference.inputs import make_inputs
@@ -21,7 +21,7 @@ def test_expression_to_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     A, B = te.placeholder((32, 32), name="A"), te.placeholder((32, 32), name="B")
     dag = ComputeDAG([te.compute((32, 32), lambda i, j: A[i, j] + B[i, j], name="C")])
     problem = make_problem(dag, tmp_path, seed=3)
-    with Measurer(problem, Workshop(parse_target("cpu"), 1), floor_s=0.002) as measurer:
+    with Measurer(problem, WorkerPool(parse_target("cpu"), 1), floor_s=0.002) as measurer:
         good, bad = measurer.measure([job("good"), job("bad", source(op="sub"))])
     assert isinstance(good, Measurement), good
     assert isinstance(bad, Failure)
@@ -36,11 +36,11 @@ def test_problems_take_turns_with_the_same_workers(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     A, B = te.placeholder((32, 32), name="A"), te.placeholder((32, 32), name="B")
     measurers = []
-    with Workshop(parse_target("cpu"), 1, 1) as workshop:
+    with WorkerPool(parse_target("cpu"), 1, 1) as worker_pool:
         for n, combine in enumerate((lambda a, b: a + b, lambda a, b: a - b)):
             dag = ComputeDAG([te.compute((32, 32), lambda i, j, f=combine: f(A[i, j], B[i, j]), name="C")])
             (tmp_path / str(n)).mkdir()
-            measurers.append(Measurer(make_problem(dag, tmp_path / str(n), seed=3), workshop, floor_s=0.002))
+            measurers.append(Measurer(make_problem(dag, tmp_path / str(n), seed=3), worker_pool, floor_s=0.002))
         right = [job("c0"), job("c0", source(op="sub"))]
         for _ in range(2):
             for n in (0, 1):
@@ -51,7 +51,7 @@ def test_problems_take_turns_with_the_same_workers(tmp_path: Path, monkeypatch: 
         assert wrong.kind == "wrong_result"
         (final,) = measurers[1].final([right[1]], rounds=2)
         assert not isinstance(final, Failure)
-        assert len([w for w in workshop.crew._workers if w.alive]) <= 3  # a builder, a runner and its spare
+        assert len([w for w in worker_pool.crew._workers if w.alive]) <= 3  # a builder, a runner and its spare
 
 
 def test_what_goes_wrong_in_the_reference_is_raised(tmp_path: Path) -> None:

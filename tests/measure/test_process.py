@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autosched.errors import DeviceError, UsageError
-from autosched.measure import Measurer, Problem, Workshop
+from autosched.measure import Measurer, Problem, WorkerPool
 from autosched.measure.host import ScratchDirectory, device_lock
 from autosched.measure.process import Worker, WorkerError, worker_environment
 from autosched.measure.protocol import Done, Drop
@@ -154,7 +154,7 @@ def running(pid: int) -> bool:
 
 
 def make_measurer(tmp_path: Path) -> Measurer:
-    return Measurer(Problem((), (), tmp_path), Workshop(parse_target("cpu"), 1, 1))
+    return Measurer(Problem((), (), tmp_path), WorkerPool(parse_target("cpu"), 1, 1))
 
 
 def test_close_ends_processes_and_files(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Workers of GPUs: what builds, runs and times candidates there, and the simulator's check."""
+"""Workers of GPUs: builder, runner and data on the device; the check in the simulator."""

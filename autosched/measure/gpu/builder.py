@@ -1,4 +1,4 @@
-"""What a building worker of a device does: compile a source and write what a runner loads. Only workers import this."""
+"""Builder of kernels for GPUs: it compiles a source into a file that runners load. Only workers import this."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autosched.runtime.gpu.devices import compiler_for
 
 
 class GpuBuilder:
-    """State of a building worker: the compiler. Raises DeviceError when there is none."""
+    """State of a builder: the compiler. Raises DeviceError if there is none."""
 
     def __init__(self, setup: Setup) -> None:
         gpu = setup.target.gpu
@@ -22,9 +22,9 @@ class GpuBuilder:
         disk_cache.shrink()
 
     def handle(self, message: Message) -> Message:
-        """Compiles into a file beside the final one and renames it, so that a file that is there is whole.
+        """Compile into a temporary file and rename it, so that the final file is complete whenever it exists.
 
-        A kernel that spills registers is a failure, and one whose products of matrices wait for each other: it would be
+        A kernel that spills registers, or whose matrix products the assembler serialises, is a failure: it would be
         slow, and is not worth the time on the device.
         """
         if not isinstance(message, Build):

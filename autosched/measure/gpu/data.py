@@ -1,4 +1,5 @@
-"""The data of a problem in device memory: guarded buffers, poison, copies to go round. Only workers import this.
+"""The data of a problem in device memory: guarded buffers, poison, copies that calls take in turn. Only workers import
+this.
 
 Inputs are uploaded once and stay; outputs are shared by the data sets and poisoned before each check. A guarded buffer
 has MARGIN bytes before and behind, in the same allocation, filled as on the processor (see `buffers`).
@@ -15,15 +16,15 @@ import numpy as np
 
 from autosched.codegen.c.source import GpuSource
 from autosched.measure.buffers import GUARD, POISON_FLOAT, same_bytes
-from autosched.measure.check import CandidateError, Expected, clobbered, compare, open_array, open_expected
+from autosched.measure.check import CandidateError, Expected, compare, describe_clobbered, open_array, open_expected
 from autosched.measure.problem import DATA_SETS, Array
 from autosched.runtime.gpu.device import DeviceMemory, GpuDevice, shortage
 from autosched.runtime.spec import ArraySpec
 
-MARGIN = 1024  # at least; a multiple of what the device aligns parts of a buffer to
+MARGIN = 1024  # bytes, rounded up to the device's alignment of sub-buffers
 MAX_COPIES = 64
-L2_FACTOR = 2  # the copies together are so many times the last cache
-Buffers: TypeAlias = Mapping[str, DeviceMemory]  # what a kernel is called with, by the names of its source
+L2_FACTOR = 2  # all copies together are so many times as large as the last cache
+Buffers: TypeAlias = Mapping[str, DeviceMemory]  # arguments of a kernel, by the names in its source
 
 
 class Guarded:
@@ -31,7 +32,7 @@ class Guarded:
 
     def __init__(self, device: GpuDevice, nbytes: int, guard: bytes = GUARD) -> None:
         self._device, self._guard = device, guard
-        self.margin = margin_of(device)
+        self.margin = margin_bytes(device)
         self.nbytes = nbytes
         self._whole = device.allocate(nbytes + 2 * self.margin)
         self.memory = device.view(self._whole, self.margin, nbytes)
@@ -46,7 +47,7 @@ class Guarded:
         self._device.upload(self.memory, np.ascontiguousarray(array))
 
     def download(self, dtype: str) -> Array:
-        """The flat elements."""
+        """Return the flat elements."""
         array = np.empty(self.nbytes // np.dtype(dtype).itemsize, dtype)
         self._device.download(self.memory, array)
         return array
@@ -56,7 +57,7 @@ class Guarded:
         self._device.fill(self.memory, pattern, 0, self.nbytes - self.nbytes % len(pattern))
 
     def breach(self) -> str | None:
-        """Where the margins were written, in words; None when they are intact."""
+        """Return a sentence on the bytes of the margins that were overwritten; None if they are intact."""
         margin = np.empty(self.margin, np.uint8)
         wanted = np.resize(np.frombuffer(self._guard, np.uint8), self.margin)
         for offset, side in ((0, "before its start"), (self.margin + self.nbytes, "after its end")):
@@ -71,13 +72,14 @@ class Guarded:
         self._device.free(self._whole)
 
 
-def margin_of(device: GpuDevice) -> int:
+def margin_bytes(device: GpuDevice) -> int:
+    """Return the bytes of a margin on a device."""
     return -(-MARGIN // device.alignment) * device.alignment
 
 
 @dataclass(frozen=True)
-class Answers:
-    """One data set: the inputs as they are on the host and on the device, and what the outputs must be."""
+class DataSetCopy:
+    """One data set: its inputs on the host and on the device, and the limits of the outputs."""
 
     name: str
     originals: tuple[Array, ...]
@@ -92,14 +94,14 @@ class GpuData:
         self, device: GpuDevice, directory: Path, inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec]
     ) -> None:
         self._device, self.inputs, self.outputs = device, tuple(inputs), tuple(outputs)
-        self._check_room()
+        self._check_memory()
         self._out = [Guarded(device, spec.nbytes) for spec in outputs]
         self.sets = tuple(self._load(directory, name) for name in DATA_SETS)
         self._copies = self._make_copies()
 
     def free(self) -> None:
-        """Gives the memory back; nothing may be called with it any more."""
-        for buffer in (*self._out, *(buffer for answers in self.sets for buffer in answers.inputs)):
+        """Free the memory; no other method may be called then."""
+        for buffer in (*self._out, *(buffer for data_set in self.sets for buffer in data_set.inputs)):
             buffer.free()
         for memory in (memory for copy in self._copies[1:] for memory in copy):
             self._device.free(memory)
@@ -109,12 +111,14 @@ class GpuData:
         return len(self._copies)
 
     def buffers(self, source: GpuSource, number: int, workspace: Buffers) -> Buffers:
-        """What a check of data set `number` calls the kernel with."""
+        """Return the arguments of a checked launch on data set `number`."""
         memory = [*(b.memory for b in self.sets[number].inputs), *(b.memory for b in self._out)]
         return {**_named(source, memory), **workspace}
 
-    def round(self, source: GpuSource, workspace: Buffers) -> list[Buffers]:
-        """The calls of the timing loop: each on another copy of inputs and outputs, the first on the originals."""
+    def timing_buffers(self, source: GpuSource, workspace: Buffers) -> list[Buffers]:
+        """Return the arguments of successive calls of the timing loop: each has another copy of inputs and outputs, the
+        first the originals.
+        """
         return [{**_named(source, memory), **workspace} for memory in self._copies]
 
     def poison_outputs(self) -> None:
@@ -122,25 +126,27 @@ class GpuData:
             buffer.poison(spec.dtype)
 
     def examine(self, number: int, workspace: Mapping[str, Guarded]) -> None:
-        """Raises CandidateError for what the last launch left behind; everything but the outputs is restored first."""
-        answers = self.sets[number]
+        """Raise CandidateError if the last launch broke anything or its outputs are wrong; then all buffers but the
+        outputs are restored.
+        """
+        data_set = self.sets[number]
         try:
-            self._examine_bounds(answers, workspace)
-            for buffer, spec, original in zip(answers.inputs, self.inputs, answers.originals, strict=True):
+            self._examine_bounds(data_set, workspace)
+            for buffer, spec, original in zip(data_set.inputs, self.inputs, data_set.originals, strict=True):
                 got = buffer.download(spec.dtype)
                 if not same_bytes(got, original):
-                    raise CandidateError("clobbered_input", clobbered(spec, got, original))
+                    raise CandidateError("clobbered_input", describe_clobbered(spec, got, original))
         except CandidateError:
-            self._restore(answers, workspace)
+            self._restore(data_set, workspace)
             raise
-        for buffer, spec, expected in zip(self._out, self.outputs, answers.expected, strict=True):
+        for buffer, spec, expected in zip(self._out, self.outputs, data_set.expected, strict=True):
             message = compare(spec, buffer.download(spec.dtype), expected)
             if message:
-                raise CandidateError("wrong_result", f"{message} (data set {answers.name})")
+                raise CandidateError("wrong_result", f"{message} (data set {data_set.name})")
 
-    def _examine_bounds(self, answers: Answers, workspace: Mapping[str, Guarded]) -> None:
+    def _examine_bounds(self, data_set: DataSetCopy, workspace: Mapping[str, Guarded]) -> None:
         named = [
-            *((f"input {s.name}", b) for s, b in zip(self.inputs, answers.inputs, strict=True)),
+            *((f"input {s.name}", b) for s, b in zip(self.inputs, data_set.inputs, strict=True)),
             *((f"output {s.name}", b) for s, b in zip(self.outputs, self._out, strict=True)),
             *((f"the workspace {name}", b) for name, b in workspace.items()),
         ]
@@ -149,31 +155,31 @@ class GpuData:
             if breach:
                 raise CandidateError("out_of_bounds", f"the kernel wrote outside {name}: {breach}")
 
-    def _restore(self, answers: Answers, workspace: Mapping[str, Guarded]) -> None:
-        for buffer, original in zip(answers.inputs, answers.originals, strict=True):
+    def _restore(self, data_set: DataSetCopy, workspace: Mapping[str, Guarded]) -> None:
+        for buffer, original in zip(data_set.inputs, data_set.originals, strict=True):
             buffer.upload(original)
-        for buffer in (*answers.inputs, *self._out, *workspace.values()):
+        for buffer in (*data_set.inputs, *self._out, *workspace.values()):
             buffer.guard()
 
-    def _load(self, directory: Path, name: str) -> Answers:
+    def _load(self, directory: Path, name: str) -> DataSetCopy:
         originals = tuple(open_array(directory / f"{name}.in{i}.npy", spec) for i, spec in enumerate(self.inputs))
         buffers = tuple(Guarded(self._device, spec.nbytes, POISON_FLOAT) for spec in self.inputs)
         for buffer, original in zip(buffers, originals, strict=True):
             buffer.upload(original)
         expected = tuple(open_expected(directory, name, j, spec) for j, spec in enumerate(self.outputs))
-        return Answers(name, originals, buffers, expected)
+        return DataSetCopy(name, originals, buffers, expected)
 
-    def _check_room(self) -> None:
-        """Refuses a problem that does not fit, before anything is allocated."""
+    def _check_memory(self) -> None:
+        """Raise an error for a problem that does not fit, before anything is allocated."""
         inputs, outputs = (sum(s.nbytes for s in specs) for specs in (self.inputs, self.outputs))
-        margins = 2 * margin_of(self._device) * (len(DATA_SETS) * len(self.inputs) + len(self.outputs))
-        refuse_beyond(
+        margins = 2 * margin_bytes(self._device) * (len(DATA_SETS) * len(self.inputs) + len(self.outputs))
+        check_free_memory(
             self._device,
             {f"{len(DATA_SETS)} sets of inputs": len(DATA_SETS) * inputs, "outputs": outputs, "margins": margins},
         )
 
     def _make_copies(self) -> list[list[DeviceMemory]]:
-        """As many copies as make L2_FACTOR times the cache, while they take at most half of what is free."""
+        """Return as many copies as make L2_FACTOR times the cache, but at most half of the free memory."""
         specs = (*self.inputs, *self.outputs)
         nbytes = max(1, sum(s.nbytes for s in specs))
         wanted = -(-L2_FACTOR * self._device.facts().l2_bytes // nbytes)
@@ -188,17 +194,19 @@ class GpuData:
 
 
 def make_workspace(device: GpuDevice, source: GpuSource) -> dict[str, Guarded]:
-    """Poisoned buffers for what passes between a kernel's launches. Raises CandidateError when they do not fit."""
-    sizes = {f"workspace {name}": nbytes + 2 * margin_of(device) for name, nbytes in source.workspace}
-    refuse_beyond(device, sizes)
+    """Return poisoned buffers for intermediate results between a kernel's launches. Raises CandidateError if they do
+    not fit.
+    """
+    sizes = {f"workspace {name}": nbytes + 2 * margin_bytes(device) for name, nbytes in source.workspace}
+    check_free_memory(device, sizes)
     made = {name: Guarded(device, nbytes) for name, nbytes in source.workspace}
     for buffer in made.values():
         buffer.poison("float32")
     return made
 
 
-def refuse_beyond(device: GpuDevice, sizes: Mapping[str, int]) -> None:
-    """Raises CandidateError (out_of_memory), with all sizes, when `sizes` together are more than what is free."""
+def check_free_memory(device: GpuDevice, sizes: Mapping[str, int]) -> None:
+    """Raise CandidateError (out_of_memory), with all sizes, if `sizes` together exceed the free memory."""
     message = shortage(device, sizes)
     if message is not None:
         raise CandidateError("out_of_memory", message)

@@ -1,8 +1,8 @@
-"""The peak rates of a device, measured in a process of their own: a device that fails there fails nobody else.
+"""Peak rates of a device, measured in a separate process, so that a device that fails there affects nothing else.
 
-The process is `python -m autosched.measure.gpu.rates PARENT_PID KIND PIPES N_BYTES`, bounded and scrubbed as a worker
-is; its last line is a JSON object. Nothing else of ours may use the device meanwhile: callers hold its `device_lock`,
-and either have no workers yet or know that they are silent.
+The process is `python -m autosched.measure.gpu.rates PARENT_PID KIND PIPES N_BYTES`, with the limits and environment of
+a worker; its last line is a JSON object. No other process of autosched may use the device meanwhile: callers hold its
+`device_lock`, and either have no workers yet or know that they are idle.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dataclasses import asdict, dataclass
 from autosched.errors import DeviceError
 from autosched.measure.process import worker_environment
 
-DEADLINE_S = 120.0  # the first use of a device takes seconds, and so does its compiler
+DEADLINE_S = 120.0  # initialising a device takes seconds, and so does its compiler
 ALL = "all"
 _L2_SHARES, _LEAST_BYTES = 4, 64 << 20
 
 
 @dataclass(frozen=True)
 class Rates:
-    """`gflops` by pipe; `bandwidth` in bytes a second, read and written ones, of copying `n_bytes`."""
+    """`gflops` by pipe; `bandwidth`: bytes read and written a second while copying `n_bytes`."""
 
     device: str
     gflops: Mapping[str, float]
@@ -35,10 +35,10 @@ class Rates:
 def measure_rates(
     kind: str, pipes: Sequence[str] | None = ("float32",), n_bytes: int | None = None, deadline_s: float = DEADLINE_S
 ) -> Rates:
-    """What the device of `kind` ("cuda", "opencl") does at most.
+    """Measure the peak rates of the device of `kind` ("cuda", "opencl").
 
     `pipes`: float32, float64, and rows of `runtime.gpu.tensor_pipes.PIPES`; None: float32 and all its tensor cores.
-    `n_bytes`: what the copy moves, one way; default: several times the last cache. Raises DeviceError.
+    `n_bytes`: bytes that the copy reads; default: several times the last cache. Raises DeviceError.
     """
     command = [sys.executable, "-m", __name__, str(os.getpid()), kind, ALL if pipes is None else ",".join(pipes)]
     command.append(str(n_bytes or 0))

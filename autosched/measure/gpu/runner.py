@@ -1,6 +1,6 @@
-"""What a running worker of a device does with its requests: load a kernel, check it, time it. Only workers import this.
+"""Runner of kernels for GPUs: it loads a kernel, checks it and times it. Only workers import this.
 
-The context on the device is made when the problem is loaded, so that a spare worker in waiting takes nothing there.
+The context on the device is created when the problem is loaded, so that a spare runner takes no memory there.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class HeldGpuKernel:
     source: GpuSource
     kernels: Mapping[str, Any]
     workspace: dict[str, Guarded]
-    round: tuple[LaunchSequence, ...]
+    timing_buffers: tuple[LaunchSequence, ...]
     reps: int = 0
 
 
 class GpuRunner(Slots[HeldGpuKernel]):
-    """State of a running worker: the device, the data sets on it, the kernels held by slot."""
+    """State of a runner: the device, the data sets on it, the kernels held by slot."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class GpuRunner(Slots[HeldGpuKernel]):
         self._loaded = GpuData(self._opened, Path(message.directory), message.inputs, message.outputs)
 
     def _hold(self, message: Hold) -> Message:
-        self._release(message.slot)  # its scratch goes before the next one's comes
+        self._release(message.slot)  # frees its scratch before more is allocated
         source = source_as(GpuSource, message)
         binary = DeviceCode.from_bytes(Path(message.object_path).read_bytes())
         workspace = make_workspace(self._device, source)
@@ -111,7 +111,7 @@ class GpuRunner(Slots[HeldGpuKernel]):
         return Done(message.id)
 
     def _checked(self, source: GpuSource, binary: DeviceCode, workspace: dict[str, Guarded]) -> HeldGpuKernel:
-        """One launch on each data set, each on poisoned scratch."""
+        """Launch once on each data set, each time with poisoned scratch. Raises CandidateError."""
         device, data = self._device, self._data
         kernels = device.load(binary, source)
         prepare = partial(device.prepare, kernels, source)
@@ -120,7 +120,7 @@ class GpuRunner(Slots[HeldGpuKernel]):
             for buffer in workspace.values():
                 buffer.poison("float32")
             self._launch(prepare(data.buffers(source, number, scratch)), number, workspace)
-        calls = tuple(prepare(buffers) for buffers in data.round(source, scratch))
+        calls = tuple(prepare(buffers) for buffers in data.timing_buffers(source, scratch))
         return HeldGpuKernel(source, kernels, workspace, calls)
 
     def _launch(self, call: LaunchSequence, number: int, workspace: dict[str, Guarded]) -> None:
@@ -139,7 +139,7 @@ class GpuRunner(Slots[HeldGpuKernel]):
         self._launch(self._device.prepare(held.kernels, held.source, buffers), 0, held.workspace)
 
     def _clock(self, held: HeldGpuKernel) -> Callable[[int], float]:
-        return lambda reps: self._device.time(held.round, reps)
+        return lambda reps: self._device.time(held.timing_buffers, reps)
 
     def _canary(self) -> tuple[float, ...]:
         device, target = self._device, self._setup.target

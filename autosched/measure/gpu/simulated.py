@@ -1,7 +1,7 @@
-"""A kernel for CUDA checked where there is no GPU: in the simulator, on the data sets of a problem.
+"""Check of CUDA kernels in the simulator, without a GPU, on the data sets of a problem.
 
-Each data set goes another way through the kernel: copies late and threads forward, and copies at once and threads
-backward. On the first way every access is examined, unless that would take too long.
+Each data set is simulated in another order: with late copies and threads forward, and with immediate copies and threads
+backward. In the first order every memory access is checked, unless that would take too long.
 """
 
 from __future__ import annotations
@@ -15,20 +15,28 @@ import numpy as np
 
 from autosched.codegen.c.source import GpuSource
 from autosched.measure.buffers import POISON_FLOAT, GuardedBuffer
-from autosched.measure.check import Array, CandidateError, Expected, clobbered, compare, open_array, open_expected
+from autosched.measure.check import (
+    Array,
+    CandidateError,
+    Expected,
+    compare,
+    describe_clobbered,
+    open_array,
+    open_expected,
+)
 from autosched.measure.problem import DATA_SETS
 from autosched.runtime.gpu.compile import CompileError
 from autosched.runtime.simulator.execute import EXTREMES, FAULTS_OF, Mode, Simulated, build, execute
 from autosched.runtime.spec import ArraySpec
 
-SECONDS = 600  # of the processor, for one launch
+SECONDS = 600  # processor seconds of one launch
 HASTY = tuple(replace(mode, seconds=SECONDS) for mode in EXTREMES)
 EXAMINING = (replace(HASTY[0], checked=True), HASTY[1])
 
 
 @dataclass(frozen=True)
 class SimulatedSet:
-    """One data set: its inputs, and what the outputs must be."""
+    """One data set: its inputs, and the limits of the outputs."""
 
     name: str
     inputs: tuple[Array, ...]
@@ -50,9 +58,10 @@ class SimulatedData:
         ]
 
     def check(self, source: GpuSource, modes: Sequence[Mode] = EXAMINING, counted: bool = False) -> Mapping[str, int]:
-        """What was counted on the first data set, if `counted` wavefronts and sectors as well.
+        """Check a source on all data sets; return the counters of the first one, if `counted` with wavefronts and
+        sectors.
 
-        Raises CandidateError for what is wrong with the source, DeviceError where there is no compiler.
+        Raises CandidateError for a faulty source, DeviceError if there is no compiler.
         """
         try:
             kernels = build(source.text, checked=counted or any(mode.checked for mode in modes))
@@ -86,7 +95,9 @@ class SimulatedData:
                 raise CandidateError("out_of_bounds", f"the kernel wrote outside {name}: {breach}")
         for buffer, spec, array in zip(given, self._inputs, data.inputs, strict=True):
             if not buffer.equals(array):
-                raise CandidateError("clobbered_input", clobbered(spec, buffer.bytes.view(spec.numpy_dtype), array))
+                raise CandidateError(
+                    "clobbered_input", describe_clobbered(spec, buffer.bytes.view(spec.numpy_dtype), array)
+                )
         for buffer, spec, expected in zip(made, self._outputs, data.expected, strict=True):
             if message := compare(spec, buffer.bytes.view(spec.numpy_dtype), expected):
                 raise CandidateError("wrong_result", f"{message} (data set {data.name})")
