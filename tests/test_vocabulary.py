@@ -94,6 +94,8 @@ BANNED = (
     ("parts?", "compilation unit", "autosched/kernel/"),
     ("workshop", "worker pool", ""),
     ("beside|passing|undisturbed", "input address, bytes between calls, fastest sample", "autosched/measure/"),
+    ("glance|adopted|settled|look into", "fast path, wrapped, materialised", "autosched/runtime/"),
+    ("by hand", "handwritten", "autosched/"),
     ("drafted|relatives?", "predicted, nearest shapes", "autosched/kernel/"),
 )
 # Classes of one name that are one idea for two kinds of machine, or a protocol and what fulfils it.

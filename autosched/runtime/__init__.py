@@ -1,1 +1,1 @@
-"""Machine code in this process: compiling and loading, the thread pool, arrays at the border, peak rates."""
+"""Kernels in this process: compilation to machine code, loading, the thread pool, arrays, peak rates."""

@@ -1,4 +1,4 @@
-"""Who makes a callable kernel of a source, for each kind of target: a row of LOADERS."""
+"""Loaders: from a source to a callable kernel, one row of LOADERS for each kind of target."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def load(
     source: Source, target: Target, inputs: Specs, outputs: Specs, weights: Sequence[str] = ()
 ) -> Kernel | GpuKernel:
-    """A function of arrays, compiled in this process. Raises DeviceError where it cannot run here."""
+    """Load a source as a function of arrays, compiled in this process. Raises DeviceError if it cannot run here."""
     return LOADERS[target.kind](source, target, inputs, outputs, weights)
 
 

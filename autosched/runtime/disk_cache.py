@@ -1,9 +1,9 @@
-"""The disk cache of compiled code, for processors and GPUs: a file each in the user's own directory, by its key.
+"""Disk cache of compiled code, for processors and GPUs: a file for each key in the user's own directory.
 
-A key is a hash of everything that the code depends on. A file is a digest of its key and of all that follows, a line of
-JSON with facts about the code, and the code. Files are written under another name and renamed, so that a file that is
-found is whole, whichever process writes it; a damaged file is a miss. The files that were not used for the longest time
-are removed when all together are too large. A complete cache may be on a file system that cannot be written.
+A key is a hash of everything that the code depends on. A file has a digest of its key and its content, a line of JSON
+with facts about the code, and the code. Files are written under another name and renamed, so that a file is complete
+whichever process writes it; a corrupt entry is a miss. If all files together are too large, the least recently used are
+removed. A complete cache may be on a read-only file system.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LIMIT_BYTES = 1 << 30
 
 
 def key_of(*parts: str) -> str:
-    """A name for what `parts` determine; no two lists of parts share one."""
+    """Return the key of code that depends on `parts`; different lists of parts have different keys."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
 
 
 def read(key: str) -> tuple[dict[str, Any], bytes] | None:
-    """The facts and the code of a key; None for a miss. Raises UsageError where the directory cannot be used."""
+    """Return the facts and the code of a key; None for a miss. Raises UsageError if the directory cannot be used."""
     path = path_of(key)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -47,7 +47,7 @@ def read(key: str) -> tuple[dict[str, Any], bytes] | None:
 
 
 def write(key: str, facts: Mapping[str, object], code: bytes) -> None:
-    """Keeps code with its facts. Raises UsageError where the directory cannot be used."""
+    """Write code with its facts. Raises UsageError if the directory cannot be used."""
     content = json.dumps(facts).encode() + b"\n" + code
     for attempt in range(2):
         path = path_of(key)
@@ -61,7 +61,7 @@ def write(key: str, facts: Mapping[str, object], code: bytes) -> None:
 
 
 def read_code(key: str) -> bytes | None:
-    """The code alone of a key; None for a miss, and where the directory cannot be used."""
+    """Return the code of a key; None for a miss, and if the directory cannot be used."""
     with contextlib.suppress(UsageError):
         entry = read(key)
         return None if entry is None else entry[1]
@@ -69,13 +69,13 @@ def read_code(key: str) -> bytes | None:
 
 
 def write_code(key: str, code: bytes) -> None:
-    """Keeps code without facts; does nothing where the directory cannot be used or the disk is full."""
+    """Write code without facts; do nothing if the directory cannot be used or the disk is full."""
     with contextlib.suppress(UsageError):
         write(key, {}, code)
 
 
 def shrink() -> None:
-    """Removes the files that were not used for the longest time until the others are within LIMIT_BYTES."""
+    """Remove the least recently used files until the others are within LIMIT_BYTES."""
     files = []
     with contextlib.suppress(FileNotFoundError, UsageError), os.scandir(kernels_directory()) as entries:
         for entry in entries:

@@ -1,15 +1,15 @@
-"""From NumPy arrays to a running kernel in one compiled function: the way that most calls take.
+"""Gate: a compiled function that checks NumPy arrays and calls the kernel, the fast path of most calls.
 
-The rules for arrays stand in `runtime.tensors`. The gate knows only when all of them hold at a glance: each array is a
-plain `numpy.ndarray` of exactly the shape and the dtype object that the kernel asks for, C-contiguous and aligned, an
-output writeable and apart from the arrays before it. It then starts the kernel; else it returns REFUSED and has touched
-nothing, and the caller goes through `runtime.tensors`, which converts what it may and says what is wrong.
+The rules for arrays are in `runtime.tensors`. The gate accepts calls for which all rules hold at first sight: each
+array is a plain `numpy.ndarray` of exactly the shape and the dtype object of the kernel, C-contiguous and aligned, an
+output writeable and disjoint from the arrays before it. Else it returns REFUSED without side effects, and the caller
+uses `runtime.tensors`, which converts arrays or raises an error with the reason.
 
-It is a function of Python's C API, made here, and takes 0.1 us. By way of ctypes it took 0.6 us, and the same in
-Python 4 us by itself and up to 10 us after a kernel that leaves nothing of Python in the L1 cache. It reads the fields
-of array objects where NumPy's C API has them (PyArrayObject_fields: the same in NumPy 1 and 2, since every compiled
-extension has their places built in). A probe compares them with what Python says of an array; where they differ there
-is no gate. The kernel runs without Python's global lock: the tuple holds the arrays.
+The gate is a function of Python's C API, generated here, and takes 0.1 us. With ctypes it took 0.6 us, in Python 4 us,
+and up to 10 us after a kernel that evicts the interpreter from the L1 cache. It reads the fields of array objects at
+their offsets in NumPy's C API (PyArrayObject_fields: the same in NumPy 1 and 2, since every compiled extension relies
+on them). A probe compares them with Python's attributes; if they differ, there is no gate. The kernel runs without
+Python's global lock: the tuple holds the arrays.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from autosched.target import parse_target
 
 Gate: TypeAlias = Callable[["tuple[object, ...]", int], int]  # (arrays, address of a workspace) -> the kernel's code
 
-REFUSED = 1 << 32  # no code of a kernel, which has 32 bits
+REFUSED = 1 << 32  # outside of a kernel's status, which has 32 bits
 _C_CONTIGUOUS, _ALIGNED, _WRITEABLE = 0x1, 0x100, 0x400  # NPY_ARRAY_*
-_WARN_ON_WRITE = 1 << 31  # an array of which NumPy says that it should not be written
+_WARN_ON_WRITE = 1 << 31  # NumPy's flag of arrays that should not be written
 _METH_FASTCALL = 0x80
-_HEAD = object.__basicsize__  # of an object: its last word is the type, and in a tuple the number of items comes next
+_HEAD = object.__basicsize__  # bytes of an object's head: the last word is the type; a tuple's length follows
 
 
 class _Argument(ctypes.Structure):
-    """What the gate asks of one pointer of the kernel: an array, or nothing where `dtype` is null."""
+    """The requirements of one pointer of the kernel: an array, or none if `dtype` is null."""
 
     _fields_ = (
         ("dtype", ctypes.c_void_p),
-        ("fixed", ctypes.c_void_p),  # the pointer where it is the same at every call
+        ("fixed", ctypes.c_void_p),  # the pointer if it is the same at every call
         ("rank", ctypes.c_int64),
         ("shape", ctypes.POINTER(ctypes.c_int64)),
         ("bytes", ctypes.c_int64),
-        ("flags", ctypes.c_uint32),  # those to be set; _WARN_ON_WRITE is one to be clear
-        ("in_place", ctypes.c_int64),  # the number of the pointer whose array it may be; -1 if none
+        ("flags", ctypes.c_uint32),  # flags that must be set; _WARN_ON_WRITE must be clear
+        ("in_place", ctypes.c_int64),  # the pointer whose array it may alias; -1 if none
     )
 
 
@@ -258,10 +258,11 @@ def gate_of(
     fixed: Sequence[int | None],
     in_place: Mapping[int, int],
 ) -> Gate | None:
-    """The gate of one kernel, None where there is none; `loaded` and `specs` must live as long.
+    """Return the gate of a kernel; None if there is none. `loaded` and `specs` must live as long as the gate.
 
-    `fixed`: for each pointer of the kernel its address where it is always the same, None where the next array gives it.
-    `in_place`: of outputs, by number, the input whose array may be given for it; the inputs are the first pointers.
+    `fixed`: for each pointer of the kernel its address if it is the same at every call, None if the next array gives
+    it. `in_place`: from the number of an output to that of the input which it may alias; the inputs are the first
+    pointers.
     """
     definition = _gate()
     if definition is None:
@@ -286,7 +287,7 @@ def _argument(spec: ArraySpec, is_output: bool, in_place: int) -> _Argument:
 
 @lru_cache(maxsize=1)
 def _gate() -> _Definition | None:
-    """The definition of the function (arrays, workspace), made when it is first needed."""
+    """Return the definition of the function (arrays, workspace), compiled on first use; None if there is none."""
     if sys.implementation.name != "cpython" or not _is_as_expected():
         return None
     loads = {
@@ -308,7 +309,7 @@ def _gate() -> _Definition | None:
 
 
 def _is_as_expected() -> bool:
-    """Whether the fields of an array object, and the items of a tuple, are where the gate reads them."""
+    """Return whether array objects and tuples have the layout that the gate assumes."""
     word = ctypes.c_void_p
     array = aligned_empty((2, 3), "float32")[:, 1:]
     fields = _Array.from_address(id(array) + _HEAD)

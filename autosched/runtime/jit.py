@@ -1,4 +1,4 @@
-"""From LLVM IR text to machine code: the only place that knows llvmlite.
+"""JIT compiler: from LLVM IR text to machine code; the only module that uses llvmlite.
 
 `compile_object` needs no device and may run in any process; `load_object` links an object into this process. LLVM of
 the wheels is built with assertions: IR that breaks them aborts the process, so candidates are compiled in workers.
@@ -23,32 +23,31 @@ from autosched.runtime.pool import MAX_THREADS, bound_parallel_ir, exported_pool
 from autosched.runtime.spills import stack_accesses
 from autosched.target import Target, host_arch, may_use_tiles, parse_target
 
-# The IR arrives in its final form (vectors, unrolled, register tiles as values): what is left is to turn stack slots
-# into values. Names of llvmlite's ModulePassManager.add_<name>_pass, in order.
+# The IR is in its final form already (vectorised, unrolled, register tiles as values); only stack slots are to be
+# promoted to values. Names of llvmlite's ModulePassManager.add_<name>_pass, in order.
 PASSES: tuple[str, ...] = ("sroa",)
-Options = tuple[tuple[str, bool], ...]  # of LLVM, by name, and not what they are by default
+Options = tuple[tuple[str, bool], ...]  # LLVM's options that differ from their defaults, by name
 CODEGEN_LEVEL = 3
-# Loop strength reduction takes about a quarter of LLVM's time. Addresses arrive hoisted, with constants in the
-# instructions, so it finds little to do: without it the loops of AVX-512 kernels have about two more instructions of
-# integers and no more spills, and 139 of them took 1.001 times as long (geometric mean). With 16 registers 75 took
-# 1.011 times as long, a dilated convolution 1.1, so there it stays.
+# Loop strength reduction takes about a quarter of LLVM's time. Addresses are hoisted already, with constants in the
+# instructions, so it gains little: without it the loops of AVX-512 kernels have about two more integer instructions
+# and no more spills, and 139 of them took 1.001 times as long (geometric mean). On targets with 16 registers 75 kernels
+# took 1.011 times as long, a dilated convolution 1.1 times, so it stays enabled there.
 #
 # The preparation of code generation, which moves addresses and conditions to where they are used, takes a twelfth of
 # LLVM's time; without it 150 AVX-512 kernels took 0.9998 times as long.
 LEFT_OUT: Options = (("-disable-lsr", True), ("-disable-cgp", True))
-# LLVM's scheduler of machine instructions moves loads up before it knows which registers they get. Now and then it
-# takes more than there are, and vectors go to the stack in each step. Kernels that have some there are compiled once
-# more in the order in which they were written, and what has fewer of them is taken: of the 21 kernels of a 3-D
-# ResNet-18 four are, of which the first layer takes 0.62 of the time.
+# LLVM's scheduler of machine instructions moves loads up before registers are allocated. Sometimes that takes too many
+# registers, so that loops spill vectors. Kernels with spills are compiled once more in source order, and the code with
+# fewer spills is taken: that of 4 of the 21 kernels of a 3-D ResNet-18, whose first layer is 1.6 times as fast.
 IN_ORDER: Options = (("-enable-misched", False),)
 LOADS_PER_ENGINE = 64  # LLJIT keeps about 9 KB per library for its own lifetime, so it is replaced now and then
 
 _library_numbers = itertools.count()
-_LOCK = threading.RLock()  # the engine, the pool and the bound regions are made once
+_LOCK = threading.RLock()  # the engine, the pool and the bound regions are created once
 
 
 class LoadedKernel:
-    """A kernel in this process. `address` is valid as long as the object lives; dropping it releases the code."""
+    """A kernel in this process. `address` is valid as long as the object lives, which releases the code at its end."""
 
     __slots__ = ("_tracker", "address", "entry", "function", "threads")
 
@@ -60,7 +59,9 @@ class LoadedKernel:
         self.function = _PROTOTYPE(self.address)
 
     def __call__(self, args: int, workspace: int) -> int:
-        """`args`: address of the array of pointers; `workspace`: address of the scratch. Returns the kernel's code."""
+        """Run the kernel and return its status. `args`: address of the array of pointers; `workspace`: that of the
+        scratch.
+        """
         return int(self.function(args, workspace, self.threads))
 
 
@@ -68,16 +69,17 @@ _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, 
 
 
 def compile_object(ir: str, target: Target, level: int = CODEGEN_LEVEL) -> bytes:
-    """The relocatable object file of a module of IR text; `level`: LLVM's of optimisation, 0 to 3. Malformed IR raises
-    RuntimeError with LLVM's message."""
+    """Compile a module of IR text to a relocatable object file; `level`: LLVM's optimisation level, 0 to 3. Raises
+    RuntimeError with LLVM's message for malformed IR.
+    """
     return _compiled(ir, target, level)[0]
 
 
 def compile_interruptibly(ir: str, target: Target) -> bytes:
-    """As `compile_object`, but Ctrl-C ends the wait at once: LLVM holds the thread that calls it, for minutes at worst.
+    """Compile as `compile_object` does, but let Ctrl-C end the wait at once: LLVM may block its thread for minutes.
 
-    It compiles in a daemon thread, which ends in its own time and whose result nobody wants then. Only the main thread
-    is ever interrupted; others compile themselves.
+    It runs in a daemon thread, whose result is dropped after an interrupt. Only the main thread can be interrupted;
+    other threads compile themselves.
     """
     if threading.current_thread() is not threading.main_thread():
         return compile_object(ir, target)
@@ -102,15 +104,16 @@ def compile_interruptibly(ir: str, target: Target) -> bytes:
 
 @cache
 def _leave_without_destructors() -> None:
-    """From now on the process ends without running the destructors of C++: LLVM's would destroy what a thread that is
-    still compiling uses. All that Python does at its end is done before."""
+    """Make the process end without C++ destructors: LLVM's would destroy objects that a thread still compiling uses.
+    Python's own shutdown is complete by then.
+    """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "on_exit"):  # glibc's: it calls a function with the exit status, here the one that ends at once
         libc.on_exit(libc._exit, None)
 
 
 def emit_assembly(ir: str, target: Target) -> str:
-    """The assembly text of the same code as `compile_object` gives."""
+    """Return the assembly text of the code that `compile_object` gives."""
     machine = _machine(target)
     module = _optimised(ir, target, machine)
     with _options(_compiled(ir, target)[1]):
@@ -118,17 +121,17 @@ def emit_assembly(ir: str, target: Target) -> str:
 
 
 def llvm_version() -> str:
-    """Of LLVM, and of what brings it: other versions may make other code."""
+    """Return the versions of LLVM and of llvmlite: other versions may generate other code."""
     import llvmlite
 
     return f"{'.'.join(map(str, _llvm().llvm_version_info))}, llvmlite {llvmlite.__version__}"
 
 
 def export_object(ir: str, target: Target, threads: int, alone: bool = True) -> bytes:
-    """An object file that holds the module and the thread pool; it needs libc (with pthread) and libm only.
+    """Return an object file with the module and the thread pool; it needs libc (with pthread) and libm only.
 
-    Functions keep their C prototypes; regions run on at most `threads` threads. Unless it is `alone`, the objects of
-    kernels that it is linked with find their `autosched_parallel` in it.
+    Functions keep their C prototypes; regions run on at most `threads` threads. Unless it is `alone`, the kernels'
+    objects that are linked with it use its `autosched_parallel`.
     """
     llvm = _llvm()
     machine = _machine(target)
@@ -142,7 +145,7 @@ def export_object(ir: str, target: Target, threads: int, alone: bool = True) -> 
 
 
 def load_object(obj: bytes, entry: str, threads: int) -> LoadedKernel:
-    """As `load_objects`, of a single object with one entry."""
+    """Load a single object with one entry, as `load_objects` does."""
     return load_objects([obj], (entry,), threads)[entry]
 
 
@@ -166,7 +169,9 @@ def load_objects(objects: Sequence[bytes], entries: tuple[str, ...], threads: in
 
 
 def load_library(ir: str, target: Target, names: tuple[str, ...]) -> tuple[Any, dict[str, int]]:
-    """Compile and link helper code that may use the pool's symbols: (owner to keep alive, address of each name)."""
+    """Compile and link helper code that may use the pool's symbols; return (owner to keep alive, address of each
+    name).
+    """
     builder = _llvm().JITLibraryBuilder().add_object_img(compile_object(ir, target))
     with _LOCK:
         for symbol, address in _pool().items():
@@ -197,7 +202,7 @@ def _llvm() -> Any:
 
 @lru_cache(maxsize=16)
 def _machine(target: Target, level: int = CODEGEN_LEVEL) -> Any:
-    """LLVM's target machine: position-independent code, as JITLink and shared objects need."""
+    """Return LLVM's target machine: position-independent code, as JITLink and shared objects need."""
     llvm = _llvm()
     if target.backend.is_gpu:
         raise TargetError(f"LLVM compiles for processors, but the target is {target.kind}")
@@ -231,7 +236,7 @@ def _optimised(ir: str, target: Target, machine: Any) -> Any:
 
 
 def _compiled(ir: str, target: Target, level: int = CODEGEN_LEVEL) -> tuple[bytes, Options]:
-    """An object, and the options that it is made with: of two schedules the one with fewer vectors on the stack."""
+    """Return an object and its options: the one of two instruction schedules with fewer spilled vectors."""
     usual = () if target.reduces_strength else LEFT_OUT
     code = _object(ir, target, level, usual)
     if are_called(ir) or (spilled := stack_accesses(code, target)) == 0:  # what waits for a call is there in any order
@@ -249,7 +254,7 @@ def _object(ir: str, target: Target, level: int, options: Options) -> bytes:
 
 @contextmanager
 def _options(options: Options) -> Iterator[None]:
-    """LLVM's options while its code generator runs: they hold for the process, which may have other uses of LLVM."""
+    """Set LLVM's options while its code generator runs: they are global, and other code of the process may use LLVM."""
     llvm = _llvm()
     with _LOCK:
         for name, value in options:
@@ -263,7 +268,7 @@ def _options(options: Options) -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _engine(generation: int) -> Any:
-    """A linker. JITLink turns an unknown symbol into a Python exception and gives the memory of dropped code back."""
+    """Return a linker. JITLink turns an unknown symbol into a Python exception and frees the memory of dropped code."""
     llvm = _llvm()
     if sys.platform.startswith("linux"):  # an interpreter may be linked without the C mathematics library
         llvm.load_library_permanently("libm.so.6")
@@ -287,7 +292,7 @@ def _pool() -> dict[str, int]:
 
 @cache
 def _bound_parallel(threads: int) -> int:
-    """Address of `autosched_parallel` with the number of threads bound: regions of one kernel never see another's."""
+    """Return the address of `autosched_parallel` with its number of threads bound, so that kernels do not share it."""
     target = parse_target("cpu")
     name = f"autosched_parallel_{threads}"
     ir = "declare void @autosched_run(ptr, ptr, i64, i64)\n" + bound_parallel_ir(name, threads)

@@ -1,4 +1,4 @@
-"""A compiled kernel as a Python function of arrays."""
+"""Compiled kernels for processors as Python functions of arrays."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from autosched.runtime.tensors import (
     as_output,
     check_apart,
     is_torch,
+    materialised,
     new_outputs,
-    settled,
 )
 from autosched.target import Target
 
@@ -37,12 +37,12 @@ class Kernel:
     """`kernel(A, B)` returns a new array (a tuple for several outputs); `kernel(A, B, out=C)` writes C and returns it.
     Inputs may be given by name: `kernel(A, B=b)`.
 
-    Takes what `runtime.tensors` accepts; gives torch tensors back when every input was one. May be called from several
-    Python threads at a time. `weights` names the inputs that it was tuned to have as weights, see `bind`.
+    Takes what `runtime.tensors` accepts; returns torch tensors if all inputs are torch tensors. May be called from
+    several Python threads at a time. `weights`: the inputs that it was tuned to have as weights, see `bind`.
 
     `fixed`: the kernel's pointers that are the same at every call, None for each that an array gives; without it, the
-    arrays give all of them. `in_place`: of outputs, by number, the input whose array `out` may hold for it, which is
-    written over then.
+    arrays give all of them. `in_place`: from the number of an output to that of the input which `out` may alias, and
+    which is overwritten then.
     """
 
     weights: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class Kernel:
         return self._loaded.threads
 
     def bind(self, **weights: object) -> Kernel:
-        """The kernel of the other inputs, with these weights packed once and for all; see `runtime.weights`."""
+        """Return the kernel of the other inputs, with these weights packed once; see `runtime.weights`."""
         raise UsageError('this kernel has no weights to bind; tune or compile it with weights=["NAME"]')
 
     def __call__(self, *arrays: object, out: object = None, **named: object) -> Any:
@@ -98,7 +98,7 @@ class Kernel:
         key = id(arrays[self._largest]) if arrays else 0
         spare = self._spares.take(key)
         if spare is None or not self._passes((*arrays, *spare.results)):
-            results = new_outputs(self.outputs, self._beside(arrays) if self._apart else 0)
+            results = new_outputs(self.outputs, self._input_address(arrays) if self._apart else 0)
             if not self._passes((*arrays, *results)):
                 self._run(arrays, results)
                 wrapped = like_inputs(arrays, results)
@@ -108,13 +108,13 @@ class Kernel:
         self._spares.keep(spare)
         return given[0] if len(given) == 1 else given
 
-    def _beside(self, arrays: Sequence[object]) -> int:
-        """Where the largest input lies; 0 if that takes more than a glance."""
+    def _input_address(self, arrays: Sequence[object]) -> int:
+        """Return the address of the largest input; 0 if it is not a plain array."""
         array = arrays[self._largest]
         return address_of(array) if type(array) is np.ndarray else 0
 
     def _passes(self, arrays: tuple[object, ...]) -> bool:
-        """Whether the gate took the arrays, and the kernel has run."""
+        """Return whether the gate accepted the arrays, so that the kernel has run."""
         if self._gate is None:
             return False
         workspace = self._workspace()
@@ -125,10 +125,10 @@ class Kernel:
         return code == 0
 
     def _run(self, arrays: tuple[object, ...], results: Sequence[object]) -> None:
-        """With arrays of any kind that `runtime.tensors` accepts."""
+        """Run with arrays of any kind that `runtime.tensors` accepts."""
         if len(results) != len(self.outputs):
             raise UsageError(f"out must hold {len(self.outputs)} arrays, one for each output, but has {len(results)}")
-        given = (*map(settled, arrays), *results)
+        given = (*map(materialised, arrays), *results)
         views = tuple([as_numpy(spec, array) for spec, array in zip(self._specs, given, strict=True)])
         if self._passes(views):
             return
@@ -140,8 +140,9 @@ class Kernel:
         self.launch(addresses)
 
     def launch(self, addresses: Sequence[int]) -> None:
-        """Runs with arrays at `addresses`, the outputs last, which nobody checks: each is contiguous and aligned to its
-        element, and an output apart from all others."""
+        """Run with arrays at `addresses`, the outputs last, without checks: each must be contiguous and aligned to its
+        element, and outputs must be disjoint from all other arrays.
+        """
         given = iter(addresses)
         self._start([next(given) if pointer is None else pointer for pointer in self._fixed])
 
@@ -154,7 +155,7 @@ class Kernel:
         self._idle.append(workspace)
 
     def _workspace(self) -> _Workspace:
-        """One that no other call uses. A call that ends by an exception, of a signal's handler say, drops it."""
+        """Return a workspace that no other call uses. A call that ends by an exception drops it."""
         try:
             return self._idle.pop()
         except IndexError:
@@ -162,12 +163,12 @@ class Kernel:
             return address_of(made), made
 
     def _failure(self, code: int, workspace: int) -> AutoschedError:
-        """What a call raises whose code is not 0; `workspace` is where its scratch is."""
+        """Return the error of a call with a status other than 0; `workspace`: the address of its scratch."""
         return DeviceError(f"the kernel {self._loaded.entry} stopped with code {code}")
 
 
 def build_object(ir: str, target: Target) -> bytes:
-    """The object code of a module of IR text that is to run in this process."""
+    """Compile a module of IR text to object code that is to run in this process."""
     if not target.runs_here:
         lacks = ", ".join(target.missing_features) or f"the architecture {target.arch or target.kind}"
         raise DeviceError(f"code for {target.mcpu or target.kind} cannot run on this machine, which lacks {lacks}")
@@ -187,19 +188,19 @@ def build_kernel(
     return Kernel(load_object(build_object(ir, target), entry, threads), inputs, outputs, workspace_bytes)
 
 
-def torch_of(arrays: Sequence[object]) -> Any:
-    """The module torch when every one of `arrays` is its tensor, else None."""
+def common_torch(arrays: Sequence[object]) -> Any:
+    """Return the module torch if all `arrays` are its tensors, else None."""
     return sys.modules["torch"] if arrays and all(map(is_torch, arrays)) else None
 
 
 def like_inputs(arrays: Sequence[object], results: Sequence[Array]) -> list[Any]:
-    """torch tensors for a caller whose inputs all are."""
-    torch = torch_of(arrays)
+    """Return the results as torch tensors if all inputs are torch tensors."""
+    torch = common_torch(arrays)
     return list(results) if torch is None else [_as_tensor(torch, result) for result in results]
 
 
 def _as_tensor(torch: Any, result: Array) -> Any:
-    """By the bits where the type is torch's but not NumPy's own."""
+    """Return a result as a tensor, by its bits if NumPy lacks the type."""
     if not is_foreign(result.dtype):
         return torch.from_numpy(result)
     bits = torch.from_numpy(result.view(f"i{result.dtype.itemsize}"))

@@ -1,6 +1,7 @@
-"""What this machine can do at most, measured: the yardsticks of `fraction_of_peak` and of `doctor`.
+"""Measured peak rates of this machine, for `fraction_of_peak` and `autosched doctor`.
 
-The loops are LLVM IR at the target's vector width, timed from outside over at least `FLOOR_S` seconds, best of several.
+The loops are LLVM IR at the target's vector width, timed from outside for at least `FLOOR_S` seconds; the best of
+several samples counts.
 """
 
 from __future__ import annotations
@@ -146,14 +147,15 @@ class _Loops:
 
 
 def measure_fma_gflops(target: Target, threads: int) -> float:
-    """Peak single-precision rate in GFLOP/s of `threads` threads, two operations per multiply-add."""
+    """Measure the single-precision peak of `threads` threads in GFLOP/s, two operations per multiply-add."""
     seconds, operations = multiplier(target, threads)
     return _best_rate(seconds, float(operations)) / 1e9
 
 
 def multiplier(target: Target, threads: int) -> tuple[Callable[[int], float], int]:
-    """What multiplies and adds so often, in registers alone, and says how long it took, in seconds; and the operations
-    that it does each time, two per multiply-add, of all threads."""
+    """Return the function that runs so many rounds of multiply-adds in registers and returns their seconds, and the
+    operations of a round of all threads, two per multiply-add.
+    """
     loops = _loops(target)
     sink = _sink(threads)
 
@@ -164,14 +166,17 @@ def multiplier(target: Target, threads: int) -> tuple[Callable[[int], float], in
 
 
 def measure_bandwidth(target: Target, threads: int, nbytes: int) -> float:
-    """Bytes per second read by `threads` threads that sum `nbytes` in all, again and again, each its own part."""
+    """Measure the bytes per second read by `threads` threads that sum `nbytes` in all, again and again, each its own
+    range.
+    """
     seconds, count = reader(target, threads, nbytes)
     return _best_rate(seconds, float(count))
 
 
 def reader(target: Target, threads: int, nbytes: int) -> tuple[Callable[[int], float], int]:
-    """What reads nbytes so often and says how long it took, in seconds; and the bytes that it reads each time, which
-    are nbytes rounded down to whole steps of each thread."""
+    """Return the function that reads the memory so many times and returns the seconds, and the bytes read each time:
+    `nbytes` rounded down to whole steps of each thread.
+    """
     loops = _loops(target)
     step = _read_step(target)
     part = max(step, nbytes // threads // step * step)
@@ -189,11 +194,12 @@ def reader(target: Target, threads: int, nbytes: int) -> tuple[Callable[[int], f
 
 
 def fork_join_seconds(threads: int, target: Target, work: int = 20_000) -> float:
-    """What a warm parallel region of one task per thread costs beyond the task itself, in seconds, not below 0.
+    """Measure the overhead of a warm parallel region of one task per thread beyond the task itself, in seconds, at
+    least 0.
 
-    The task takes some microseconds (`work` stores), so that every thread gets one before the caller takes it. Of both
-    the fastest of several loops counts: what else runs takes a core from one or the other, and the difference of two
-    such times may have any sign.
+    The task takes some microseconds (`work` stores), so that every thread gets one before the caller takes it. The
+    fastest of several loops counts on both sides: other programs take a core from one or the other, and the difference
+    of two such times may have any sign.
     """
     loops = _loops(target)
     sink = _sink(threads)
@@ -204,10 +210,11 @@ def fork_join_seconds(threads: int, target: Target, work: int = 20_000) -> float
 
 
 def _best_rate(seconds: Callable[[int], float], per_count: float) -> float:
-    """The best rate of some samples, in units per second; `seconds` of a count are for so many rounds of `per_count`.
+    """Return the best rate of some samples, in units per second; `seconds(count)`: of `count` rounds of `per_count`
+    units.
 
-    A count is too small wherever that shows: the first call took long enough because it waited for its core, and rates
-    of one round were those of waking a thread, 300 times below the peak.
+    The count is raised if it is too small: a first call may take long because it waits for its core, and rates of
+    single rounds were those of waking a thread, 300 times below the peak.
     """
     count, rates, sampled = 1, list[float](), 0.0
     while len(rates) < (SAMPLES if sampled < ENOUGH_S else FEWEST):
@@ -236,7 +243,9 @@ def _lanes(target: Target) -> int:
 
 
 def _accumulators(target: Target) -> int:
-    """Independent chains: two units times a latency of four to five need ten; what is more hides a shared core."""
+    """Return the number of independent chains: two units times a latency of 4 to 5 cycles need 10; more hide a shared
+    core.
+    """
     return 24 if target.n_vector_registers >= 32 else 12
 
 

@@ -1,9 +1,9 @@
-"""The thread pool that parallel loops of kernels run on, as LLVM IR text: no C compiler is needed anywhere.
+"""Thread pool of parallel loops, as LLVM IR text, so that no C compiler is needed.
 
 `pool_ir(target)` defines
 
     void autosched_run(ptr fn, ptr env, i64 n_tasks, i64 n_threads)   a region on at most n_threads threads
-    void autosched_pool_shutdown()                                    joins the workers; the next region makes new ones
+    void autosched_pool_shutdown()                                    joins the workers; the next region starts new ones
 
 with fn: `void (ptr env, i64 task, i64 thread_id)` and 0 <= thread_id < n_threads. A kernel calls `autosched_parallel`,
 which is the first with its own number of threads (`bound_parallel_ir`).
@@ -13,9 +13,9 @@ caller sets GO for as many workers as there are further tasks, wakes those that 
 A worker takes its GO by compare-and-swap, so when no task is left the caller takes back what nobody has taken yet: a
 region never waits for a thread that the system has not scheduled.
 
-Who takes which task. Each thread has a share of consecutive tasks, with an atomic counter, and takes of the others'
-shares when its own is used up. So no thread waits while there is work, and yet a thread gets the tasks that it had at
-the last call, whose data its own caches still hold, and which write pages and lines that no other core has.
+Work stealing. Each thread has a range of consecutive tasks, with an atomic counter, and steals from the others' ranges
+when its own is empty. So no thread waits while there is work, and yet a thread mostly gets the tasks of the last call,
+whose data are in its own caches, and which write pages and lines that no other core has.
 
 How a worker idles. It watches its word for 20 to 50 us, which is as long as the other threads of a region may need to
 end it and Python to start the next. For about half a millisecond more it watches it, but offers its core to others
@@ -45,7 +45,7 @@ from autosched.target import Target
 from autosched.target.host import ASK_FOR_TILES
 
 MAX_THREADS = 256
-_PATIENCE = 12  # an idle worker sleeps after so many times the spin that does not yield
+_PATIENCE = 12  # an idle worker spins without yielding once, with yielding so many times as long, then it sleeps
 _PAUSES_A_YIELD = 64  # a power of two; 1.5 us, of which a yield takes 0.5
 _LONG_YIELD_NS = 20_000  # of an empty core's yield: below 1 us; a thread that has the core keeps it for longer
 # (pause instruction, its declaration, iterations of the idle spin: 20-50 us, number of the futex system call)
@@ -420,7 +420,7 @@ leave:
 
 
 def pool_ir(target: Target, system: str = sys.platform, linkage: str = "") -> str:
-    """The pool of a process."""
+    """Return the LLVM IR of a process's pool."""
     if not system.startswith("linux"):
         return _SERIAL + Template(_SERIAL_POOL).substitute(link=linkage)
     if target.arch not in _ARCH:
@@ -444,9 +444,12 @@ def pool_ir(target: Target, system: str = sys.platform, linkage: str = "") -> st
 
 
 def exported_pool_ir(target: Target, threads: int, system: str = sys.platform) -> str:
-    """The pool inside an exported object: weak, so a program's objects share one; `threads` is this kernel's own. When
-    its library is unloaded, it ends its workers, which stand in that library's code. For processors with tiles it asks
-    Linux for them when it is loaded; what the answer is, a kernel's first tile shows."""
+    """Return the pool of an exported object: weak, so that a program's objects share one; `threads` is this kernel's
+    own number.
+
+    When its library is unloaded, the pool ends its workers, whose code is in the library. On processors with tiles
+    (AMX) it asks Linux for the permission when it is loaded; a refusal shows at a kernel's first tile.
+    """
     ends = _END_WHEN_UNLOADED if system.startswith("linux") else ""
     asks = _ASK_FOR_TILES if system == "linux" and target.arch == "x86_64" and target.has("amx-tile") else ""
     return pool_ir(target, system, "weak") + bound_parallel_ir("autosched_parallel", threads) + ends + asks
@@ -468,7 +471,9 @@ define internal void @autosched_ask_for_tiles() nounwind {{
 
 
 def bound_parallel_ir(name: str, threads: int) -> str:
-    """`void @name(ptr fn, ptr env, i64 n_tasks)`: a region on at most `threads` threads, whatever other kernels use."""
+    """Return `void @name(ptr fn, ptr env, i64 n_tasks)`: a region on at most `threads` threads, whatever other kernels
+    use.
+    """
     return (
         f"define void @{name}(ptr %fn, ptr %env, i64 %n) nounwind {{\n"
         f"  tail call void @autosched_run(ptr %fn, ptr %env, i64 %n, i64 {threads})\n  ret void\n}}\n"

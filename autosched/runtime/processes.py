@@ -1,4 +1,4 @@
-"""Limits of child processes: each is ended with its process group at a deadline, or once somebody has stopped it."""
+"""Limits of child processes: each is killed with its process group at a deadline, or if a signal has stopped it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-LOOK_S = 5.0  # between two looks at a silent process; it is given up where a signal has it stopped at both
-_REAP_S = 10.0  # in which the system ends a killed process; one inside a driver's call may never end
+LOOK_S = 5.0  # seconds between two checks of a silent process, which is given up if it is stopped at both
+_REAP_S = 10.0  # seconds in which a killed process ends; inside a driver's call it may never end
 
 
 class ProcessLost(Exception):
@@ -20,8 +20,10 @@ class ProcessLost(Exception):
 
 
 class StopWatch:
-    """Tells a process that a signal stopped (SIGSTOP, say) from one that is busy: by two looks, LOOK_S apart, so that
-    tools that stop and continue a process to slow it down do no harm."""
+    """Distinguishes a process that a signal stopped (SIGSTOP, for example) from a busy one.
+
+    By two checks, LOOK_S apart, so that tools that stop and continue a process to slow it down do no harm.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid, self._was_stopped = pid, False
@@ -29,11 +31,13 @@ class StopWatch:
         self.restart()
 
     def restart(self) -> None:
-        """Forgets earlier looks: a new request has begun."""
+        """Forget earlier checks, at the start of a request."""
         self._was_stopped, self.next_look = False, time.monotonic() + LOOK_S
 
     def has_stopped(self) -> bool:
-        """Whether the process was stopped at this look and at the one before; looks when the next look is due."""
+        """Return whether the process was stopped at this check and at the one before; checks when the next check is
+        due.
+        """
         if time.monotonic() < self.next_look:
             return False
         before, self._was_stopped = self._was_stopped, is_stopped(self._pid)
@@ -42,7 +46,7 @@ class StopWatch:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped the process, as Ctrl-Z stops a program; as far as Linux tells."""
+    """Return whether a signal has stopped the process, as Ctrl-Z does; False on systems other than Linux."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -51,7 +55,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def end_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
-    """SIGKILL to the process group of a process that leads one, and its end awaited."""
+    """Send SIGKILL to the process group that the process leads, and wait for its end."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -62,7 +66,7 @@ def end_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
 def run_within(
     seconds: float, command: Sequence[str], *, cwd: str | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program without input and returns its output. Raises ProcessLost after `seconds`."""
+    """Run a program without input and return its output. Raises ProcessLost after `seconds`."""
     try:
         process = subprocess.Popen(
             command,
@@ -96,8 +100,9 @@ def run_within(
 
 
 def ask_within(seconds: float, process: subprocess.Popen[bytes], line: bytes) -> bytes:
-    """Sends a line to a process that answers each with one, and returns its answer; both end in a newline. The process
-    is unbuffered and leads its group. Raises ProcessLost after `seconds`, and where it ended."""
+    """Send a line to a process that answers each line with one, and return the answer; both end in a newline. The
+    process is unbuffered and leads its group. Raises ProcessLost after `seconds`, and if it ended.
+    """
     if process.poll() is not None:
         raise ProcessLost(f"ended with {process.returncode}")
     assert process.stdin is not None

@@ -1,9 +1,9 @@
-"""Memory for large results, and small results themselves, used again when nobody looks at them any more.
+"""Reuse of results: memory of large ones and small arrays themselves, once nothing refers to them any more.
 
-The C library gives large pieces back to the system when they are freed (glibc: always those above 32 MiB), and the
-system clears the pages of a new one as they are first written: at 64 MiB that took 8.1 ms, where writing to pages that
-are there took 2.4. So the last large results stay here, in at most KEPT_BYTES. One is given out again once the count of
-references says that no array, view, tensor or buffer holds it.
+The C library returns large blocks to the system when they are freed (glibc: always those above 32 MiB), and the system
+clears the pages of a new block at their first write: at 64 MiB that took 8.1 ms, writing to mapped pages 2.4 ms. So the
+memory of the last large results is kept, at most KEPT_BYTES. It is reused once its reference count shows that no array,
+view, tensor or buffer holds it.
 
 Of a small result it is the array that takes long: 8000 cycles of Python, where the C library's memory took 1000 and
 PyTorch does all of relu for 56 x 56 numbers in 5700. So each kernel keeps its last two (`Spares`).
@@ -35,7 +35,7 @@ _kept: deque[Memory] = deque()  # the latest last; threads share it, since its m
 
 
 def result_memory(n_bytes: int) -> Memory:
-    """So many bytes, of any content, that nobody else holds. A view of them keeps them from being given out again."""
+    """Return so many bytes, of any content, that nothing else holds. A view of them keeps them from being reused."""
     if not LARGE_BYTES <= n_bytes <= KEPT_BYTES or not _COUNTS_TELL:
         return np.empty(n_bytes, np.uint8)
     for _ in range(len(_kept)):
@@ -63,7 +63,7 @@ def _forget_oldest() -> None:
 
 
 class Spare:
-    """The results of a call, each with the memory that it lies in. `key` says where they lie best."""
+    """The results of a call, each with its memory. `key`: the address of the input that they are placed apart from."""
 
     __slots__ = ("key", "owned", "results")
 
@@ -74,8 +74,11 @@ class Spare:
 
 
 class Spares:
-    """The last results of one kernel that makes `n_bytes` at a call, two at most: a caller in a loop still holds one
-    while it asks for the next. Whoever uses them again looks at their form first: an owner may have changed it."""
+    """The last results of one kernel that computes `n_bytes` at a call, two at most: a caller in a loop still holds one
+    when it calls again.
+
+    The caller checks shape and strides of a reused result first: an owner may have changed them.
+    """
 
     __slots__ = ("_kept",)
 
@@ -84,8 +87,9 @@ class Spares:
         self._kept: deque[Spare] = deque(maxlen=n)  # threads share it
 
     def take(self, key: int) -> Spare | None:
-        """The results of an earlier call, of any content, when nobody else holds one of them or its memory, and each
-        still lies where it did."""
+        """Return the results of an earlier call, of any content, if nothing else holds one of them or its memory, and
+        their memory has not changed.
+        """
         kept = self._kept
         for _ in range(len(kept)):
             try:
@@ -104,18 +108,20 @@ class Spares:
         return None
 
     def keep(self, spare: Spare) -> None:
-        """The caller must have the arrays elsewhere than in the spare, as long as it uses them."""
+        """Keep results. The caller must hold the arrays elsewhere than in the spare, as long as it uses them."""
         self._kept.append(spare)
 
 
 def _references_of_one() -> int:
-    """What counting says in `result_memory` of memory that only its variable holds; it differs among versions."""
+    """Return the reference count in `result_memory` of memory that only its variable holds; it differs among
+    versions.
+    """
     memory = np.empty(1, np.uint8)
     return getrefcount(memory)
 
 
 def _references_in_spare() -> tuple[int, int]:
-    """What counting says in `Spares.take` of an array, and of its memory, that only a spare holds."""
+    """Return the reference counts in `Spares.take` of an array, and of its memory, that only a spare holds."""
     spare = Spare(0, [np.ndarray(1, np.uint8, np.empty(1, np.uint8))])
     for array, memory in spare.owned:
         return getrefcount(array), getrefcount(memory)

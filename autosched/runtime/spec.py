@@ -1,4 +1,4 @@
-"""What an argument of a kernel is; without NumPy until that is asked for: a worker that compiles has no arrays."""
+"""Specification of a kernel's argument. NumPy is imported on first use: a worker that compiles has no arrays."""
 
 from __future__ import annotations
 
@@ -36,12 +36,14 @@ class ArraySpec:
 
 
 def largest(specs: Sequence[ArraySpec]) -> int:
-    """The number of the first of the largest of `specs`; 0 if there is none."""
+    """Return the number of the first of the largest of `specs`; 0 if there is none."""
     return max(range(len(specs)), key=lambda n: specs[n].nbytes, default=0)
 
 
 def in_order(names: Sequence[str], arrays: tuple[object, ...], named: Mapping[str, object]) -> tuple[object, ...]:
-    """An array for each of `names`: the first ones in order, the others by name. Raises UsageError where one lacks."""
+    """Return an array for each of `names`: the first ones by position, the others by name. Raises UsageError if one is
+    missing.
+    """
     rest = names[len(arrays) :]
     if len(arrays) > len(names) or set(rest) != set(named):
         got = f" and {', '.join(named)}" if named else ""

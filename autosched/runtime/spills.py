@@ -1,6 +1,6 @@
-"""How often machine code has a vector on the stack: what a register allocator had no register for.
+"""Count of vector spills: instructions of machine code that access a vector on the stack.
 
-Objects are searched, which takes microseconds; LLVM's text of the same code would take as long as making it. An x86
+Object code is searched, which takes microseconds; printing it by LLVM would take as long as generating it. An x86
 instruction on vectors of one length begins with bytes that say so, and one whose address is the stack pointer with a
 constant has two bytes that others do not have in their place. Bytes of something else look like that now and then, too
 seldom to matter where objects of one kernel are compared. Buffers on the stack count as well, alike in both.
@@ -16,7 +16,7 @@ from autosched.target import Target
 
 
 def stack_accesses(code: bytes, target: Target) -> int:
-    """Instructions on whole vectors of the target that read or write the stack; 0 for other processors than x86."""
+    """Return the number of instructions on whole vectors that access the stack; 0 for processors other than x86."""
     if target.arch != "x86_64" or target.vector_bytes not in _FORMS:
         return 0
     return sum(1 for _ in _pattern(target.vector_bytes).finditer(code))

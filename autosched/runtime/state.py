@@ -1,4 +1,4 @@
-"""The user's own directory for what may be thrown away: locks, scratch files, compiled kernels."""
+"""State directory of the user, for files that may be deleted: locks, scratch files, compiled kernels."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ def state_directory() -> Path:
 
 
 def kernels_directory() -> Path:
-    """Where compiled kernels are kept, in the state directory, made 0700: whoever can write there has code run here.
+    """Return the directory of compiled kernels in the state directory, made 0700: whoever can write there has code run
+    here.
 
-    One that is somebody else's, or that others can write, is left alone, with a warning, and another one has its part.
-    Raises UsageError if none can be used.
+    A directory that belongs to another user, or that others can write, is not used; a warning says so, and another one
+    is taken. Raises UsageError if none can be used.
     """
     home = state_directory()
     first = path = home / "kernels"
@@ -66,13 +67,13 @@ def kernels_directory() -> Path:
 
 
 def _is_own(info: os.stat_result) -> bool:
-    """Whether it is a directory of the user's own that nobody else can write."""
+    """Return whether it is a directory of the user that nobody else can write."""
     return stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() and not info.st_mode & 0o022
 
 
 @contextmanager
 def usable(path: Path) -> Iterator[None]:
-    """Makes one sentence of what the system says against files at `path` in or around the state directory."""
+    """Turn the system's errors about `path` into a UsageError of one sentence."""
     try:
         yield
     except OSError as error:

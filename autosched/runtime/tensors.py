@@ -1,8 +1,8 @@
-"""Arrays at the border: what a kernel accepts, without copies where that is possible.
+"""Conversion of arguments to arrays of the kernel, without copies where possible.
 
 Accepted are NumPy arrays, objects with `__array_interface__`, and DLPack tensors in host memory. Inputs may be
 read-only; one that is not C-contiguous or not aligned to its element is copied. Outputs are written in place, so they
-must be contiguous, writable and apart from every other array of the call.
+must be contiguous, writable and disjoint from every other array of the call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autosched.runtime.spec import ArraySpec
 Array: TypeAlias = npt.NDArray[Any]
 
 ALIGNMENT = 64  # a cache line, and the widest vector
-ALIASED_BYTES = 4096  # addresses that differ by a multiple of it look alike to loads and stores
+ALIASED_BYTES = 4096  # 4K aliasing: loads and stores compare addresses modulo so many bytes first
 SHIFT = 1280  # see `apart`
 _BYTE = np.dtype(np.uint8)
 _addressof = ctypes.addressof
@@ -34,22 +34,22 @@ _HOST_DEVICES = (1, 3)  # DLPack device types: kDLCPU, kDLCUDAHost
 
 
 def aligned_empty(shape: Sequence[int], dtype: str | np.dtype[Any], alignment: int = ALIGNMENT) -> Array:
-    """An uninitialised C-contiguous array whose address is a multiple of `alignment` bytes."""
+    """Return an uninitialised C-contiguous array whose address is a multiple of `alignment` bytes."""
     kind = numpy_dtype(dtype) if isinstance(dtype, str) else dtype
     raw = np.empty(math.prod(shape) * kind.itemsize + alignment, _BYTE)
     return np.ndarray(tuple(shape), kind, raw, -_addressof(_from_buffer(raw)) % alignment)
 
 
 def aligned_zeros(nbytes: int) -> Array:
-    """Zeroed bytes at a multiple of 64; the system zeroes large memory when it is first touched."""
+    """Return zeroed bytes at a multiple of 64; the system zeroes large memory when it is first touched."""
     raw = np.zeros(nbytes + ALIGNMENT, _BYTE)
     return np.ndarray((nbytes,), _BYTE, raw, -_addressof(_from_buffer(raw)) % ALIGNMENT)
 
 
-def new_outputs(specs: Sequence[ArraySpec], beside: int = 0) -> list[Array]:
-    """Uninitialised aligned arrays for `specs`, large ones in memory that earlier results have left.
+def new_outputs(specs: Sequence[ArraySpec], input_address: int = 0) -> list[Array]:
+    """Return uninitialised aligned arrays for `specs`, large ones in reused memory of earlier results.
 
-    `beside`: the address of the input that they are to be apart from, see `apart`.
+    `input_address`: of the input that they must not alias, see `apart`.
     """
     made: list[Array] = []
     for spec in specs:
@@ -58,22 +58,22 @@ def new_outputs(specs: Sequence[ArraySpec], beside: int = 0) -> list[Array]:
             place = -_addressof(_from_buffer(raw)) % ALIGNMENT
         else:
             raw = result_memory(spec.nbytes + ALIASED_BYTES)
-            place = apart(_addressof(_from_buffer(raw)), beside)
+            place = apart(_addressof(_from_buffer(raw)), input_address)
         made.append(np.ndarray(spec.shape, spec.numpy_dtype, raw, place))
-        beside += SHIFT
+        input_address += SHIFT
     return made
 
 
-def apart(start: int, beside: int) -> int:
-    """How many bytes after the address `start` a result lies best that is computed from what is at `beside`.
+def apart(start: int, input_address: int) -> int:
+    """Return the offset in bytes after `start` at which a result does not alias the input at `input_address`.
 
-    A processor takes a load for one of what an earlier store has written as long as it has compared no more than the
-    low 12 bits of the two addresses, and lets it wait. Large arrays all begin at the same place of a page, and so did
-    input and result: depthwise convolutions, which store a tile while they load the next one from the same place, took
-    1.35 to 1.55 times as long as they do 256 bytes or more apart. SHIFT is that far from every multiple of 512 too, so
-    that neither pixels of 128 channels meet.
+    4K aliasing: a processor takes a load for one of an earlier store's data while it has compared only the low 12 bits
+    of the two addresses, and delays it. Large arrays all begin at the same offset of a page, and so did input and
+    result: depthwise convolutions, which store a tile while they load the next one from the same offset, took 1.35 to
+    1.55 times as long as with 256 bytes or more between. SHIFT is that far from every multiple of 512 too, so that
+    pixels of 128 channels do not alias either.
     """
-    return (beside // ALIGNMENT * ALIGNMENT + SHIFT - start) % ALIASED_BYTES
+    return (input_address // ALIGNMENT * ALIGNMENT + SHIFT - start) % ALIASED_BYTES
 
 
 def address_of(array: Array) -> int:
@@ -85,8 +85,8 @@ def address_of(array: Array) -> int:
 
 
 def as_input(spec: ArraySpec, value: object) -> Array:
-    """`value` as a contiguous array that fits `spec`; copied only where its layout demands it."""
-    array = as_numpy(spec, settled(value))
+    """Return `value` as a contiguous array that fits `spec`; it is copied only if its layout requires it."""
+    array = as_numpy(spec, materialised(value))
     check_type(spec, "input", array.shape, array.dtype)
     flags = array.flags
     if flags.c_contiguous and flags.aligned:
@@ -97,7 +97,7 @@ def as_input(spec: ArraySpec, value: object) -> Array:
 
 
 def as_output(spec: ArraySpec, value: object) -> Array:
-    """`value` as an array that the kernel can write in place."""
+    """Return `value` as an array that the kernel can write in place."""
     array = as_numpy(spec, value)
     check_type(spec, "output", array.shape, array.dtype)
     if not array.flags.writeable:
@@ -110,8 +110,9 @@ def as_output(spec: ArraySpec, value: object) -> Array:
 def check_apart(
     specs: Sequence[ArraySpec], addresses: Sequence[int], n_inputs: int, in_place: Mapping[int, int] | None = None
 ) -> None:
-    """Raises UsageError when an output (the arrays from `n_inputs` on) shares memory with any array before it, unless
-    it is the input that `in_place` names for it, by their numbers."""
+    """Raise UsageError if an output (the arrays from `n_inputs` on) overlaps any array before it, unless `in_place`
+    maps it to that input, by their numbers.
+    """
     for i in range(n_inputs, len(specs)):
         start = addresses[i]
         end = start + specs[i].nbytes
@@ -123,42 +124,43 @@ def check_apart(
 
 
 def check_type(spec: ArraySpec, role: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Raises UsageError for an array of another shape or of other elements."""
+    """Raise UsageError for an array of another shape or dtype."""
     if shape != spec.shape or dtype != spec.numpy_dtype:
         got = f"{dtype}[{', '.join(map(str, shape))}]"
         raise UsageError(f"{role} {spec.name} must be {spec}, but got {got}")
 
 
 def is_torch(value: object) -> bool:
-    """Whether it is a tensor of torch or of a subclass; torch is never imported to find out."""
+    """Return whether the value is a tensor of torch or of a subclass; torch is never imported for that."""
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # None too while another thread imports it
     return tensor is not None and isinstance(value, tensor)
 
 
 def is_lazy(value: Any) -> bool:
-    """Whether it is a torch tensor whose memory does not hold its elements: torch puts off some negations, and has
-    zeros without memory. Shared by their memory, as by DLPack, they would be other numbers."""
+    """Return whether it is a torch tensor whose memory does not hold its elements: torch delays some negations, and has
+    zeros without memory. By DLPack they would be shared as other numbers.
+    """
     return is_torch(value) and bool(value.is_neg() or value._is_zerotensor())
 
 
-def settled(value: Any) -> Any:
-    """`value`, or a copy of it whose memory holds its elements."""
+def materialised(value: Any) -> Any:
+    """Return `value`, or a copy of it whose memory holds its elements."""
     return value.clone() if is_lazy(value) else value
 
 
 class _Held:
-    """Memory that a DLPack capsule describes, for as long as NumPy looks at it."""
+    """Memory that a DLPack capsule describes, held while NumPy has a view of it."""
 
     def __init__(self, capsule: object, interface: dict[str, object]) -> None:
         self.capsule, self.__array_interface__ = capsule, interface
 
 
 def _foreign_array(value: Any) -> Array:
-    """A view of a DLPack tensor of a type that NumPy cannot take; of another type as NumPy takes it."""
+    """Return a view of a DLPack tensor, also of a type that NumPy lacks."""
     from autosched.runtime.gpu import dlpack
 
     capsule = value.__dlpack__()
-    found = dlpack.look_into(capsule)
+    found = dlpack.read_capsule(capsule)
     if not is_foreign(found.dtype):
         return np.from_dlpack(value)
     size, data = found.dtype.itemsize, (found.address, found.read_only)
@@ -168,7 +170,7 @@ def _foreign_array(value: Any) -> Array:
 
 
 def as_numpy(spec: ArraySpec, value: Any) -> Array:
-    """`value` as a plain array, of whatever form: a view of a foreign array or of one of a subclass."""
+    """Return `value` as a plain array of any layout: a view of a foreign array or of one of a subclass."""
     if type(value) is np.ndarray:
         return value
     if isinstance(value, np.ndarray):
@@ -197,7 +199,7 @@ def as_numpy(spec: ArraySpec, value: Any) -> Array:
 
 
 def are_equal(a: Array, b: Array) -> bool:
-    """Bit by bit."""
+    """Return whether two arrays are equal bit by bit."""
     if a is b or (a.dtype, a.shape) != (b.dtype, b.shape):
         return a is b
     return a.flags.c_contiguous and b.flags.c_contiguous and np.array_equal(_bytes(a), _bytes(b))

@@ -1,11 +1,11 @@
-"""Kernels whose weights are packed ahead of time.
+"""Kernels with weights, which are packed at load time.
 
     kernel = at.compile("conv2d", weights=["W"])
     layer = kernel.bind(W=W)        # packs W, once
-    Y = layer(X)                    # runs the rest, as often as wanted
+    Y = layer(X)                    # computes, any number of times
     Y = kernel(X, W)                # packs W and runs, at every call
 
-What `bind` returns has copied all that it needs: `W` may go, and a change of it is not seen. It may be called from
+The kernel that `bind` returns has a copy of the weights: changes of `W` have no effect on it. It may be called from
 several threads at a time, and one kernel may be bound to any number of weights.
 """
 
@@ -23,7 +23,7 @@ from autosched.target import Target
 
 
 class BoundKernel(Kernel):
-    """A kernel of the inputs that are no weights; `packed_bytes` of memory hold the weights."""
+    """A kernel of the inputs other than weights; `packed_bytes` of memory hold the packed weights."""
 
     def __init__(self, whole: WeightsKernel, packed: Array) -> None:
         rest = [spec for spec in whole.inputs if spec.name not in whole.weights]
@@ -34,7 +34,7 @@ class BoundKernel(Kernel):
 
 
 class WeightsKernel(Kernel):
-    """Takes all inputs, and packs the weights at every call; `bind` does that once."""
+    """A kernel of all inputs that packs the weights at every call; `bind` packs them once."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class WeightsKernel(Kernel):
         self._prepare = Kernel(prepare, inputs, outputs, workspace_bytes)  # takes the same pointers
 
     def bind(self, **weights: object) -> BoundKernel:
-        """Packs the weights, all of them, given by name. Raises UsageError for another name or a missing one."""
+        """Pack all weights, given by name. Raises UsageError for an unknown or a missing name."""
         wrong = [*(n for n in weights if n not in self.weights), *(n for n in self.weights if n not in weights)]
         if wrong:
             names, got = ", ".join(self.weights), ", ".join(weights) or "none"
@@ -81,7 +81,7 @@ def build_weights_kernel(
     outputs: Sequence[ArraySpec],
     weights: Sequence[str],
 ) -> WeightsKernel:
-    """Compiles `source`, which has a `prepare`, in this process."""
+    """Compile `source`, which has a `prepare`, in this process."""
     assert source.prepare is not None
     code = build_object(source.ir, target)
     run, prepare = (load_object(code, entry, source.threads) for entry in (source.name, source.prepare))

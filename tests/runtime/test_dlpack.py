@@ -66,10 +66,10 @@ def test_numpy_takes_our_capsules(dtype: str, shape: tuple[int, ...]) -> None:
 def test_capsules_of_numpy_are_read(dtype: str) -> None:
     array = np.ones((4, 6), dtype)[1:, ::2]
     capsule = array.__dlpack__()
-    found = dlpack.look_into(capsule)
+    found = dlpack.read_capsule(capsule)
     assert (found.address, found.device, found.number) == (array.ctypes.data, dlpack.CPU, 0)
     assert (found.shape, found.dtype, found.strides) == ((3, 3), np.dtype(dtype), (6, 2))
-    assert dlpack.look_into(capsule) == found  # looking does not consume
+    assert dlpack.read_capsule(capsule) == found  # looking does not consume
 
 
 @pytest.mark.parametrize(("version", "name"), [(None, b"dltensor"), ((1, 0), b"dltensor_versioned")])
@@ -108,7 +108,7 @@ def test_consumed_capsules_and_other_things_are_refused() -> None:
     Consumer(capsule).give_back()
     for thing in (capsule, "text", None):
         with pytest.raises(ValueError, match="no DLPack capsule, or one that was consumed"):
-            dlpack.look_into(thing)
+            dlpack.read_capsule(thing)
 
 
 def test_tensor_alive_at_the_end_of_the_process() -> None:

@@ -144,7 +144,7 @@ def test_no_silent_copy_to_the_host(add: GpuKernel) -> None:
     with pytest.raises(BufferError, match="not shared through DLPack"):
         x.__dlpack__()
     assert not hasattr(x, "__cuda_array_interface__")
-    assert dlpack.look_into(x.__dlpack__(dl_device=(1, 0))).device == dlpack.CPU
+    assert dlpack.read_capsule(x.__dlpack__(dl_device=(1, 0))).device == dlpack.CPU
     with pytest.raises(BufferError, match="without a copy"):
         x.__dlpack__(dl_device=(1, 0), copy=False)
 

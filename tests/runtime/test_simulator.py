@@ -13,7 +13,7 @@ import pytest
 from autosched.codegen.c.dialects import CUDA
 from autosched.codegen.c.source import Launch
 from autosched.errors import UsageError
-from autosched.runtime.simulator.assembly import without_assembly
+from autosched.runtime.simulator.assembly import translate_assembly
 from autosched.runtime.simulator.build import find_compiler
 from autosched.runtime.simulator.execute import EXTREMES, Execution, Mode, build, execute
 from autosched.runtime.simulator.translate import granule, translate
@@ -297,7 +297,7 @@ def test_all_ptx_of_the_dialect_is_known() -> None:
     facts = {"type": "float", "name": "f", "bytes": 4, "zero": "0", "cache": "ca", "pending": 0}
     texts = [*CUDA.conversions.values(), *CUDA.helpers.values(), *(x.format(**facts) for x in CUDA.copies.values())]
     assert sum("asm" in text for text in texts) >= 8
-    assert not any("asm" in without_assembly(text) for text in texts)
+    assert not any("asm" in translate_assembly(text) for text in texts)
 
 
 def test_shared_arrays_lie_one_behind_the_other() -> None:
@@ -327,11 +327,11 @@ def test_the_smallest_elements(text: str, nbytes: int) -> None:
 def test_ptx_becomes_calls() -> None:
     text = 'asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(f(to, 1)), "l"(from), "r"(x ? 16 : 0));'
     assert (
-        without_assembly(f"a; {text} b;")
+        translate_assembly(f"a; {text} b;")
         == "a; { simulator::cp_async((unsigned)(f(to, 1)), (unsigned long long)(from), 16, (unsigned)(x ? 16 : 0)); } b;"
     )
 
 
 def test_ptx_that_is_not_known_is_refused() -> None:
     with pytest.raises(UsageError, match=r"fma\.rn\.f32 cannot be executed .* add a row"):
-        without_assembly('asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(d) : "f"(a), "f"(b), "f"(c));')
+        translate_assembly('asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(d) : "f"(a), "f"(b), "f"(c));')

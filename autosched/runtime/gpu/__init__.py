@@ -1,1 +1,1 @@
-"""Devices that are not processors: one small protocol, its drivers, compilation, and kernels as Python functions."""
+"""GPUs: a protocol of devices, its drivers, compilation, and kernels as Python functions."""

@@ -1,7 +1,7 @@
-"""Arrays in device memory: what a kernel on a device takes and gives back without going through the host.
+"""Arrays in device memory: arguments and results of kernels without copies through the host.
 
-Work on a device is queued on streams. Every piece of memory knows where it was used last, so that whatever uses it
-next, on whichever stream, runs after that; the host waits only when it reads.
+Work on a device is queued on streams. Every block of memory has an event of its last use, and the next use, on
+whichever stream, waits for it; the host waits only when it reads.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from autosched.ir.dtype import numpy_dtype
 from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.device import STICKY, Array, DeviceFault, DeviceMemory, GpuDevice, Stream, shortage
 from autosched.runtime.gpu.devices import GPUS, shared_device
-from autosched.runtime.gpu.foreign_arrays import ArrayLocation, Foreign, borrow, describe, is_dense, place_of
-from autosched.runtime.tensors import settled
+from autosched.runtime.gpu.foreign_arrays import ArrayLocation, ForeignArray, borrow, describe, is_dense, place_of
+from autosched.runtime.tensors import materialised
 
 
 @dataclass(frozen=True)
 class LastUse:
-    """The last thing queued that touches a piece of memory. `event` is None on the device's own stream."""
+    """The last operation queued on a block of memory. `event` is None on the device's own stream."""
 
     stream: Stream
     event: Any
 
 
 class DeviceBlock:
-    """A piece of device memory and its last use, None when nothing is pending. `keeper`: what owns the memory, None
-    when it is this process's to free."""
+    """A block of device memory and its last use, None if nothing is pending. `keeper`: the owner of the memory, None if
+    this process is to free it.
+    """
 
     def __init__(
         self,
@@ -47,18 +48,19 @@ class DeviceBlock:
     ) -> None:
         self.device, self.memory, self.keeper, self.used, self.read_only = device, memory, keeper, used, read_only
         if keeper is None:
-            weakref.finalize(self, _release, device, memory).atexit = False  # the driver frees what is left at the end
+            weakref.finalize(self, _release, device, memory).atexit = False  # the driver frees the rest at the end
 
 
 def _release(device: GpuDevice, memory: DeviceMemory) -> None:
-    """Drivers free memory only after all that was queued before; after a fault that loses the context nothing can be
-    freed, nor need it be."""
+    """Free memory; drivers do so after all work that was queued before. After a fault that loses the context nothing
+    can be freed.
+    """
     with suppress(DeviceFault), device.visiting():
         device.free(memory)
 
 
 def queue_after(device: GpuDevice, blocks: Iterable[DeviceBlock], stream: Stream) -> None:
-    """Makes `stream` (None: the device's own) wait for the last use of each block."""
+    """Make `stream` (None: the device's own) wait for the last use of each block."""
     waiting = [(block, block.used) for block in blocks if block.used is not None and not _is_same(block.used, stream)]
     events = {id(use.event): use.event for _, use in waiting if use.event is not None}
     if any(use.event is None for _, use in waiting):
@@ -75,8 +77,9 @@ def _is_same(use: LastUse, stream: Stream) -> bool:
 
 
 def mark_used(device: GpuDevice, blocks: Iterable[DeviceBlock], stream: Stream, again: Any = None) -> Any:
-    """Notes that what was just queued on `stream` uses the blocks; the event that tells when it is done, if one is
-    needed. `again`: an earlier one that is not needed any more, as what was just queued comes after it."""
+    """Record that the work just queued on `stream` uses the blocks; return its event if one is needed. `again`: an
+    earlier event that may be reused.
+    """
     blocks = list(blocks)
     if not blocks:
         return None
@@ -87,7 +90,7 @@ def mark_used(device: GpuDevice, blocks: Iterable[DeviceBlock], stream: Stream, 
 
 
 class DeviceVisit:
-    """See `device_errors`; a class, for a generator takes as long again as all that a call does here."""
+    """See `device_errors`. A class, because a generator would double the time of a call."""
 
     __slots__ = ("_device", "_inside")
 
@@ -108,7 +111,7 @@ class DeviceVisit:
 
 
 def device_errors(device: GpuDevice) -> DeviceVisit:
-    """Turns the device's faults into errors that say what still works; another library's device stays current."""
+    """Turn the device's faults into errors that say what still works; another library's device stays current."""
     return DeviceVisit(device)
 
 
@@ -118,7 +121,7 @@ def _error_of(device: GpuDevice, fault: DeviceFault) -> DeviceError:
 
 
 def allocate(device: GpuDevice, sizes: Mapping[str, int]) -> dict[str, DeviceBlock]:
-    """Uninitialised memory, bytes by name. Raises DeviceError with all sizes when they do not fit."""
+    """Return uninitialised memory, bytes by name. Raises DeviceError with all sizes if they do not fit."""
     with device_errors(device):
         message = shortage(device, sizes)
         if message is not None:
@@ -168,7 +171,7 @@ class DeviceArray:
         return self.size * self.dtype.itemsize
 
     def numpy(self) -> Array:
-        """A copy on the host, once all that was queued on the array is done. Raises DeviceError."""
+        """Return a copy on the host, after all work queued on the array. Raises DeviceError."""
         host: Array = np.empty(self.shape, self.dtype)
         download(self._block, host)
         return host
@@ -200,8 +203,9 @@ class DeviceArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A capsule whose consumer may queue work on `stream` at once: None and 1 are CUDA's default stream, -1 asks
-        for no order. Raises BufferError for what cannot be shared."""
+        """Return a capsule whose consumer may queue work on `stream` at once: None and 1 are CUDA's default stream, -1
+        requests no order. Raises BufferError for arrays that cannot be shared.
+        """
         if dl_device is not None and tuple(dl_device) == (dlpack.CPU, 0):
             if copy is False:
                 raise BufferError(f"an array on {self.device} cannot go to the host without a copy")
@@ -247,22 +251,24 @@ class DeviceArray:
 
 
 def download(block: DeviceBlock, host: Array) -> None:
-    """Copies device memory into a C-contiguous array. Raises DeviceError."""
+    """Copy device memory into a C-contiguous array. Raises DeviceError."""
     with device_errors(block.device):
         queue_after(block.device, (block,), None)
         block.device.download(block.memory, host)
 
 
 def upload(block: DeviceBlock, host: Array) -> None:
-    """Copies a C-contiguous array into device memory. Raises DeviceError."""
+    """Copy a C-contiguous array into device memory. Raises DeviceError."""
     with device_errors(block.device):
         queue_after(block.device, (block,), None)
         block.device.upload(block.memory, host)
 
 
 def empty(shape: int | Sequence[int], dtype: str = "float32", device: str = "cuda") -> DeviceArray | Array:
-    """An uninitialised array on "cuda", "opencl" or "cpu" (a NumPy array); no memory of the host is taken for the first
-    two. Raises UsageError for a shape that is none, DeviceError when there is no such device or not enough memory."""
+    """Return an uninitialised array on "cuda", "opencl" or "cpu" (a NumPy array).
+
+    Raises UsageError for a bad shape, DeviceError if there is no such device or not enough memory.
+    """
     given: tuple[object, ...] = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     sizes, kind = tuple(int(n) for n in given if isinstance(n, Integral)), numpy_dtype(dtype)
     if len(sizes) < len(given) or min(sizes, default=0) < 0:
@@ -276,9 +282,9 @@ def empty(shape: int | Sequence[int], dtype: str = "float32", device: str = "cud
 
 
 def to_device(value: object, device: str = "cuda") -> DeviceArray | Array:
-    """`value` on "cuda", "opencl" or "cpu" (a NumPy array); without a copy where it is there already.
+    """Return `value` on "cuda", "opencl" or "cpu" (a NumPy array), without a copy if it is there already.
 
-    Takes NumPy arrays, what can be made one, arrays of this package, and whatever speaks DLPack or
+    Takes NumPy arrays and values that NumPy can convert, arrays of this package, and arrays with DLPack or
     `__cuda_array_interface__`. Raises UsageError, DeviceError.
     """
     kind = _kind(device)
@@ -286,14 +292,14 @@ def to_device(value: object, device: str = "cuda") -> DeviceArray | Array:
         if value.device == kind:
             return value
         value = value.numpy()
-    value = settled(value)
+    value = materialised(value)
     place = place_of(value)
     if place.kind == "cpu":
         host = _host_array(value)
         return host if kind == "cpu" else _uploaded(host, kind)
     if place.number or place.kind not in GPUS:
-        return to_device(_by_its_own_means(value, place), kind)
-    here = _adopted(shared_device(place.kind), value)
+        return to_device(_copy_to_host(value, place), kind)
+    here = _wrap_foreign(shared_device(place.kind), value)
     return here if place.kind == kind else to_device(here, kind)
 
 
@@ -304,8 +310,8 @@ def _uploaded(host: Array, kind: str) -> DeviceArray:
     return made
 
 
-def _adopted(device: GpuDevice, value: object) -> DeviceArray:
-    """An array of another library as one of ours, on the same memory."""
+def _wrap_foreign(device: GpuDevice, value: object) -> DeviceArray:
+    """Return an array of another library as a DeviceArray on the same memory."""
     with device_errors(device):
         found = borrow(device, "the array", value, None)
         if found.dtype is None or not is_dense(found):
@@ -313,8 +319,10 @@ def _adopted(device: GpuDevice, value: object) -> DeviceArray:
         return DeviceArray(borrowed_block(device, found, None), found.shape, found.dtype)
 
 
-def borrowed_block(device: GpuDevice, found: Foreign, stream: Stream) -> DeviceBlock:
-    """The block of memory that was borrowed for work on `stream`, used last by what its owner has queued so far."""
+def borrowed_block(device: GpuDevice, found: ForeignArray, stream: Stream) -> DeviceBlock:
+    """Return the block of borrowed memory for work on `stream`, last used by the work that its owner has queued
+    so far.
+    """
     if found.blind or found.stream == stream:
         use = LastUse(stream, None)
     else:
@@ -322,8 +330,8 @@ def borrowed_block(device: GpuDevice, found: Foreign, stream: Stream) -> DeviceB
     return DeviceBlock(device, found.memory, found.keep, use, found.read_only)
 
 
-def _by_its_own_means(value: Any, place: ArrayLocation) -> Array:
-    """A copy on the host of an array that this package's device cannot reach."""
+def _copy_to_host(value: Any, place: ArrayLocation) -> Array:
+    """Return a copy on the host of an array that this package's device cannot access."""
     for name in ("cpu", "get"):  # torch, CuPy
         if hasattr(value, name):
             return _host_array(getattr(value, name)())
@@ -342,7 +350,7 @@ def _host_array(value: Any) -> Array:
 
 
 def _kind(device: str) -> str:
-    """The kind of device that a caller's word means; "cuda:0" is "cuda"."""
+    """Return the kind of a device: "cuda" for "cuda:0"."""
     kind, colon, number = device.partition(":")
     if kind != "cpu" and kind not in GPUS:
         raise UsageError(f"there is no device {device!r}; write {', '.join(GPUS)} or cpu")

@@ -1,7 +1,7 @@
-"""From CUDA C or OpenCL C to what a device loads, with the registers and the memory that the compiler gave each kernel.
+"""GPU compilation: from CUDA C or OpenCL C to loadable code, with each kernel's registers and memory.
 
-CUDA C is compiled without a device: by NVRTC where its wheel is installed, else by nvcc. OpenCL C is compiled by the
-device's own platform. What was compiled is kept on disk (`runtime/disk_cache.py`).
+CUDA C is compiled without a device: by NVRTC if its wheel is installed, else by nvcc. OpenCL C is compiled by the
+device's own platform. Compiled code is kept on disk (`runtime/disk_cache.py`).
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ from autosched.runtime.processes import ProcessLost, run_within
 if TYPE_CHECKING:
     from autosched.codegen.c.source import GpuSource
 
-_FORMAT = "2"  # of DeviceCode.to_bytes
+_FORMAT = "2"  # version of DeviceCode.to_bytes
 _PREFIX = 8
-_NVCC_S, _NVCC_VERSION_S = 300.0, 60.0  # deadlines
-_MESSAGE = 2000  # characters of a compiler's output that go into a message
+_NVCC_S, _NVCC_VERSION_S = 300.0, 60.0  # deadlines in seconds
+_MESSAGE = 2000  # the largest number of characters of a compiler's output in a message
 
 
 class CompileError(Exception):
-    """The compiler refused a source; the message holds its words."""
+    """The compiler rejected a source; the message has its output."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel takes. Registers and bytes for each thread, shared bytes for each block.
+    """The resources of one kernel: registers and bytes of a thread, shared bytes of a block.
 
-    `stack_bytes`: arrays and spilled registers in local memory; `spill_bytes`: bytes stored and loaded by instructions
-    that exist only because registers ran out.
+    `stack_bytes`: arrays and spilled registers in local memory. `spill_bytes`: bytes that spills store and load.
     """
 
     kernel: str
@@ -50,9 +49,8 @@ class Resources:
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """A compiled source. `code` is a cubin or what the OpenCL platform made; `resources` is empty if unknown.
-
-    `warnings`: what the assembler says makes products of matrices slow, in its own words.
+    """A compiled source. `code`: a cubin, or the binary of the OpenCL platform. `resources` is empty if unknown.
+    `warnings`: the assembler's warnings that matrix products are slow.
     """
 
     code: bytes
@@ -61,7 +59,7 @@ class DeviceCode:
 
     @property
     def spills(self) -> str | None:
-        """A sentence on the kernels that spill registers, None when none does."""
+        """A sentence on the kernels that spill registers; None if there are none."""
         found = [r for r in self.resources if r.spill_bytes]
         if not found:
             return None
@@ -87,7 +85,9 @@ class DeviceCode:
 
 @runtime_checkable
 class Compiler(Protocol):
-    """`identity` names everything besides the text that the result depends on. A device may be one, of its own code."""
+    """A compiler. `identity` names everything besides the text that its output depends on. A device may be its own
+    compiler.
+    """
 
     @property
     def identity(self) -> str: ...
@@ -98,7 +98,7 @@ class Compiler(Protocol):
 
 
 def compile_source(source: GpuSource, compiler: Compiler) -> DeviceCode:
-    """The compiled `source`, from the cache if it was compiled before. Raises CompileError."""
+    """Return the compiled `source`, from the cache if it was compiled before. Raises CompileError."""
     specific = "specific" if source.is_arch_specific else "general"
     key = disk_cache.key_of(_FORMAT, compiler.identity, specific, source.dialect, source.text)
     kept = disk_cache.read_code(key)
@@ -117,7 +117,7 @@ def compile_source(source: GpuSource, compiler: Compiler) -> DeviceCode:
 
 @lru_cache(maxsize=8)
 def cuda_compiler(arch: str) -> Compiler:
-    """The compiler for `arch` ("sm_90"). Raises DeviceError when there is none."""
+    """Return the compiler for `arch` ("sm_90"). Raises DeviceError if there is none."""
     version = nvrtc_version()
     if version is not None:
         return NvrtcCompiler(arch, version)
@@ -131,7 +131,7 @@ def cuda_compiler(arch: str) -> Compiler:
 
 
 def nvrtc_version() -> tuple[int, int] | None:
-    """The version of the NVRTC library, None if it is not installed."""
+    """Return the version of the NVRTC library; None if it is not installed."""
     try:
         from cuda.bindings import nvrtc
 
@@ -142,7 +142,7 @@ def nvrtc_version() -> tuple[int, int] | None:
 
 
 def find_nvcc() -> str | None:
-    """nvcc from the PATH, from CUDA_HOME or CUDA_PATH, or from its usual place."""
+    """Return the path of nvcc from the PATH, CUDA_HOME or CUDA_PATH, or its usual directory."""
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     places = [None, *(str(Path(home) / "bin") for home in homes if home)]
     return next((found for place in places if (found := shutil.which("nvcc", path=place))), None)
@@ -193,7 +193,7 @@ class NvrtcCompiler:
 
 
 def _arch_of(source: GpuSource, arch: str) -> str:
-    """sm_90a for what only sm_90 can do."""
+    """Return sm_90a for sources with instructions of sm_90 alone."""
     return f"{arch}a" if source.is_arch_specific else arch
 
 
@@ -234,7 +234,9 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 
 
 def parse_resources(text: str) -> tuple[Resources, ...]:
-    """What `ptxas -v` prints, which nvcc and NVRTC pass on. Kernels without a line on registers are left out."""
+    """Parse the output of `ptxas -v`, which nvcc and NVRTC pass on. Kernels without a line on registers are left
+    out.
+    """
     found: list[Resources] = []
     kernel, stack, spills = "", 0, 0
     for line in text.splitlines():
@@ -249,13 +251,13 @@ def parse_resources(text: str) -> tuple[Resources, ...]:
     return tuple(found)
 
 
-# C7508: setmaxnreg is ignored; C7510, C7514, ...: wgmma instructions are serialised; C7517, C7519: they are waited for
-# where the text does not.
+# C7508: setmaxnreg is ignored; C7510, C7514, ...: wgmma instructions are serialised; C7517, C7519: waits are
+# inserted.
 _SLOW = re.compile(r"\(C75\d\d\) (.*(?:Performance Loss|injected).*)")
 
 
 def parse_warnings(text: str) -> tuple[str, ...]:
-    """What ptxas says of products by warpgroups that it cannot let run on beside other instructions, each once."""
+    """Return ptxas' warnings of warpgroup products that it serialises, each once."""
     return tuple(dict.fromkeys(match[1].strip() for match in _SLOW.finditer(text)))
 
 

@@ -1,6 +1,6 @@
-"""The driver over NVIDIA's own packages: cuda-bindings, the Python form of the CUDA driver API.
+"""Driver by NVIDIA's own package cuda-bindings, the CUDA driver API in Python.
 
-The device's primary context is used, which torch, CuPy and the CUDA runtime share.
+It uses the device's primary context, which torch, CuPy and the CUDA runtime share.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class Kernels(dict[str, Any]):
 
 
 class _Thread(threading.local):
-    """Whether this thread is in the device's context: for a while, or for good."""
+    """Whether this thread is in the device's context, temporarily or permanently."""
 
     inside = stays = False
 
 
 class _Visit(AbstractContextManager[None]):
-    """A thread in the device's context for a while; one for all threads, as they know themselves where they are."""
+    """Enters the device's context temporarily; one object serves all threads, as their state is thread-local."""
 
     def __init__(self, come: Callable[[], None], go: Callable[[], None]) -> None:
         self._come, self._go = come, go
@@ -198,7 +198,7 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
                 self._ok("a launch", launch(b.function, *b.grid, *b.block, b.shared_bytes, queue, b.parameters, 0))
 
     def _early(self, b: BoundLaunch, queue: Any) -> Any:
-        """A launch that may begin before the one before it has ended."""
+        """Launch a kernel that may begin before the one before it has ended (programmatic dependent launch)."""
         attribute, config = self._cu.CUlaunchAttribute(), self._cu.CUlaunchConfig()
         attribute.id = self._cu.CUlaunchAttributeID(cuda_driver.PROGRAMMATIC_STREAM_SERIALIZATION)
         attribute.value.programmaticStreamSerializationAllowed = 1
@@ -219,8 +219,11 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         self._ok("waiting for an event", self._cu.cuStreamWaitEvent(self._queue(stream), event.handle, 0))
 
     def time(self, calls: Sequence[LaunchSequence], repeats: int) -> float:
-        """Between two events around CUDA graphs of all launches, so that the host's part (5 us and more for each) does
-        not show. A graph holds at least `repeats` calls, or as many as _GRAPH_LAUNCHES allow."""
+        """Time CUDA graphs of all launches between two events, so that the host's part (5 us and more a launch) does
+        not show.
+
+        A graph holds at least `repeats` calls, or as many as _GRAPH_LAUNCHES allow.
+        """
         cu = self._cu
         self._enter()
         most = max(1, _GRAPH_LAUNCHES // max(1, len(calls[0].launches)))
@@ -251,7 +254,7 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         return self._stream if stream is None else self._cu.CUstream(stream)
 
     def _graph_of(self, calls: tuple[LaunchSequence, ...], n: int) -> GraphLaunch:
-        """A graph of `n` calls; the last one is kept."""
+        """Return a graph of `n` calls; the last one is cached."""
         if self._graph is not None:
             known, size, graph = self._graph
             if size == n and len(known) == len(calls) and all(a is b for a, b in zip(known, calls, strict=True)):
@@ -266,8 +269,9 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         return LaunchSequence((self._captured(call),))
 
     def _captured(self, call: LaunchSequence) -> GraphLaunch:
-        """The launches as one executable graph, which the device has by now. Captured on a stream of its own: other
-        threads may queue work on the device's meanwhile."""
+        """Return the launches as one executable graph, uploaded to the device. They are captured on a separate stream:
+        other threads may queue work on the device's.
+        """
         cu = self._cu
         mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         stream = self._ok("making a stream", cu.cuStreamCreate(cuda_driver.NON_BLOCKING))
@@ -276,7 +280,7 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
             try:
                 self.run(call, int(stream))
             except DeviceFault:
-                cu.cuStreamEndCapture(stream)  # which gives the fault again
+                cu.cuStreamEndCapture(stream)  # returns the same fault
                 raise
             graph = self._ok("capturing", cu.cuStreamEndCapture(stream))
         finally:
@@ -305,13 +309,13 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         self._cu.cuCtxPopCurrent()
 
     def _enter(self) -> None:
-        """Makes the context that of this thread, which keeps it."""
+        """Make the context that of this thread permanently."""
         if not (self._thread.inside or self._thread.stays):
             self._ok("entering the context", self._cu.cuCtxSetCurrent(self._context))
             self._thread.stays = True
 
     def _ok(self, what: str, result: tuple[Any, ...]) -> Any:
-        """The values behind the status of a call. Raises DeviceFault for any other than success."""
+        """Return the values of a successful call. Raises DeviceFault for a status other than success."""
         status, *values = result
         if int(status) != 0:
             kind = cuda_driver.FAULT_OF_CODE.get(int(status), "launch_failure")
@@ -320,14 +324,14 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
 
 
 def _value(argument: str | TensorMap, buffers: Mapping[str, DeviceMemory]) -> ctypes.c_uint64 | tensor_maps.EncodedMap:
-    """What a kernel takes for an argument."""
+    """Return a kernel's argument: an address or an encoded tensor map."""
     if isinstance(argument, TensorMap):
         return tensor_maps.encode(argument, buffers[argument.buffer].handle)
     return ctypes.c_uint64(buffers[argument].handle)
 
 
 def read_facts() -> GpuFacts:
-    """The facts of the first device, without a context on it. Raises DeviceError."""
+    """Return the properties of the first device, without a context on it. Raises DeviceError."""
     cu = _start()
     _, device = cu.cuDeviceGet(0)
     return _facts(cu, device, _name(cu, device))
@@ -362,7 +366,7 @@ def error_text(cu: Any, status: Any) -> str:
 
 
 def _start() -> Any:
-    """The driver API's module, initialised. Raises DeviceError with what is missing."""
+    """Return the initialised module of the driver API. Raises DeviceError that names what is missing."""
     try:
         from cuda.bindings import driver as cu
     except ImportError:

@@ -1,4 +1,4 @@
-"""What the drivers for CUDA share: the classes of its errors, and a device's facts from its attributes.
+"""Common parts of the CUDA drivers: fault classes of CUDA errors, and a device's properties from its attributes.
 
 Numbers and names are those of `cuda.h` (CUresult, CUdevice_attribute, CUfunction_attribute), texts those of
 cuGetErrorString.
@@ -17,7 +17,7 @@ from autosched.runtime.gpu.device import DeviceMemory
 if TYPE_CHECKING:
     from autosched.target import GpuFacts
 
-# (CUresult, class of failure, text). What is not here is a launch failure, after which the context is not trusted.
+# (CUresult, fault class, text). Other errors are launch failures, after which the context is not trusted.
 ERRORS: tuple[tuple[int, str, str], ...] = (
     (1, "launch_refused", "invalid argument"),
     (2, "out_of_memory", "out of memory"),
@@ -73,7 +73,7 @@ NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: no implicit order with the legacy de
 _MAX_REGISTERS = 255  # for each thread, from compute capability 3.5 on
 _LANES = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}  # single precision in a multiprocessor; newer ones: 128
 _DEFAULT_LANES = 128
-_DEFAULT_CLOCK_KHZ, _DEFAULT_BANDWIDTH = 1_500_000, 500e9  # for drivers that do not tell
+_DEFAULT_CLOCK_KHZ, _DEFAULT_BANDWIDTH = 1_500_000, 500e9  # for drivers that do not report them
 
 
 class AddressedDevice:
@@ -93,16 +93,18 @@ class AddressedDevice:
 
 
 def fault_of_text(text: str) -> str:
-    """The class of an error of which only the words are known."""
+    """Return the fault class of an error of which only the text is known."""
     return next((kind for _, kind, words in ERRORS if words in text), "launch_failure")
 
 
 def facts_of(name: str, attribute: Callable[[str], int]) -> GpuFacts:
-    """The facts of the CUDA device `name`; `attribute` gives what ATTRIBUTES name, 0 where the driver does not know."""
+    """Return the properties of the CUDA device `name`; `attribute` reads one of ATTRIBUTES, 0 if the driver does not
+    know it.
+    """
     from autosched.target import GpuFacts
 
     major, minor = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")
-    # Data goes at both edges of the memory's clock.
+    # DDR: two transfers a clock.
     bandwidth = 2 * attribute("MEMORY_CLOCK_RATE") * 1000.0 * attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8
     return GpuFacts(
         name=name,
@@ -125,7 +127,9 @@ def facts_of(name: str, attribute: Callable[[str], int]) -> GpuFacts:
 
 
 def dynamic_shared_bytes(source: GpuSource, launch: Launch) -> int:
-    """What a launch must ask for: all of the kernel's shared memory where the text declares it `extern`."""
+    """Return the dynamic shared memory of a launch: all of the kernel's shared memory if the text declares it
+    `extern`.
+    """
     return launch.shared_bytes if _has_extern_memory(source.text, launch.kernel) else 0
 
 

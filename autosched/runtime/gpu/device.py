@@ -1,7 +1,7 @@
-"""What a driver of a device must do, and the faults that it reports. The drivers: `devices.GPUS`.
+"""Protocol of device drivers, and the faults that they report. The drivers: `devices.GPUS`.
 
-A driver is a thin layer over one Python package. Everything that decides something (what to poison, how often to
-launch, which copies to rotate) is above it, so that it holds for all drivers and for the scripted one of the tests.
+A driver is a thin layer over one Python package. All decisions (which memory to poison, how often to launch, which
+copies to rotate) are made by its callers, so that they hold for all drivers and for the scripted one of the tests.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Array: TypeAlias = npt.NDArray[Any]
 Stream: TypeAlias = Any  # an integer handle (CUDA), a queue (OpenCL); None is the device's own
 
 
-# Faults after which nothing works any more in this process.
+# Faults after which this process cannot use the device any more.
 STICKY = ("illegal_address", "misaligned_address", "launch_failure", "device_lost", "hang")
 
 
 class DeviceFault(Exception):
-    """Something that a kernel or a request did to the device; `kind` is a class of `measure.results.FAULTS`."""
+    """A fault of a kernel or a request on the device; `kind` is a class of `measure.results.FAULTS`."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class DeviceFault(Exception):
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """A piece of device memory. `handle` is what a launch takes: an address (CUDA) or a buffer object (OpenCL)."""
+    """A block of device memory. `handle`: the argument of a launch, an address (CUDA) or a buffer object (OpenCL)."""
 
     handle: Any
     nbytes: int
@@ -66,8 +66,9 @@ class GpuDevice(Protocol):
     def stream(self) -> Stream: ...
 
     def visiting(self) -> AbstractContextManager[None]:
-        """What is done inside leaves the thread's current device as it was, for whoever else uses one in this process;
-        a thread that calls the device outside keeps it as its own."""
+        """A context in which the thread may use the device, and which restores the thread's current device at
+        its end.
+        """
         ...
 
     def facts(self) -> GpuFacts: ...
@@ -81,11 +82,11 @@ class GpuDevice(Protocol):
     def free(self, memory: DeviceMemory) -> None: ...
 
     def view(self, memory: DeviceMemory, offset: int, nbytes: int) -> DeviceMemory:
-        """A part of `memory`, which must outlive it."""
+        """Return a part of `memory`, which must outlive it."""
         ...
 
     def adopt(self, address: int, nbytes: int) -> DeviceMemory:
-        """Memory of this device that somebody else allocated and frees; for devices with addresses only."""
+        """Return memory of this device that another library allocated and frees; for devices with addresses only."""
         ...
 
     def address(self, memory: DeviceMemory) -> int: ...
@@ -97,11 +98,11 @@ class GpuDevice(Protocol):
     def copy(self, to: DeviceMemory, source: DeviceMemory) -> None: ...
 
     def fill(self, memory: DeviceMemory, pattern: bytes, offset: int, nbytes: int) -> None:
-        """Repeats `pattern`, 1 or 2 bytes; `offset` and `nbytes` are multiples of its length."""
+        """Repeat `pattern`, 1 or 2 bytes; `offset` and `nbytes` are multiples of its length."""
         ...
 
     def load(self, binary: DeviceCode, source: GpuSource) -> Mapping[str, Any]:
-        """The kernels of a compiled source by name."""
+        """Return the kernels of a compiled source by name."""
         ...
 
     def prepare(
@@ -111,21 +112,23 @@ class GpuDevice(Protocol):
     def run(self, call: LaunchSequence, stream: Stream = None) -> None: ...
 
     def capture(self, call: LaunchSequence) -> LaunchSequence:
-        """The same launches in the form that the driver starts quickest, as a CUDA graph; where it has none, `call`.
-        Whoever holds it holds what `call` is bound to."""
+        """Return the launches in the form that the driver starts fastest, a CUDA graph, or `call` if it has none. The
+        result keeps the buffers of `call` alive.
+        """
         ...
 
     def record(self, stream: Stream = None, again: Any = None) -> Any:
-        """An event that happens when everything queued on `stream` so far is done. `again`: an earlier one that may
-        become it, if the driver has such; who was told to wait for that waits for what it was then."""
+        """Return an event that happens when all work queued on `stream` so far is done. `again`: an earlier event that
+        may be reused; waits for it that were queued before are not affected.
+        """
         ...
 
     def wait(self, event: Any, stream: Stream = None) -> None:
-        """What is queued on `stream` from now on runs after `event`; the host need not wait."""
+        """Make the work queued on `stream` from now on run after `event`; the host need not wait."""
         ...
 
     def time(self, calls: Sequence[LaunchSequence], repeats: int) -> float:
-        """Seconds on the device of `repeats` calls one after the other, which go round `calls`."""
+        """Return the seconds on the device of `repeats` successive calls, which take `calls` in turn."""
         ...
 
     def synchronise(self) -> None: ...
@@ -134,7 +137,7 @@ class GpuDevice(Protocol):
 
 
 def shortage(device: GpuDevice, sizes: Mapping[str, int]) -> str | None:
-    """A sentence with all sizes when `sizes` (bytes by what they are for) together are more than what is free."""
+    """Return a sentence with all sizes if `sizes` (bytes by purpose) together exceed the free memory, else None."""
     free, total = device.memory()
     need = sum(sizes.values())
     if need <= free:
@@ -151,6 +154,6 @@ def _size(nbytes: int) -> str:
 
 
 def raw(array: Array) -> npt.NDArray[np.uint8]:
-    """The bytes of a C-contiguous array, without a copy."""
+    """Return the bytes of a C-contiguous array, without a copy."""
     assert array.flags.c_contiguous
     return array.reshape(-1).view(np.uint8)

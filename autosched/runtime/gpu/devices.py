@@ -1,4 +1,4 @@
-"""Which driver opens a device, in the order of preference, and what is missing when none does."""
+"""Choice of the driver of a device, in the order of preference, and the error if there is none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ SCRIPT = "AUTOSCHED_DEVICE_SCRIPT"  # a file for the scripted device of the test
 
 @dataclass(frozen=True)
 class Driver:
-    """A Python `package` that drives devices, by the class `device` in a `module` of ours, which has `read_facts`."""
+    """A Python `package` that drives devices, by the class `device` in `module` of this package, which has
+    `read_facts`.
+    """
 
     package: str
     module: str
@@ -36,9 +38,9 @@ class Driver:
 class Gpu:
     """Devices of one kind: their `drivers` by name, the preferred first.
 
-    `choice`: the environment's variable that names a driver, which is then used or fails. `compiler` is one for an
-    architecture that needs no device; without it the device compiles what it runs. `has_addresses`: its memory has
-    addresses and its streams are numbers, as on CUDA, and other libraries share both; else they are a driver's objects.
+    `choice`: the environment variable that names a driver, which is then used or fails. `compiler`: a compiler by
+    architecture that needs no device; without it the device compiles. `has_addresses`: memory has addresses and streams
+    are numbers, as on CUDA, and other libraries share both; else they are a driver's objects.
     """
 
     drivers: Mapping[str, Driver]
@@ -62,17 +64,17 @@ GPUS: dict[str, Gpu] = {
 
 
 def open_device(kind: str) -> GpuDevice:
-    """The device of `kind`, one of GPUS, in this process. Raises DeviceError with what is missing."""
+    """Open the device of `kind`, one of GPUS, in this process. Raises DeviceError that names what is missing."""
     return _driver(kind)[0]()
 
 
 def device_facts(kind: str) -> GpuFacts:
-    """What the device of `kind` on this machine can do, asked without a context on it. Raises DeviceError."""
+    """Return the properties of the device of `kind` on this machine, without a context on it. Raises DeviceError."""
     return _driver(kind)[1]()
 
 
 def _driver(kind: str) -> tuple[Callable[[], GpuDevice], Callable[[], GpuFacts]]:
-    """(what opens a device of `kind`, what reads its facts)."""
+    """Return the functions that open a device of `kind` and read its properties."""
     if script := os.environ.get(SCRIPT):
         from autosched.runtime.gpu.fake import FakeDevice
 
@@ -85,7 +87,7 @@ def _driver(kind: str) -> tuple[Callable[[], GpuDevice], Callable[[], GpuFacts]]
 
 
 def driver_name(kind: str) -> str:
-    """The driver to use: the one that the environment names, else the first that is installed, else the last."""
+    """Return the driver to use: the one that the environment names, else the first that is installed, else the last."""
     gpu = GPUS[kind]
     chosen = os.environ.get(gpu.choice) if gpu.choice else None
     if chosen is not None:
@@ -101,7 +103,7 @@ _opening = threading.Lock()
 
 
 def shared_device(kind: str) -> GpuDevice:
-    """The device of `kind` that all arrays and kernels of this process live on, opened once. Raises DeviceError."""
+    """Return the device of `kind` of all arrays and kernels of this process, opened once. Raises DeviceError."""
     key = (kind, os.environ.get(SCRIPT))
     with _opening:
         if key not in _shared:
@@ -111,12 +113,12 @@ def shared_device(kind: str) -> GpuDevice:
 
 
 def _close(device: GpuDevice) -> None:
-    with suppress(DeviceFault):  # of a kernel that nobody waited for
+    with suppress(DeviceFault):  # the fault of a kernel that nothing waited for
         device.close()
 
 
 def compiler_for(kind: str, arch: str) -> Compiler:
-    """What compiles for `kind`. Raises DeviceError."""
+    """Return the compiler for `kind`. Raises DeviceError."""
     compiler = GPUS[kind].compiler
     if compiler is not None and not os.environ.get(SCRIPT):
         return compiler(arch)

@@ -1,8 +1,8 @@
 """DLPack capsules in both directions, by ctypes alone.
 
-A capsule holds a pointer to a structure that describes a tensor and names the function that gives it back (dlpack.h
-1.0, "DLPack: Python specification"). One that we make keeps its owner until the consumer calls that function; one that
-we take is read and held, never consumed, so that dropping it gives the tensor back.
+A capsule has a pointer to a structure that describes a tensor and has its deleter (dlpack.h 1.0, "DLPack: Python
+specification"). An exported capsule keeps its owner until the consumer calls the deleter. An imported one is read and
+held, never consumed, so that dropping it releases the tensor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autosched.ir.dtype import DTYPES, is_foreign
 CPU, CUDA, CUDA_HOST, OPENCL, CUDA_MANAGED = 1, 2, 3, 4, 13  # DLDeviceType
 DEVICES = {CPU: "cpu", CUDA: "cuda", CUDA_HOST: "cpu", OPENCL: "opencl", CUDA_MANAGED: "cuda"}
 LEGACY_STREAM = 1  # CUDA's default stream, by __dlpack__'s numbers and by the driver's
-THREAD_STREAM = 2  # the default one of the calling thread: another stream in another thread
+THREAD_STREAM = 2  # the default stream of the calling thread
 NO_ORDER = -1  # the consumer's stream when it asks for no synchronisation
 _READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # DLDataTypeCode by NumPy's kind
@@ -75,12 +75,12 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
 _allocate = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(("PyMem_RawMalloc", ctypes.pythonapi))
 _deallocate = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("PyMem_RawFree", ctypes.pythonapi))
 
-_exported: dict[int, tuple[type[_Managed] | type[_Versioned], object]] = {}  # what was made and not given back yet
+_exported: dict[int, tuple[type[_Managed] | type[_Versioned], object]] = {}  # capsules in use
 
 
 @dataclass(frozen=True)
 class DLTensor:
-    """What a capsule describes. `address` of the first element; `strides` in elements, None when dense."""
+    """The tensor of a capsule. `address` of the first element; `strides` in elements, None if dense."""
 
     address: int
     device: int  # a DLDeviceType
@@ -92,9 +92,9 @@ class DLTensor:
 
 
 def export(found: DLTensor, owner: object, versioned: bool) -> Any:
-    """A capsule for a dense tensor that keeps `owner` alive until the consumer is done with it.
+    """Return a capsule for a dense tensor that keeps `owner` alive until the consumer releases it.
 
-    The structure lies in raw memory, with the shape and the strides behind it, since it may outlive the interpreter.
+    The structure is in raw memory, with the shape and the strides behind it, since it may outlive the interpreter.
     """
     kind: type[_Managed] | type[_Versioned] = _Versioned if versioned else _Managed
     size, n = ctypes.sizeof(kind), len(found.shape)
@@ -122,8 +122,10 @@ def export(found: DLTensor, owner: object, versioned: bool) -> Any:
     return _new_capsule(place, kind.name, ctypes.cast(_DESTRUCTOR, ctypes.c_void_p))
 
 
-def look_into(capsule: Any) -> DLTensor:
-    """What `capsule` describes, valid as long as it is held. Raises ValueError when it is none or was consumed."""
+def read_capsule(capsule: Any) -> DLTensor:
+    """Return the tensor of `capsule`, valid as long as that is held. Raises ValueError for other objects and consumed
+    capsules.
+    """
     kind: type[_Managed] | type[_Versioned]
     for kind in (_Versioned, _Managed):
         if _is_valid(id(capsule), kind.name):
@@ -157,7 +159,7 @@ def _give_back(place: int) -> None:
 
 
 def _destroy(capsule: int) -> None:
-    """Of a capsule that nobody consumed: a consumer renames it."""
+    """Release a capsule that was not consumed: consumers rename theirs."""
     for name in (_Managed.name, _Versioned.name):
         if _is_valid(capsule, name):
             _give_back(_pointer(capsule, name))
@@ -168,7 +170,8 @@ _DELETER, _DESTRUCTOR = _Deleter(_give_back), _Deleter(_destroy)  # kept: C code
 
 @atexit.register
 def _forget() -> None:
-    """Tensors of other libraries may die after the interpreter, where our function must not be called: a structure
-    without a deleter is not given back."""
+    """Remove the deleters of exported structures at exit: tensors of other libraries may die after the interpreter,
+    when our function must not be called.
+    """
     for place, (kind, _) in _exported.items():
         kind.from_address(place).deleter = None

@@ -1,9 +1,9 @@
-"""Arrays on a device at a glance: the way that most calls take.
+"""Fast path of calls with arrays on a device.
 
-The rules for arrays stand in `runtime.gpu.foreign`. Here it is only seen whether all of them hold: each array is one of
-ours or exactly a torch tensor, dense, aligned, and of the shape and type that the kernel asks for. Neither is asked by
-its protocols, in which torch alone takes 10 us for an array. Of anything else nothing is said, and the caller goes by
-the protocols, which convert what they may and say what is wrong.
+The rules for arrays are in `runtime.gpu.foreign_arrays`. The fast path accepts calls for which all rules hold at first
+sight: each array is a DeviceArray or exactly a torch tensor, dense, aligned, and of the kernel's shape and type.
+Neither is accessed by its protocols, which take 10 us for an array of torch. Other calls use the protocols, which
+convert arrays or raise an error with the reason.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from autosched.runtime.spec import ArraySpec
 from autosched.runtime.tensors import is_lazy
 
 
-class Glance:
-    """Of the arrays of a function: `specs`, of which the first `n_inputs` are read alone."""
+class FastPath:
+    """The check of a function's arrays: `specs`, of which the first `n_inputs` are only read."""
 
     def __init__(self, device: GpuDevice, specs: Sequence[ArraySpec], n_inputs: int) -> None:
         self._device, self._n_inputs = device, n_inputs
@@ -29,8 +29,9 @@ class Glance:
         self._has_addresses = GPUS[device.kind].has_addresses
 
     def blocks(self, values: Sequence[Any], first: int = 0) -> list[DeviceBlock] | None:
-        """The memory of arrays, which are those from number `first` on; None where one is not seen to fit. Torch's are
-        in order on the stream that torch works on now."""
+        """Return the memory of arrays from number `first` on; None if one is not accepted. Torch's are ordered by
+        torch's current stream.
+        """
         torch = sys.modules.get("torch") if self._has_addresses else None
         tensor = getattr(torch, "Tensor", None)  # None too while another thread imports it
         found = []
@@ -45,7 +46,7 @@ class Glance:
         return found
 
     def torch_stream(self) -> Stream:
-        """The one that torch works on now."""
+        """Return torch's current stream."""
         return stream_handle(self._device, sys.modules["torch"].cuda.current_stream(0).cuda_stream)
 
     def _of_ours(self, n: int, array: DeviceArray) -> DeviceBlock | None:

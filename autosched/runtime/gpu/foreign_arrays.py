@@ -1,8 +1,8 @@
-"""Arrays of other libraries in device memory: where they are, what they look like, which stream their owner works on.
+"""Arrays of other libraries in device memory: their location, shape and type, and their owner's stream.
 
-Three ways in, all without a copy: `__cuda_array_interface__` (Numba's documentation, version 3), `__dlpack__` (the
-array API standard) and pyopencl's own types. The first two differ in who orders the streams: the interface names its
-owner's stream and leaves the waiting to us, `__dlpack__` is told our stream and makes it wait.
+Three protocols, all without copies: `__cuda_array_interface__` (Numba's documentation, version 3), `__dlpack__` (the
+array API standard) and pyopencl's own types. The first two order streams differently: with the interface the consumer
+waits for the owner's stream, with `__dlpack__` the owner makes the consumer's stream wait.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INTERFACE = "__cuda_array_interface__"
 
 @dataclass(frozen=True)
 class ArrayLocation:
-    """Where an array is: a kind of device ("cpu", "cuda", "opencl", or words for what is none of them), its number."""
+    """The location of an array: a kind of device ("cpu", "cuda", "opencl", or a text for any other), its number."""
 
     kind: str
     number: int = 0
@@ -39,16 +39,16 @@ class ArrayLocation:
 
 
 @dataclass(frozen=True)
-class Foreign:
-    """An array that somebody else owns. `strides` in bytes, None when dense. `keep` holds the memory.
+class ForeignArray:
+    """An array of another library. `strides` in bytes, None if dense. `keep` holds the memory.
 
-    `stream`: the one its owner works on; None when the order is already made. `blind`: the owner cannot be told when
-    our work is done, so the host has to wait for it.
+    `stream`: that of its owner; None if the order is established already. `blind`: the owner cannot be told when the
+    work is done, so the host has to wait for it.
     """
 
     memory: DeviceMemory
     shape: tuple[int, ...]
-    dtype: np.dtype[Any] | None  # None: bytes without a form
+    dtype: np.dtype[Any] | None  # None: bytes without shape and type
     strides: tuple[int, ...] | None
     read_only: bool
     keep: object
@@ -57,7 +57,9 @@ class Foreign:
 
 
 def place_of(value: Any) -> ArrayLocation:
-    """Objects that say nothing about a device are taken to be on the host, where reading them finds out."""
+    """Return the location of an array. Objects without a device are taken to be on the host, where reading them shows
+    an error.
+    """
     if type(value) is np.ndarray:
         return ArrayLocation("cpu")
     if _is_pyopencl(value):
@@ -73,7 +75,7 @@ def describe(value: object) -> str:
 
 
 def stream_handle(device: GpuDevice, stream: Any) -> Stream:
-    """What a caller's stream is for the driver; None for the device's own. Raises UsageError."""
+    """Return the driver's handle of a caller's stream; None for the device's own. Raises UsageError."""
     if not GPUS[device.kind].has_addresses:
         if not hasattr(stream, "int_ptr") or stream.context != device.stream.context:
             raise UsageError(
@@ -97,7 +99,7 @@ def stream_handle(device: GpuDevice, stream: Any) -> Stream:
 
 
 def callers_stream(device: GpuDevice, values: Iterable[Any]) -> Stream:
-    """The stream on which the first array whose library tells works now; None when none does."""
+    """Return the current stream of the first array whose library reports one; None if none does."""
     for value in values:
         stream = _owners_stream(value)
         by_context = stream is not None and not GPUS[device.kind].has_addresses
@@ -115,8 +117,8 @@ def _owners_stream(value: Any) -> Any:
     return _interface(value).get("stream")
 
 
-def borrow(device: GpuDevice, name: str, value: Any, stream: Stream) -> Foreign:
-    """The memory of `value`, which is on `device`, for work on `stream`. Raises UsageError."""
+def borrow(device: GpuDevice, name: str, value: Any, stream: Stream) -> ForeignArray:
+    """Return the memory of `value`, which is on `device`, for work on `stream`. Raises UsageError."""
     try:
         if _is_pyopencl(value):
             return _of_pyopencl(device, value)
@@ -133,14 +135,14 @@ def borrow(device: GpuDevice, name: str, value: Any, stream: Stream) -> Foreign:
         ) from error
 
 
-def _of_interface(device: GpuDevice, value: Any, form: dict[str, Any], owner: Any) -> Foreign:
+def _of_interface(device: GpuDevice, value: Any, form: dict[str, Any], owner: Any) -> ForeignArray:
     if form.get("mask") is not None:
         raise ValueError("it has a mask")
     shape, dtype = tuple(map(int, form["shape"])), _dtype(value, form["typestr"])
     address, read_only = form["data"]
     memory = device.adopt(int(address), math.prod(shape) * dtype.itemsize)
     strides = form.get("strides")
-    return Foreign(
+    return ForeignArray(
         memory=memory,
         shape=shape,
         dtype=dtype,
@@ -159,15 +161,15 @@ def _dtype(value: Any, typestr: str) -> np.dtype[Any]:
     return named.numpy_dtype if known and named is not None else plain
 
 
-def _of_dlpack(device: GpuDevice, value: Any, stream: Stream) -> Foreign:
+def _of_dlpack(device: GpuDevice, value: Any, stream: Stream) -> ForeignArray:
     handle = device.stream if stream is None else stream
     try:
         capsule = value.__dlpack__(stream=handle, max_version=(1, 0))
     except TypeError:  # made before DLPack 1.0
         capsule = value.__dlpack__(stream=handle)
-    found = dlpack.look_into(capsule)
+    found = dlpack.read_capsule(capsule)
     size = found.dtype.itemsize
-    return Foreign(
+    return ForeignArray(
         memory=device.adopt(found.address, math.prod(found.shape) * size),
         shape=found.shape,
         dtype=found.dtype,
@@ -178,7 +180,7 @@ def _of_dlpack(device: GpuDevice, value: Any, stream: Stream) -> Foreign:
     )
 
 
-def _of_pyopencl(device: GpuDevice, value: Any) -> Foreign:
+def _of_pyopencl(device: GpuDevice, value: Any) -> ForeignArray:
     """An Array, or a Buffer, which has a size and no form. Its context must be that of the device."""
     is_array = hasattr(value, "base_data")
     buffer = value.base_data if is_array else value
@@ -186,17 +188,17 @@ def _of_pyopencl(device: GpuDevice, value: Any) -> Foreign:
         raise ValueError("it is of another OpenCL context; make it with the queue that is the `stream` of our arrays")
     memory = DeviceMemory(buffer, int(buffer.size))
     if not is_array:
-        return Foreign(memory, (), None, None, False, value)
+        return ForeignArray(memory, (), None, None, False, value)
     if value.offset % device.alignment:
         raise ValueError(f"it begins {value.offset} bytes into its buffer, not at a multiple of {device.alignment}")
     if value.offset:
         memory = device.view(memory, int(value.offset), int(value.nbytes))
     owner = None if value.queue is None else stream_handle(device, value.queue)
-    return Foreign(memory, tuple(value.shape), np.dtype(value.dtype), tuple(value.strides), False, value, owner)
+    return ForeignArray(memory, tuple(value.shape), np.dtype(value.dtype), tuple(value.strides), False, value, owner)
 
 
-def check_form(spec: ArraySpec, role: str, found: Foreign) -> None:
-    """Raises UsageError unless the kernel can use the memory as it is."""
+def check_form(spec: ArraySpec, role: str, found: ForeignArray) -> None:
+    """Raise UsageError unless the kernel can use the memory without a copy."""
     if found.dtype is None:
         if found.memory.nbytes < spec.nbytes:
             raise UsageError(
@@ -219,8 +221,8 @@ def check_form(spec: ArraySpec, role: str, found: Foreign) -> None:
         raise UsageError(f"output {spec.name} is read-only; give an array that can be written")
 
 
-def is_dense(found: Foreign) -> bool:
-    """Row-major without gaps; the stride of an axis of size 1 does not matter."""
+def is_dense(found: ForeignArray) -> bool:
+    """Return whether an array is row-major without gaps; the stride of an axis of size 1 does not matter."""
     if found.strides is None or found.dtype is None or 0 in found.shape:
         return True
     step = found.dtype.itemsize

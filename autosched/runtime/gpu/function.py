@@ -1,4 +1,4 @@
-"""What runs on a device as a Python function of arrays, which live on the host or there."""
+"""Functions of arrays on a device or on the host, which run on a device."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from autosched.runtime.gpu.arrays import (
 )
 from autosched.runtime.gpu.device import GpuDevice, Stream
 from autosched.runtime.gpu.devices import GPUS
-from autosched.runtime.gpu.fast_path import Glance
+from autosched.runtime.gpu.fast_path import FastPath
 from autosched.runtime.gpu.foreign_arrays import (
     ArrayLocation,
-    Foreign,
+    ForeignArray,
     borrow,
     callers_stream,
     check_form,
@@ -30,9 +30,9 @@ from autosched.runtime.gpu.foreign_arrays import (
     place_of,
     stream_handle,
 )
-from autosched.runtime.kernel import like_inputs, torch_of
+from autosched.runtime.kernel import common_torch, like_inputs
 from autosched.runtime.spec import ArraySpec, in_order
-from autosched.runtime.tensors import address_of, as_input, as_output, check_apart, new_outputs, settled
+from autosched.runtime.tensors import address_of, as_input, as_output, check_apart, materialised, new_outputs
 
 
 class DeviceFunction(ABC):
@@ -50,42 +50,42 @@ class DeviceFunction(ABC):
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self._specs = self.inputs + self.outputs
         self._device = device
-        self._glance = Glance(device, self._specs, len(self.inputs))
+        self._fast_path = FastPath(device, self._specs, len(self.inputs))
 
     @abstractmethod
     def _transfer_blocks(self) -> AbstractContextManager[Sequence[DeviceBlock]]:
-        """Device memory for all inputs and outputs of a call whose arrays are on the host, as long as it lasts."""
+        """Return device memory for all inputs and outputs of a call whose arrays are on the host."""
 
     @abstractmethod
     def _launch(self, blocks: Sequence[DeviceBlock], lasting: Sequence[DeviceBlock], stream: Stream) -> None:
-        """Queues the work on `stream` behind whatever else uses its memory; `lasting` are used again after it."""
+        """Queue the work on `stream` after the last use of its memory; `lasting`: blocks that are used again later."""
 
     def __call__(self, *arrays: object, out: object = None, stream: object = None, **named: object) -> Any:
         if named or len(arrays) != len(self.inputs):
             arrays = in_order([spec.name for spec in self.inputs], arrays, named)
         items = () if out is None else self._out_items(out)
-        results = self._at_a_glance(arrays, items) if stream is None else None
+        results = self._on_fast_path(arrays, items) if stream is None else None
         if results is None:
-            results = self._by_protocols(tuple(map(settled, arrays)), items, stream)
+            results = self._by_protocols(tuple(map(materialised, arrays)), items, stream)
         if out is not None:
             return out
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _at_a_glance(self, arrays: Sequence[object], items: Sequence[object]) -> Sequence[Any] | None:
-        """On the device, in place; None where that takes a closer look at the arrays."""
-        blocks = self._glance.blocks((*arrays, *items))
+    def _on_fast_path(self, arrays: Sequence[object], items: Sequence[object]) -> Sequence[Any] | None:
+        """Run on the device, in place; None if the fast path does not accept the arrays."""
+        blocks = self._fast_path.blocks((*arrays, *items))
         if not blocks:
             return None
         with device_errors(self._device):
             results = items or self._new_outputs(arrays, False)
             if items:
                 self._check_apart(blocks)
-            elif (made := self._glance.blocks(results, len(arrays))) is not None:
+            elif (made := self._fast_path.blocks(results, len(arrays))) is not None:
                 blocks += made
             else:
                 return None
             ours = [value.block for value in (*arrays, *results) if isinstance(value, DeviceArray)]
-            stream = None if len(ours) == len(blocks) else self._glance.torch_stream()
+            stream = None if len(ours) == len(blocks) else self._fast_path.torch_stream()
             self._launch(blocks, ours, stream)
         return results
 
@@ -98,7 +98,9 @@ class DeviceFunction(ABC):
             return self._on_device(arrays, items, handle, stream is not None)
 
     def _place(self, values: Sequence[object]) -> bool:
-        """Whether the arrays are on the host. Raises UsageError unless all are there or all on the kernel's device."""
+        """Return whether the arrays are on the host. Raises UsageError unless all are there or all on the kernel's
+        device.
+        """
         here = ArrayLocation(self._device.kind)
         places = [value.place if isinstance(value, DeviceArray) else place_of(value) for value in values]
         for spec, value, place in zip(self._specs, values, places, strict=False):
@@ -127,7 +129,7 @@ class DeviceFunction(ABC):
         return items
 
     def _on_host(self, arrays: Sequence[object], items: Sequence[object], stream: Stream) -> Sequence[Any]:
-        """Through device memory."""
+        """Run through device memory for arrays on the host."""
         given = [as_input(spec, array) for spec, array in zip(self.inputs, arrays, strict=True)]
         if items:
             results = [as_output(spec, item) for spec, item in zip(self.outputs, items, strict=True)]
@@ -146,7 +148,7 @@ class DeviceFunction(ABC):
     def _on_device(
         self, arrays: Sequence[object], items: Sequence[object], given: Stream, is_given: bool
     ) -> Sequence[Any]:
-        """In place. The owners of borrowed arrays are told of the work unless the caller gave the stream."""
+        """Run in place. The owners of borrowed arrays are told of the work unless the caller gave the stream."""
         device = self._device
         foreign = [value for value in (*arrays, *items) if not isinstance(value, DeviceArray)]
         stream = given if is_given else callers_stream(device, foreign)
@@ -161,12 +163,12 @@ class DeviceFunction(ABC):
         self._launch([block for block, _ in arguments], lasting, stream)
         if not is_given:
             self._tell_owners([found for _, found in arguments if found is not None], stream)
-        torch = None if items else torch_of(arrays)
+        torch = None if items else common_torch(arrays)
         return results if torch is None or not is_given else [torch.from_dlpack(result) for result in results]
 
     def _new_outputs(self, arrays: Sequence[object], is_given: bool) -> list[Any]:
-        """Uninitialised results; torch's own allocator makes them where the work is on torch's stream."""
-        torch = torch_of(arrays)
+        """Return uninitialised results; torch's allocator provides them if the work is on torch's stream."""
+        torch = common_torch(arrays)
         if torch is not None and not is_given:
             place: Any = arrays[0]
             return [torch.empty(s.shape, dtype=getattr(torch, s.dtype), device=place.device) for s in self.outputs]
@@ -176,30 +178,30 @@ class DeviceFunction(ABC):
 
     def _argument(
         self, spec: ArraySpec, role: str, value: object, stream: Stream
-    ) -> tuple[DeviceBlock, Foreign | None]:
-        """The memory of an array of ours, or of one that is borrowed for this call. Raises UsageError."""
+    ) -> tuple[DeviceBlock, ForeignArray | None]:
+        """Return the memory of a DeviceArray or of an array that is borrowed for this call. Raises UsageError."""
         if isinstance(value, DeviceArray):
             block = value.block
-            check_form(spec, role, Foreign(block.memory, value.shape, value.dtype, None, block.read_only, value))
+            check_form(spec, role, ForeignArray(block.memory, value.shape, value.dtype, None, block.read_only, value))
             return block, None
         found = borrow(self._device, spec.name, value, stream)
         check_form(spec, role, found)
         return borrowed_block(self._device, found, stream), found
 
     def _check_apart(self, blocks: Sequence[DeviceBlock]) -> None:
-        """Raises UsageError when an output shares memory with any array before it."""
+        """Raise UsageError if an output shares memory with any array before it."""
         n = len(self.inputs)
         if GPUS[self._device.kind].has_addresses:
             check_apart(self._specs, [self._device.address(block.memory) for block in blocks], n)
             return
-        for i in range(n, len(blocks)):  # buffers have no addresses: the same one, or another one
+        for i in range(n, len(blocks)):  # buffers have no addresses: only identical ones overlap
             for j in range(i):
                 if blocks[i].memory.handle == blocks[j].memory.handle:
                     name, other = self._specs[i].name, self._specs[j].name
                     raise UsageError(f"output {name} overlaps {other} in memory; give it an array of its own")
 
-    def _tell_owners(self, borrowed: Sequence[Foreign], stream: Stream) -> None:
-        """Makes what the owners of borrowed arrays queue from now on run after the kernel."""
+    def _tell_owners(self, borrowed: Sequence[ForeignArray], stream: Stream) -> None:
+        """Make the work that owners of borrowed arrays queue from now on run after the kernel."""
         device = self._device
         others = {found.stream for found in borrowed if not found.blind and found.stream != stream}
         blind = any(found.blind for found in borrowed)
@@ -212,6 +214,6 @@ class DeviceFunction(ABC):
             device.synchronise()
 
     def _sizes(self) -> dict[str, int]:
-        """Bytes of all inputs and outputs, by words for them."""
+        """Return the bytes of all inputs and outputs, by their description."""
         names = (*(f"input {s.name}" for s in self.inputs), *(f"output {s.name}" for s in self.outputs))
         return dict(zip(names, (spec.nbytes for spec in self._specs), strict=True))

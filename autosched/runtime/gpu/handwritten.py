@@ -1,4 +1,4 @@
-"""Kernels that no schedule made, written in any dialect of C: yardsticks of the device, and one known to be right."""
+"""Handwritten kernels in any dialect of C: for peak rates, and the canary."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from autosched.codegen.c.dialects import DIALECTS
 from autosched.codegen.c.source import GpuSource, Launch
 
-THREADS = 256  # of a block
+THREADS = 256  # in a block
 
 
 def thread_number(kind: str) -> str:
-    """In C: the number of a thread among those of all blocks."""
+    """Return the C expression of a thread's number in the grid."""
     dialect = DIALECTS[kind]
     return f"{dialect.block.format(axis='x', number=0)} * {THREADS} + {dialect.thread.format(axis='x', number=0)}"
 
 
-def source_by_hand(
+def handwritten_source(
     kind: str, name: str, element: str, lines: Sequence[str], blocks: int, prologue: str = ""
 ) -> GpuSource:
-    """One kernel `name(start, end)` over elements of a C type, with these lines as its body."""
+    """Return the source of one kernel `name(start, end)` over elements of a C type, with these lines as its body."""
     dialect = DIALECTS[kind]
     head = dialect.kernel.format(threads=f"{THREADS}, 1, 1", count=THREADS, resident="", cluster="")
     start = dialect.pointer.format(const="const ", type=element)
@@ -30,6 +30,6 @@ def source_by_hand(
 
 
 def canary_source(kind: str, elements: int) -> GpuSource:
-    """A kernel that doubles so many floats, a multiple of THREADS."""
+    """Return a kernel that doubles `elements` floats, a multiple of THREADS."""
     lines = [f"  const int i = {thread_number(kind)};", "  end[i] = start[i] + start[i];"]
-    return source_by_hand(kind, "canary", "float", lines, elements // THREADS)
+    return handwritten_source(kind, "canary", "float", lines, elements // THREADS)

@@ -1,4 +1,4 @@
-"""Devices without a device: their memory is the host's, and every call is done when it returns."""
+"""Base of simulated and scripted devices: their memory is the host's, and every call is complete when it returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALIGNED = 512  # bytes that memory begins at a multiple of
 
 
 class HostMemory:
-    """What a device of such memory does with it; a handle is an array of bytes."""
+    """Device memory on the host; a handle is an array of bytes."""
 
     alignment = 256
     stream: Stream = 16  # a handle as CUDA's
@@ -74,4 +74,4 @@ class HostMemory:
         pass
 
     def _check(self) -> None:
-        """Raises DeviceFault where nothing works any more."""
+        """Raise DeviceFault if the context is lost."""

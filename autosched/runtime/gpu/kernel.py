@@ -1,4 +1,4 @@
-"""A kernel on a device as a Python function of arrays."""
+"""Kernels on a device as Python functions of arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autosched.target import Target
 
 
 class GpuKernel(DeviceFunction):
-    """One source, loaded."""
+    """A loaded source as a function of arrays."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class GpuKernel(DeviceFunction):
 
     @property
     def workspace_bytes(self) -> int:
-        """Device memory for what passes between the kernel's launches; it is taken at the first call and kept."""
+        """Bytes of device memory between the kernel's launches, which are allocated at the first call and kept."""
         return sum(nbytes for _, nbytes in self.source.workspace)
 
     @contextmanager
@@ -74,7 +74,7 @@ def build_gpu_kernel(
 
 
 def device_code(device: GpuDevice, source: GpuSource, target: Target) -> DeviceCode:
-    """What `device` loads of a source for `target`. Raises DeviceError where it cannot run there."""
+    """Return the code of a source for `device`. Raises DeviceError if it cannot run there."""
     arch = target.gpu.arch if target.gpu is not None else ""
     _check_arch(device, arch)
     try:
@@ -85,8 +85,9 @@ def device_code(device: GpuDevice, source: GpuSource, target: Target) -> DeviceC
 
 
 def _check_arch(device: GpuDevice, arch: str) -> None:
-    """A cubin runs on its own compute capability and on later ones of the same generation (CUDA C++ Programming Guide,
-    "Binary Compatibility")."""
+    """Raise DeviceError if a cubin cannot run: it runs on its own compute capability and on later ones of the same
+    generation (CUDA C++ Programming Guide, "Binary Compatibility").
+    """
     here = device.facts().arch
     if not arch or not here:
         return
@@ -96,6 +97,6 @@ def _check_arch(device: GpuDevice, arch: str) -> None:
 
 
 def _capability(arch: str) -> tuple[int, int]:
-    """(9, 0) of sm_90, (10, 0) of sm_100, (9, 0) of sm_90a."""
+    """Return (9, 0) for sm_90 and sm_90a, (10, 0) for sm_100."""
     digits = "".join(c for c in arch if c.isdigit())
     return int(digits[:-1]), int(digits[-1])

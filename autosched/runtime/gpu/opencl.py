@@ -1,4 +1,4 @@
-"""The driver over pyopencl: any platform with OpenCL 1.2 or later, PoCL on a processor included."""
+"""Driver by pyopencl: any platform with OpenCL 1.2 or later, including PoCL on a processor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autosched.codegen.c.source import GpuSource, Triple
     from autosched.target import GpuFacts
 
-# OpenCL status (cl.h) -> class of failure. What is not here is a launch failure.
+# From OpenCL status (cl.h) to fault class. Other statuses are launch failures.
 _FAULTS = {
     -2: "device_lost",  # DEVICE_NOT_AVAILABLE
     -4: "out_of_memory",  # MEM_OBJECT_ALLOCATION_FAILURE
@@ -37,20 +37,21 @@ _FAULTS = {
 }
 _OUT_OF_RESOURCES = -5  # at a launch: too much asked for; later: the device's memory, or a fault of the kernel
 _MAX_GRID = (1 << 31) - 1
-_GPU_BANDWIDTH, _CPU_BANDWIDTH = 300e9, 20e9  # bytes a second, for OpenCL does not tell
-# For pyopencl and PoCL, where the user has not decided otherwise. PoCL 3.1's own choice, "loopvec", keeps arrays of
+_GPU_BANDWIDTH, _CPU_BANDWIDTH = 300e9, 20e9  # assumed bytes a second, as OpenCL does not report them
+# Environment of pyopencl and PoCL, unless the user has set it. PoCL 3.1's own choice, "loopvec", keeps arrays of
 # work items on its stack at addresses that its vector code takes for aligned, and dies of them.
 ENVIRONMENT = {"PYOPENCL_NO_CACHE": "1", "POCL_WORK_GROUP_METHOD": "loops"}
-# Platforms that compile a kernel for its work-group when it is first launched, whatever they have: asked for a binary,
-# they compile it once more, for work-groups of any size, which nothing runs. Their binary is the text.
+# Platforms that compile a kernel for its work-group size at the first launch. For a binary they would compile it once
+# more, for any work-group size, in vain, so their source text serves as the binary.
 _LATE = frozenset({"Portable Computing Language"})
 _DOUBLE = re.compile(r"\bdouble\d*\b")
-_KEPT_SHARE = 0.9  # of the device's memory that buffers may have
+_KEPT_SHARE = 0.9  # share of the device's memory that buffers may take
 
 
 class SharedKernel:
-    """A kernel object, and the launch whose arguments it holds: to make one for each launch takes long, on PoCL 0.6 ms.
-    A launch that is queued keeps those that it was queued with."""
+    """A kernel object and the launch whose arguments are set: creating an object for each launch takes long, 0.6 ms on
+    PoCL. Queued launches keep their own arguments.
+    """
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
@@ -58,7 +59,7 @@ class SharedKernel:
         self._lock = threading.Lock()
 
     def launch(self, cl: Any, queue: Any, bound: BoundLaunch) -> Any:
-        """Its event."""
+        """Queue a launch and return its event."""
         with self._lock:
             if self._holds is not bound:
                 self.kernel.set_args(*bound.arguments)
@@ -95,7 +96,7 @@ class OpenClDevice:
 
     @property
     def identity(self) -> str:
-        """Names the compiler: platform, device and driver."""
+        """The identity of the compiler: platform, device and driver."""
         platform = self._device.platform
         method = os.environ.get("POCL_WORK_GROUP_METHOD", "")
         form = "text" if self._late else "binary"
@@ -160,8 +161,9 @@ class OpenClDevice:
                 self._cl.enqueue_fill_buffer(self._queue, memory.handle, word, offset, nbytes)
 
     def compile(self, source: GpuSource) -> DeviceCode:
-        """What the platform makes of `source`, with no resources: there is no common way to ask for them. Raises
-        DeviceError where it computes in float64, which is an option of devices, and this one has not."""
+        """Compile `source`, without resources, which OpenCL does not report. Raises DeviceError for a kernel in float64
+        if the device lacks that type.
+        """
         cl = self._cl
         if _DOUBLE.search(source.text) and not self._has_doubles():
             raise DeviceError(
@@ -218,7 +220,7 @@ class OpenClDevice:
             self._cl.enqueue_barrier(self._queue if stream is None else stream, wait_for=[event])
 
     def time(self, calls: Sequence[LaunchSequence], repeats: int) -> float:
-        """The sum of the kernels' own times: what passes between launches is the host's."""
+        """Return the sum of the kernels' own times, without the host's part between launches."""
         cl, queue = self._cl, self._queue
         with _faults("a launch", launching=True):
             events = [
@@ -239,7 +241,7 @@ class OpenClDevice:
 
 
 def _pyopencl() -> Any:
-    """The package, kept from writing caches of its own. Raises DeviceError."""
+    """Return the package, with its own caches disabled. Raises DeviceError."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
@@ -250,7 +252,7 @@ def _pyopencl() -> Any:
 
 
 def read_facts() -> GpuFacts:
-    """The facts of the device that would be opened. Raises DeviceError."""
+    """Return the properties of the device that would be opened. Raises DeviceError."""
     cl = _pyopencl()
     return _facts(cl, choose_device(cl))
 
@@ -280,7 +282,9 @@ def _facts(cl: Any, device: Any) -> GpuFacts:
 
 
 def choose_device(cl: Any) -> Any:
-    """The first GPU of any platform, else the first accelerator, else the first processor. Raises DeviceError."""
+    """Return the first GPU of any platform, else the first accelerator, else the first processor. Raises
+    DeviceError.
+    """
     try:
         platforms = cl.get_platforms()
     except cl.Error:  # the loader found none
@@ -300,7 +304,7 @@ def choose_device(cl: Any) -> Any:
 
 @contextmanager
 def _faults(what: str, launching: bool = False) -> Iterator[None]:
-    """Turns pyopencl's errors into DeviceFault."""
+    """Turn pyopencl's errors into DeviceFault."""
     import pyopencl as cl
 
     try:

@@ -1,13 +1,13 @@
-"""What a device can do at most, measured: multiply-adds a second, and bytes a second of a copy.
+"""Measured peak rates of a device: multiply-adds a second, and bytes a second of a copy.
 
 Both kernels are written as generated code is, in CUDA C or OpenCL C, compiled by the same compiler and timed by the
-driver's own events. The arithmetic one keeps independent chains `a = a * 0.5 + x` in registers, as many threads as the
-device holds at a time; compilers contract each step into one multiply-add. The other copies 16 bytes an access. What is
-best differs between devices, so each comes in several forms, and the best rate of all counts.
+driver's own events. The arithmetic kernel has independent chains `a = a * 0.5 + x` in registers, in as many threads as
+the device holds at a time; compilers contract each step into one multiply-add. The other kernel copies 16 bytes an
+access. The best variant differs between devices, so each kernel has several, and the best rate counts.
 
-What tensor cores do is in `tensor_pipes`.
+The rates of tensor cores are in `tensor_pipes`.
 
-A device that fails here may be lost to the whole process: `measure.gpu_rates` calls these in one of its own.
+A fault here may lose the device for the whole process: `measure.gpu.rates` runs in a separate one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from autosched.errors import DeviceError
 from autosched.runtime.gpu.compile import CompileError, compile_source
 from autosched.runtime.gpu.device import Array, DeviceFault, GpuDevice
 from autosched.runtime.gpu.devices import compiler_for
-from autosched.runtime.gpu.handwritten import THREADS, source_by_hand, thread_number
+from autosched.runtime.gpu.handwritten import THREADS, handwritten_source, thread_number
 from autosched.runtime.gpu.tensor_pipes import PIPES, loads_of, pipes_of
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 STEPS = 16  # of every chain in one round of the loop, so that counting rounds costs less than 2 %
 SAMPLE_S, SAMPLES = 5e-3, 5
-LAUNCH_S = 1e-3  # that a launch of multiply-adds takes by the device's facts
-L2_FACTOR = 2  # copies go round buffers that are together so many times the last cache
+LAUNCH_S = 1e-3  # seconds that a launch of multiply-adds should take by the device's properties
+L2_FACTOR = 2  # copies rotate through buffers of so many times the last cache
 MAX_PAIRS = 64
 _TYPES = {"float32": "float", "float64": "double"}
 _VECTOR_BYTES = 16
@@ -57,9 +57,9 @@ ACCESSES = (ThreadWork(1), ThreadWork(4))
 
 
 def measure_gpu_peak(device: GpuDevice, pipe: str = "float32") -> float:
-    """GFLOP/s, two operations for each multiply-add: of float32 or float64, or of a row of PIPES.
+    """Measure GFLOP/s, two operations for each multiply-add: of float32 or float64, or of a row of PIPES.
 
-    Raises DeviceError, also for what the device lacks.
+    Raises DeviceError, also for a pipe that the device lacks.
     """
     return _fma_peak(device, pipe) if pipe in _TYPES else _matrix_peak(device, pipe)
 
@@ -91,9 +91,10 @@ def _fma_peak(device: GpuDevice, dtype: str) -> float:
 
 
 def measure_gpu_bandwidth(device: GpuDevice, n_bytes: int) -> float:
-    """Bytes a second, read and written ones counted, of copying `n_bytes` from one buffer to another.
+    """Measure the bytes read and written a second while copying `n_bytes` from one buffer to another.
 
-    Small copies go round several pairs of buffers, past the last cache, as timed kernels do. Raises DeviceError.
+    Small copies rotate through several pairs of buffers, so that they miss the last cache, as timed kernels do. Raises
+    DeviceError.
     """
     facts, rates = device.facts(), []
     for form in ACCESSES:
@@ -106,7 +107,7 @@ def measure_gpu_bandwidth(device: GpuDevice, n_bytes: int) -> float:
 
 
 def fma_source(kind: str, form: ThreadWork, facts: GpuFacts, dtype: str) -> tuple[GpuSource, float]:
-    """A kernel that fills the device with chains of multiply-adds, and the operations of one launch."""
+    """Return a kernel that fills the device with chains of multiply-adds, and the operations of one launch."""
     dialect = DIALECTS[kind]
     vector = _TYPES[dtype] + (str(form.lanes) if form.lanes > 1 else "")
     blocks = facts.multiprocessors * max(1, facts.max_threads_per_multiprocessor // THREADS)
@@ -126,11 +127,13 @@ def fma_source(kind: str, form: ThreadWork, facts: GpuFacts, dtype: str) -> tupl
         f"  end[{thread_number(kind)}] = {' + '.join(f'a{c}' for c in chains)};",
     ]
     prologue = (dialect.doubles if dtype == "float64" else "") + dialect.prologue
-    return source_by_hand(kind, "fma_peak", vector, lines, blocks, prologue), per_round * rounds
+    return handwritten_source(kind, "fma_peak", vector, lines, blocks, prologue), per_round * rounds
 
 
 def copy_source(kind: str, form: ThreadWork, n_bytes: int) -> tuple[GpuSource, int]:
-    """A kernel that copies whole blocks of threads, at least one, of `n_bytes`; and the bytes it reads and writes."""
+    """Return a kernel that copies whole blocks of threads, at least one, of `n_bytes`; and the bytes it reads and
+    writes.
+    """
     of_block = form.count * THREADS
     blocks = max(1, n_bytes // (_VECTOR_BYTES * of_block))
     accesses = range(form.count)
@@ -140,13 +143,13 @@ def copy_source(kind: str, form: ThreadWork, n_bytes: int) -> tuple[GpuSource, i
         *(f"  const float4 v{k} = start[at + {k * THREADS}];" for k in accesses),
         *(f"  end[at + {k * THREADS}] = v{k};" for k in accesses),
     ]
-    return source_by_hand(kind, "copy_peak", "float4", lines, blocks), 2 * _VECTOR_BYTES * of_block * blocks
+    return handwritten_source(kind, "copy_peak", "float4", lines, blocks), 2 * _VECTOR_BYTES * of_block * blocks
 
 
 def _seconds(
     device: GpuDevice, source: GpuSource, sizes: Sequence[Mapping[str, int]], content: Mapping[str, Array]
 ) -> float:
-    """Seconds of one launch, the least of several, going round one set of buffers for each entry of `sizes`."""
+    """Return the fastest time of one launch in seconds, with a set of buffers for each entry of `sizes` in turn."""
     memory = []
     try:
         kernels = device.load(compile_source(source, compiler_for(device.kind, device.facts().arch)), source)

@@ -1,9 +1,8 @@
-"""The driver over pycuda, which is used where it is installed.
+"""Driver by pycuda, for installations that have it.
 
-pycuda launches on streams of its own making only, so a caller's stream is met by waiting for the device before and
-after. It has no graphs: what is timed includes the host's part of a launch where the kernel is shorter than that.
-It keeps a stack of contexts for each thread and aborts the process when a thread ends with one on it, so the context is
-pushed for the length of a call only.
+pycuda launches on its own streams only, so a call on a caller's stream waits for the device before and after. It has no
+graphs: timed launches include the host's part if the kernel is shorter than that. It keeps a stack of contexts for each
+thread and aborts the process when a thread ends with one on it, so the context is pushed for the length of a call only.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BoundLaunch:
-    """One prepared function with what it takes: addresses, and maps as their bytes."""
+    """One prepared function with its arguments: addresses, and the bytes of tensor maps."""
 
     function: Any
     grid: Triple

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autosched.codegen.c.source import GpuSource
-from autosched.runtime.gpu.handwritten import THREADS, source_by_hand, thread_number
+from autosched.runtime.gpu.handwritten import THREADS, handwritten_source, thread_number
 
 if TYPE_CHECKING:
     from autosched.target import GpuFacts
@@ -147,7 +147,7 @@ def by_warps(pipe: TensorPipe, tiles: int, blocks: int, rounds: int) -> PipeLoad
         "  }",
         *_summed(pipe, [f"d[{n}][{i}]" for n in range(tiles) for i in range(4)]),
     ]
-    source = source_by_hand("cuda", NAME, "unsigned", lines, blocks, helper)
+    source = handwritten_source("cuda", NAME, "unsigned", lines, blocks, helper)
     operations = 2.0 * 16 * 8 * pipe.k * tiles * STEPS * rounds * blocks * (THREADS // 32)
     return PipeLoad(source, operations / pipe.times, 6, 1)
 
@@ -202,7 +202,7 @@ def by_warpgroups(pipe: TensorPipe, blocks: int, rounds: int) -> PipeLoad:
         "  wait_for_all_products_but_0();",
         *_summed(pipe, [f"d[{n}]" for n in range(n_results)]),
     ]
-    source = source_by_hand("cuda", NAME, "unsigned", lines, blocks, helper)
+    source = handwritten_source("cuda", NAME, "unsigned", lines, blocks, helper)
     launch = replace(source.launches[0], shared_bytes=4 * sum(sizes.values()))
     source = replace(source, launches=(launch,), is_arch_specific=True)
     operations = 2.0 * GROUP_ROWS * COLUMNS * pipe.k * STEPS * rounds * blocks * groups

@@ -1,7 +1,6 @@
-"""Generated CUDA C executed on the processor: g++ compiles the text against headers in `native/`, where a block's
-threads are fibers, shared memory is an arena, and PTX instructions are functions.
+"""GPU simulator: generated CUDA C executed on the processor. g++ compiles the text against headers in `native/`, where
+the threads of a block are fibers, shared memory is an arena, and PTX instructions are functions.
 
-It is part of the package, and not of the tests, because a search without a GPU verifies its candidates with it.
-What runs is the protocol: barriers, copies under way, who reads what when. Not modelled: time, registers, and orders
-of memory weaker than what barriers say.
+It is a part of the package because a search without a GPU verifies its candidates with it. It models barriers,
+asynchronous copies and the order of memory accesses; not time, registers, or memory orders weaker than barriers.
 """

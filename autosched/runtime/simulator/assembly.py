@@ -1,4 +1,4 @@
-"""Inline PTX in CUDA C becomes calls of the runtime's functions: `asm volatile("cp.async..." : : "r"(to), ...);`."""
+"""Translation of inline PTX in CUDA C to calls of the runtime: `asm volatile("cp.async..." : : "r"(to), ...);`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PREDICATE = re.compile(r"[a-z]\w*")
 
 @dataclass(frozen=True)
 class Bound:
-    """An operand of the statement: what the constraint says of it, and the C expression."""
+    """An operand of the statement: its constraint and the C expression."""
 
     constraint: str
     expression: str
@@ -33,8 +33,8 @@ class Bound:
         return self.constraint[0] in "=+"
 
 
-def without_assembly(text: str) -> str:
-    """The text with a block of calls for each `asm` statement; other lines stay where they are.
+def translate_assembly(text: str) -> str:
+    """Return the text with a block of calls for each `asm` statement; the number of lines stays the same.
 
     Raises UsageError for PTX that the runtime lacks.
     """
@@ -51,7 +51,7 @@ def without_assembly(text: str) -> str:
 
 
 def _closing(text: str, at: int) -> int:
-    """The place of the parenthesis that closes the one at `at`."""
+    """Return the position of the parenthesis that closes the one at `at`."""
     depth = 0
     while True:
         if text[at] == '"':
@@ -66,7 +66,7 @@ def _closing(text: str, at: int) -> int:
 
 
 def _split(text: str, mark: str) -> list[str]:
-    """At marks outside of strings and parentheses."""
+    """Split a text at marks outside of strings and parentheses."""
     parts, begin, at = [], 0, 0
     while at < len(text):
         if text[at] == '"':
@@ -84,7 +84,7 @@ def _split(text: str, mark: str) -> list[str]:
 
 
 def _calls(inside: str) -> str:
-    """Of what stands in the parentheses of `asm`."""
+    """Return the calls for the text in the parentheses of `asm`."""
     template, *sections = _split(inside, ":")
     ptx = "".join(bytes(s, "ascii").decode("unicode_escape") for s in _STRING.findall(template))
     bound = [_bound(x) for section in sections[:2] for x in _split(section, ",") if x]
@@ -117,7 +117,7 @@ def _statement(text: str, bound: Sequence[Bound]) -> str:
 
 
 def find(opcode: str) -> tuple[Instruction, tuple[str | None, ...]]:
-    """The row of an instruction, and what its pattern captures. Raises UsageError for one that is not in the table."""
+    """Return the row of an instruction and the groups of its pattern. Raises UsageError for an unknown instruction."""
     for instruction in INSTRUCTIONS:
         found = re.fullmatch(instruction.pattern, opcode)
         if found is not None:
@@ -135,7 +135,7 @@ def _comparison(opcode: str, operands: Sequence[str], bound: Sequence[Bound]) ->
 
 
 def _value(operand: str, bound: Sequence[Bound]) -> str:
-    """A register, a number or a predicate as C."""
+    """Return a register, a number or a predicate as C."""
     operand = operand.strip()
     if operand.startswith("%%"):
         return SPECIAL[operand[2:]]
@@ -164,7 +164,7 @@ def _call(
 
 
 def _flattened(operand: str) -> list[str]:
-    """An address with coordinates is two operands, `[map, {x, y}]`, and so on."""
+    """Return the operands of a list: an address with coordinates, `[map, {x, y}]`, is two of them."""
     operand = operand.strip()
     return _split(operand[1:-1], ",") if operand.startswith("[") else [operand]
 

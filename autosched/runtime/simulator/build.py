@@ -1,4 +1,4 @@
-"""The runtime as one shared object, built once for a version of its sources; each kernel as another, against it."""
+"""Build of the simulator: the runtime as one shared object for a version of its sources, each kernel as another one."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from autosched.runtime.gpu.compile import CompileError
 from autosched.target import usable_cores
 
 NATIVE = Path(__file__).with_name("native")
-COMPILER = "AUTOSCHED_CXX"  # of the environment; else g++
+COMPILER = "AUTOSCHED_CXX"  # environment variable with the compiler; default: g++
 _COMMON = ("-std=c++17", "-fPIC", "-w")
-# Kernels: loops are left as they are. What a thread has not written is no zero, and divisions by 0 give what they give.
+# Options of kernels: no loop transformations; memory that no thread has written is not zero.
 _KERNEL = (
     "-O1", "-shared", "-fno-exceptions", "-fno-rtti", "-fno-strict-aliasing", "-fwrapv",
     "-ftrivial-auto-var-init=pattern",
 )  # fmt: skip
-# Every access to memory becomes a call, and every index beyond its array, both of the runtime and not of sanitizers'
-# libraries; lines are known.
+# Each memory access and each index out of bounds calls the runtime, instead of a sanitizer's library; line numbers are
+# kept.
 _CHECKED = (
     "-DSIMULATOR_CHECKED", "-g1", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0",
     "-fsanitize=bounds", "-nodefaultlibs",
@@ -45,7 +45,7 @@ class CompiledKernels:
     path: Path
 
     def line(self, place: int) -> int | None:
-        """Of the text that was compiled: the one at a place in the file, None where that is not known."""
+        """Return the line of the compiled text for an address in the file; None if it is unknown."""
         if not place or shutil.which("addr2line") is None:
             return None
         command = ["addr2line", "-i", "-e", str(self.path), hex(place - 1)]  # the call, not what is behind it
@@ -56,13 +56,13 @@ class CompiledKernels:
 
 
 def find_compiler() -> str | None:
-    """A C++ compiler of GCC's kind, None where there is none."""
+    """Return a C++ compiler compatible with GCC; None if there is none."""
     return shutil.which(os.environ.get(COMPILER, "g++"))
 
 
 @cache
 def runtime() -> tuple[ctypes.CDLL, Path]:
-    """The runtime, loaded, and where it lies. Raises DeviceError without a compiler."""
+    """Return the loaded runtime and its path. Raises DeviceError without a compiler."""
     compiler = find_compiler()
     if compiler is None:
         raise DeviceError("kernels for CUDA are executed on the processor with g++: install it (on Debian: g++)")
@@ -81,7 +81,7 @@ def runtime() -> tuple[ctypes.CDLL, Path]:
 
 
 def _build_runtime(compiler: str, path: Path) -> None:
-    """Its files side by side: they take a second each."""
+    """Compile the files of the runtime in parallel: each takes a second."""
     sources = sorted(NATIVE.glob("*.cpp"))
     objects = [path.with_name(f"{source.stem}.o") for source in sources]
     commands = [
@@ -94,7 +94,7 @@ def _build_runtime(compiler: str, path: Path) -> None:
 
 
 def compile_kernels(text: str, checked: bool, capability: int) -> CompiledKernels:
-    """A translated text for a GPU of that compute capability, 90 for 9.0. Raises CompileError, DeviceError."""
+    """Compile a translated text for a GPU of that compute capability, 90 for 9.0. Raises CompileError, DeviceError."""
     _, library = runtime()
     compiler = find_compiler()
     assert compiler is not None

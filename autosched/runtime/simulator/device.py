@@ -1,4 +1,4 @@
-"""A GPU for CUDA that is not there: its kernels are executed on the processor, one launch after the other."""
+"""Simulated CUDA device: its kernels are executed on the processor, one launch after the other."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ MODE = Mode(seconds=600)
 
 @dataclass(frozen=True)
 class SimulatedLaunch:
-    """A launch with its arrays by name, of which `known` have a content."""
+    """A launch with its arrays by name, of which `initialised` have a content."""
 
     simulated: Simulated
     launch: Launch
     memory: Mapping[str, Array]
-    known: frozenset[str]
+    initialised: frozenset[str]
 
 
 class SimulatedDevice(HostMemory):
-    """A device with these facts. It compiles what it runs. Raises DeviceError where there is no compiler."""
+    """A device with the given properties, which is its own compiler. Raises DeviceError if there is no compiler."""
 
     kind, identity = "cuda", "simulator"
 
@@ -51,7 +51,7 @@ class SimulatedDevice(HostMemory):
         return page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")
 
     def load(self, binary: DeviceCode, source: GpuSource) -> Mapping[str, Any]:
-        """Each launch has the whole text."""
+        """Return the kernels by name; each launch has the whole text."""
         try:
             built = build(binary.code.decode(), capability=self._facts.capability)
         except CompileError as error:
@@ -62,15 +62,15 @@ class SimulatedDevice(HostMemory):
         self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, DeviceMemory]
     ) -> LaunchSequence:
         memory = {name: found.handle for name, found in buffers.items()}
-        known = frozenset(source.inputs)
+        initialised = frozenset(source.inputs)
         return LaunchSequence(
-            tuple(SimulatedLaunch(kernels[launch.kernel], launch, memory, known) for launch in source.launches)
+            tuple(SimulatedLaunch(kernels[launch.kernel], launch, memory, initialised) for launch in source.launches)
         )
 
     def run(self, call: LaunchSequence, stream: Stream = None) -> None:
-        """Raises DeviceFault for the first mistake that the simulator finds."""
+        """Run the launches. Raises DeviceFault for the first mistake that the simulator finds."""
         for bound in call.launches:
-            found = execute(bound.simulated, (bound.launch,), bound.memory, bound.known, MODE)
+            found = execute(bound.simulated, (bound.launch,), bound.memory, bound.initialised, MODE)
             for mistake in found.mistakes:
                 raise DeviceFault(FAULTS_OF.get(mistake.kind, "launch_failure"), str(mistake))
 

@@ -1,4 +1,4 @@
-"""Runs the launches of a source on arrays of the processor, and tells what was found wrong on the way."""
+"""Execution of a source's launches on arrays of the processor, and detection of mistakes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from autosched.runtime.simulator.maps import encoded
 from autosched.runtime.simulator.translate import Translated, translate
 
 Array = npt.NDArray[Any]
-MOST_THREADS, MOST_SHARED = 1024, 227 << 10  # of a block
-_ONE = threading.Lock()  # the runtime has one launch at a time
-CAPABILITY = 90  # 9.0: all instructions that there are functions for
+MOST_THREADS, MOST_SHARED = 1024, 227 << 10  # limits of a block: threads, bytes of shared memory
+_LOCK = threading.Lock()  # the runtime runs one launch at a time
+CAPABILITY = 90  # 9.0: it has all instructions of the simulator
 
 
 @dataclass(frozen=True)
 class Mode:
-    """`late`: asynchronous work is done when it is waited for, else at once. `backward`: the last thread runs first.
+    """How launches are executed. `late`: asynchronous copies complete when they are waited for, else at once.
+    `backward`: the last thread runs first.
 
-    `checked`: races, reads of what nobody wrote, misaligned and foreign addresses are found. `counted`: also wavefronts
-    of shared memory and sectors of the rest; both need kernels that were compiled so. `seconds`: of the processor, that
-    a launch may take, 0 for any.
+    `checked`: detect races, reads of uninitialised memory, misaligned and foreign addresses. `counted`: also count
+    wavefronts of shared memory and sectors of global memory. Both need kernels that were compiled for that. `seconds`:
+    processor time that a launch may take, 0 for any.
     """
 
     late: bool = True
@@ -39,7 +40,7 @@ class Mode:
     seconds: int = 0
 
 
-# Two ways through a kernel that have little in common: what is right in both waits for what it needs.
+# Two very different orders of execution: a kernel that is correct in both has the barriers that it needs.
 EXTREMES = (Mode(late=True, backward=False), Mode(late=False, backward=True))
 
 
@@ -59,7 +60,7 @@ KINDS = {
 }
 
 
-# What the simulator finds -> the class of the failure; the rest makes results wrong, sooner or later.
+# From kinds of mistakes to fault classes; other kinds make results wrong.
 FAULTS_OF = {
     "misaligned": "misaligned_address", "outside": "illegal_address", "trap": "crash", "refused": "launch_refused",
     "deadlock": "hang", "diverged": "hang", "endless": "hang",
@@ -68,9 +69,9 @@ FAULTS_OF = {
 
 @dataclass(frozen=True)
 class Mistake:
-    """Something wrong: a `kind` of KINDS, how often, and the first of them in words.
+    """A mistake: a `kind` of KINDS, its number, and a description of the first one.
 
-    `line` of the text, and the `code` there, where that is known: in kernels that were compiled to be checked.
+    `line` of the text, and its `code`, if they are known: in kernels that were compiled with checks.
     """
 
     kind: str
@@ -86,7 +87,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Execution:
-    """`numbers`: what was counted, by the names of COUNTED. `is_whole`: it was not broken off."""
+    """The result of launches. `numbers`: counters, by the names of COUNTED. `is_whole`: they ran to the end."""
 
     mistakes: tuple[Mistake, ...]
     numbers: Mapping[str, int]
@@ -126,9 +127,9 @@ class _Numbers(ctypes.Structure):
 
 
 def build(text: str, checked: bool = False, capability: int = CAPABILITY) -> Simulated:
-    """CUDA C for the processor, in a fraction of a second, as for a GPU of that compute capability.
+    """Compile CUDA C for the processor, in a fraction of a second, as for a GPU of that compute capability.
 
-    Raises CompileError, UsageError for PTX that is not known, DeviceError where there is no compiler.
+    Raises CompileError, UsageError for unknown PTX, DeviceError if there is no compiler.
     """
     translated = translate(text)
     return Simulated(translated, compile_kernels(translated.text, checked, capability))
@@ -138,24 +139,28 @@ def execute(
     simulated: Simulated,
     launches: Sequence[Launch],
     memory: Mapping[str, Array],
-    known: frozenset[str],
+    initialised: frozenset[str],
     mode: Mode = EXTREMES[0],
 ) -> Execution:
-    """Runs `launches` in order with the arrays of `memory` by the names of their arguments.
+    """Run `launches` in order with the arrays of `memory` by the names of their arguments.
 
-    `known`: those that have a content. Values that a kernel takes are arrays of their bytes. Nothing may lie behind an
-    array that matters: only a checked run keeps within them. Raises UsageError for a launch that no GPU takes.
+    `initialised`: the arrays that have a content. Arguments by value are arrays of their bytes. Without checks kernels
+    may write behind an array. Raises UsageError for a launch that no GPU accepts.
     """
-    with _ONE:
-        return _execute(simulated, launches, memory, known, mode)
+    with _LOCK:
+        return _execute(simulated, launches, memory, initialised, mode)
 
 
 def _execute(
-    simulated: Simulated, launches: Sequence[Launch], memory: Mapping[str, Array], known: frozenset[str], mode: Mode
+    simulated: Simulated,
+    launches: Sequence[Launch],
+    memory: Mapping[str, Array],
+    initialised: frozenset[str],
+    mode: Mode,
 ) -> Execution:
     library, _ = runtime()
     options = _Options(mode.late, mode.backward, mode.checked, mode.counted, simulated.translated.granule, mode.seconds)
-    buffers = _buffers(simulated, launches, memory, known)
+    buffers = _buffers(simulated, launches, memory, initialised)
     library.simulator_forget()
     library.simulator_open(ctypes.byref(options), buffers, len(buffers))
     is_whole = all(_launch(library, simulated, launch, memory) for launch in launches)
@@ -191,7 +196,7 @@ def _launch(library: ctypes.CDLL, simulated: Simulated, launch: Launch, memory: 
 
 
 def _buffers(
-    simulated: Simulated, launches: Sequence[Launch], memory: Mapping[str, Array], known: frozenset[str]
+    simulated: Simulated, launches: Sequence[Launch], memory: Mapping[str, Array], initialised: frozenset[str]
 ) -> ctypes.Array[_Buffer]:
     written = {
         name
@@ -199,11 +204,11 @@ def _buffers(
         for name, is_written in zip(launch.buffers, simulated.translated.written[launch.kernel], strict=True)
         if is_written
     }
-    # What has no content before and is mapped: for the engine to write, now or before somebody else reads it.
+    # Mapped arrays without content: the copy engine writes them, in this launch or before another one reads them.
     maps = {a.buffer for launch in launches for a in launch.arguments if isinstance(a, TensorMap)}
-    written |= maps - known
+    written |= maps - initialised
     rows = [
-        _Buffer(name.encode(), a.ctypes.data, a.nbytes, a.itemsize, name in written, name in known)
+        _Buffer(name.encode(), a.ctypes.data, a.nbytes, a.itemsize, name in written, name in initialised)
         for name, a in memory.items()
     ]
     return (_Buffer * len(rows))(*rows)

@@ -1,7 +1,7 @@
-"""The PTX instructions that can be executed on the processor: their names, their operands, the functions that do them.
+"""PTX instructions of the simulator: their names, operands and functions.
 
-A helper of generated CUDA C that holds PTX holds one of these instructions, and nothing else but what makes and reads a
-predicate (`setp`, `selp`). Another instruction is a row here, a function in `native/instructions.h`, and a test.
+A helper of generated CUDA C with PTX has one of these instructions, and besides it only those that set and read a
+predicate (`setp`, `selp`). A new instruction is a row here, a function in `native/instructions.h`, and a test.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class PtxOperand(Enum):
 
 @dataclass(frozen=True)
 class Instruction:
-    """`pattern` is a regular expression for the name; `function` is one of C++, with what the pattern captures put in:
-    words, or true and false for what begins with a dot and may be missing.
+    """`pattern`: a regular expression for the name. `function`: a C++ function, with the groups of the pattern
+    inserted: words, or true and false for optional groups that begin with a dot.
 
-    `operands` in their order, those of an address one by one; the last `optional` may be left out.
+    `operands` in their order, those of an address one by one; the last `optional` may be missing.
     """
 
     pattern: str

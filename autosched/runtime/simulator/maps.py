@@ -1,4 +1,4 @@
-"""Tensor maps as the simulator's copy engine reads them: 128 bytes, like those that a driver encodes."""
+"""Tensor maps of the simulator's copy engine: 128 bytes, like those that a driver encodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Map(ctypes.Structure):
 
 
 def encoded(wanted: TensorMap, address: int) -> Array:
-    """The map of an array at `address`, in its 128 bytes. Raises UsageError."""
+    """Return the map of an array at `address`, in its 128 bytes. Raises UsageError."""
     if words := why_illegal(wanted, address):
         raise UsageError(words)
     rank, box = len(wanted.extents), wanted.box

@@ -1,4 +1,6 @@
-"""CUDA C as C++ for a processor: shared arrays become places in an arena, inline PTX calls, kernels get entries."""
+"""Translation of CUDA C to C++ for a processor: shared arrays are offsets in an arena, inline PTX is calls, kernels get
+entries.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from autosched.runtime.simulator.assembly import without_assembly
+from autosched.runtime.simulator.assembly import translate_assembly
 
 SIZES = {
     "float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8, "long long": 8, "unsigned long long": 8,
@@ -25,8 +27,9 @@ _CLUSTER = re.compile(r"__cluster_dims__\((\d+)")
 
 @dataclass(frozen=True)
 class Translated:
-    """`text` for g++; by kernel `clusters`, blocks of a cluster along x, and `written`, which arguments it may write;
-    `granule`: bytes of the smallest elements."""
+    """`text` for g++. By kernel: `clusters`, the blocks of a cluster along x, and `written`, whether an argument may be
+    written. `granule`: bytes of the smallest elements.
+    """
 
     text: str
     clusters: dict[str, int]
@@ -34,15 +37,15 @@ class Translated:
     granule: int
 
     def line(self, number: int) -> str:
-        """A line of the text that was translated, from 1 on, as it is now."""
+        """Return a line of the original text, from 1 on, as it is after translation."""
         lines = self.text.splitlines()[HEAD:]
         return lines[number - 1].strip() if number <= len(lines) else ""
 
 
 def translate(text: str) -> Translated:
-    """Lines stay where they are. Raises UsageError for PTX that the runtime lacks."""
+    """Translate a text; the number of lines stays the same. Raises UsageError for PTX that the runtime lacks."""
     kernels = _KERNEL.findall(text)
-    body = without_assembly(text)
+    body = translate_assembly(text)
     body = _DYNAMIC.sub(r"unsigned char* const \2 = simulator::simulator_shared(0);", body)
     pieces = re.split(r'(?=extern "C" __global__)', body)  # each kernel has an arena of its own
     body = "".join(_placed(piece) for piece in pieces)
@@ -54,12 +57,12 @@ def translate(text: str) -> Translated:
 
 
 def granule(text: str) -> int:
-    """Of the smallest elements that are named in a text, at most 4: what a pointer or an array is of."""
+    """Return the bytes, 4 at most, of the smallest element type of pointers and arrays in a text."""
     return next((nbytes for nbytes, pattern in _SMALL.items() if pattern.search(text)), 4)
 
 
 def _placed(text: str) -> str:
-    """Arrays one behind the other, each at a multiple of what it is aligned to."""
+    """Allocate arrays one after the other in the arena, each at a multiple of its alignment."""
     end = 0
 
     def place(found: re.Match[str]) -> str:
@@ -79,12 +82,12 @@ def _listed(parameters: str) -> list[str]:
 
 
 def _entry(name: str, parameters: list[str]) -> str:
-    """A function that calls the kernel with arguments by their addresses in an array."""
+    """Return a function that calls the kernel with arguments by their addresses in an array."""
     arguments = [_argument(n, p) for n, p in enumerate(parameters)]
     return f'extern "C" SIMULATOR_ENTRY void enter_{name}(void** given) {{ {name}({", ".join(arguments)}); }}'
 
 
 def _argument(n: int, parameter: str) -> str:
-    """Pointers are what the array holds, other values lie where it points to."""
+    """Return an argument: pointers are the array's items, other values are read from there."""
     kind = parameter.rpartition(" ")[0].replace("__restrict__", "").replace("__grid_constant__", "")
     return f"({kind})given[{n}]" if "*" in kind else f"*({kind}*)given[{n}]"
