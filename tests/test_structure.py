@@ -92,6 +92,7 @@ SMALL_FLOATS_HOMES = {
     "autosched/ir/dtype.py",
     "autosched/ir/instructions/dots.py",
     "autosched/ir/instructions/matrices.py",
+    "autosched/lower/register_tiles/lane_pairs.py",
     "autosched/codegen/llvm/vocabulary.py",
     "autosched/codegen/llvm/small_floats.py",
     "autosched/codegen/llvm/dots.py",

@@ -19,7 +19,7 @@ Zen 3); nor finding again, for each tile, more pages than address translation ha
 set. From beyond the second level whole rows come faster than pieces, one of each row in turn: a piece counts with what
 lies beside it. What fits into a cache together with all else is moved once for all calls, but for weights that the
 rest of a network pushes out between them (`target.far_weights`). What neighbouring outputs of a window share is loaded
-once where everything else that the window needs fits into registers (`llvm/tiles/windows.py`). Parallel time is the
+once where everything else that the window needs fits into registers (`lower/register_tiles/`). Parallel time is the
 share of the tasks that the busiest thread gets; where cores are not equally fast at a time, the others wait for half a
 task in the mean, whatever can be divided. Every parallel region costs one fork and join. The statements of a register
 tile overlap, as one tile's arithmetic does with the next one's memory: their cores and their memory are added up before

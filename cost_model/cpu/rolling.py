@@ -1,8 +1,8 @@
 """Live rolling accumulators of a register tile over a window, in closed form.
 
 A tile with its whole reduction written out goes along the input that its outputs share and writes each of them as soon
-as it is complete (`llvm/tiles/rolling.py`). Of an input that is swept along dimensions with extents e_1 .. e_n of the
-tile, outermost first, an element belongs to r_i = ceil(reduction / stride) outputs in each, so that
+as it is complete (`lower/register_tiles/rolling.py`). Of an input that is swept along dimensions with extents
+e_1 .. e_n of the tile, outermost first, an element belongs to r_i = ceil(reduction / stride) outputs in each, so that
 
     alive_i = min((r_i - 1) e_i+1 .. e_n + alive_i+1, e_i e_i+1 .. e_n),    alive_n+1 = 1
 

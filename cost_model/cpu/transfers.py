@@ -2,7 +2,7 @@
 
 Whole vectors where the vector loop steps by one, a broadcast where it stands still, shuffles of whole vectors where
 lanes are a few elements apart or a tile is transposed, else one lane at a time. What neighbouring outputs of a window
-share is loaded once where everything else that the window needs fits into registers (`codegen/llvm/tiles/windows.py`).
+share is loaded once where everything else that the window needs fits into registers (`lower/register_tiles/window.py`).
 """
 
 from __future__ import annotations

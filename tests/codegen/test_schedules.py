@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from autosched import te
-from autosched.codegen.llvm.tiles.transpose import Tile
 from autosched.codegen.llvm.vocabulary import memory_type
 from autosched.lower import concretise, lower
+from autosched.lower.register_tiles.context import TileContext
 from autosched.runtime.jit import compile_object, emit_assembly
 from autosched.schedule import (
     CacheRead,
@@ -340,13 +340,18 @@ def test_truth_values_that_are_only_moved_are_bytes():
 
 
 def test_the_first_row_says_that_a_tile_is_neither_read_nor_written_across(monkeypatch):
-    rows: list[int] = []
-    at = Tile.at
-    monkeypatch.setattr(Tile, "at", lambda tile, row: (rows.append(row), at(tile, row))[1])
+    numbers: list[list[int]] = []
+    address = TileContext.address
+
+    def looked_at(context, form, lane, lanes, at):
+        numbers.append(list(at.values()))
+        return address(context, form, lane, lanes, at)
+
+    monkeypatch.setattr(TileContext, "address", looked_at)
     x = te.placeholder((32, 32), name="X")
     dag = ComputeDAG(te.compute((32, 32), lambda j, i: x[j, i] * 2.0, name="Y"))
     build(initial_state(dag).apply(Split("Y", "j", (16,)), Unroll("Y", "j.1"), Vectorize("Y", "i")), targets()[0], 1)
-    assert rows == [0, 0]
+    assert numbers == [[0], [0]]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
-"""Protocols between the parts of the emitter: statements, values, and the forms of register tiles."""
+"""Protocols between the parts of the emitter: statements, values, and register tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from autosched.ir.expr import Expr, Var
+from autosched.ir.expr import Expr
 from autosched.ir.stmt import For, Stmt
 
 if TYPE_CHECKING:
@@ -18,22 +17,7 @@ if TYPE_CHECKING:
     from autosched.codegen.llvm.stores import Stores
     from autosched.codegen.llvm.values import Values
     from autosched.codegen.llvm.writer import Writer
-    from autosched.target import Target
-
-
-@dataclass(frozen=True)
-class RegisterTile:
-    """The `unrolled` loops from `stmt` on, outermost first, with their extents, around the vectorised loop `inner`.
-
-    `before` and `after` are the statements beside it: a form may need to know what clears the accumulators, or write
-    the results itself. None where there is nothing, or where it does not matter.
-    """
-
-    stmt: For
-    unrolled: Sequence[tuple[Var, int]]
-    inner: For
-    before: Stmt | None = None
-    after: Stmt | None = None
+    from autosched.lower.register_tiles.context import TileContext
 
 
 class StatementEmitter(Protocol):
@@ -42,16 +26,14 @@ class StatementEmitter(Protocol):
     addresses: Addresses
     arithmetic: Arithmetic
     bindings: Bindings
+    context: TileContext
     stores: Stores
-    target: Target
     values: Values
     writer: Writer
 
     def emit(self, stmt: Stmt) -> None: ...
 
     def serial_loop(self, extent: Expr, body: Callable[[Runtime], None]) -> None: ...
-
-    def width(self, loop: For) -> int: ...
 
     def vector(self, stmt: For, lanes: LaneRange, mask: str | None) -> None: ...
 

@@ -17,24 +17,26 @@ pointer is the last of `args`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from autosched.codegen.llvm.address import Addresses, Placed
 from autosched.codegen.llvm.bindings import Bindings, Runtime
 from autosched.codegen.llvm.dots import declarations
 from autosched.codegen.llvm.math import rare_cases
-from autosched.codegen.llvm.small_floats import deinterleaved_loops
 from autosched.codegen.llvm.statements import ALIGN, LocalMemory, Statements
 from autosched.codegen.llvm.stores import non_temporal, plain
 from autosched.codegen.llvm.tiles import tile_products
 from autosched.codegen.llvm.vocabulary import fill_constants
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.source import KernelSource, function_attributes
-from autosched.ir.expr import Const, Expr, Load, Select, binary, select
+from autosched.ir.expr import Const, binary
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Allocate, Buffer, For, ForKind, Func, If, Seq, Stmt, Store, shared_and_nests, walk
+from autosched.ir.stmt import Buffer, For, ForKind, Func, If, Stmt, Store, shared_and_nests, walk
 from autosched.ir.storage import element_count
 from autosched.lower.limits import check_workspace
+from autosched.lower.register_tiles.byte_moves import moves_as_bytes
+from autosched.lower.register_tiles.context import TileContext
+from autosched.lower.register_tiles.lane_pairs import deinterleaved_loops
 from autosched.target import Target
 
 CHUNKS_PER_THREAD = 32  # many small tasks are handed out in chunks
@@ -171,9 +173,10 @@ def _nest_function(nest: RootNest, buffers: Sequence[Buffer], simplify: Simplifi
     steady = frozenset(placed.keys() - written)
     addresses = Addresses(writer, Bindings(writer, simplify), placed, target.reduces_strength, steady=steady)
     local = LocalMemory("%local")
-    body = _with_bytes(nest.body)
-    deinterleaved = deinterleaved_loops(body, {b.name: b for b in buffers}, simplify, target)
-    statements = Statements(writer, addresses, target, local, deinterleaved)
+    body = moves_as_bytes(nest.body)
+    pairs = deinterleaved_loops(body, {b.name: b for b in buffers}, simplify, target)
+    context = TileContext(target, simplify, lambda name: placed[name].buffer, pairs)
+    statements = Statements(writer, addresses, context, local)
     inner = nest.n_tasks
     for loop in nest.parallel:
         assert isinstance(loop.bound, Const)
@@ -191,34 +194,6 @@ def _nest_function(nest: RootNest, buffers: Sequence[Buffer], simplify: Simplifi
     arguments = ", ".join([*(f"ptr noalias {name}" for _, name in names), "ptr noalias %local", "i64 %task"])
     text = f"define internal void @{nest.name}({arguments}) noinline #0 {{\nentry:\n{writer.text()}\n  ret void\n}}"
     return text, local.peak
-
-
-def _with_bytes(stmt: Stmt) -> Stmt:
-    """Truth values that are only moved, as the bytes that they are in memory."""
-    match stmt:
-        case Store(reducer=None, values=values):
-            moved = tuple(map(_byte, values))
-            return replace(stmt, values=tuple(v if b is None else b for v, b in zip(values, moved, strict=True)))
-        case For() | Allocate():
-            return replace(stmt, body=_with_bytes(stmt.body))
-        case Seq(stmts=stmts):
-            return Seq(tuple(map(_with_bytes, stmts)))
-        case If(then=then, otherwise=other):
-            return replace(stmt, then=_with_bytes(then), otherwise=None if other is None else _with_bytes(other))
-    return stmt
-
-
-def _byte(value: Expr) -> Expr | None:
-    """An element, or a choice of some, as a byte; None for what is computed."""
-    match value:
-        case Load(buffer=name, indices=indices, dtype="bool"):
-            return Load(name, indices, "uint8")
-        case Const(value=number, dtype="bool"):
-            return Const(int(number), "uint8")
-        case Select(cond=cond, a=a, b=b):
-            x, y = _byte(a), _byte(b)
-            return None if x is None or y is None else select(cond, x, y)
-    return None
 
 
 def _hoist_task_decode(writer: Writer) -> None:

@@ -7,29 +7,25 @@ LLVM's SROA pass turns into values.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 from autosched.codegen.llvm import masks
 from autosched.codegen.llvm.address import Addresses, Placed
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.bindings import LaneRange, Runtime
-from autosched.codegen.llvm.emitters import RegisterTile
 from autosched.codegen.llvm.stores import Stores
 from autosched.codegen.llvm.tiles import packed_bytes
 from autosched.codegen.llvm.tiles.forms import emit_tile
-from autosched.codegen.llvm.tiles.tile_products import clears, emit_product, find_nest
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.writer import Writer
-from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import INDEX, Cast, Const, Expr, Load, Var
-from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store, only_fetches, walk
+from autosched.ir.expr import INDEX, Const, Expr
+from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store
 from autosched.ir.storage import element_count
-from autosched.ir.visit import elements, reduces_lanes, vector_tile
+from autosched.ir.visit import reduces_lanes
 from autosched.lower.limits import MAX_CHUNKS, is_on_stack
-from autosched.target import Target
+from autosched.lower.register_tiles.context import TileContext
+from autosched.lower.register_tiles.plan import TilePlanner
 
 ALIGN = 64
 LOCALITY = {1: 3, 2: 2}  # of LLVM's prefetches, by the level of the cache that a line is brought to
@@ -53,20 +49,14 @@ class LocalMemory:
 class Statements:
     """Emits statements at the writer's current point."""
 
-    def __init__(
-        self, writer: Writer, addresses: Addresses, target: Target, local: LocalMemory, deinterleaved: frozenset[Var]
-    ) -> None:
+    def __init__(self, writer: Writer, addresses: Addresses, context: TileContext, local: LocalMemory) -> None:
         self.writer = writer
         self.addresses, self.bindings = addresses, addresses.bindings
-        self.target = target
+        self.context, self.planner = context, TilePlanner(context)
         self.local = local
-        self.deinterleaved = deinterleaved  # variables of loops, see `small_floats.py`
-        self.arithmetic = Arithmetic(writer, target)
+        self.arithmetic = Arithmetic(writer, context.target)
         self.values = Values(writer, addresses, self.arithmetic)
-        self.stores = Stores(self.values, target)
-        # What copies of an unrolled body ask again, by the identity of a statement that is kept with it.
-        self._widths: dict[int, tuple[Stmt, int]] = {}
-        self._in_order: dict[tuple[int, int], tuple[Stmt, Stmt | None]] = {}
+        self.stores = Stores(self.values, context.target)
 
     def emit(self, stmt: Stmt) -> None:
         match stmt:
@@ -86,40 +76,21 @@ class Statements:
                 raise TypeError(f"no code for {type(stmt).__name__}")
 
     def _sequence(self, stmts: Sequence[Stmt]) -> None:
-        rest = deque(stmts)
-        before: Stmt | None = None
-        while rest:
-            stmt = rest.popleft()
-            taken = self._cleared_product(stmt, rest) if isinstance(stmt, For) else 0
-            taken = taken or self._tile(before, stmt, rest[0] if rest else None)
-            if taken == 0:
+        for plan, stmt in self.planner.sequence(stmts):
+            if plan is None:
                 self.emit(stmt)
-            for _ in range(taken - 1):
-                stmt = rest.popleft()
-            before = before if only_fetches(stmt) else stmt
-
-    def _cleared_product(self, stmt: Stmt, after: Sequence[Stmt]) -> int:
-        """Emits what clears sums with the product in tiles that adds them up, and what is asked for in between: the
-        number of statements emitted."""
-        ahead = list(takewhile(only_fetches, after))
-        nest = find_nest(after[len(ahead)], self.target.has) if len(ahead) < len(after) else None
-        if nest is None or not clears(stmt, nest.store.buffers[0]) or not emit_product(self, nest, from_zero=True):
-            return 0
-        for fetch in ahead:
-            self.emit(fetch)
-        return 2 + len(ahead)
+            else:
+                emit_tile(self, plan)
 
     # loops
 
     def _for(self, stmt: For) -> None:
-        nest = find_nest(stmt, self.target.has)
-        if nest is not None and emit_product(self, nest, from_zero=False):
-            return
-        if stmt.kind is ForKind.VECTORIZE:
+        plan = self.planner.loop(stmt)
+        if plan is not None:
+            emit_tile(self, plan)
+        elif stmt.kind is ForKind.VECTORIZE:
             self._vector_loop(stmt)
         elif stmt.kind is ForKind.UNROLL and isinstance(stmt.extent, Const):
-            if self._tile(None, stmt, None):
-                return
             for n in range(int(stmt.extent.value)):
                 self.bindings.env[stmt.var] = n
                 self.emit(stmt.body)
@@ -132,17 +103,6 @@ class Statements:
                 del self.bindings.env[stmt.var]
 
             self.serial_loop(stmt.extent, body)
-
-    def _tile(self, before: Stmt | None, stmt: Stmt, after: Stmt | None) -> int:
-        """Emits `stmt` if it is a register tile that has a better form than the order of its loops, with what follows
-        where the form is that of both: the number of statements emitted."""
-        if not (isinstance(stmt, For) and stmt.kind is ForKind.UNROLL) or (id(stmt), id(after)) in self._in_order:
-            return 0
-        nest = vector_tile(stmt)
-        taken = 0 if nest is None else emit_tile(self, RegisterTile(stmt, *nest, before, after))
-        if taken == 0:  # nor does a form take it without what follows
-            self._in_order[id(stmt), id(after)] = self._in_order[id(stmt), id(None)] = stmt, after
-        return taken
 
     def serial_loop(self, extent: Expr, body: Callable[[Runtime], None]) -> None:
         """A loop of `extent` iterations; skipped when that may be zero and is."""
@@ -172,35 +132,14 @@ class Statements:
         w.label(done)
         self.values.forget()
 
-    def width(self, loop: For) -> int:
-        """Lanes of a vector in a vectorised loop."""
-        if loop.var in self.deinterleaved:
-            return self.target.vector_bytes // 2
-        body = loop.body
-        known = self._widths.get(id(body))
-        if known is None:
-            known = self._widths[id(body)] = (body, max(1, self.target.vector_bytes // self._widest(body)))
-        return known[1]
-
-    def _widest(self, body: Stmt) -> int:
-        """Bytes of the widest element handled in the loop, which fill one vector register."""
-        sizes = {1}
-        for stmt in walk(body):
-            if isinstance(stmt, Store):
-                sizes |= {self.addresses.placed[b].buffer.itemsize for b in stmt.buffers}
-                for value in stmt.values:
-                    handled = [x for x in elements(value) if isinstance(x, Load | Cast)]
-                    sizes |= {DTYPES[x.dtype].nbytes for x in handled if isinstance(x, Load) or x.dtype != INDEX}
-        return max(sizes)
-
     def _vector_loop(self, stmt: For) -> None:
         extent = stmt.extent
-        width = self.width(stmt)
+        width = self.context.width(stmt)
         if isinstance(extent, Const):
             n = int(extent.value)
             lanes = min(width, _next_power(n))
             whole, rest = divmod(n, lanes)
-            most = MAX_CHUNKS // 2 if stmt.var in self.deinterleaved else MAX_CHUNKS
+            most = MAX_CHUNKS // 2 if stmt.var in self.context.deinterleaved else MAX_CHUNKS
             if 1 < whole <= most and reduces_lanes(stmt):
                 self._reduced_chunks(stmt, whole, lanes)
             elif whole <= most:
@@ -229,7 +168,7 @@ class Statements:
         store = loop.body
         assert isinstance(store, Store)
         chunks: list[list[Val]] = []
-        self.values.lanes, self.writer.deinterleaved = lanes, loop.var in self.deinterleaved
+        self.values.lanes, self.writer.deinterleaved = lanes, loop.var in self.context.deinterleaved
         for chunk in range(whole):
             self.bindings.env[loop.var] = LaneRange(chunk * lanes, lanes)
             self.values.begin()
@@ -242,7 +181,8 @@ class Statements:
         """Emits the vectors of a loop that become bytes together: how many, from the first one on."""
         store, count = loop.body, packed_bytes.together(whole)
         found = packed_bytes.rounded_byte(store) if isinstance(store, Store) else None
-        if found is None or not count or loop.var in self.deinterleaved or not packed_bytes.packs(self.target, lanes):
+        packs = count > 0 and packed_bytes.packs(self.context.target, lanes)
+        if found is None or not packs or loop.var in self.context.deinterleaved:
             return 0
         assert isinstance(store, Store)
         self.bindings.env[loop.var] = LaneRange(0, count * lanes)
@@ -297,7 +237,7 @@ class Statements:
         self.values.mask, self.values.lanes, self.writer.deinterleaved = (
             mask,
             lanes.lanes,
-            stmt.var in self.deinterleaved,
+            stmt.var in self.context.deinterleaved,
         )
         self.emit(stmt.body)
         self.values.mask, self.values.lanes, self.writer.deinterleaved = None, 1, False

@@ -1,4 +1,4 @@
-"""Emission of tile products (`instructions/tile_products.py`): a whole reduction with its sums in tile registers.
+"""Emission of tile products (`lower/register_tiles/tile_product.py`), with the sums in tile registers.
 
     tilezero            all sums; or they are loaded, where something was added up before
     for k .. reduce:    tileloadd   the words of one operand, then of each tile of the other one
@@ -6,8 +6,7 @@
     tilestored          all sums
 
 The sizes of tiles are the processor's state. A function sets it before the first product and where another one has
-other sizes (some 45 ns), and leaves none behind, so that nobody saves tiles for it. Loops whose extents are known when
-they run, or with more tiles than registers, take one tile after the other.
+other sizes (some 45 ns), and leaves none behind, so that nobody saves tiles for it.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from typing import NamedTuple
 from autosched.codegen.llvm.bindings import Runtime
 from autosched.codegen.llvm.emitters import StatementEmitter
 from autosched.codegen.llvm.writer import Writer
-from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import INDEX, Const, Expr, Load, Var, imin
+from autosched.ir.expr import INDEX, Const, Expr, Var, imin
 from autosched.ir.instructions.dots import INTRINSICS
-from autosched.ir.instructions.tile_products import CONFIG_BYTES, SIDE, TileProduct, in_registers, parts, tile_product
+from autosched.ir.instructions.tile_products import CONFIG_BYTES, SIDE, parts
 from autosched.ir.simplify import UNKNOWN
-from autosched.ir.stmt import For, Seq, Stmt, Store, only_fetches
-from autosched.ir.storage import flat_form
-from autosched.ir.visit import free_vars, substitute
+from autosched.ir.stmt import For
+from autosched.ir.visit import substitute
+from autosched.lower.register_tiles.context import number_of
+from autosched.lower.register_tiles.tile_product import ProductNest, ProductPlan, TileOperand
 
 _PALETTE = 1
 _COLUMNS_AT, _ROWS_AT = 16, 48  # in the configuration: 16 bits for each tile, then 8
@@ -42,75 +41,15 @@ class TileSize(NamedTuple):
     words: int | str
 
 
-@dataclass(frozen=True)
-class ProductNest:
-    """The loops of a product, outermost first, and what they are. `ahead`: what is asked for ahead of time, by the
-    number of loops around it."""
-
-    loops: tuple[For, ...]
-    store: Store
-    product: TileProduct
-    ahead: Mapping[int, tuple[Stmt, ...]]
-
-    @property
-    def outer(self) -> tuple[For, ...]:
-        return self.loops[: self.product.first]
-
-    @property
-    def depth(self) -> int:
-        """Words of a step."""
-        place = self.product.depth
-        return 1 if place is None else _number(self.loops[place].extent)
-
-    def extents(self) -> tuple[list[Expr], Expr, Expr]:
-        """Of the loops that repeat a tile, of its rows and of its columns."""
-        p = self.product
-        return [self.loops[n].extent for n in p.repeated], self.loops[p.rows].extent, self.loops[p.columns].extent
-
-
-def find_nest(stmt: Stmt, target_has: Callable[[str], bool]) -> ProductNest | None:
-    """The product that a statement is, on a processor with tiles."""
-    loops: list[For] = []
-    ahead: dict[int, tuple[Stmt, ...]] = {}
-    while isinstance(stmt, For) or (loops and isinstance(stmt, Seq)):
-        if isinstance(stmt, For):
-            loops.append(stmt)
-            stmt = stmt.body
-        else:
-            *before, stmt = stmt.stmts
-            ahead[len(loops)] = tuple(before)
-            if isinstance(stmt, Seq) or not all(map(only_fetches, before)):
-                return None
-    if not loops or not isinstance(stmt, Store) or len(stmt.values) > 1:
-        return None
-    found = tile_product(stmt, loops)
-    if found is None or any(not x.reduce for x in loops[: found.first]) or any(n > found.first for n in ahead):
-        return None
-    tile = found.dot.row.tile
-    nest = ProductNest(tuple(loops), stmt, found, ahead)
-    is_known = found.depth is None or isinstance(loops[found.depth].extent, Const)
-    return nest if tile is not None and target_has(tile[1]) and is_known and nest.depth <= SIDE else None
-
-
-def clears(stmt: Stmt, buffer: str) -> bool:
-    """Whether a statement sets sums to zero."""
-    while isinstance(stmt, For):
-        stmt = stmt.body
-    return isinstance(stmt, Store) and stmt.buffers == (buffer,) and stmt.reducer is None and _is_zero(stmt.values[0])
-
-
-def emit_product(emitter: StatementEmitter, nest: ProductNest, from_zero: bool) -> bool:
-    """Emits a product whose sums are zero before it, or whatever is there; False where its elements do not lie in
-    rows."""
-    code = _Code.of(emitter, nest, from_zero)
-    if code is None:
-        return False
-    repeated, rows, columns = nest.extents()
-    if all(isinstance(e, Const) for e in (*repeated, rows, columns)) and _holds(in_registers(repeated, rows, columns)):
+def emit_product(emitter: StatementEmitter, plan: ProductPlan) -> None:
+    """Emit a product in tile registers, and the prefetches before it."""
+    code = _Code(emitter, plan)
+    if plan.is_whole:
         code.whole()
     else:
         code.one_by_one()
-    return True
+    for fetch in plan.fetches or ():
+        emitter.emit(fetch)
 
 
 def declarations(texts: Sequence[str]) -> list[str]:
@@ -130,51 +69,23 @@ def release(writer: Writer) -> None:
 
 
 @dataclass(frozen=True)
-class _Operand:
-    """`load` with the bytes from a row of a tile to the next."""
-
-    load: Load
-    step: int
-
-
-@dataclass(frozen=True)
 class _Code:
     emitter: StatementEmitter
-    nest: ProductNest
-    from_zero: bool
-    sums: _Operand
-    left: _Operand
-    right: _Operand
+    plan: ProductPlan
 
-    @staticmethod
-    def of(emitter: StatementEmitter, nest: ProductNest, from_zero: bool) -> _Code | None:
-        found, loops = nest.product, nest.loops
-        rows, columns = loops[found.rows].var, loops[found.columns].var
-        depth = None if found.depth is None else loops[found.depth].var
-        sums = Load(nest.store.buffers[0], nest.store.indices, found.dot.dtype)
-        words = 1 if found.left.dtype == "int32" else found.dot.row.depth
-        steps = [_step(emitter, sums, rows), _step(emitter, found.left, rows), _step(emitter, found.right, depth)]
-        beside = _step(emitter, found.left, depth)
-        near = [_step(emitter, sums, columns), _step(emitter, found.right, columns)]
-        if None in steps or near != [1, 1] or beside not in (words, 0) or not _are_neighbours(emitter, found):
-            return None
-        sizes = [DTYPES[x.dtype].nbytes for x in (sums, found.left, found.right)]
-        operands = [
-            _Operand(x, step * size)
-            for x, step, size in zip((sums, found.left, found.right), steps, sizes, strict=True)
-            if step is not None
-        ]
-        return _Code(emitter, nest, from_zero, *operands)
+    @property
+    def nest(self) -> ProductNest:
+        return self.plan.nest
 
     def whole(self) -> None:
         """All tiles at a time."""
         p, loops = self.nest.product, self.nest.loops
         repeated, rows, columns = self.nest.extents()
-        points = product(*(range(_number(e)) for e in repeated))
+        points = product(*(range(number_of(e)) for e in repeated))
         others = [{loops[n].var: Const(x, INDEX) for n, x in zip(p.repeated, point, strict=True)} for point in points]
         down = [{**at, **place} for at in others for place in _places(loops[p.rows].var, rows)]
         across = _places(loops[p.columns].var, columns)
-        size = (_number(rows) // (len(down) // len(others)), _number(columns) // len(across))
+        size = (number_of(rows) // (len(down) // len(others)), number_of(columns) // len(across))
         self._block(down, across, size)
 
     def one_by_one(self) -> None:
@@ -195,7 +106,7 @@ class _Code:
                 tiles(at)
                 return
             (var, extent, size), *rest = places
-            if isinstance(extent, Const) and _number(extent) <= size:
+            if isinstance(extent, Const) and number_of(extent) <= size:
                 along(rest, {**at, var: Const(0, INDEX)})
                 return
             number: Var = Var(f"{var.name}.tile", INDEX)
@@ -222,12 +133,12 @@ class _Code:
         self._configure(sizes)
         points = list(enumerate((d, a) for d in down for a in across))
         for n, (d, a) in points:
-            if self.from_zero:
+            if self.plan.is_cleared:
                 self._emit(f"tilezero(i8 {n})")
             else:
-                self._move("tileloadd64", n, self.sums, {**d, **a})
+                self._move("tileloadd64", n, self.plan.sums, {**d, **a})
         held, moving = (down, across) if by_rows else (across, down)
-        operands = (self.left, self.right) if by_rows else (self.right, self.left)
+        operands = (self.plan.left, self.plan.right) if by_rows else (self.plan.right, self.plan.left)
 
         def step() -> None:
             for register, place in zip(kept, held, strict=True):
@@ -241,7 +152,7 @@ class _Code:
 
         self._reduce(self.nest.outer, step)
         for n, (d, a) in points:
-            self._move("tilestored64", n, self.sums, {**d, **a})
+            self._move("tilestored64", n, self.plan.sums, {**d, **a})
 
     def _reduce(self, loops: Sequence[For], step: Callable[[], None]) -> None:
         for stmt in self.nest.ahead.get(len(self.nest.outer) - len(loops), ()):
@@ -263,7 +174,7 @@ class _Code:
         assert tile is not None
         self.emitter.writer.emit(f"call void @{tile[0]}(i8 {total}, i8 {left}, i8 {right})")
 
-    def _move(self, how: str, register: int, operand: _Operand, place: Place) -> None:
+    def _move(self, how: str, register: int, operand: TileOperand, place: Place) -> None:
         """A tile from memory or into it; a variable that no place is given for is where its loop begins."""
         p, addresses = self.nest.product, self.emitter.addresses
         own: dict[Expr, Expr] = {x.var: Const(0, INDEX) for x in self.nest.loops[p.first :]}
@@ -329,38 +240,5 @@ class _Code:
 
 def _places(var: Var, extent: Expr) -> list[Place]:
     """Where the tiles along a loop begin."""
-    size = _number(extent) // _number(parts(extent))
-    return [{var: Const(n, INDEX)} for n in range(0, _number(extent), size)]
-
-
-def _step(emitter: StatementEmitter, load: Load, var: Var | None) -> int | None:
-    """Elements that a step of the loop moves an element; None where that differs."""
-    if var is None:
-        return 0
-    form = flat_form(emitter.addresses.placed[load.buffer].buffer, load.indices, emitter.bindings.simplify)
-    terms = dict(form.terms)
-    is_plain = all(isinstance(atom, Var) or var not in free_vars(atom) for atom in terms)
-    return terms.get(var, 0) if is_plain else None
-
-
-def _are_neighbours(emitter: StatementEmitter, found: TileProduct) -> bool:
-    """Whether the parts of a word are adjacent in memory."""
-    words = found.dot.a
-    if isinstance(words, Load):
-        return True
-    buffer, simplify = emitter.addresses.placed[found.left.buffer].buffer, emitter.bindings.simplify
-    forms = [flat_form(buffer, x.indices, simplify) for x in words.children if isinstance(x, Load)]
-    return all(f.terms == forms[0].terms and f.constant == forms[0].constant + n for n, f in enumerate(forms))
-
-
-def _number(extent: Expr) -> int:
-    assert isinstance(extent, Const)
-    return int(extent.value)
-
-
-def _is_zero(value: Expr) -> bool:
-    return isinstance(value, Const) and value.value == 0
-
-
-def _holds(condition: Expr) -> bool:
-    return isinstance(condition, Const) and bool(condition.value)
+    size = number_of(extent) // number_of(parts(extent))
+    return [{var: Const(n, INDEX)} for n in range(0, number_of(extent), size)]

@@ -1,208 +1,117 @@
-"""Register tiles over windows, ordered by input element: each element is loaded once for all outputs that use it.
-
-    for kh, kw, oh, ow unrolled, c in vectors:  A[oh, ow, c] += X[oh + kh, ow + kw, c] * W[kh, kw, c]
-
-In the order of the loops an element of X is needed again when a whole tile of others has passed. Here the vectors are
-outermost, and the copies go along X: each of its elements is read once, used by all outputs that it belongs to, and its
-register is free. What must stay in registers are accumulators and W. Of a window that is too large for that, as one of
-7 by 7 points is, the steps of one loop follow one another, each a window of its own: those along a row, where the lanes
-lie along rows, since vectors of X that overlap are different ones. Where they do not fit either, the loops keep their
-order. It is the same with lanes that are a few elements apart: what lies between them comes with the same vectors.
-Where all lanes share an element of X, as those of output channels do, one load of it serves all vectors: each copy is
-done for all of them before the next one, and W must stay in registers for all vectors at a time.
-
-A tile that has the whole reduction written out needs no accumulator before the first and after the last element of X
-that belongs to it, so that many more outputs than registers can pass (`rolling.py`). How many are needed at a time
-depends on the axis that is swept last: of a tile of one row by seven it is seven in the order of X, row by row of the
-window, and three in the order of its columns.
-"""
+"""Emission of register windows, with or without rolling accumulators, and of tiles with reordered loops."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import accumulate, product
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
 
-from autosched.codegen.llvm.address import Addresses
-from autosched.ir.expr import Expr, Var
-from autosched.ir.stmt import For, Scope, Store
-from autosched.ir.storage import flat_index
-from autosched.ir.visit import free_vars, loads, vector_tile
-from autosched.target import LONGEST_STEP, Target, microarchitecture
-
-Point = tuple[int, ...]
-Steps = tuple[int, ...]  # elements that one step of each unrolled loop moves an address
+from autosched.codegen.llvm.bindings import LaneRange
+from autosched.codegen.llvm.emitters import StatementEmitter
+from autosched.ir.expr import Var
+from autosched.ir.stmt import For
+from autosched.lower.register_tiles.context import Point, number_of
+from autosched.lower.register_tiles.order import OrderPlan
+from autosched.lower.register_tiles.rolling import WindowPlan, WindowResult
+from autosched.lower.register_tiles.window import RegisterWindow
 
 
-@dataclass(frozen=True)
-class RegisterWindow:
-    """The unrolled loops, their values in the order of execution, and the vectorised loop inside them."""
-
-    loops: tuple[Var, ...]
-    points: tuple[Point, ...]
-    inner: For
-    outputs: tuple[Var, ...]  # the loops that move the accumulator
-    shared: Steps  # of the access along which the copies go, X
-    itemsize: int  # of X
-    others: tuple[Steps, ...]  # of what the copies along X read besides it
-    is_broadcast: bool  # whether all lanes share an element of X
-
-    @cached_property
-    def places(self) -> tuple[Point, ...]:
-        """Of each point: the values of those loops that move its accumulator."""
-        moving = [n for n, v in enumerate(self.loops) if v in self.outputs]
-        return tuple(tuple(p[n] for n in moving) for p in self.points)
-
-    @cached_property
-    def operands(self) -> int:
-        """Registers for all that a vector's copies read besides X."""
-        return sum(len({_offset(steps, p) for p in self.points}) for steps in self.others)
-
-    def operands_in_turn(self, vectors: int) -> int:
-        """The same, each from its first point to its last, or until the next of `vectors` needs it."""
-        used = ([_offset(steps, p) for p in self.points] for steps in self.others)
-        return sum(map(_most_at_a_time, used)) if vectors == 1 else self.operands
-
-    def fits(self, vectors: int, registers: int) -> bool:
-        """Whether everything but the element that passes by has a register; `vectors` of the inner loop."""
-        operands = self.operands * (vectors if self.is_broadcast else 1)
-        return len(set(self.places)) * vectors + operands < registers
-
-    def fits_rolling(self, vectors: int, registers: int) -> bool:
-        """Whether it fits if each value is there from its first point to its last; `vectors` one by one."""
-        return _most_at_a_time(self.places) + self.operands_in_turn(vectors) < registers
-
-    def parts(self, vectors: int, registers: int) -> tuple[RegisterWindow, ...]:
-        """A window for each step of one loop of the reduction, where each fits: of such loops the one that leaves the
-        fewest elements of X to be read. None where it does not fit, or has an order of its own."""
-        assert isinstance(self.inner.body, Store)
-        if len(self.inner.body.values) > 1:
-            return ()
-        found: list[tuple[RegisterWindow, ...]] = []
-        for n in (n for n, v in enumerate(self.loops) if v not in self.outputs):
-            steps = sorted({p[n] for p in self.points})
-            parts = tuple(replace(self, points=tuple(p for p in self.points if p[n] == step)) for step in steps)
-            if all(part.fits(vectors, registers) for part in parts):
-                found.append(parts)
-        best = min(found, key=lambda parts: sum(part.elements for part in parts), default=())
-        return best if sum(part.elements for part in best) < len(self.points) else ()
-
-    @cached_property
-    def elements(self) -> int:
-        """How many elements of X a vector's copies read."""
-        return len({_offset(self.shared, p) for p in self.points})
-
-    def sweeps(self) -> Iterator[RegisterWindow]:
-        """The window, and the same in the order of each axis of the outputs before the others.
-
-        What has an order of its own, as the first of equal ones has, keeps it.
-        """
-        yield self
-        assert isinstance(self.inner.body, Store)
-        alone = len(self.inner.body.values) == 1
-        for n in (n for n, v in enumerate(self.loops) if v in self.outputs):
-            along = [n, *self._leads_along(n)]
-            points = sorted(self.points, key=lambda p: sum(self.shared[i] * p[i] for i in along))
-            found = replace(self, points=tuple(points))
-            if len(along) > 1 and (alone or _keeps_order(found.points, found.places)):
-                yield found
-
-    def _leads_along(self, output: int) -> list[int]:
-        """The loop of the reduction that goes along the same axis as this one of the outputs."""
-        by = self.shared[output]
-        steps = [n for n, v in enumerate(self.loops) if v not in self.outputs and self.shared[n]]
-        return sorted((n for n in steps if by % self.shared[n] == 0), key=lambda n: abs(self.shared[n]))[-1:]
-
-    def has_set_conflicts(self, target: Target) -> bool:
-        """Whether a vector's copies read more lines than the sets of a cache that they fall into have ways."""
-        uarch, line_bytes = microarchitecture(target.mcpu), target.line_bytes
-        lines = {_offset(self.shared, p) * self.itemsize // line_bytes for p in self.points}
-        return len(lines) > uarch.l1_ways * len({line % (uarch.page_bytes // line_bytes) for line in lines})
-
-    @property
-    def last(self) -> dict[Point, int]:
-        """The number of each accumulator's last point."""
-        return {place: n for n, place in enumerate(self.places)}
+def emit_window(emitter: StatementEmitter, plan: WindowPlan) -> None:
+    """Emit one window after another, or the only one step by step of its reduction."""
+    if plan.keeps_loop_order:
+        _emit_steps(emitter, plan.windows[0])
+        return
+    result = plan.result
+    for n, window in enumerate(plan.windows):
+        if n:
+            _forget(emitter)
+        after = None if result is None else _written_when_complete(emitter, window, result)
+        _emit(emitter, plan, window, after)
+    for var in () if result is None else result.loops:
+        del emitter.bindings.env[var]
 
 
-def find_window(stmt: For, addresses: Addresses) -> RegisterWindow | None:
-    """The window that the unrolled loops from `stmt` on go over, None where they do something else."""
-    nest = vector_tile(stmt)
-    if nest is None:
-        return None
-    unrolled, body = nest
-    store = body.body
-    if not isinstance(store, Store) or store.reducer is None:
-        return None
-    written = {v for i in store.indices for v in free_vars(i)}
-    spatial = [v in written for v, _ in unrolled]
-    if all(spatial):
-        return None
-    variables = tuple(v for v, _ in unrolled)
-    points = list(product(*(range(n) for _, n in unrolled)))
-    read = _reads(store, variables, body.var, addresses)
-    found = next(((s, lane, size) for s, lane, size in read or () if _shares(s, lane, spatial, points)), None)
-    if read is None or found is None:
-        return None
-    shared, lane, itemsize = found
-    ordered = tuple(sorted(points, key=lambda p: _offset(shared, p)))
-    others = tuple(s for s, _, _ in read if s != shared)
-    outputs = tuple(v for v, s in zip(variables, spatial, strict=True) if s)
-    window = RegisterWindow(variables, ordered, body, outputs, shared, itemsize, others, not lane)
-    return window if _keeps_order(window.points, window.places) else None
+def _forget(emitter: StatementEmitter) -> None:
+    """Emit a fence for the compiler alone, which keeps LLVM from holding what is loaded until it is needed again: there
+    are no registers for that, it went to the stack and back."""
+    emitter.writer.emit('fence syncscope("singlethread") acq_rel')
+    emitter.values.forget()
 
 
-def _reads(
-    store: Store, variables: tuple[Var, ...], lane: Var, addresses: Addresses
-) -> list[tuple[Steps, int, int]] | None:
-    """The steps of every load from memory, that from lane to lane and the bytes of an element, several from one place
-    once; None where one is not linear."""
-    found: dict[tuple[str, Expr], tuple[Steps, int, int]] = {}
-    for load in (x for value in store.values for x in loads(value)):
-        place = addresses.placed[load.buffer].buffer
-        if place.scope is Scope.REGISTER:
-            return None
-        flat = flat_index(place, load.indices, addresses.bindings.simplify)
-        terms: Mapping[Expr, int] = dict(addresses.bindings.simplify.affine(flat).terms)
-        if any(not isinstance(atom, Var) and free_vars(atom) & set(variables) for atom in terms):
-            return None
-        found[load.buffer, flat] = tuple(terms.get(v, 0) for v in variables), terms.get(lane, 0), place.itemsize
-    return list(found.values())
+def _written_when_complete(
+    emitter: StatementEmitter, window: RegisterWindow, result: WindowResult
+) -> Callable[[int, int], None]:
+    """Return what writes, after a point of a vector, the output that is complete then."""
+    complete = {n: result.points[place] for place, n in window.last.items()}
+
+    def finish(n: int, first: int) -> None:
+        if n in complete:
+            emitter.values.in_window = False
+            _vector_at(emitter, result.inner, result.loops, complete[n], first)
+            emitter.values.in_window = True
+
+    return finish
 
 
-def _offset(steps: Steps, point: Point) -> int:
-    return sum(a * b for a, b in zip(steps, point, strict=True))
+def _emit(
+    emitter: StatementEmitter, plan: WindowPlan, window: RegisterWindow, after: Callable[[int, int], None] | None
+) -> None:
+    """Emit all points of each vector, or all vectors of each point where lanes share what passes by; `after` each of
+    them with its number and the vector's first element. Where the accumulators are cleared, the first product is stored
+    and not added: LLVM would copy operands for it."""
+    emitter.values.in_window = True
+    start = replace(window.inner, body=replace(window.store, reducer=None))
+    begun: set[tuple[Point, int]] = set()
+    numbers = range(len(window.points))
+    vectors = range(0, number_of(window.inner.extent), emitter.context.width(window.inner))
+    steps = sorted(product(numbers, vectors), key=lambda step: step[0 if window.is_broadcast else 1])
+    for n, first in steps:
+        point, place = window.points[n], window.places[n]
+        if point not in plan.outside:
+            inner = start if plan.is_cleared and (place, first) not in begun else window.inner
+            begun.add((place, first))
+            _vector_at(emitter, inner, window.loops, point, first)
+        if after is not None:
+            after(n, first)
+    emitter.values.in_window = False
+    for var in window.loops:
+        emitter.bindings.env.pop(var, None)  # all points may be outside
 
 
-def _most_at_a_time(used: Sequence[Hashable]) -> int:
-    """How many values are needed at a time, each from the first to the last step that uses it."""
-    first = {value: n for n, value in reversed(list(enumerate(used)))}
-    last = {value: n for n, value in enumerate(used)}
-    change = [0] * (len(used) + 1)
-    for value, n in first.items():
-        change[n] += 1
-        change[last[value] + 1] -= 1
-    return max(accumulate(change))
+def _emit_steps(emitter: StatementEmitter, window: RegisterWindow) -> None:
+    """Emit all points in the order of the loops; each step of the reduction loads what it needs."""
+    env, step = emitter.bindings.env, [n for n, v in enumerate(window.loops) if v not in window.outputs]
+    before: Point | None = None
+    for point in sorted(window.points):
+        here = tuple(point[n] for n in step)
+        if before not in (None, here):
+            _forget(emitter)
+        before = here
+        env.update(zip(window.loops, point, strict=True))
+        emitter.emit(window.inner)
+    for var in window.loops:
+        del env[var]
 
 
-def _shares(steps: Steps, lane: int, spatial: list[bool], points: list[Point]) -> bool:
-    """Whether copies share what is loaded: steps along the outputs lead where steps of the reduction led, or these lead
-    between lanes that are picked from whole vectors."""
-    if 1 < lane <= LONGEST_STEP and any(0 < abs(s) < lane for s, out in zip(steps, spatial, strict=True) if not out):
-        return True
-    moving = [n for n, s in enumerate(steps) if s]
-    if all(spatial[n] for n in moving) or not any(spatial[n] for n in moving):
-        return False
-    apart = {tuple(p[n] for n in moving) for p in points}
-    return len({_offset(steps, p) for p in points}) < len(apart)
+def emit_reordered(emitter: StatementEmitter, plan: OrderPlan) -> None:
+    """Emit the vectors of a tile in the order of its plan."""
+    variables = [var for var, _ in plan.order]
+    emitter.writer.single = not plan.has_room
+    for point in product(*(range(n) for _, n in plan.order)):
+        at = dict(zip(variables, point, strict=True))
+        if not plan.has_room and not any(at[v] for v in plan.loops):
+            _forget(emitter)
+        _vector_at(emitter, plan.inner, plan.loops, tuple(at[v] for v in plan.loops), at[plan.inner.var] * plan.width)
+    emitter.writer.single = False
+    for var in plan.loops:
+        del emitter.bindings.env[var]
 
 
-def _keeps_order(points: tuple[Point, ...], target: tuple[Point, ...]) -> bool:
-    """Whether each accumulator still adds up in the order of the loops: a tie goes to the first."""
-    last: dict[Point, Point] = {}
-    for point, place in zip(points, target, strict=True):
-        if last.get(place, point) > point:
-            return False
-        last[place] = point
-    return True
+def _vector_at(emitter: StatementEmitter, inner: For, loops: tuple[Var, ...], point: Point, first: int) -> None:
+    """Emit the vector from `first` on of one copy of the body, or what there is of it."""
+    extent, width = number_of(inner.extent), emitter.context.width(inner)
+    emitter.bindings.env.update(zip(loops, point, strict=True))
+    if extent - first < width:
+        emitter.vector_rest(inner, first, extent - first, width)
+    else:
+        emitter.vector(inner, LaneRange(first, width), None)

@@ -1,0 +1,88 @@
+"""The plan of register tiles: which one takes which form, decided before code is generated.
+
+    a product on a processor with tile registers    `tile_product.py`
+    PLANS, in this order                            of unrolled loops around a vectorised one; the first that applies
+
+A tile that takes none is written out in the order of its loops. LLVM code generation carries the plans out
+(`codegen/llvm/tiles/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from autosched.ir.stmt import Buffer, For, ForKind, Stmt, Store, only_fetches
+from autosched.ir.visit import exprs_of, loads, vector_tile
+from autosched.lower.register_tiles.context import RegisterTile, TileContext
+from autosched.lower.register_tiles.order import OrderPlan, plan_order
+from autosched.lower.register_tiles.rolling import WindowPlan, plan_window
+from autosched.lower.register_tiles.scan import ScanPlan, plan_scan
+from autosched.lower.register_tiles.tile_product import ProductPlan, plan_cleared_product, plan_product
+from autosched.lower.register_tiles.transpose import TransposePlan, plan_transpose
+
+TilePlan: TypeAlias = WindowPlan | ScanPlan | TransposePlan | OrderPlan | ProductPlan
+
+PLANS: tuple[Callable[[RegisterTile, TileContext], TilePlan | None], ...] = (
+    # A sliding window: copies that read the same element stand next to each other, and where it has more outputs than
+    # registers each is written as soon as it is complete.
+    plan_window,
+    # The prefix scan of a block: log2(n) steps of shifted vectors.
+    plan_scan,
+    # Rows that are read or written across: whole vectors, transposed in registers.
+    plan_transpose,
+    # Independent outputs with more operands than registers: the order that holds the fewest.
+    plan_order,
+)
+
+
+class _Planned(NamedTuple):
+    """A plan, the tile with the statements beside it, whose identities it is found by, and the buffers that it uses."""
+
+    stmts: tuple[Stmt | None, ...]
+    buffers: tuple[Buffer, ...]
+    plan: TilePlan | None
+
+
+@dataclass(frozen=True)
+class TilePlanner:
+    """Plans the register tiles of one nest. Copies of an unrolled body have the plan of the first one."""
+
+    context: TileContext
+    _planned: dict[tuple[int, ...], _Planned] = field(default_factory=dict, compare=False)
+
+    def sequence(self, stmts: Sequence[Stmt]) -> Iterator[tuple[TilePlan | None, Stmt]]:
+        """Yield the plans of statements that follow each other, each with the first statement that it covers; without
+        a plan a statement stands for itself, and what is in it has plans of its own."""
+        before: Stmt | None = None
+        n = 0
+        while n < len(stmts):
+            stmt = stmts[n]
+            plan = self._with_neighbours(before, stmts[n:]) if isinstance(stmt, For) else None
+            yield plan, stmt
+            covered = stmts[n : n + (1 if plan is None else plan.n_statements)]
+            before = next((s for s in reversed(covered) if not only_fetches(s)), before)
+            n += len(covered)
+
+    def loop(self, stmt: For) -> TilePlan | None:
+        """Return the plan of a loop by itself."""
+        return plan_product(stmt, self.context) or self._tile(None, stmt, None)
+
+    def _with_neighbours(self, before: Stmt | None, stmts: Sequence[Stmt]) -> TilePlan | None:
+        after = stmts[1] if len(stmts) > 1 else None
+        return plan_cleared_product(stmts, self.context) or self._tile(before, stmts[0], after)
+
+    def _tile(self, before: Stmt | None, stmt: Stmt, after: Stmt | None) -> TilePlan | None:
+        nest = vector_tile(stmt) if isinstance(stmt, For) and stmt.kind is ForKind.UNROLL else None
+        if nest is None or not isinstance(nest[1].body, Store):
+            return None
+        stmts = before, stmt, after
+        key = tuple(map(id, stmts))
+        known = self._planned.get(key)
+        if known is None or any(self.context.buffer(b.name) != b for b in known.buffers):
+            tile = RegisterTile(*nest, before, after)
+            plan = next((p for make in PLANS if (p := make(tile, self.context)) is not None), None)
+            names = {*tile.store.buffers, *(x.buffer for e in exprs_of(tile.store) for x in loads(e))}
+            known = self._planned[key] = _Planned(stmts, tuple(map(self.context.buffer, names)), plan)
+        return known.plan
