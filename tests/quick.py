@@ -28,7 +28,7 @@ QUICK: Mapping[str, tuple[str, ...]] = {
     ),
     "autosched.lower": ("lower/test_pipeline.py",),
     "autosched.lower.symbolic": ("lower/test_launch_bounds.py::test_registers_follow", "lower/test_joining.py"),
-    "autosched.lower.register_tiles": ("codegen/test_schedules.py::test_a_tile_copied_across_is_read_in_vectors",),
+    "autosched.lower.register_tiles": ("lower/test_register_tiles.py",),
     "autosched.lower.passes": ("lower/test_tails.py", "lower/test_borders.py"),
     "autosched.codegen": ("codegen/test_prefix_scan.py::test_other_reducers_and_types",),
     "autosched.codegen.llvm": ("codegen/test_strided.py::test_to_the_end_of_the_array",),

@@ -156,8 +156,11 @@ def test_the_json_object_keeps_the_contract(tuned: tuple[Place, dict[str, Any]])
 
 @pytest.mark.parametrize(
     ("form", "expected"),
-    [("steps", '["'), ("ir", "for "), ("passes", "== partition_interior"), ("llvm", "define i32 @"), ("asm", ".text")],
-)
+    [
+        ("steps", '["'), ("ir", "for "), ("passes", "== partition_interior"), ("passes", "== register tiles"),
+        ("llvm", "define i32 @"), ("asm", ".text"),
+    ],
+)  # fmt: skip
 def test_show(tuned: tuple[Place, dict[str, Any]], cli: Any, form: str, expected: str) -> None:
     place, data = tuned
     answer = cli("show", data["record_id"], "--as", form, "--db", place.db)

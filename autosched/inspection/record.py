@@ -177,16 +177,22 @@ def _nest_text(stored: _StoredCandidate) -> str:
 
 
 def _passes_text(stored: _StoredCandidate) -> str:
-    """Return stage graph and loop nest after each pass, and only the names of passes that change nothing."""
+    """Return stage graph and loop nest after each pass, the plan of register tiles of a nest for a processor last.
+
+    Passes that change nothing have only their names.
+    """
     from autosched.ir.printer import func_text
     from autosched.lower import concretise
+    from autosched.lower.register_tiles.plan import tiles_text
     from autosched.passes import report
     from autosched.te.rewrites.collapse import collapse
     from autosched.te.text import dag_text
 
     texts: list[str] = []
     collapse(stored.problem.dag, report(texts, dag_text))
-    concretise(stored.nest(), {}, report(texts, func_text))
+    nest, simplify = concretise(stored.nest(), {}, report(texts, func_text))
+    if not stored.device.target.backend.is_gpu:
+        texts.append(f"== register tiles\n{tiles_text(nest, simplify, stored.device.target)}")
     return "\n".join(texts)
 
 

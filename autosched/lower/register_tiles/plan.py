@@ -4,7 +4,7 @@
     PLANS, in this order                            of unrolled loops around a vectorised one; the first that applies
 
 A tile that takes none is written out in the order of its loops. LLVM code generation carries the plans out
-(`codegen/llvm/tiles/`).
+(`codegen/llvm/tiles/`), and `autosched show ID --as passes` prints them (`tiles_text`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,30 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from autosched.ir.stmt import Buffer, For, ForKind, Stmt, Store, only_fetches
+from autosched.ir.simplify import Simplifier
+from autosched.ir.stmt import (
+    Allocate,
+    Buffer,
+    For,
+    ForKind,
+    Func,
+    Seq,
+    Stmt,
+    Store,
+    only_fetches,
+    shared_and_nests,
+    walk,
+)
 from autosched.ir.visit import exprs_of, loads, vector_tile
+from autosched.lower.register_tiles.byte_moves import moves_as_bytes
 from autosched.lower.register_tiles.context import RegisterTile, TileContext
+from autosched.lower.register_tiles.lane_pairs import deinterleaved_loops
 from autosched.lower.register_tiles.order import OrderPlan, plan_order
 from autosched.lower.register_tiles.rolling import WindowPlan, plan_window
 from autosched.lower.register_tiles.scan import ScanPlan, plan_scan
 from autosched.lower.register_tiles.tile_product import ProductPlan, plan_cleared_product, plan_product
 from autosched.lower.register_tiles.transpose import TransposePlan, plan_transpose
+from autosched.target import Target
 
 TilePlan: TypeAlias = WindowPlan | ScanPlan | TransposePlan | OrderPlan | ProductPlan
 
@@ -86,3 +102,42 @@ class TilePlanner:
             names = {*tile.store.buffers, *(x.buffer for e in exprs_of(tile.store) for x in loads(e))}
             known = self._planned[key] = _Planned(stmts, tuple(map(self.context.buffer, names)), plan)
         return known.plan
+
+
+def tiles_text(func: Func, simplify: Simplifier, target: Target) -> str:
+    """Return a line for each register tile of a concrete nest for a processor, in the order of execution."""
+    lines: list[str] = []
+    for body in (func.body, func.prepare):
+        shared, nests = ([], []) if body is None else shared_and_nests(body)
+        buffers = {b.name: b for b in (*func.params, *func.prepared, *shared)}
+        for nest in nests:
+            nest = moves_as_bytes(nest)
+            pairs = deinterleaved_loops(nest, buffers, simplify, target)
+            planner = TilePlanner(TileContext(target, simplify, buffers.__getitem__, pairs))
+            lines += [_line(first, plan) for first, plan in _plans(nest, planner, buffers)]
+    return "\n".join(lines) or "none"
+
+
+def _plans(stmt: Stmt, planner: TilePlanner, buffers: dict[str, Buffer]) -> Iterator[tuple[Stmt, TilePlan | None]]:
+    """Yield each plan with its first statement, and the tiles without one; buffers that are allocated are added."""
+    if isinstance(stmt, Seq):
+        for plan, first in planner.sequence(stmt.stmts):
+            yield from _plans(first, planner, buffers) if plan is None else [(first, plan)]
+        return
+    plan = planner.loop(stmt) if isinstance(stmt, For) else None
+    if plan is not None:
+        yield stmt, plan
+        return
+    if isinstance(stmt, Allocate):
+        buffers[stmt.buffer.name] = stmt.buffer
+    inside = [found for inner in stmt.body_stmts for found in _plans(inner, planner, buffers)]
+    is_tile = isinstance(stmt, For) and stmt.kind is ForKind.UNROLL and vector_tile(stmt) is not None
+    yield from [(stmt, None)] if is_tile and not any(plan for _, plan in inside) else inside
+
+
+def _line(stmt: Stmt, plan: TilePlan | None) -> str:
+    loops = [s for s in walk(stmt) if isinstance(s, For)]
+    stage = next(s.stage or s.buffers[0] for s in walk(stmt) if isinstance(s, Store))
+    around = " ".join(f"{s.var.name}={s.extent}" for s in loops)
+    together = "" if plan is None or plan.n_statements == 1 else f", {plan.n_statements} statements"
+    return f"{stage} [{around}]: {'loops in their order' if plan is None else plan}{together}"
