@@ -269,7 +269,7 @@ def _fetched(statement: Statement, access: Access, machine: Machine) -> Expr:
     rolling = statement.rolling if access.kind == "read" and not access.in_registers else None
     if rolling is not None or is_transposed(statement, access):
         once = minimum(moved, multiply(multiply(access.lines[block], access.line_bytes), statement.iterations(block)))
-        moved = once if rolling is None else where(rolling.fits(machine.target), once, moved)
+        moved = once if rolling is None else where(rolling.fits_rolling(machine.target), once, moved)
     if access.resident[block] is access.lines[block] or not moves_whole_vectors(statement, access):
         return moved
     return multiply(moved, where(access.has_set_conflicts(block), machine.uarch.conflict_fetch, 1.0))

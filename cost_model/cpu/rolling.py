@@ -4,10 +4,11 @@ A tile with its whole reduction written out goes along the input that its output
 as it is complete (`lower/register_tiles/rolling.py`). Of an input that is swept along dimensions with extents
 e_1 .. e_n of the tile, outermost first, an element belongs to r_i = ceil(reduction / stride) outputs in each, so that
 
-    alive_i = min((r_i - 1) e_i+1 .. e_n + alive_i+1, e_i e_i+1 .. e_n),    alive_n+1 = 1
+    live_i = min((r_i - 1) e_i+1 .. e_n + live_i+1, e_i e_i+1 .. e_n),    live_n+1 = 1
 
 outputs have begun and are not complete. It is swept in the order of its elements or along one of the dimensions before
-the others, whichever takes least. Beside the outputs the other operands of the window stay in registers.
+the others, whichever takes least. Beside the outputs the other operands of the window stay in registers. What fits, and
+where set conflicts count, are the rules of `lower/register_tiles/rules.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import reduce
 
 from autosched.ir.expr import Const, Expr, ceildiv, imin, product, select
 from autosched.ir.stmt import ForKind
+from autosched.lower.register_tiles.rules import INPUT_REGISTERS, fits, reads_lines_in_parts
 from autosched.target import Target
 from cost_model.analysis.access import Access
 
@@ -30,22 +32,25 @@ class RollingTile:
     """
 
     serial: Expr
-    alive: Expr
+    live_accumulators: Expr
     operands: Expr
     has_set_conflicts: Expr
 
     def registers(self, accumulators: Expr, target: Target) -> Expr:
         """Registers for accumulators of a tile that has `accumulators` in all."""
-        return select(self.fits(target), imin(self.alive, accumulators), accumulators)
+        return select(self.fits_rolling(target), imin(self.live_accumulators, accumulators), accumulators)
 
-    def fits(self, target: Target) -> Expr:
+    def fits_rolling(self, target: Target) -> Expr:
         """Whether all of the window is in registers while it is needed, so that nothing is loaded twice; bool."""
-        found = (self.serial <= 1) & (self.alive + self.operands < target.n_vector_registers)
-        return found & ~self.has_set_conflicts if target.vector_bytes < target.line_bytes else found
+        found = (self.serial <= 1) & self._fit(self.live_accumulators, target)
+        return found & ~self.has_set_conflicts if reads_lines_in_parts(target) else found
 
-    def fits_rolling(self, accumulators: Expr, target: Target) -> Expr:
-        """Whether the outputs pass by because not all of them have a register, bool."""
-        return self.fits(target) & (accumulators + self.operands >= target.n_vector_registers)
+    def rolls(self, accumulators: Expr, target: Target) -> Expr:
+        """Whether outputs are written when they are complete because not all of them have a register; bool."""
+        return self.fits_rolling(target) & ~self._fit(accumulators, target)
+
+    def _fit(self, accumulators: Expr, target: Target) -> Expr:
+        return fits(accumulators, self.operands + INPUT_REGISTERS, target.n_vector_registers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,22 +74,22 @@ def rolling_tile(loops: Sequence[TileLoop], reads: Sequence[Access]) -> RollingT
             continue
         swept = sorted(zip(outputs, reaches, strict=True), key=lambda pair: -_step(read, pair[0]))
         orders = [swept, *([pair, *(p for p in swept if p is not pair)] for pair in swept[1:])]
-        alive = reduce(imin, map(_alive, orders))
+        live = reduce(imin, map(_live, orders))
         others = [product([x.bound for x in steps if r.moves(x.place)]) for r in reads if r is not read]
         serial = product([x.bound for x in loops if x.kind is ForKind.SERIAL])
-        return RollingTile(serial, alive, sum(others, Const(0)), read.has_set_conflicts(loops[0].place))
+        return RollingTile(serial, live, sum(others, Const(0)), read.has_set_conflicts(loops[0].place))
     return None
 
 
-def _alive(swept: Sequence[tuple[TileLoop, Expr | None]]) -> Expr:
+def _live(swept: Sequence[tuple[TileLoop, Expr | None]]) -> Expr:
     """Outputs that have begun and are not complete where these loops, outermost first, are swept."""
-    alive: Expr = Const(1)
+    live: Expr = Const(1)
     inner: Expr = Const(1)
     for loop, reach in reversed(swept):
         assert reach is not None
-        alive = imin((reach - 1) * inner + alive, loop.bound * inner)
+        live = imin((reach - 1) * inner + live, loop.bound * inner)
         inner = inner * loop.bound
-    return alive
+    return live
 
 
 def _step(read: Access, loop: TileLoop) -> int:

@@ -2,7 +2,8 @@
 
 Whole vectors where the vector loop steps by one, a broadcast where it stands still, shuffles of whole vectors where
 lanes are a few elements apart or a tile is transposed, else one lane at a time. What neighbouring outputs of a window
-share is loaded once where everything else that the window needs fits into registers (`lower/register_tiles/window.py`).
+share is loaded once where everything else that the window needs fits into registers. The rules are those of the plan
+of register tiles (`lower/register_tiles/rules.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from autosched.ir.closed_forms.arithmetic import (
 from autosched.ir.expr import Const, Expr, Select, ceildiv, product
 from autosched.ir.stmt import ForKind
 from autosched.ir.visit import free_vars, loads, subexpressions
-from autosched.target import LONGEST_STEP, PIECE_BYTES
+from autosched.lower.register_tiles.rules import fits, is_across, transposed_block
+from autosched.target import LONGEST_STEP
 from cost_model.analysis.access import Access
 from cost_model.analysis.statements import Statement
 from cost_model.analysis.trips import AnalysedLoop
@@ -56,13 +58,6 @@ def moves_whole_vectors(statement: Statement, access: Access) -> bool:
     if isinstance(stride, Const) and not is_one(stride):
         return _is_strided(access, stride)
     return not is_zero(stride)
-
-
-def _is_far(statement: Statement, access: Access) -> bool:
-    """Whether lanes are so far apart that they are not picked from vectors."""
-    v = statement.vector_loop
-    stride = ZERO if v is None else access.stride[v]
-    return isinstance(stride, Const) and stride.value > LONGEST_STEP
 
 
 def _is_strided(access: Access, stride: Expr) -> bool:
@@ -96,7 +91,8 @@ def window_loads(
     if not statement.accumulators:
         return ZERO, counts
     rows = divide(registers, chunks)
-    usual = where(add(registers, chunks) < machine.registers, add(chunks, 1.0), add(minimum(chunks, rows), 1.0))
+    row = add(chunks, 1.0)
+    usual = where(fits(registers, row, machine.registers), row, add(minimum(chunks, rows), 1.0))
     shared = {a: transfers(statement, a, lanes, distinct=False) for a in reads if _slides(statement, a)}
     if not shared:
         return usual, counts
@@ -107,10 +103,10 @@ def window_loads(
         if a not in shared
     )
     operands = add(sum_of(others), 1.0)
-    fits = real(add(registers, operands)) <= float(machine.registers)
+    held = fits(registers, operands, machine.registers)
     overlap = sum_of(shared.values()) > multiply(sum_of(counts[a] for a in shared), 1.001)
-    found = {a: where(fits, counts[a], shared[a]) if a in shared else counts[a] for a in reads}
-    return where(fits & overlap, operands, usual), found
+    found = {a: where(held, counts[a], shared[a]) if a in shared else counts[a] for a in reads}
+    return where(held & overlap, operands, usual), found
 
 
 def _slides(statement: Statement, access: Access) -> bool:
@@ -139,7 +135,7 @@ def transfers(statement: Statement, access: Access, lanes: int, distinct: bool =
 def _transposed(statement: Statement, access: Access, lanes: int) -> Expr:
     """What is contiguous along unrolled loops and not along its lanes is transposed by shuffles: as many lanes as fill
     128 bits; lanes that are fewer are read one by one."""
-    inner, block = statement.loops[statement.block :], PIECE_BYTES // access.buffer.itemsize
+    inner, block = statement.loops[statement.block :], transposed_block(access.buffer.itemsize)
     if lanes < block or not is_transposed(statement, access):
         return ONE
     rows = product_of(x.trips for x in inner if x.kind is ForKind.UNROLL)
@@ -151,13 +147,13 @@ def _transposed(statement: Statement, access: Access, lanes: int) -> Expr:
 def is_transposed(statement: Statement, access: Access) -> bool:
     """Whether the access is contiguous along unrolled loops and not along its lanes."""
     store, inner = statement.store, range(statement.block, statement.depth)
-    if access.kind != "read" or (store.reducer is None and len(store.values) > 1):
+    is_update = store.reducer is not None
+    if access.kind != "read" or not (statement.accumulators if is_update else len(store.values) == 1):
         return False
-    if store.reducer is not None and not (statement.accumulators and _is_far(statement, access)):
-        return False
-    vectors = [access.stride[i] for i in inner if statement.loops[i].kind is ForKind.VECTORIZE]
+    lanes = [access.stride[i] for i in inner if statement.loops[i].kind is ForKind.VECTORIZE]
     rows = [access.stride[i] for i in inner if statement.loops[i].kind is ForKind.UNROLL]
-    return bool(vectors) and not any(is_one(s) or is_zero(s) for s in vectors) and any(map(is_one, rows))
+    numbers = [int(s.value) if isinstance(s, Const) else None for s in lanes]
+    return bool(lanes) and all(is_across(n, is_update) for n in numbers) and any(map(is_one, rows))
 
 
 def _strided(access: Access, loop: AnalysedLoop, stride: Expr, whole: Expr) -> Expr:

@@ -4,7 +4,8 @@
     PLANS, in this order                            of unrolled loops around a vectorised one; the first that applies
 
 A tile that takes none is written out in the order of its loops. LLVM code generation carries the plans out
-(`codegen/llvm/tiles/`), and `autosched show ID --as passes` prints them (`tiles_text`).
+(`codegen/llvm/tiles/`), `autosched show ID --as passes` prints them (`tiles_text`), and the cost model asks the same
+rules about registers (`rules.py`) in closed form.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Rules on the registers of a tile."""
+"""Rules on the registers of a tile, for the numbers of a concrete tile and for closed forms of a symbolic one.
+
+The plan of a tile (`plan.py`) and the cost model (`cost_model/cpu/`) ask the same functions, each with its own counts.
+"""
 
 from __future__ import annotations
 
