@@ -2,17 +2,20 @@
 
 A tile with its whole reduction written out goes along the input that its outputs share and writes each of them as soon
 as it is complete (`lower/register_tiles/rolling.py`). Of an input that is swept along dimensions with extents
-e_1 .. e_n of the tile, outermost first, an element belongs to r_i = ceil(reduction / stride) outputs in each, so that
+e_1 .. e_n of the tile, outermost first, an element belongs to r_i = ceil(taps / stride) outputs in each at most, and
 
     live_i = min((r_i - 1) e_i+1 .. e_n + live_i+1, e_i e_i+1 .. e_n),    live_n+1 = 1
 
-outputs have begun and are not complete. It is swept in the order of its elements or along one of the dimensions before
-the others, whichever takes least. Beside the outputs the other operands of the window stay in registers. What fits, and
-where set conflicts count, are the rules of `lower/register_tiles/rules.py`.
+outputs have begun and are not complete. That is where one element alone belongs to as many, as of 3 taps with stride 2;
+of 4 taps neighbouring elements do, and all r_i e_i+1 .. e_n outputs are live. The input is swept in the order of its
+elements or along one of the dimensions before the others, whichever takes least. Beside the outputs the other operands
+of the window stay in registers. What fits, and where set conflicts count, are the rules of
+`lower/register_tiles/rules.py`.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -28,7 +31,8 @@ from cost_model.analysis.access import Access
 class RollingTile:
     """A tile whose accumulators may roll: `serial` iterations of its reduction have to be one, integers all.
 
-    `has_set_conflicts`, bool: the lines that it reads are too many for the sets that they share.
+    `live_accumulators` are at a time, all where outputs share no elements. `has_set_conflicts`, bool: the lines that it
+    reads are too many for the sets that they share.
     """
 
     serial: Expr
@@ -69,25 +73,33 @@ def rolling_tile(loops: Sequence[TileLoop], reads: Sequence[Access]) -> RollingT
     outputs = [x for x in unrolled if x.is_output]
     steps = [x for x in unrolled if not x.is_output]
     for read in reads:
-        reaches = [_reach(read, x, steps) for x in outputs]
-        if not outputs or any(r is None for r in reaches):
+        swept = _reaches(read, outputs, steps)
+        if not swept:
             continue
-        swept = sorted(zip(outputs, reaches, strict=True), key=lambda pair: -_step(read, pair[0]))
         orders = [swept, *([pair, *(p for p in swept if p is not pair)] for pair in swept[1:])]
-        live = reduce(imin, map(_live, orders))
+        is_window = reduce(operator.or_, [(x.bound > 1) & (r.outputs > 1) for x, r in swept])
+        live = select(is_window, reduce(imin, map(_live, orders)), product([x.bound for x in outputs]))
         others = [product([x.bound for x in steps if r.moves(x.place)]) for r in reads if r is not read]
         serial = product([x.bound for x in loops if x.kind is ForKind.SERIAL])
         return RollingTile(serial, live, sum(others, Const(0)), read.has_set_conflicts(loops[0].place))
     return None
 
 
-def _live(swept: Sequence[tuple[TileLoop, Expr | None]]) -> Expr:
+@dataclass(frozen=True, eq=False)
+class _Reach:
+    """Outputs along a loop that an element belongs to at most, and neighbouring elements that belong to the same."""
+
+    outputs: Expr
+    elements: Expr
+
+
+def _live(swept: Sequence[tuple[TileLoop, _Reach]]) -> Expr:
     """Outputs that have begun and are not complete where these loops, outermost first, are swept."""
     live: Expr = Const(1)
     inner: Expr = Const(1)
     for loop, reach in reversed(swept):
-        assert reach is not None
-        live = imin((reach - 1) * inner + live, loop.bound * inner)
+        last = select(reach.elements > 1, inner, live)
+        live = imin((reach.outputs - 1) * inner + last, loop.bound * inner)
         inner = inner * loop.bound
     return live
 
@@ -98,11 +110,23 @@ def _step(read: Access, loop: TileLoop) -> int:
     return int(stride.value) if isinstance(stride, Const) else 0
 
 
-def _reach(read: Access, output: TileLoop, steps: Sequence[TileLoop]) -> Expr | None:
-    """Outputs along a loop that an element belongs to; None where no step of the reduction leads along it."""
-    by = _step(read, output)
-    along = [x for x in steps if _step(read, x) and by and by % _step(read, x) == 0]
-    if not along:
-        return None
-    nearest = max(along, key=lambda x: _step(read, x))
-    return ceildiv(nearest.bound, by // _step(read, nearest))
+def _reaches(read: Access, outputs: Sequence[TileLoop], steps: Sequence[TileLoop]) -> list[tuple[TileLoop, _Reach]]:
+    """Return the loops of the outputs with the reach of an element along each, those that move farthest first; none
+    where no step of the reduction leads along one of them.
+
+    Taps that go along an axis inside another, as along the rows of a channel, belong to the inner one.
+    """
+    found: list[tuple[TileLoop, _Reach]] = []
+    used: list[TileLoop] = []
+    for output in sorted(outputs, key=lambda x: _step(read, x)):
+        by = _step(read, output)
+        along = [x for x in steps if _step(read, x) and by and by % _step(read, x) == 0]
+        if not along:
+            return []
+        nearest = max(along, key=lambda x: _step(read, x))
+        taps, stride = nearest.bound, by // _step(read, nearest)
+        n_outputs = ceildiv(taps, stride)
+        elements = Const(1) if nearest in used else taps - (n_outputs - 1) * stride
+        found.append((output, _Reach(n_outputs, elements)))
+        used.append(nearest)
+    return found[::-1]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
-from autosched.lower import lower
+from autosched.ir.stmt import Allocate, For, ForKind, Store, walk
+from autosched.ir.visit import vector_tile
+from autosched.lower import concretise, lower
+from autosched.lower.register_tiles.context import RegisterTile, TileContext
+from autosched.lower.register_tiles.window import RegisterWindow, find_window
 from autosched.target import Target, parse_target
 from autosched.te.operators.registry import build
 from autosched.te.rewrites.collapse import collapse
@@ -95,3 +101,39 @@ def test_vectors_of_one_read_ask_together_whether_it_is_inside() -> None:
     cycles = make_block(update, machine(HALF_LINES, 1)).cycles
     (one,), (four,) = (evaluate([cycles], tile(sketch, 2, 2, channels)) for channels in (8, 32))
     assert four < 2 * one
+
+
+def window_of(sketch: Sketch, values: dict[str, int], target: Target) -> RegisterWindow | None:
+    """The window of a candidate's whole tiles, as the plan of register tiles has it."""
+    func, simplify = concretise(lower(sketch.state), values)
+    buffers = {b.name: b for b in (*func.params, *(s.buffer for s in walk(func.body) if isinstance(s, Allocate)))}
+    context = TileContext(target, simplify, buffers.__getitem__)
+    loops = [s for s in walk(func.body) if isinstance(s, For) and s.kind is ForKind.UNROLL]
+    tiles = [RegisterTile(*nest) for loop in loops if (nest := vector_tile(loop)) and isinstance(nest[1].body, Store)]
+    windows = [window for x in tiles if (window := find_window(x, context)) is not None]
+    return max(windows, key=lambda w: len(w.points), default=None)
+
+
+@pytest.mark.parametrize("target", [TARGET, HALF_LINES], ids=lambda t: t.mcpu)
+def test_the_closed_form_counts_what_the_plan_counts(target: Target) -> None:
+    """Of random windows: outputs, taps, strides, and channels whose lines share few sets or do not."""
+    rng, geometry = random.Random(7), machine(target, 1).geometry
+    n_windows = 0
+    for _ in range(20):
+        rows, columns, stride, taps = rng.randint(1, 7), rng.randint(1, 7), rng.randint(1, 3), rng.randint(2, 5)
+        channels = rng.choice((96, 512, 1024))
+        size = ((max(rows, columns) - 1) * stride + taps,) * 2
+        dag = collapse(build("dep", (1, *size, channels, taps, stride, 0))[0])
+        sketch = next(s for s in sketches(dag, target, 1) if "rows" in s.name)
+        values = tile(sketch, rows, columns, target.vector_bytes // 4, taps, taps)
+        (found,) = (s.rolling for s in analyse(lower(sketch.state), geometry).statements if s.updates and s.rolling)
+        live, *counts = evaluate([found.live_accumulators, found.operands, found.has_set_conflicts], values)
+        window = window_of(sketch, values, target)
+        case = f"{rows} x {columns} outputs, {taps} taps, stride {stride}, {channels} channels"
+        if window is None:  # outputs share nothing, so that all are live
+            assert live == rows * columns, case
+        else:
+            assert live == min(w.live_accumulators for w in window.sweeps()), case
+            assert counts == [window.operands, window.has_set_conflicts(target)], case
+            n_windows += 1
+    assert n_windows > 5
