@@ -47,7 +47,7 @@ def permuted_consumer(state: State, stage: Stage) -> Stage | None:
         return None
     indices = places_in(consumers[0], stage)
     is_turned = indices != consumers[0].op.axes and list(map(extent, indices)) == list(map(extent, stage.op.axes))
-    return consumers[0] if is_turned else None
+    return consumers[0] if indices and is_turned else None
 
 
 def is_continued(state: State, stage: Stage) -> bool:

@@ -14,127 +14,97 @@ of rows in a task is searched.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import takewhile
+from typing import TypeAlias
 
 from autosched.errors import ScheduleError
+from autosched.ir.expr import Expr
 from autosched.ir.stmt import Scope
-from autosched.ir.visit import free_vars
+from autosched.ir.visit import free_vars, is_gathered
 from autosched.schedule import ComputeAt, ComputeInline, Parallel, Reorder, Split, Stage, State, Step, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
-from search_spaces.access import Read, extent, reads_of
+from search_spaces.access import extent, reads_of
 from search_spaces.cpu.accumulate import unrolled_accumulator
 from search_spaces.cpu.domains import register_tile, tile_count, vector_width
 from search_spaces.cpu.packing import pack_panels
 from search_spaces.cpu.tiling import constant_panels, tiled_alternatives
 from search_spaces.fusion import fused_consumer, has_condition, is_copy, is_expensive
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext, fuse_consumer
+from search_spaces.reduction_chain import ReductionChain, match_reduction_chain
 
 MOST_MEMBERS = 3  # reductions in one nest
-
-
-@dataclass(frozen=True)
-class _FusedReduction:
-    """One of the fused reductions.
-
-    `row`: the axis of its rows. `pixel`: the axis of its register tiles. `outer`: the other axes but the last one.
-    `between`: the stages between the reduction and its reader, which are inlined there.
-    """
-
-    stage: Stage
-    outer: tuple[StageAxis, ...]
-    row: StageAxis
-    pixel: StageAxis
-    between: tuple[str, ...] = ()
-
-    @property
-    def last(self) -> StageAxis:
-        return self.stage.op.axes[-1]
+Member: TypeAlias = tuple[Stage, StageAxis, StageAxis]  # a reduction, and the axes of its rows and its register tiles
 
 
 class FusedReductions:
     """All fused reductions in one nest; then the other rules' alternatives for the last of them."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        return len(fusable_reductions(sketch.state, stage)) > 1
+        return len(_members(sketch, stage)[0]) > 1
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> Sequence[Alternative]:
-        chain = fusable_reductions(sketch.state, stage)
-        nests = [_fused_nest(sketch, chain, context, panels) for panels in (True, False)]
+        nests = [_fused_nest(sketch, stage, context, panels) for panels in (True, False)]
         return [*(n for n in nests if n is not None), *tiled_alternatives(sketch, stage, context)]
 
 
-def fusable_reductions(state: State, stage: Stage) -> tuple[_FusedReduction, ...]:
-    """Return the reductions that can be fused in one nest, from the last, `stage`, to the first; () if none can be."""
-    whole = fused_consumer(state, stage) or stage
-    if not state.is_output(whole) or not _is_tiled_sum(state, stage):
-        return ()
+def _members(sketch: PartialSketch, stage: Stage) -> tuple[list[Member], list[str]]:
+    """Return the reductions that can be fused, from the last, `stage`, to the first, and the stages to be inlined
+    between them."""
+    state = sketch.state
+    if not state.is_output(fused_consumer(state, stage) or stage) or not _is_tiled_sum(state, stage):
+        return [], []
     wide = [a for a in stage.op.axes if extent(a) > 1 or a is stage.op.axes[-1]]
     if len(wide) < 2 or wide[-1] is not stage.op.axes[-1]:
-        return ()
-    pixel, row = wide[-2], wide[max(0, len(wide) - 3)]
-    others = tuple(a for a in stage.op.axes[:-1] if a not in (pixel, row))
-    members = [_FusedReduction(stage, others, row, pixel)]
-    while len(members) < MOST_MEMBERS and (before := _previous_reduction(state, members[-1])) is not None:
-        members.append(before)
-    return tuple(members)
-
-
-def _previous_reduction(state: State, reader: _FusedReduction) -> _FusedReduction | None:
-    """Return the only reduction whose results `reader` reads, possibly through stages that move data."""
-    between: list[str] = []
-    consumer = reader.stage
-    while True:
-        makers = {
-            m.name: m for b in consumer.op.reads if b not in state.constants and (m := state.producer(b)) is not None
-        }
-        if len(makers) != 1:
-            return None
-        (producer,) = makers.values()
-        if producer.at is not None or state.is_output(producer) or state.consumers(producer) != (consumer,):
-            return None
-        inner = producer if producer.op.reducer is not None else _reduction_fused_to(state, producer)
-        if inner is not None:
+        return [], []
+    members: list[Member] = [(stage, wide[max(0, len(wide) - 3)], wide[-2])]
+    inlined: list[str] = []
+    while len(members) < MOST_MEMBERS and (chain := match_reduction_chain(sketch, members[-1][0])) is not None:
+        source, copies = _source_through_copies(state, chain)
+        member = None if source is None else _as_member(state, chain, source, members[-1])
+        if member is None:
             break
-        if is_expensive(producer) or not (is_copy(producer) or has_condition(producer)):
-            return None
-        between.append(producer.name)
-        consumer = producer
-    return _as_member(state, reader, inner, producer, tuple(between))
+        members.append(member)
+        inlined += copies
+    return members, inlined
 
 
-def _reduction_fused_to(state: State, whole: Stage) -> Stage | None:
-    return next((s for s in state.stages if s.op.reducer is not None and fused_consumer(state, s) is whole), None)
+def _source_through_copies(state: State, chain: ReductionChain) -> tuple[Stage | None, list[str]]:
+    """Return the source whose results `chain.last` reads through stages that only move data, and these stages."""
+    writers = {(fused_consumer(state, s) or s).name: s for s in reversed(chain.sources)}
+    copies = list(takewhile(lambda name: name not in writers, chain.maps))
+    between = [state.stage(name) for name in copies]
+    operands = [
+        {p.name for b in s.op.reads - state.constants if (p := state.producer(b))} for s in (chain.last, *between)
+    ]
+    moves = all((is_copy(s) or has_condition(s)) and not is_expensive(s) for s in between)
+    if not moves or operands[:-1] != [{name} for name in copies] or len(operands[-1]) != 1:
+        return None, []
+    return writers.get(operands[-1].pop()), copies
 
 
-def _as_member(
-    state: State, reader: _FusedReduction, inner: Stage, whole: Stage, between: tuple[str, ...]
-) -> _FusedReduction | None:
-    """Return `inner` as a member if a block of the reader's rows reads a block of its rows and all of its columns."""
-    if not _is_tiled_sum(state, inner):
+def _as_member(state: State, chain: ReductionChain, source: Stage, reader: Member) -> Member | None:
+    """Return the source as a member if a block of the reader's rows needs a block of its rows and all its columns."""
+    reads, (stage, row, pixel) = chain.reads(source), reader
+    if not _is_tiled_sum(state, source) or len(reads) != 1 or is_gathered(reads[0]):
         return None
-    inlined = state.apply(*(ComputeInline(name) for name in between))
-    reads = [r for r in reads_of(inlined, inlined.stage(reader.stage.name)) if r.load.buffer in whole.op.buffers]
-    if len(reads) != 1 or reads[0].is_indirect:
+    indices, others = reads[0].indices, [a for a in _outer(stage, row, pixel) if extent(a) > 1]
+    dims = [d for a in (*others, row, pixel) if (d := _dimension(indices, a)) is not None]
+    if len(dims) < len(others) + 2 or any(indices[d] is not a.var for d, a in zip(dims, others, strict=False)):
         return None
-    (read,) = reads
-    outer = [_dimension(read, a) for a in reader.outer if extent(a) > 1]
-    row, pixel = _dimension(read, reader.row), _dimension(read, reader.pixel)
-    dims = [*outer, *{row, pixel}]
-    if None in dims or len({*dims}) < len(dims) or any(d == len(inner.op.axes) - 1 for d in dims):
-        return None
-    if any(read.dim_of(a.var) is None for a in reader.outer if extent(a) > 1):
-        return None
-    axes = inner.op.axes
-    assert row is not None
-    assert pixel is not None
-    return _FusedReduction(
-        inner, tuple(a for n, a in enumerate(axes[:-1]) if n not in (row, pixel)), axes[row], axes[pixel], between
-    )
+    numbers, axes = [*dims[:-2], *{*dims[-2:]}], source.op.axes
+    is_block = len({*numbers}) == len(numbers) and len(axes) - 1 not in numbers
+    return (source, axes[dims[-2]], axes[dims[-1]]) if is_block else None
 
 
-def _dimension(read: Read, axis: StageAxis) -> int | None:
+def _outer(stage: Stage, row: StageAxis, pixel: StageAxis) -> list[StageAxis]:
+    """Return the output axes that are neither rows, register tiles nor columns."""
+    return [a for a in stage.op.axes[:-1] if a not in (row, pixel)]
+
+
+def _dimension(indices: tuple[Expr, ...], axis: StageAxis) -> int | None:
     """Return the dimension whose index contains the axis; None if several do."""
-    dims = [n for n, i in enumerate(read.load.indices) if axis.var in free_vars(i)]
+    dims = [n for n, i in enumerate(indices) if axis.var in free_vars(i)]
     return dims[0] if len(dims) == 1 else None
 
 
@@ -150,34 +120,35 @@ def _is_tiled_sum(state: State, stage: Stage) -> bool:
     return all(r.fills_lanes(last) or r.load.buffer in prepared for r in reads)
 
 
-def _fused_nest(
-    sketch: PartialSketch, chain: tuple[_FusedReduction, ...], context: SketchContext, panels: bool
-) -> PartialSketch | None:
+def _fused_nest(sketch: PartialSketch, stage: Stage, context: SketchContext, panels: bool) -> PartialSketch | None:
     """Return the fused nest; None where a stage cannot be computed for the rows of a task."""
-    last, *before = chain
+    (last, *before), inlined = _members(sketch, stage)
     try:
-        sketch = sketch.apply(*(ComputeInline(name) for member in before for name in member.between))
-        sketch, root, acc = fuse_consumer(sketch, last.stage)
-        sketch, loops = _split_tasks(sketch, root, last, len(before), context)
-        sketch = _accumulate(sketch, root, acc, loops.pop())
+        sketch = sketch.apply(*map(ComputeInline, inlined))
+        sketch, root, acc = fuse_consumer(sketch, stage)
+        sketch, loops = split_tasks(sketch, root, last, len(before), context)
+        sketch = _accumulate_packed(sketch, root, acc, loops.pop())
         for member, loop in zip(before, reversed(loops), strict=True):
             sketch = _compute_at(sketch, member, (root, loop), context, panels)
     except ScheduleError:
         return None
-    done = sketch.finish(note=f"{last.stage.name}:chain{'' if panels else '-rows'}")
+    done = sketch.finish(root, note=f"{stage.name}:chain{'' if panels else '-rows'}")
     return replace(done, fuses_reductions=True)
 
 
-def _split_tasks(
-    sketch: PartialSketch, root: str, last: _FusedReduction, before: int, context: SketchContext
+def split_tasks(
+    sketch: PartialSketch, root: str, last: Member, before: int, context: SketchContext, least: int = 1
 ) -> tuple[PartialSketch, list[str]]:
-    """Split the loops of the writing stage; return also the loop for each member, and that of the register tiles."""
-    stage, row, pixel = sketch.state.stage(root), last.row.name, last.pixel.name
+    """Split the loops of the writing stage; return also the loop for each of the reductions `before` the last, and that
+    of the register tiles. `least`: the fewest of these in a block."""
+    of, rows, pixels = last
+    stage, row, pixel = sketch.state.stage(root), rows.name, pixels.name
     v = stage.op.axes[-1]
-    tile = register_tile(f"{root}.{pixel}.r", extent(last.pixel), f"{root}.{pixel}")
+    tile = register_tile(f"{root}.{pixel}.r", extent(pixels), f"{root}.{pixel}")
     width = vector_width(f"{root}.{v.name}.r", extent(v), context.lanes_of(stage), "")
     group = f"{root}.{row}"
-    levels = [tile_count(f"{group}.{n}", extent(last.row), group) for n in "mb"[:before]]
+    levels = [tile_count(f"{group}.{n}", extent(rows), group) for n in "mb"[:before]]
+    levels[-1] = replace(levels[-1], domain=tuple(n for n in levels[-1].domain if n >= least))
     inside = f"{row}.{before}"
     if row == pixel:
         splits: list[Step] = [Split(root, row, (*(p.name for p in levels), tile.name))]
@@ -185,7 +156,7 @@ def _split_tasks(
     else:
         splits = [Split(root, row, tuple(p.name for p in levels)), Split(root, pixel, (tile.name,))]
         tiles = [inside, f"{pixel}.0", f"{pixel}.1"]
-    outer = [*(a.name for a in last.outer), f"{row}.0"]
+    outer = [*(a.name for a in _outer(of, rows, pixels)), f"{row}.0"]
     blocks = [f"{row}.{n}" for n in range(before)]
     sketch = sketch.with_params([*levels, tile, width]).apply(
         *splits,
@@ -195,17 +166,16 @@ def _split_tasks(
         Unroll(root, tiles[-1]),
         Vectorize(root, f"{v.name}.1"),
     )
-    return sketch.finish(root), [*blocks, tiles[-2]]
+    return sketch, [*blocks, tiles[-2]]
 
 
-def _accumulate(sketch: PartialSketch, name: str, acc: str, loop: str) -> PartialSketch:
+def _accumulate_packed(sketch: PartialSketch, name: str, acc: str, loop: str) -> PartialSketch:
     """Schedule the accumulators of a register tile, and pack the weights in panels of its columns."""
     stage = sketch.state.stage(acc)
     last, reads = stage.op.axes[-1], reads_of(sketch.state, stage)
     prepared = constant_panels(sketch.state, stage, reads, last)
     columns = sketch.state.stage(name).op.axes[-1].name
-    sketch = sketch.apply(ComputeAt(acc, name, loop, Scope.REGISTER.value))
-    sketch = unrolled_accumulator(sketch, sketch.state.stage(acc), last.name)
+    sketch = accumulate(sketch, name, acc, loop)
     for tensor, (axis, reindexed) in prepared.items():
         read = next(r for r in reads if r.load.buffer == tensor)
         moving = [a for a in stage.op.all_axes if a.var in read.axes]
@@ -215,25 +185,41 @@ def _accumulate(sketch: PartialSketch, name: str, acc: str, loop: str) -> Partia
     return sketch.finish(acc)
 
 
+def accumulate(sketch: PartialSketch, name: str, acc: str, loop: str) -> PartialSketch:
+    """Compute the accumulators of a register tile in registers, at a loop of the stage `name` that writes them."""
+    sketch = sketch.apply(ComputeAt(acc, name, loop, Scope.REGISTER.value))
+    stage = sketch.state.stage(acc)
+    return unrolled_accumulator(sketch, stage, stage.op.axes[-1].name)
+
+
 def _compute_at(
-    sketch: PartialSketch, member: _FusedReduction, at: tuple[str, str], context: SketchContext, panels: bool
+    sketch: PartialSketch, member: Member, at: tuple[str, str], context: SketchContext, panels: bool
 ) -> PartialSketch:
-    """Compute a member at the loop `place`, for the rows that are needed there."""
-    sketch, name, acc = fuse_consumer(sketch, sketch.state.stage(member.stage.name))
-    stage = sketch.state.stage(name)
-    numbers = {a.name: n for n, a in enumerate(member.stage.op.axes)}
-    names = [a.name for a in stage.op.axes]  # the fused consumer names its axes itself
-    pixel, last = names[numbers[member.pixel.name]], names[-1]
-    tile = register_tile(f"{name}.{pixel}.r", extent(member.pixel), "")
-    width = vector_width(f"{name}.{last}.r", extent(member.last), context.lanes_of(stage), "")
-    rows = [n for n in names[:-1] if n != pixel]
+    """Compute a member at a loop, for the rows that are needed there."""
+    stage, _, pixels = member
+    sketch, name, acc = fuse_consumer(sketch, stage)
+    axes = [a.name for a in sketch.state.stage(name).op.axes]  # the fused consumer names its axes itself
+    pixel, last = axes[stage.op.axes.index(pixels)], axes[-1]
+    rows = [n for n in axes[:-1] if n != pixel]
     outer = [f"{last}.0", *rows, f"{pixel}.0"] if panels else [*rows, f"{pixel}.0", f"{last}.0"]
-    sketch = sketch.with_params([tile, width]).apply(
+    sketch = tile_in_block(sketch, name, pixel, at, outer, context)
+    return _accumulate_packed(sketch, name, acc, outer[-1]).finish(name)
+
+
+def tile_in_block(
+    sketch: PartialSketch, name: str, pixel: str, at: tuple[str, str], outer: list[str], context: SketchContext
+) -> PartialSketch:
+    """Compute the stage `name` at a loop over blocks of rows, in register tiles of `pixel` by vectors inside the loops
+    `outer`."""
+    stage = sketch.state.stage(name)
+    last = stage.op.axes[-1]
+    tile = register_tile(f"{name}.{pixel}.r", extent(stage.op.axis(pixel)), "")
+    width = vector_width(f"{name}.{last.name}.r", extent(last), context.lanes_of(stage), "")
+    return sketch.with_params([tile, width]).apply(
         ComputeAt(name, *at),
         Split(name, pixel, (tile.name,)),
-        Split(name, last, (width.name,)),
-        Reorder(name, (*outer, f"{pixel}.1", f"{last}.1")),
+        Split(name, last.name, (width.name,)),
+        Reorder(name, (*outer, f"{pixel}.1", f"{last.name}.1")),
         Unroll(name, f"{pixel}.1"),
-        Vectorize(name, f"{last}.1"),
+        Vectorize(name, f"{last.name}.1"),
     )
-    return _accumulate(sketch, name, acc, outer[-1]).finish(name)

@@ -19,8 +19,7 @@ from search_spaces.gpu.atomic import AtomicSplit
 from search_spaces.gpu.elementwise import Elementwise, FusedConsumer, Inline, own_nests
 from search_spaces.gpu.fused_row_reduction import FusedRowReduction
 from search_spaces.gpu.matrices import MatrixTiling
-from search_spaces.gpu.online_softmax import OnlineSoftmax
-from search_spaces.gpu.online_threads import OnlineSoftmaxByThreads
+from search_spaces.gpu.online_softmax import OnlineSoftmax, OnlineSoftmaxByThreads
 from search_spaces.gpu.rows import PointReduction, RowReduction, RowValue, SplitTiledReduction, TeamReduction
 from search_spaces.gpu.tiling import MultiLevelTiling
 from search_spaces.gpu.warpgroups import WarpgroupTiling

@@ -17,11 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from autosched.ir.expr import Load
 from autosched.ir.instructions.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS
 from autosched.ir.instructions.tiles import WARPS
-from autosched.ir.visit import free_vars
-from autosched.schedule import AcrossLanes, Bind, ComputeInline, Fuse, Reorder, Split, Stage, State, Step, Unroll
+from autosched.schedule import AcrossLanes, Bind, ComputeInline, Fuse, Reorder, Split, Stage, Step, Unroll
 from autosched.schedule.stage import StageAxis
 from search_spaces.gpu import domains
 from search_spaces.gpu.matrices import Matrices, matrix_product, multiplied
@@ -29,6 +27,7 @@ from search_spaces.gpu.rows import reduction_alternatives, split_reduction
 from search_spaces.gpu.thread_binding import bind_blocks, size
 from search_spaces.gpu.warpgroups import TiledProduct, pipelined_product, products_of
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext
+from search_spaces.reduction_chain import match_reduction_chain
 from search_spaces.space import SketchParam
 
 LENGTHS = tuple(ACROSS * NEIGHBOURS * n for n in (1, 2, 4, 8, 16))  # columns of a warp
@@ -95,50 +94,17 @@ def _parts(sketch: PartialSketch, name: str, lengths: tuple[int, ...]) -> list[_
 
 def _match_product(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Matrices | None:
     """Return the product whose columns the stage reduces, with the stages between inlined; None if there is none."""
-    op = stage.op
-    if op.reducer is None or (len(op.body), len(op.reduce_axes)) != (1, 1) or op.guards or stage.at is not None:
+    op, chain = stage.op, match_reduction_chain(sketch, stage)
+    if chain is None or chain.softmax is not None or (len(op.body), len(op.reduce_axes)) != (1, 1):
         return None
-    sketch = _with_inlined_producers(sketch, stage.name)
-    state, op = sketch.state, sketch.state.stage(stage.name).op
-    columns, points = op.reduce_axes[0].var, {a.var for a in op.axes}
-    makers = [m for b in dict.fromkeys(x.buffer for x in op.loads) if (m := state.producer(b)) is not None]
-    products = [
-        p for m in makers if _is_private(state, m) and (p := matrix_product(sketch, m.name, context)) is not None
-    ]
+    inlined = sketch.apply(*map(ComputeInline, chain.maps))
+    products = [p for s in chain.sources if (p := matrix_product(inlined, s.name, context)) is not None]
     if len(products) != 1:
         return None
-    read = list(dict.fromkeys(op.loads_from(*products[0].stage.op.buffers)))
-    indices = read[0].indices
-    is_row = len(read) == 1 and indices[-1] is columns and len(indices) == len(points) + 1 and {*indices[:-1]} == points
+    [indices, *others] = (x.indices for x in chain.reads(products[0].stage))
+    columns, points = op.reduce_axes[0].var, {a.var for a in op.axes}
+    is_row = not others and indices[-1] is columns and len(indices) == len(points) + 1 and {*indices[:-1]} == points
     return products[0] if is_row else None
-
-
-def _with_inlined_producers(sketch: PartialSketch, name: str) -> PartialSketch:
-    """Inline the elementwise stages between reductions and the stage that only it reads."""
-    while True:
-        state, op = sketch.state, sketch.state.stage(name).op
-        column = op.reduce_axes[0].var
-        producers = (_private_producer(sketch, x) for x in op.loads if any(column in free_vars(i) for i in x.indices))
-        between = next((m for m in producers if m is not None and _is_of_reduction(state, m)), None)
-        if between is None:
-            return sketch
-        sketch = sketch.apply(ComputeInline(between.name))
-
-
-def _private_producer(sketch: PartialSketch, load: Load) -> Stage | None:
-    """Return the elementwise stage that computes the loaded buffer for this reader alone; None if there is none."""
-    maker = sketch.state.producer(load.buffer)
-    is_free = maker is not None and maker.op.reducer is None and maker.name not in sketch.done
-    return maker if maker is not None and is_free and _is_private(sketch.state, maker) else None
-
-
-def _is_private(state: State, stage: Stage) -> bool:
-    return stage.at is None and not state.is_output(stage) and len(state.consumers(stage)) == 1
-
-
-def _is_of_reduction(state: State, stage: Stage) -> bool:
-    makers = [m for b in stage.op.reads if (m := state.producer(b)) is not None]
-    return any(m.op.reducer is not None or _is_of_reduction(state, m) for m in makers)
 
 
 def _by_warps(matrices: Matrices, reduction: _RowReduction, context: SketchContext) -> PartialSketch:

@@ -1,4 +1,6 @@
-"""Online softmax on tensor cores: attention in one kernel, in any order of the axes (flash attention).
+"""Online softmax: attention in one kernel, in any order of the axes (flash attention).
+
+On tensor cores, by `OnlineSoftmax`:
 
     blocks of rows i:  warps along i (z):  lanes of a warp, 8 along i (y) by 4 along columns (x)
       the operand with rows i of the first product, in shared memory or in registers
@@ -9,20 +11,22 @@
           the second product
       the consumer divides by the sums and writes
 
-The rule applies if warps can compute both products (`ir/instructions/matrices.py`) and the weights are a softmax that
-`schedule/steps/online.py` supports. Nothing of the size of the weights is stored. The alternatives that store them
-remain.
+In any type, on any device, by `OnlineSoftmaxByThreads`: blocks of rows i have threads along i (x), each with a few
+whole rows, so that threads exchange nothing: all of them read the same elements of the other operands at a time.
+
+The rules apply to a reduction chain of two products whose softmax `schedule/steps/online.py` supports; on tensor cores
+if warps can compute both (`ir/instructions/matrices.py`). Nothing of the size of the weights is stored. The
+alternatives that store them remain.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.instructions.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS
+from autosched.ir.instructions.matrices import ACROSS, DOWN, HALVES, NEIGHBOURS, MatrixIntrinsic
 from autosched.ir.stmt import THREADS, Scope
-from autosched.ir.visit import loads
 from autosched.schedule import (
     At,
     Average,
@@ -40,92 +44,92 @@ from autosched.schedule import (
     Stage,
     Unroll,
 )
-from autosched.schedule.state import State
-from autosched.schedule.steps.matrices import WORD
-from autosched.schedule.steps.online import WeightedSum, expanded, weighted_sum
+from autosched.schedule.steps.matrices import WORD, ProductAxes, ends_with, product_axes
 from autosched.schedule.steps.stages import places_in
-from search_spaces.fusion import fused_consumer, permuted_consumer
 from search_spaces.gpu import domains
-from search_spaces.gpu.matrices import Matrices, matrix_product
+from search_spaces.gpu.matrices import matrix_product
+from search_spaces.gpu.rows import can_split_tiles, split_tiled_alternatives
 from search_spaces.gpu.shared import pipeline
 from search_spaces.gpu.thread_binding import bind_blocks, bind_threads, last_thread_loop, size
+from search_spaces.gpu.tiling import tiled_alternatives
 from search_spaces.gpu.warpgroups import warpgroup_alternatives
 from search_spaces.partial_sketch import Alternative, PartialSketch, SketchContext
+from search_spaces.reduction_chain import ReductionChain, match_reduction_chain
 
-MOST_ACROSS = (
-    256  # columns of the second product, and terms of the first, that registers and shared memory have room for
-)
-
-
-@dataclass(frozen=True)
-class _Attention:
-    """The first product of an attention and the second, whose weights are the softmax of the first one's results."""
-
-    first: Stage
-    scores: Matrices
-    sums: Matrices
-    weighted: WeightedSum
-
-    @property
-    def can_hold(self) -> bool:
-        """Whether rows of the first product's left operand can stay in registers of the warp that uses them. With
-        elements of 32 bits the other operand would be loaded word by word."""
-        left = self.scores.product.left
-        is_along = left.indices[-2] is self.scores.product.rows.var and self.scores.product.is_along_depth(left)
-        return is_along and DTYPES[left.dtype].nbytes < WORD
+MOST_COLUMNS = 256  # of the second product, that registers and shared memory have room for
+MOST_THREAD_COLUMNS = 96  # of the second product: they are in registers of a thread
+MOST_TERMS = 256  # of the first product
+Products: TypeAlias = tuple[ReductionChain, ProductAxes, ProductAxes]  # the chain, its first product and its last
 
 
 class OnlineSoftmax:
     """Both products and the softmax in one kernel; then the other rules' alternatives for the second product."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        return _match_attention(sketch, stage, context) is not None
+        products = _match_products(sketch, stage, MOST_COLUMNS)
+        return products is not None and _instruction(sketch, products[0], context) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
-        attention = _match_attention(sketch, stage, context)
-        assert attention is not None
-        apart = warpgroup_alternatives(sketch, stage, context)
-        ways = (False, True) if attention.can_hold else (False,)
-        return [*(partial(_fused_kernel, sketch, stage, attention, held, context) for held in ways), *apart]
+        products = _match_products(sketch, stage, MOST_COLUMNS)
+        assert products is not None
+        ways = (False, True) if _can_hold(products[1]) else (False,)
+        fused = (partial(_by_warps, sketch, products, held, context) for held in ways)
+        return [*fused, *warpgroup_alternatives(sketch, stage, context)]
 
 
-def _match_attention(sketch: PartialSketch, stage: Stage, context: SketchContext) -> _Attention | None:
-    state = sketch.state
-    sums, weighted = matrix_product(sketch, stage.name, context), weighted_sum(state, stage)
-    if sums is None or weighted is None or sums.product.left is not weighted.load:
+class OnlineSoftmaxByThreads:
+    """Both products and the softmax in one kernel; then the other rules' alternatives for the second product."""
+
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
+        return _match_products(sketch, stage, MOST_THREAD_COLUMNS) is not None
+
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[Alternative]:
+        products = _match_products(sketch, stage, MOST_THREAD_COLUMNS)
+        assert products is not None
+        unfused = split_tiled_alternatives if can_split_tiles(sketch.state, stage) else tiled_alternatives
+        return [partial(_by_threads, sketch, products, context), *unfused(sketch, stage, context)]
+
+
+def _match_products(sketch: PartialSketch, stage: Stage, most_columns: int) -> Products | None:
+    """Return the chain if both reductions are products of matrices that share their rows, and its axes are short
+    enough; the second product's left operand is the softmax, at the points of the first one's results."""
+    chain = match_reduction_chain(sketch, stage)
+    first = None if chain is None else chain.only_source
+    scores, sums = None if first is None else product_axes(first), product_axes(stage)
+    if chain is None or chain.softmax is None or first is None or scores is None or sums is None:
         return None
-    if sums.product.rows is not stage.op.axes[-2] or size(sums.product.columns) > MOST_ACROSS:
-        return None
-    first = find_scores(state, weighted)
-    scores = None if first is None else matrix_product(sketch, first.name, context)
-    if first is None or scores is None or size(scores.product.depth) > MOST_ACROSS:
-        return None
-    own = first.op.axes[-2:]
-    is_alike = (scores.product.rows, scores.product.columns) == own and scores.row is sums.row
-    return _Attention(first, scores, sums, weighted) if is_alike else None
+    points = tuple(a.var for a in chain.softmax.weights.op.axes)
+    is_pointwise = [x.indices for x in chain.reads(first)] == [points] and sums.left is chain.softmax.load
+    is_alike = sums.rows is stage.op.axes[-2] and (scores.rows, scores.columns) == first.op.axes[-2:]
+    is_short = size(sums.columns) <= most_columns and size(scores.depth) <= MOST_TERMS
+    is_whole = ends_with(sketch.state, scores) and ends_with(sketch.state, sums)
+    return (chain, scores, sums) if is_pointwise and is_alike and is_short and is_whole else None
 
 
-def find_scores(state: State, weighted: WeightedSum) -> Stage | None:
-    """Return the only reduction, at the root, of whose results the exponentials are computed point by point."""
-    read = {x.buffer: x for x in dict.fromkeys(loads(expanded(state, weighted.value)))}
-    producers = [s for b in read if b not in weighted.peak.op.buffers and (s := state.producer(b)) is not None]
-    reductions = [s for s in producers if s.op.reducer is not None]
-    indices = tuple(a.var for a in weighted.weights.op.axes)
-    if len(reductions) != 1 or reductions[0].at is not None or state.is_output(reductions[0]):
-        return None
-    return reductions[0] if read[reductions[0].op.buffers[0]].indices == indices else None
+def _instruction(sketch: PartialSketch, chain: ReductionChain, context: SketchContext) -> MatrixIntrinsic | None:
+    """Return the instruction that computes both products; None if there is none."""
+    rows = [matrix_product(sketch, s.name, context) for s in (chain.last, chain.sources[0])]
+    [last, first] = [None if x is None else x.row for x in rows]
+    return last if last is first else None
 
 
-def _fused_kernel(
-    sketch: PartialSketch, stage: Stage, attention: _Attention, held: bool, context: SketchContext
-) -> PartialSketch:
-    """Return the fused kernel. `held`: the rows of the first product's left operand are in registers, not in shared
-    memory."""
-    row, depth, first = attention.sums.row, attention.sums.product.depth, attention.first.name
-    peak, total = attention.weighted.peak.name, attention.weighted.total.name
-    sketch, root = divide_last(sketch, stage)
+def _can_hold(scores: ProductAxes) -> bool:
+    """Whether rows of the first product's left operand can stay in registers of the warp that uses them. With elements
+    of 32 bits the other operand would be loaded word by word."""
+    is_along = scores.left.indices[-2] is scores.rows.var and scores.is_along_depth(scores.left)
+    return is_along and DTYPES[scores.left.dtype].nbytes < WORD
+
+
+def _by_warps(sketch: PartialSketch, products: Products, held: bool, context: SketchContext) -> PartialSketch:
+    """Return the fused kernel on tensor cores. `held`: the rows of the first product's left operand are in registers,
+    not in shared memory."""
+    chain, scores, sums = products
+    row = _instruction(sketch, chain, context)
+    assert row is not None
+    stage, depth, first = chain.last, sums.depth, chain.sources[0]
+    sketch, root = _divide_last(sketch, chain)
     acc, weights = f"{stage.name}.acc", f"{stage.name}.weights"
-    sketch = _bind(sketch, root, acc)
+    sketch = _bind_warps(sketch, root, acc)
     around = last_thread_loop(sketch, root)
     steps = domains.matrix_steps(f"{acc}.{depth.name}.c", -(-size(depth) // row.k))
     loops = [f"{depth.name}.{n}" for n in range(3)]
@@ -138,30 +142,63 @@ def _fused_kernel(
         ComputeAt(weights, acc, loops[0], Scope.WARP.value),
     )
     sketch = _distribute(sketch, weights, root, acc, (steps.name, row.k // (ACROSS * NEIGHBOURS)))
-    sketch = _schedule_scores(sketch.apply(Online(acc, weights, peak, total)), attention, weights)
-    left = attention.scores.product.left.buffer
-    outside = At(root, around)
-    sketch = (
-        _copy_to_registers(sketch, left, first, outside, acc) if held else shared_copy(sketch, left, first, outside)
+    sketch = _schedule_scores(sketch.apply(_online(chain)), first, scores.depth.name, row, weights)
+    sketch = _copy_operands(sketch, products, At(root, around), At(acc, loops[0]), held)
+    sketch = pipeline(sketch, acc, loops[0], depth, context.target).apply(Mma(first.name, row.name), Mma(acc, row.name))
+    return _finished(sketch, chain, root, f"{row.name}{'-held' * held}")
+
+
+def _by_threads(sketch: PartialSketch, products: Products, context: SketchContext) -> PartialSketch:
+    """Return the fused kernel whose threads have whole rows."""
+    chain, scores, sums = products
+    stage, depth, first, terms = chain.last, sums.depth, chain.sources[0].name, scores.depth
+    sketch, root = _divide_last(sketch, chain)
+    acc, weights = f"{stage.name}.acc", f"{stage.name}.weights"
+    sketch = _bind_rows(sketch, root, acc)
+    around = last_thread_loop(sketch, root)
+    steps = domains.row_weights(f"{acc}.{depth.name}.c", size(depth))
+    unrolled = domains.unroll(f"{first}.{terms.name}.u", size(terms), f"{first}.{terms.name}")
+    k, d = ([f"{axis.name}.{n}" for n in range(2)] for axis in (depth, terms))
+    points, scored = ([a.name for a in s.op.axes] for s in (stage, chain.sources[0]))
+    sketch = sketch.with_params([steps, unrolled]).apply(
+        ComputeAt(acc, root, around, Scope.REGISTER.value),
+        Split(acc, depth.name, (steps.name,)),
+        Reorder(acc, (*k, *points)),
+        *(Unroll(acc, name) for name in (k[1], *points)),
+        ComputeAt(weights, acc, k[0], Scope.REGISTER.value),
+        *(Unroll(weights, a.name) for a in sketch.state.stage(weights).op.axes),
+        _online(chain),
+        ComputeAt(first, acc, k[0], Scope.REGISTER.value),
+        Split(first, terms.name, (unrolled.name,)),
+        Reorder(first, (*d, *scored)),
+        *(Unroll(first, name) for name in (d[1], *scored)),
     )
-    sketch = shared_copy(sketch, attention.scores.product.right.buffer, first, At(acc, loops[0]))
-    sketch = shared_copy(sketch, attention.sums.product.right.buffer, acc, At(acc, loops[0]))
-    sketch = pipeline(sketch, acc, loops[0], depth, context.target).apply(Mma(first, row.name), Mma(acc, row.name))
-    return sketch.finish(root, acc, weights, peak, total, first, note=f"{stage.name}:online-{row.name}{'-held' * held}")
+    sketch = _copy_operands(sketch, products, At(root, around), At(acc, k[0]), held=False)
+    return _finished(pipeline(sketch, acc, k[0], depth, context.target), chain, root, "threads")
 
 
-def divide_last(sketch: PartialSketch, stage: Stage) -> tuple[PartialSketch, str]:
+def _divide_last(sketch: PartialSketch, chain: ReductionChain) -> tuple[PartialSketch, str]:
     """Divide by the softmax's sums in the stage that writes the results, possibly with permuted axes; return the sketch
     and that stage's name."""
-    sketch = sketch.apply(Average(stage.name))
-    weighted = sketch.state.stage(stage.name)
-    consumer = fused_consumer(sketch.state, weighted) or permuted_consumer(sketch.state, weighted)
-    if consumer is None or consumer.name in sketch.done:
-        return sketch, stage.name
-    return sketch.apply(ComputeInline(stage.name)), consumer.name
+    sketch = sketch.apply(Average(chain.last.name))
+    if chain.writer is None or chain.writer.name in sketch.done:
+        return sketch, chain.last.name
+    return sketch.apply(ComputeInline(chain.last.name)), chain.writer.name
 
 
-def _bind(sketch: PartialSketch, root: str, acc: str) -> PartialSketch:
+def _online(chain: ReductionChain) -> Online:
+    assert chain.softmax is not None
+    name = chain.last.name
+    return Online(f"{name}.acc", f"{name}.weights", chain.softmax.peak.name, chain.softmax.total.name)
+
+
+def _finished(sketch: PartialSketch, chain: ReductionChain, root: str, how: str) -> PartialSketch:
+    online, name = _online(chain), chain.last.name
+    stages = root, online.stage, online.weights, online.peak, online.total, chain.sources[0].name
+    return sketch.finish(*stages, note=f"{name}:online-{how}")
+
+
+def _bind_warps(sketch: PartialSketch, root: str, acc: str) -> PartialSketch:
     """Bind the loops of the writing stage: blocks and warps along the rows; each warp has all columns."""
     *batch, rows, columns = places_in(sketch.state.stage(root), sketch.state.stage(acc))
     group, tiles = f"{root}.{rows.name}", -(-size(rows) // (HALVES * DOWN))
@@ -176,6 +213,24 @@ def _bind(sketch: PartialSketch, root: str, acc: str) -> PartialSketch:
         *bind_blocks(root, blocks, [size(a) for a in (*batch, rows)]),
         *bind_threads(root, [m[1], m[4], n[2]]),
         *(Unroll(root, name) for name in (m[2], n[1], m[3], n[3])),
+    )
+
+
+def _bind_rows(sketch: PartialSketch, root: str, acc: str) -> PartialSketch:
+    """Bind the loops of the writing stage: blocks and threads along the rows; each thread has all columns."""
+    *batch, rows, columns = places_in(sketch.state.stage(root), sketch.state.stage(acc))
+    group = f"{root}.{rows.name}"
+    threads = domains.threads(f"{group}.t", size(rows), group, domains.MOST_X)
+    tile = domains.tile(f"{group}.s", size(rows), group, domains.MOST_ROW_TILE)
+    m = [f"{rows.name}.{level}" for level in range(3)]
+    blocks = [*(a.name for a in batch), m[0]]
+    is_turned = (*batch, rows, columns) != sketch.state.stage(root).op.axes
+    return sketch.with_params([threads, tile]).apply(
+        Split(root, rows.name, (threads.name, tile.name)),
+        *([Reorder(root, (*blocks, *m[1:], columns.name))] if is_turned else []),
+        *bind_blocks(root, blocks, [size(a) for a in (*batch, rows)]),
+        *bind_threads(root, [m[1]]),
+        *(Unroll(root, name) for name in (m[2], columns.name)),
     )
 
 
@@ -203,21 +258,33 @@ def _copy_to_registers(sketch: PartialSketch, buffer: str, reader: str, at: At, 
     return _distribute(sketch, f"{buffer}.held", at.stage, acc, ()).finish(f"{buffer}.held")
 
 
-def _schedule_scores(sketch: PartialSketch, attention: _Attention, weights: str) -> PartialSketch:
+def _schedule_scores(
+    sketch: PartialSketch, first: Stage, depth: str, row: MatrixIntrinsic, weights: str
+) -> PartialSketch:
     """Schedule the first product in registers of the lanes that use its results."""
-    name, depth = attention.first.name, attention.scores.product.depth.name
-    *batch, rows, columns = (a.name for a in attention.first.op.axes)
+    name = first.name
+    *batch, rows, columns = (a.name for a in first.op.axes)
     within = [x.name for x in sketch.state.stage(weights).loops if x.kind in THREADS][-1]
     inner = (f"{depth}.0", rows, columns, f"{depth}.1")
     return sketch.apply(
         ComputeAt(name, weights, within, Scope.REGISTER.value),
-        Split(name, depth, (attention.scores.row.k,)),
+        Split(name, depth, (row.k,)),
         Reorder(name, (*batch, *inner)),
         *(Unroll(name, x) for x in inner),
     )
 
 
-def shared_copy(sketch: PartialSketch, buffer: str, reader: str, at: At) -> PartialSketch:
+def _copy_operands(sketch: PartialSketch, products: Products, outside: At, inside: At, held: bool) -> PartialSketch:
+    """Copy the first product's left operand once, into registers if `held`, the right operands in each block of k."""
+    chain, scores, sums = products
+    first, acc = chain.sources[0].name, inside.stage
+    copy = partial(_copy_to_registers, acc=acc) if held else _copy_to_shared
+    sketch = copy(sketch, scores.left.buffer, first, outside)
+    sketch = _copy_to_shared(sketch, scores.right.buffer, first, inside)
+    return _copy_to_shared(sketch, sums.right.buffer, acc, inside)
+
+
+def _copy_to_shared(sketch: PartialSketch, buffer: str, reader: str, at: At) -> PartialSketch:
     """Copy the elements of `buffer` that `reader` reads in one iteration of a loop around it into shared memory."""
     tag = f"{reader}.shared" if sketch.state.taken(f"{buffer}.shared") else "shared"
     copy = f"{buffer}.{tag}"
