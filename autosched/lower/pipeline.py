@@ -131,10 +131,17 @@ PACKING_PASSES: tuple[NestPass, ...] = (
 )  # fmt: skip
 
 
-def pipeline(packing: bool = False) -> PassPipeline[Stmt, PassContext]:
-    """Return the pipeline for the body of a kernel, or for the packing of its weights; watchers see the function."""
-    passes = (*PASSES, *PACKING_PASSES) if packing else PASSES
-    return PassPipeline("lower", passes, lambda func: str(func.name), func_text, _verify, operator.eq)
+def _verify(func: Func) -> None:
+    from autosched.ir.verify import verify
+
+    verify(func, concrete=True)
+
+
+# Watchers see the function around the body.
+PIPELINE: PassPipeline[Stmt, PassContext] = PassPipeline(
+    "lower", PASSES, lambda func: str(func.name), func_text, _verify, operator.eq
+)
+PACKING_PIPELINE = replace(PIPELINE, passes=(*PASSES, *PACKING_PASSES))
 
 
 def concretise(func: Func, values: Mapping[str, int], watch: Watch | None = None) -> tuple[Func, Simplifier]:
@@ -144,14 +151,14 @@ def concretise(func: Func, values: Mapping[str, int], watch: Watch | None = None
     """
     started = time.perf_counter()
     concrete, simplify = instantiate(func, values)
-    for each in pipeline().watchers(watch):
+    for each in PIPELINE.watchers(watch):
         each("instantiate", concrete, True, time.perf_counter() - started)
     context = PassContext(concrete, simplify)
     if concrete.prepare is not None:
-        packed = pipeline(packing=True).run(concrete.prepare, context, watch, partial(_with_packing, concrete))
+        packed = PACKING_PIPELINE.run(concrete.prepare, context, watch, partial(_with_packing, concrete))
         concrete = _with_packing(concrete, packed)
     whole = partial(_with_body, concrete)
-    return whole(pipeline().run(concrete.body, context, watch, whole)), simplify
+    return whole(PIPELINE.run(concrete.body, context, watch, whole)), simplify
 
 
 def concretise_piece(piece: Piece) -> tuple[Func, Simplifier]:
@@ -159,7 +166,8 @@ def concretise_piece(piece: Piece) -> tuple[Func, Simplifier]:
     simplify = Simplifier()
     func = replace(piece.func, body=simplify_stmt(piece.func.body, simplify) or Seq(()))
     whole = partial(_with_body, func)
-    body = pipeline(piece.ahead).run(func.body, PassContext(func, simplify), None, whole)
+    pipeline = PACKING_PIPELINE if piece.ahead else PIPELINE
+    body = pipeline.run(func.body, PassContext(func, simplify), None, whole)
     return whole(body), simplify
 
 
@@ -169,12 +177,6 @@ def _with_body(func: Func, body: Stmt) -> Func:
 
 def _with_packing(func: Func, body: Stmt) -> Func:
     return replace(func, prepare=body)
-
-
-def _verify(func: Func) -> None:
-    from autosched.ir.verify import verify
-
-    verify(func, concrete=True)
 
 
 __all__ = ["PASSES", "concretise", "lower"]
