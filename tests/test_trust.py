@@ -322,7 +322,7 @@ def test_a_search_without_a_key_says_that_its_records_will_not_be_known(
 ) -> None:
     (tmp_path / "file").write_text("where a directory would be")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
-    with pytest.warns(RecordWarning, match="no key to sign it with"):
+    with pytest.warns(RecordWarning, match="no key to sign them with"):
         result = at.tune(added, trials=2, threads=1, db=db)
     assert result.verified
     (record,) = at.best(added, threads=1, db=db)

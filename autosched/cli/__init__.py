@@ -1,1 +1,1 @@
-"""The command line: one small file for each verb, joined by `main`."""
+"""Command line: a module for each verb, and `main`, which runs them."""

@@ -1,8 +1,8 @@
-"""`autosched bench`: tuned kernels against NumPy and PyTorch, side by side; networks are in `network_bench`.
+"""`autosched bench`: comparison of tuned kernels with NumPy and PyTorch; networks are compared in `cli.network.bench`.
 
-All contestants of a case are timed in this process in interleaved blocks, in an order that alternates from round to
-round, so that drift of the machine falls on all of them alike. Our results are new arrays at each call, as PyTorch's
-are. Only times of one run may be compared.
+All peers of a case are timed in this process in interleaved blocks, in an order that alternates from round to round, so
+that drift of the machine affects all of them alike. Our results are new arrays at each call, as PyTorch's are. Only
+times of one run may be compared.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from autosched.te.operators.registry import BuiltinWorkload
     from autosched.tuner.options import WorkloadKeywords
 
-ROUNDS = 10  # an even number: every order as often as its reverse
-BLOCK_S = 0.05  # calls of one contestant in a row take at least this long
+ROUNDS = 10  # even: every order as often as its reverse
+BLOCK_S = 0.05  # least seconds of successive calls of one peer
 TRIALS = 64
-TOLERANCE = 2e-3  # of the largest element: a check that a peer computes the same, not of its precision
+TOLERANCE = 2e-3  # relative to the largest element: checks that a peer computes the same function, not its precision
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class BenchCase:
-    """A workload with numbers: `shape` for the library (None: its defaults), `params` the arguments by name.
+    """A workload with its sizes: `shape` for the library (None: its defaults), `params`: the arguments by name.
 
     The batch is no parameter: peers take it from the arrays.
     """
@@ -116,10 +116,10 @@ def _bench_workloads(args: argparse.Namespace) -> int:
         )
     cases = choose_cases(args, WORKLOADS)
     names = args.peers.split(",") if args.peers else peers.installed()
-    contestants = peers.find_peers([name.strip() for name in names])
+    selected_peers = peers.find_peers([name.strip() for name in names])
     rows = []
     for case in cases:
-        row = run_case(case, args, contestants)
+        row = run_case(case, args, selected_peers)
         rows.append(row)
         if not args.json:
             print(_line(row), flush=True)
@@ -132,7 +132,9 @@ def _bench_workloads(args: argparse.Namespace) -> int:
 
 
 def choose_cases(args: argparse.Namespace, workloads: Mapping[str, BuiltinWorkload]) -> list[BenchCase]:
-    """The cases that the options name. Raises UsageError for unknown workloads and options that do not go together."""
+    """Return the cases that the options select. Raises UsageError for unknown workloads and options that exclude each
+    other.
+    """
     from autosched.te.operators.registry import find
 
     if not args.workload:
@@ -158,8 +160,8 @@ def _case(workload: BuiltinWorkload, shape: tuple[int, ...] | None, args: argpar
     return BenchCase(workload.name, shape, params)
 
 
-def run_case(case: BenchCase, args: argparse.Namespace, contestants: Mapping[str, Peer]) -> dict[str, object]:
-    """One row of the answer: the workload, our time and each peer's, in seconds."""
+def run_case(case: BenchCase, args: argparse.Namespace, selected_peers: Mapping[str, Peer]) -> dict[str, object]:
+    """Return a row of the output: the workload, our time and each peer's, in seconds."""
     from autosched import api
     from autosched.cli.peers import session
 
@@ -169,13 +171,13 @@ def run_case(case: BenchCase, args: argparse.Namespace, contestants: Mapping[str
         **keywords,
         trials=args.trials,
         db=args.db,
-        resume=True,  # records count as trials: what is tuned is only compared again
+        resume=True,  # records count as trials: tuned workloads are only compared
     )
     kernel = result.compile()
     arrays = random_inputs([(spec.name, spec.shape, spec.dtype) for spec in kernel.inputs])
     out = kernel(*arrays)
-    with session(tuple(contestants), result.threads):
-        calls = {name: peer(case.workload, case.params, arrays) for name, peer in contestants.items()}
+    with session(tuple(selected_peers), result.threads):
+        calls = {name: peer(case.workload, case.params, arrays) for name, peer in selected_peers.items()}
         # Elements of 8 bits are added up in 8 by PyTorch: another result, and another operator.
         present = {name: call for name, call in calls.items() if call is not None and call.result().dtype == out.dtype}
         check_same(case.workload, out, present)
@@ -193,7 +195,7 @@ def run_case(case: BenchCase, args: argparse.Namespace, contestants: Mapping[str
 
 
 def random_inputs(specs: Sequence[tuple[str, tuple[int, ...], str]]) -> list[Array]:
-    """Normal numbers of a fixed seed, integers for integer types; variances are positive."""
+    """Return normally distributed numbers of a fixed seed, integers for integer types; variances are positive."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -207,7 +209,7 @@ def random_inputs(specs: Sequence[tuple[str, tuple[int, ...], str]]) -> list[Arr
 
 
 def check_same(workload: str, ours: Array, calls: Mapping[str, PeerCall]) -> None:
-    """Raises VerificationError where a peer's result is another one than ours."""
+    """Raise VerificationError if a peer's result differs from ours."""
     import numpy as np
 
     for name, call in calls.items():
@@ -228,7 +230,7 @@ def time_interleaved(
     block_s: float = BLOCK_S,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
-    """Median seconds of one call of each contestant, over blocks that alternate forwards and backwards."""
+    """Return the median seconds of one call of each peer, over blocks in alternating order."""
     from autosched.measure import timing
 
     clocks = {name: timing.python_clock(run, clock) for name, run in runs.items()}
@@ -236,7 +238,7 @@ def time_interleaved(
 
 
 def _ratio(row: Mapping[str, object]) -> float | None:
-    """The best peer's time over ours."""
+    """Return the best peer's time divided by ours."""
     times, ours = row["peers"], row["ours_s"]
     if not isinstance(times, dict) or not times or not isinstance(ours, float):
         return None
@@ -244,6 +246,7 @@ def _ratio(row: Mapping[str, object]) -> float | None:
 
 
 def geomean(ratios: Sequence[float]) -> float | None:
+    """Return the geometric mean; None of no ratios."""
     return math.exp(statistics.fmean(map(math.log, ratios))) if ratios else None
 
 

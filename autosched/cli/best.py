@@ -1,4 +1,4 @@
-"""`autosched best`: the best records of a workload, or of every workload there is."""
+"""`autosched best`: the best records of a workload, or of all recorded workloads."""
 
 from __future__ import annotations
 

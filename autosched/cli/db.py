@@ -1,4 +1,4 @@
-"""`autosched db`: move records between files as JSON Lines, check a file, tell where it lies."""
+"""`autosched db`: export and import of records as JSON Lines, check of a database file, its path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`autosched doctor`: what this machine offers, measured, and what is missing."""
+"""`autosched doctor`: properties of this machine, measured, and what is missing for tuning."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ OPTIONAL = {
     "pyopencl": "OpenCL devices: pip install 'autosched[opencl]'",
 }
 STREAM_BYTES = 256 << 20  # beyond the last-level caches of a core's share
-NOISY = 0.05  # a spread of equal work above this makes measurements long
+NOISY = 0.05  # from this spread of equal work on measurements take long
 
 
 @dataclass(frozen=True)
 class DoctorFinding:
-    """One line: `value` is a JSON number or text; `ok` False means that something should be done, said in `hint`."""
+    """A line of the report: `value` is a JSON number or text; if `ok` is false, `hint` says what to do."""
 
     name: str
     value: object
@@ -90,7 +90,7 @@ def _processor(target: Target, threads: int | None) -> list[DoctorFinding]:
 
 
 def _gpu(kind: str) -> DoctorFinding:
-    """Which GPU a target of this kind would use; none is no fault of the installation."""
+    """Return the GPU of a kind of target; a missing one is no fault of the installation."""
     from autosched.errors import DeviceError
     from autosched.runtime.gpu.devices import device_facts
 
@@ -104,7 +104,7 @@ def _gpu(kind: str) -> DoctorFinding:
 
 
 def _gpu_rates(kind: str) -> list[DoctorFinding]:
-    """What the named GPU does at most. Raises DeviceError: it was asked for by name."""
+    """Return the peak rates of a GPU that was requested by name. Raises DeviceError if it is missing."""
     from autosched.measure.backends import lock_name
     from autosched.measure.gpu.rates import measure_rates
     from autosched.measure.host import device_lock
@@ -139,7 +139,7 @@ def _machine(target: Target) -> list[DoctorFinding]:
 
 
 def _rates(target: Target, threads: int) -> list[DoctorFinding]:
-    """Peaks of one and of all threads, memory bandwidth and the cost of a parallel loop."""
+    """Return the peaks of one and of all threads, the memory bandwidth and the overhead of a parallel loop."""
     from autosched.runtime import peak
 
     findings = []
@@ -155,7 +155,7 @@ def _rates(target: Target, threads: int) -> list[DoctorFinding]:
 
 
 def _timer_noise() -> DoctorFinding:
-    """How much the time of equal work spreads: (90th - 10th percentile) / median of 200 loops of about 0.1 ms."""
+    """Return the spread of equal work: (90th - 10th percentile) / median of 200 loops of about 0.1 ms."""
     samples = []
     for _ in range(200):
         start = time.perf_counter()
@@ -194,7 +194,7 @@ def _version(name: str) -> str | None:
 
 
 def _cache() -> DoctorFinding:
-    """Whether there is a place for locks and scratch files, without which nothing is measured."""
+    """Return whether the state directory for locks and scratch files can be used, without which nothing is measured."""
     from autosched.errors import UsageError
     from autosched.measure.host import ScratchDirectory
 
@@ -207,7 +207,7 @@ def _cache() -> DoctorFinding:
 
 
 def _database(path: Path | None) -> DoctorFinding:
-    """Whether records can be written, without making a file."""
+    """Return whether records can be written, without creating a file."""
     from autosched.errors import StoreError
     from autosched.store import Database, absolute_path, command, default_path
 
@@ -228,7 +228,7 @@ def _database(path: Path | None) -> DoctorFinding:
 
 
 def _key() -> DoctorFinding:
-    """What this installation signs its records with: without it, every record is verified again before it is used."""
+    """Return the state of this installation's key: without it, every record is verified again before it is used."""
     from autosched.errors import StoreError
     from autosched.store.signing import installation_key, key_path
 

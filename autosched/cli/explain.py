@@ -1,5 +1,6 @@
-"""`autosched explain`: a record or a network's kernels against the limits of the device; of a record also what the next
-best one did otherwise."""
+"""`autosched explain`: a record or a network's kernels against the roofline of the device; of a record also the
+differences to the next best one.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from autosched.inspection.network import Explanation
     from autosched.store import Database, Record
 
-WIDEST = 40  # column of operators
+WIDEST = 40  # width of the column of operators
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -71,7 +72,7 @@ def _network_facts(found: Explanation) -> dict[str, object]:
 
 
 def _network_text(found: Explanation) -> str:
-    """A row for each task, and the sums."""
+    """Return a table with a row for each task, and the sums."""
     from autosched.cli.output import rate_text, share_text, table, time_text
 
     rows = []
@@ -93,7 +94,7 @@ def _network_text(found: Explanation) -> str:
 
 
 def _fitted(text: str) -> str:
-    """The operators of a large kernel, within the width of its column."""
+    """Return the operators of a kernel, cut to the width of the column."""
     return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."
 
 
@@ -105,7 +106,7 @@ def _explain_record(args: argparse.Namespace) -> int:
 
     with Database(args.db, create=False) as database:
         record = database.record(args.id)
-        standing = _standing(database, record)
+        standing = _rank_facts(database, record)
     facts = dict(api.explain(args.id, args.db, workload=args.workload, target=args.target))
     if args.json:
         print_json({"schema_version": SCHEMA_VERSION, "record_id": args.id, **standing, "facts": facts})
@@ -124,8 +125,8 @@ def _explain_record(args: argparse.Namespace) -> int:
     return 0
 
 
-def _standing(database: Database, record: Record) -> dict[str, object]:
-    """The record's place among those of its task, and the differences of the best other one."""
+def _rank_facts(database: Database, record: Record) -> dict[str, object]:
+    """Return the record's rank in its task, and the differences of the best other record."""
     ranked = database.best(record.workload, record.target, record.threads, n=None)
     ids = [r.id for r in ranked]
     other = next((r for r in ranked if r.id != record.id), None)
@@ -147,7 +148,7 @@ def _standing(database: Database, record: Record) -> dict[str, object]:
 
 
 def _differences(record: Record, other: Record) -> list[str]:
-    """What `other` chose differently, parameter by parameter; another sketch is one line."""
+    """Return the parameters that differ in `other`, or one line for another sketch."""
     if record.sketch != other.sketch:
         return [f"sketch {other.sketch} instead of {record.sketch}"]
     names = sorted({*record.values, *other.values})

@@ -1,4 +1,4 @@
-"""`autosched export`: a record's kernel, or a network, as files that need no autosched to run."""
+"""`autosched export`: a record's kernel, or a network, as files that run without autosched."""
 
 from __future__ import annotations
 

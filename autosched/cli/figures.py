@@ -1,4 +1,4 @@
-"""Figures as PNG files, which need matplotlib."""
+"""Figures in PNG files; they need matplotlib."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def new_figure(width: float, height: float, dpi: int) -> Figure:
-    """An empty figure that needs no screen, in inches. Raises UsageError without matplotlib."""
+    """Return an empty figure that needs no screen; width and height in inches. Raises UsageError without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -24,7 +24,7 @@ def new_figure(width: float, height: float, dpi: int) -> Figure:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Raises UsageError for a path that cannot be written."""
+    """Write a figure. Raises UsageError for a path that cannot be written."""
     figure.tight_layout()
     try:
         figure.savefig(path)

@@ -1,7 +1,7 @@
-"""What ends a command politely: Ctrl-C, SIGTERM and SIGHUP.
+"""Handling of Ctrl-C, SIGTERM and SIGHUP in a command.
 
-The first one is a KeyboardInterrupt: a search stops at once, the best so far is printed, everything is closed. The
-second ends the process as it is, without workers or scratch files left behind; what was recorded is durable anyway.
+The first signal raises KeyboardInterrupt: a search stops at once, the best so far is printed, everything is closed. The
+second ends the process at once, without workers or scratch files left behind; records are durable anyway.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ SHOW_CURSOR = b"\x1b[?25h"
 
 
 class Interrupts:
-    """Of a process that is one command and nothing else. `happened`: whether it was told to end."""
+    """The signal handlers of a process that runs one command. `happened`: whether a signal came."""
 
     happened = False
-    _is_told = False  # whether the user has read, or is about to read, how it ends
+    _is_told = False  # whether the last lines of output were printed, or are about to be
 
     def listen(self) -> None:
-        """Takes over the signals, but for those that are ignored (nohup)."""
+        """Install the handlers, except for signals that are ignored (nohup)."""
         for number in POLITE_ENDS:
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 signal.signal(number, self._handle)
@@ -35,7 +35,7 @@ class Interrupts:
         sys.unraisablehook = self._unraisable
 
     def end_quietly(self) -> None:
-        """From now on the command is over but for a few words, and another signal needs none."""
+        """Mark the command as complete but for its last lines, so that another signal prints nothing."""
         self._is_told = True
 
     def _handle(self, *_: object) -> None:
@@ -48,7 +48,7 @@ class Interrupts:
         raise KeyboardInterrupt
 
     def _unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """Python gives up a KeyboardInterrupt that came inside a finaliser or the like: it comes once more."""
+        """Raise a KeyboardInterrupt again that Python dropped inside a finaliser."""
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
             signal.setitimer(signal.ITIMER_REAL, SOON_S)
         else:
@@ -68,16 +68,16 @@ class Interrupts:
 
 
 def leave_nothing() -> None:
-    """Ends the workers and removes the scratch files that an interrupted end may have left."""
+    """End the workers and remove the scratch files that an interrupted end may have left."""
     if crew := sys.modules.get("autosched.measure.crew"):
         crew.abandon()
 
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[None]:
-    """What ends a process politely is a Ctrl-C to us: the search stops, and the best so far is printed and saved.
+    """Handle SIGTERM and SIGHUP as Ctrl-C: the search stops, and the best so far is printed and saved.
 
-    A signal that is ignored (nohup) stays ignored. Works in the main thread only, as Python's handlers do.
+    A signal that is ignored (nohup) stays ignored. Has an effect in the main thread only, as Python's handlers do.
     """
 
     def interrupt(*_: object) -> None:

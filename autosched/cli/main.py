@@ -1,7 +1,7 @@
-"""The console script `autosched`: finds the verb, runs it, and turns every error into one sentence and an exit code.
+"""Console script `autosched`: it finds and runs the verb, and turns every error into one sentence and an exit code.
 
-Modules of verbs import only argparse and errors at their top, so `--help` stays quick; what a verb needs it imports
-when it runs. Exit codes: 0 ok, 1 a bug of ours, 2 usage, 3 no valid candidate, 4 verification failed, 5 device not
+Modules of verbs import only argparse and errors at their top, so that `--help` is fast; other modules are imported when
+a verb runs. Exit codes: 0 ok, 1 a bug of autosched, 2 usage, 3 no valid candidate, 4 verification failed, 5 device not
 usable, 130 interrupted and saved. With AUTOSCHED_DEBUG set, errors are raised with their traceback instead.
 """
 
@@ -27,16 +27,16 @@ from autosched.cli.output import SCHEMA_VERSION, print_json
 from autosched.errors import AutoschedError, AutoschedWarning, InternalError, UsageError
 
 VERBS = ("tune", "workloads", "best", "show", "bench", "run", "explain", "verify", "export", "db", "plot", "doctor")
-# Expressions are many, long-lived and without cycles: at Python's own threshold a fifth of the time for closed forms
-# went into looking through them.
+# Threshold of the garbage collector: expressions are many, long-lived and without cycles. With Python's default a fifth
+# of the time for closed forms was spent in collections.
 GC_THRESHOLD = (100_000, 20, 50)
-MAX_START_S = 30.0  # a process older than this when its command begins has been doing something else before
-EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)  # what a machine can run out of
-BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
+MAX_START_S = 30.0  # seconds; an older process did something else before its command
+EXHAUSTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)  # errors of exhausted resources
+BROKEN_PIPE = 141  # a shell's exit code of a program that SIGPIPE ended
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises UsageError with one sentence where argparse would print its usage and exit."""
+    """A parser that raises UsageError with one sentence where argparse would print its usage and exit."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message.removeprefix('argument ')}; see `{self.prog} --help`")
@@ -64,9 +64,9 @@ def build_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit code and never raises, unless AUTOSCHED_DEBUG is set.
+    """Run one command and return its exit code; never raises, unless AUTOSCHED_DEBUG is set.
 
-    Without `argv` it is the process's own command, and an interrupted one ends the process.
+    Without `argv` it is the process's own command, and an interrupt ends the process.
     """
     if argv is not None:
         return _run(argv, Interrupts())
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _prepare_streams() -> None:
-    """A closed stdin, stdout or stderr becomes the null device: no file opened later gets its number, and its text."""
+    """Open the null device for a closed stdin, stdout or stderr, so that no file opened later gets its descriptor."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
     os.close(number)
@@ -123,7 +123,7 @@ def _run(argv: Sequence[str] | None, interrupts: Interrupts) -> int:
 
 @contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """What the library has to say is a line for a user, without the line of code that a warning shows."""
+    """Print the library's warnings as lines, without the line of code that Python adds."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
@@ -138,7 +138,7 @@ def _warnings_as_lines() -> Iterator[None]:
 
 
 def _joined(words: Sequence[str]) -> list[str]:
-    """The words, a negative value together with its option: argparse would take it for an option of its own."""
+    """Return the words with negative values joined to their options, as argparse would take them for options."""
     found: list[str] = []
     for word in words:
         if re.match(r"-\.?\d", word) and found and re.fullmatch(r"--[a-z][a-z-]*", found[-1]):
@@ -149,7 +149,7 @@ def _joined(words: Sequence[str]) -> list[str]:
 
 
 def _check_encoding(words: Sequence[str]) -> None:
-    """What is not text cannot be recorded or printed; Python has it as lone surrogates (PEP 383)."""
+    """Raise UsageError for words that are not text (lone surrogates, PEP 383): they cannot be recorded or printed."""
     for word in words:
         try:
             word.encode()
@@ -160,9 +160,9 @@ def _check_encoding(words: Sequence[str]) -> None:
 
 
 def process_start() -> float:
-    """When this process began, on `time.monotonic`: what the interpreter and the imports took is part of a command.
+    """Return the start of this process on `time.monotonic`, so that the time of interpreter and imports counts.
 
-    From Linux's clock ticks since boot (proc(5), `starttime`); elsewhere, and where that makes no sense, now.
+    From Linux's clock ticks since boot (proc(5), `starttime`); elsewhere, and if that is implausible, now.
     """
     now = time.monotonic()
     try:
@@ -174,8 +174,8 @@ def process_start() -> float:
 
 
 def _report(error: BaseException, *, as_json: bool) -> int:
-    """Prints what went wrong in one line; with --json also as an object on stdout. Returns the exit code."""
-    if isinstance(error, BrokenPipeError):  # whoever read the output has enough
+    """Print an error in one line, with --json also as an object on stdout. Returns the exit code."""
+    if isinstance(error, BrokenPipeError):  # the reader of the output has ended
         _write_no_more(sys.stdout)
         return BROKEN_PIPE
     match error:
@@ -208,7 +208,7 @@ def _report(error: BaseException, *, as_json: bool) -> int:
 
 @contextmanager
 def _as_far_as_possible(stream: TextIO) -> Iterator[None]:
-    """For last words on a stream that may be closed or full: the exit code says what it says all the same."""
+    """Ignore errors of the last output on a stream that may be closed or full; the exit code is not affected."""
     try:
         yield
         stream.flush()
@@ -217,7 +217,7 @@ def _as_far_as_possible(stream: TextIO) -> Iterator[None]:
 
 
 def _write_no_more(stream: TextIO) -> None:
-    """Nothing is written to it from now on, not even at exit."""
+    """Redirect a stream to the null device, so that nothing is written to it any more, not even at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and the types of their values; each refusal says what is accepted."""
+"""Options of several verbs, and the types of their values; error messages say which values are accepted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DURATION_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def integer(lowest: int) -> Callable[[str], int]:
-    """A type of whole numbers from `lowest`; argparse puts the option's name in front of the refusal."""
+    """Return the type of whole numbers from `lowest` on; argparse adds the option's name to its error."""
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"[+-]?\d{1,18}", text) or not lowest <= int(text) <= MAX_NUMBER:
@@ -32,7 +32,7 @@ def integer(lowest: int) -> Callable[[str], int]:
 
 
 def duration(text: str) -> float:
-    """'60s', '2m', '1h' or '90' (seconds) -> seconds."""
+    """Parse '60s', '2m', '1h' or '90' (seconds) to seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([smh]?)", text.strip().lower())
     seconds = float(found[1]) * DURATION_UNITS[found[2]] if found else 0.0
     if not 0.0 < seconds < math.inf:
@@ -41,7 +41,7 @@ def duration(text: str) -> float:
 
 
 def shape(text: str) -> tuple[int, ...]:
-    """'1,56,56,64' -> (1, 56, 56, 64); zeros are arguments too (no padding)."""
+    """Parse '1,56,56,64' to (1, 56, 56, 64); zeros are arguments too (no padding)."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"\d{1,10}", part) and int(part) <= MAX_NUMBER for part in parts):
         raise argparse.ArgumentTypeError(f"a shape is whole numbers with commas, as in 1,56,56,64, got {text!r}")
@@ -49,7 +49,7 @@ def shape(text: str) -> tuple[int, ...]:
 
 
 def setting(text: str) -> tuple[str, int | str]:
-    """'CO=128' -> ('CO', 128); 'layout=NCHW' stays a word."""
+    """Parse 'CO=128' to ('CO', 128) and 'layout=NCHW' to ('layout', 'NCHW')."""
     name, equals, value = text.partition("=")
     name, value = name.strip(), value.strip()
     if not equals or not name.isidentifier() or not value:
@@ -58,7 +58,7 @@ def setting(text: str) -> tuple[str, int | str]:
 
 
 def size(text: str) -> tuple[str, int]:
-    """'batch=8' -> ('batch', 8); names of dimensions may be anything, as in 'x[0]=8'."""
+    """Parse 'batch=8' to ('batch', 8); names of dimensions may be any text, as in 'x[0]=8'."""
     name, _, value = text.rpartition("=")
     if not name.strip() or not re.fullmatch(r"\s*\d{1,10}\s*", value) or not 1 <= int(value) <= MAX_NUMBER:
         raise argparse.ArgumentTypeError(f"a size is written NAME=N, as in batch=8, and is at least 1, got {text!r}")
@@ -66,13 +66,13 @@ def size(text: str) -> tuple[str, int]:
 
 
 def sizes(text: str) -> tuple[str, tuple[int, ...]]:
-    """'batch=1,4' -> ('batch', (1, 4)), each once."""
+    """Parse 'batch=1,4' to ('batch', (1, 4)), each number once."""
     name, _, values = text.rpartition("=")
     return name.strip(), tuple(dict.fromkeys(size(f"{name}={value}")[1] for value in values.split(",")))
 
 
 def fixed(text: str) -> tuple[str, object]:
-    """'sr=16000' -> ('sr', 16000); 'h=[[0, 1.5]]' is JSON, too, 'h=h0.npy' the path of an array."""
+    """Parse 'sr=16000' to ('sr', 16000); 'h=[[0, 1.5]]' is JSON, 'h=h0.npy' the path of an array."""
     name, equals, value = text.partition("=")
     name, value = name.strip(), value.strip()
     try:
@@ -103,7 +103,7 @@ def add_db(parser: argparse.ArgumentParser) -> None:
 
 
 def add_workload(parser: argparse.ArgumentParser) -> None:
-    """The operator's own arguments: where it is built with other numbers than its defaults."""
+    """Add --set, the arguments of an operator that differ from its defaults."""
     group = parser.add_argument_group("workload")
     group.add_argument("--shape", type=shape, metavar="N,..", help="all arguments in order, as in 1,56,56,64")
     group.add_argument(
@@ -114,7 +114,7 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
 
 
 def settings(args: argparse.Namespace) -> dict[str, int | str]:
-    """What --set says, by name. Raises UsageError where a name has two values."""
+    """Return the values of --set by name. Raises UsageError if a name has two values."""
     found: dict[str, int | str] = {}
     for name, value in args.settings:
         if found.setdefault(name, value) != value:
@@ -123,7 +123,7 @@ def settings(args: argparse.Namespace) -> dict[str, int | str]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """'W,bias' -> ('W', 'bias')."""
+    """Parse 'W,bias' to ('W', 'bias')."""
     found = tuple(part.strip() for part in text.split(","))
     if not all(found):
         raise argparse.ArgumentTypeError(f"names are written with commas, as in W,bias, got {text!r}")
@@ -143,7 +143,7 @@ def add_precision(parser: argparse.ArgumentParser, about: str, default: str | No
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """'1,2' -> (1, 2)."""
+    """Parse '1,2' to (1, 2)."""
     return tuple(integer(1)(part.strip()) for part in text.split(","))
 
 
@@ -160,14 +160,15 @@ def add_target(
 
 
 def add_record(parser: argparse.ArgumentParser) -> None:
-    """A record by its number."""
+    """Add the argument of a record's number."""
     parser.add_argument("id", type=integer(1), help="a record's number, see `autosched best`")
     add_record_facts(parser)
 
 
 def add_record_facts(parser: argparse.ArgumentParser) -> None:
-    """What a record's number does not say. A database never names code to run, so a user's own workload has to be given
-    again."""
+    """Add --workload and --target of a record: a database never names code to run, so the user names a
+    function again.
+    """
     parser.add_argument("--workload", metavar="FILE.py:FUNCTION", help="the workload, if it is not a built-in one")
     parser.add_argument("--target", help="the record's target, if it is another processor; of a network what it is for")
     add_db(parser)
@@ -175,7 +176,7 @@ def add_record_facts(parser: argparse.ArgumentParser) -> None:
 
 
 def target_text(args: argparse.Namespace) -> str | None:
-    """The target as the library takes it."""
+    """Return the target in the library's form."""
     if args.arch is not None:
         return f"{args.target or 'cuda'} -arch={args.arch}"
     if args.mcpu is None:
@@ -184,8 +185,9 @@ def target_text(args: argparse.Namespace) -> str | None:
 
 
 def workload_keywords(args: argparse.Namespace) -> WorkloadKeywords:
-    """The options of `add_workload` and `add_target`, and of weights and errors where the verb has them, as the
-    keywords that the library takes."""
+    """Return the options of `add_workload` and `add_target`, and those of weights, Winograd and precision if the verb
+    has them, as keywords of the library.
+    """
     found: WorkloadKeywords = {
         "shape": args.shape,
         "settings": settings(args),

@@ -1,4 +1,4 @@
-"""What the verbs print: numbers in the units people read, tables, and the one JSON object of `--json`."""
+"""Output of the verbs: numbers with units, tables, and the JSON object of `--json`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
 def print_json(content: Mapping[str, object]) -> None:
-    """One object on one line of stdout. Numbers that JSON does not have (NaN, infinities) become null."""
+    """Print one object on one line of stdout. NaN and infinities, which JSON lacks, become null."""
     sys.stdout.write(json.dumps(_finite(content), allow_nan=False) + "\n")
     sys.stdout.flush()
 
@@ -30,7 +30,7 @@ def _finite(value: object) -> object:
 
 
 def time_text(seconds: float | None) -> str:
-    """0.0000831 -> '83.1 us'."""
+    """Format seconds: '83.1 us' for 0.0000831."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
     if seconds == 0:
@@ -40,7 +40,7 @@ def time_text(seconds: float | None) -> str:
 
 
 def interval_text(seconds: float, ci: tuple[float, float] | None) -> str:
-    """'83.1 us [82.7, 83.6]': the interval in the unit of the time."""
+    """Format a time with its interval in the same unit: '83.1 us [82.7, 83.6]'."""
     if ci is None:
         return time_text(seconds)
     scale = next((u[0] for u in UNITS if seconds >= u[0]), UNITS[-1][0])
@@ -60,19 +60,19 @@ def threads_text(n: int) -> str:
 
 
 def device_text(target: str, threads: int) -> str:
-    """'cpu, 2 threads', 'cuda': a GPU's threads are part of what is searched."""
+    """Format a device: 'cpu, 2 threads'; 'cuda', as a GPU's threads are searched."""
     return target if is_gpu(target) else f"{target}, {threads_text(threads)}"
 
 
 def is_gpu(target: str) -> bool:
-    """By what a target is called, or by its fingerprint."""
+    """Return whether the name or the fingerprint of a target is a GPU's."""
     from autosched.backends import gpu_kinds
 
     return target.startswith(gpu_kinds())
 
 
 def clock_text(seconds: float | None) -> str:
-    """95 -> '1:35'."""
+    """Format seconds: '1:35' for 95."""
     if seconds is None:
         return "-:--"
     minutes, rest = divmod(round(seconds), 60)
@@ -81,18 +81,18 @@ def clock_text(seconds: float | None) -> str:
 
 
 def printable(text: str) -> str:
-    """Text of an imported record without what would steer the terminal."""
+    """Return the text of an imported record without control sequences of terminals."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their longest cell, two spaces apart."""
+    """Format columns as wide as their longest cell, two spaces apart."""
     lines = [header, *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
 def _digits(value: float) -> str:
-    """Three digits and more: 1234, 123, 12.3, 1.23."""
+    """Format a number with at least three digits: 1234, 123, 12.3, 1.23."""
     size = abs(value)
     return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"

@@ -1,8 +1,8 @@
-"""The same operators in NumPy and PyTorch, as `autosched bench` times them.
+"""Peers of operators: NumPy and PyTorch, as `autosched bench` times them.
 
-A formulation takes the workload's arguments by name and its input arrays in order, brings them into the layout that
-the peer likes best (channels_last images, weights in its own order) outside of the timing, and returns the call. Where
-NumPy has no single call for an operator there is no formulation.
+A formulation takes the workload's arguments by name and its input arrays in order, converts them to the peer's fastest
+layout (channels_last images, weights in its own order) before timing, and returns the call. An operator for which NumPy
+has no single call has no formulation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Params: TypeAlias = Mapping[str, int | float | str]
 
 @dataclass(frozen=True)
 class PeerCall:
-    """`run` is what is timed; `result` runs it once and gives its value in autosched's layout."""
+    """`run` is timed; `result` runs it once and returns its value in autosched's layout."""
 
     run: Callable[[], object]
     result: Callable[[], Array]
@@ -36,7 +36,7 @@ Peer: TypeAlias = Callable[[str, Params, Sequence[Array]], PeerCall | None]
 
 
 def find_peers(names: Sequence[str]) -> dict[str, Peer]:
-    """The named peers. Raises UsageError for an unknown one, or one that is not installed."""
+    """Return the named peers. Raises UsageError for an unknown peer and for one that is not installed."""
     unknown = [name for name in names if name not in PEERS]
     if unknown:
         raise UsageError(f"there is no peer {unknown[0]!r}: --peers takes {', '.join(PEERS)}")
@@ -52,7 +52,7 @@ def has_torch() -> bool:
 
 
 def installed() -> list[str]:
-    """The peers that take part unless others are named: those that start at once."""
+    """Return the default peers: installed ones that need no compilation."""
     return ["torch", "numpy"] if has_torch() else ["numpy"]
 
 
@@ -61,7 +61,7 @@ def needs_torch(name: str) -> bool:
 
 
 def torch_session(threads: int) -> AbstractContextManager[object]:
-    """Inference mode with `threads` threads, for the time of a benchmark."""
+    """Enter inference mode with `threads` threads for a benchmark."""
     import torch
 
     torch.set_num_threads(threads)
@@ -81,7 +81,7 @@ def numpy_call(workload: str, params: Params, arrays: Sequence[Array]) -> PeerCa
 
 
 def _torch_takes(workload: str, arrays: Sequence[Array]) -> bool:
-    """Whether there is a formulation, and PyTorch has its operators for these types."""
+    """Return whether there is a formulation, and PyTorch has its operators for these types."""
     dtypes = {a.dtype for a in arrays}
     return workload in TORCH and len(dtypes) == 1 and dtypes.pop().kind in "fiub"  # bfloat16 is NumPy's kind V
 
@@ -96,7 +96,7 @@ def torch_call(workload: str, params: Params, arrays: Sequence[Array]) -> PeerCa
 
 
 def torch_compiled_call(workload: str, params: Params, arrays: Sequence[Array]) -> PeerCall | None:
-    """The same function through TorchInductor, which compiles it at its first call."""
+    """Return the function compiled by TorchInductor at its first call."""
     if not _torch_takes(workload, arrays):
         return None
     import torch
@@ -107,7 +107,7 @@ def torch_compiled_call(workload: str, params: Params, arrays: Sequence[Array]) 
 
 
 def torch_prepacked_call(workload: str, params: Params, arrays: Sequence[Array]) -> PeerCall | None:
-    """Convolutions with weights that are packed ahead of time: beside autosched's kernels with `weights`."""
+    """Return a convolution with weights packed at load time, the peer of kernels with `weights`."""
     if workload not in PREPACKED:
         return None
     import torch
@@ -123,11 +123,11 @@ PEERS: dict[str, Peer] = {
     "numpy": numpy_call,
 }
 
-# NumPy: what one call does, into memory that is kept where the call allows it.
+# NumPy: single calls, into reused memory if the call allows it.
 
 
 def _product(x: Array, y: Array) -> Callable[[], Array]:
-    """Into memory of its own; products of 8 bits are added up in 32."""
+    """Return a matrix product into reused memory; products of 8 bits are accumulated in 32."""
     narrow = all(a.dtype.kind in "iu" and a.dtype.itemsize == 1 for a in (x, y))
     sums = np.dtype(np.int32) if narrow else None
     out = np.empty((*x.shape[:-1], y.shape[-1]), sums or np.result_type(x, y))
@@ -171,7 +171,7 @@ NUMPY: dict[str, Callable[[Params, list[Array]], Callable[[], Array]]] = {
     "transpose": lambda _, a: lambda: np.ascontiguousarray(a[0].T),
 }
 
-# PyTorch: each gives the call, and a function that brings its value into autosched's layout.
+# PyTorch: each returns the call, and a function that converts its value to autosched's layout.
 
 Formulation: TypeAlias = "tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]"
 Tensors: TypeAlias = "list[torch.Tensor]"
@@ -186,7 +186,7 @@ def _is_last(params: Params) -> bool:
 
 
 def _image(params: Params, x: torch.Tensor) -> torch.Tensor:
-    """N, C, H, W in order; NHWC memory is what PyTorch calls channels_last, so nothing moves."""
+    """Return the view N, C, H, W of NHWC memory, which PyTorch calls channels_last, without a copy."""
     return x.permute(0, 3, 1, 2) if _is_last(params) else x
 
 
@@ -200,8 +200,9 @@ def _same(y: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class PeerConvolution:
-    """A convolution of 2 or 3 dimensions as PyTorch takes it; `ours` brings its value into autosched's layout, `after`
-    is what else is computed of it."""
+    """A 2-D or 3-D convolution with PyTorch's arguments. `ours` converts its value to autosched's layout, `after` are
+    further operations.
+    """
 
     x: torch.Tensor
     w: torch.Tensor
@@ -277,7 +278,9 @@ def _transposed(p: Params, a: Tensors) -> PeerConvolution:
 
 
 def _capsule(p: Params, a: Tensors) -> PeerConvolution:
-    """The rows of the 4x4 matrices join the batch, (q, CI) are channels in, (j, CO) channels out."""
+    """Return a capsule convolution: the rows of the 4x4 matrices are in the batch, (q, CI) are input channels, (j, CO)
+    output channels.
+    """
     import torch
 
     n, h, w, _, _, ci = a[0].shape
@@ -300,13 +303,13 @@ def _conv_bn_relu(p: Params, a: Tensors) -> PeerConvolution:
 
 
 def _folded(p: Params, a: Tensors) -> PeerConvolution:
-    """cbr with its batch normalisation folded into weights and bias, as one does before inference."""
+    """Return cbr with its batch normalisation folded into weights and bias, as is usual for inference."""
     c = _conv2d(p, a)
     return replace(c, w=c.w * a[3].view(-1, 1, 1, 1), bias=a[2] * a[3] + a[4], relu=True)
 
 
 def _rows_as_images(p: Params, a: Tensors) -> PeerConvolution:
-    """c1d as a convolution of images that are one pixel high."""
+    """Return c1d as a convolution of images that are one pixel high."""
     one = _conv2d(p, [a[0].unsqueeze(1), a[1].unsqueeze(0)])
     return replace(one, ours=lambda y: y.permute(0, 2, 3, 1).squeeze(1), flat=True)
 
@@ -316,7 +319,7 @@ def _eager(operands: Callable[[Params, Tensors], PeerConvolution]) -> Callable[[
 
 
 def _prepacked(c: PeerConvolution) -> Formulation:
-    """Through oneDNN, with the weights in its own blocked layout: what a frozen graph of TorchInductor calls."""
+    """Return oneDNN's convolution with weights in its blocked layout, as a frozen graph of TorchInductor calls it."""
     import torch
 
     pads = [0, c.pad] if c.flat else [c.pad] * (c.x.dim() - 2)
@@ -393,7 +396,7 @@ def _batch_norm(p: Params, a: Tensors) -> Formulation:
 
 
 def _plain(name: str) -> Callable[[Params, Tensors], Formulation]:
-    """A function of module torch on the inputs as they are."""
+    """Return a function of module torch on the inputs without conversion."""
 
     def formulation(_: Params, a: Tensors) -> Formulation:
         import torch
@@ -477,7 +480,7 @@ TORCH: dict[str, Callable[[Params, Tensors], Formulation]] = {
     "transpose": lambda _, a: ((lambda: a[0].t().contiguous()), _same),
 }
 
-# Those whose weights oneDNN packs ahead of time.
+# Operators whose weights oneDNN packs at load time.
 PREPACKED: dict[str, Callable[[Params, Tensors], PeerConvolution]] = {
     **{name: CONVOLUTIONS[name] for name in ("c2d", "c3d", "dil", "grp", "conv2d", "dep", "depthwise", "cap")},
     "c1d": _rows_as_images,

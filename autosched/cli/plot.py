@@ -1,4 +1,4 @@
-"""`autosched plot`: the best throughput found against the number of trials, from the records."""
+"""`autosched plot`: tuning curves, the best throughput over the number of trials, from the records."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 @dataclass(frozen=True)
 class Curve:
-    """(trial, best seconds so far) of a task; not `verified`: as claimed from elsewhere."""
+    """The (trial, best seconds so far) of a task; without `verified` they are claims."""
 
     task: StoredTask
     points: list[tuple[int, float]]
@@ -104,13 +104,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verified_curve(task: StoredTask, records: Sequence[Record]) -> Curve:
-    """Of what was verified here; only where nothing was, of what others claim."""
+    """Return the curve of the records verified here, or of the claims if there are none."""
     ours = [r for r in records if r.verified]
     return Curve(task, curve(ours or records), bool(ours))
 
 
 def curve(records: Sequence[Record]) -> list[tuple[int, float]]:
-    """(trial counted from 1, best seconds so far) from the first trial that has a time; failures are trials too."""
+    """Return (trial counted from 1, best seconds so far) from the first trial that has a time; failures are
+    trials too.
+    """
     points = []
     best: float | None = None
     for trial, record in enumerate(records, start=1):

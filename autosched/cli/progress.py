@@ -1,6 +1,6 @@
-"""How a search is watched: a live line on a terminal, plain lines elsewhere, silence for `--json` in a pipe.
+"""Progress of a search: a live line on a terminal, plain lines elsewhere, nothing for `--json` in a pipe.
 
-Nothing is drawn by a thread of its own: callbacks come between measurements, so drawing never disturbs one.
+No thread draws: callbacks come between measurements, so that drawing never disturbs one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from autosched.tuner.callbacks import Callback, Event
     from autosched.tuner.result import Result
 
-REFRESH_S = 0.15  # between two drawings of the live line
-PAUSE_S = 10.0  # without an improvement, plain lines still tell this often that the search is alive
+REFRESH_S = 0.15  # seconds between two drawings of the live line
+PAUSE_S = 10.0  # seconds between two plain lines while nothing improves
 
 
 @contextmanager
 def watcher(*, as_json: bool, budget_s: float | None) -> Iterator[tuple[Callback, ...]]:
-    """The callbacks for one search. With `as_json`, stdout stays free and only a terminal's stderr gets lines."""
+    """Yield the callbacks of one search. With `as_json`, stdout stays free and lines go to stderr, if that is a
+    terminal.
+    """
     stream = sys.stderr if as_json else sys.stdout
     is_terminal = stream.isatty()
     if as_json and not is_terminal:
@@ -42,7 +44,7 @@ def watcher(*, as_json: bool, budget_s: float | None) -> Iterator[tuple[Callback
 
 
 def best_text(event: Event) -> str:
-    """'best 83.1 us, 312 GFLOP/s, 59 % of peak'."""
+    """Format the best result: 'best 83.1 us, 312 GFLOP/s, 59 % of peak'."""
     if event.best_s is None:
         return "no verified kernel yet"
     share = f", {share_text(event.fraction_of_peak)} of peak" if event.fraction_of_peak is not None else ""
@@ -54,7 +56,7 @@ def trials_text(n: int) -> str:
 
 
 class PlainLines:
-    """One line for each improvement and for each round, for logs and pipes."""
+    """Progress as a line for each improvement and each round, for logs and pipes."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -90,7 +92,7 @@ class PlainLines:
 
 
 class LiveLine:
-    """A bar with trials, best so far, failures and time left, redrawn in place."""
+    """Progress as a bar with trials, best time, failures and time left, redrawn in place."""
 
     def __init__(self, budget_s: float | None = None) -> None:
         self._budget_s = budget_s

@@ -1,4 +1,4 @@
-"""`autosched run`: a network as one program, on arrays from a file."""
+"""`autosched run`: run of a network on arrays from a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which stored tasks a command is about: workload by name, narrowed by shape, type, target and threads."""
+"""Selection of stored tasks by workload, shape, type, target and threads."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StoredTask:
-    """A workload on a target with a number of threads, as recorded.
+    """A recorded workload with its target and number of threads.
 
-    A user's own workload is not built again for a look at its records: it has neither `shape` nor `flops`.
+    A user's own workload is not built again to show its records: it has neither `shape` nor `flops`.
     """
 
     workload_hash: str
@@ -52,9 +52,9 @@ class StoredTask:
 
 
 def stored_tasks(database: Database, args: argparse.Namespace) -> list[StoredTask]:
-    """Tasks that fit `args` (workload, shape, target, threads where given), in the order of their first run.
+    """Return the tasks that match `args` (workload, shape, target, threads if given), in the order of their first run.
 
-    Raises UsageError where nothing fits.
+    Raises UsageError if there are none.
     """
     from autosched.store import command
 
@@ -77,7 +77,7 @@ def stored_tasks(database: Database, args: argparse.Namespace) -> list[StoredTas
 
 
 def record_time_text(record: Record) -> str:
-    """Of a measured record, and whose word it is."""
+    """Format the time of a measured record, with a mark for claims."""
     from autosched.cli.output import interval_text, time_text
 
     if record.seconds is None:
@@ -86,7 +86,7 @@ def record_time_text(record: Record) -> str:
 
 
 def _target(args: argparse.Namespace) -> str:
-    """What the fingerprints of the named target begin with: a GPU that is just called cuda is any of them."""
+    """Return the prefix of the fingerprints of the named target: plain cuda matches any GPU."""
     from autosched.cli.options import target_text
     from autosched.target import parse_target
 
@@ -112,14 +112,17 @@ def _fits(task: StoredTask, args: argparse.Namespace) -> bool:
 
 
 def _is_named(task: StoredTask, word: str) -> bool:
-    """By its name or the beginning of its hash. A user's own has the path in its name that it was first tuned by, from
-    wherever that was: the file's name and the function's tell it."""
+    """Return whether a word is the name of a task's workload or the beginning of its hash.
+
+    A user's workload was recorded with the path from which it was first tuned, so only the names of its file and
+    function are compared.
+    """
     name = task.name.rpartition("/")[2] if ":" in word else task.name
     return name == (word.rpartition("/")[2] if ":" in word else word) or task.workload_hash.startswith(word)
 
 
 def _task(workload: WorkloadRow, target: str, threads: int) -> StoredTask:
-    """Builds a built-in workload again, if this version still builds the same from its spec."""
+    """Return a task; a built-in workload is built again, if this version builds the same from its spec."""
     from autosched.errors import AutoschedError
     from autosched.store.records import parse_data
     from autosched.te.operators.registry import WORKLOADS

@@ -1,6 +1,6 @@
-"""`autosched tune`: search, measure, record; shows progress while it runs and what to do next when it ends.
+"""`autosched tune`: search of a workload's kernel, with its progress and the next commands.
 
-A network is tuned as a whole, see `network_tuning`.
+A network is tuned as a whole, see `cli.network.tune`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autosched.tuner.result import Result
 
 TRIALS = 64
-TRIALS_OF_A_BUDGET = 10_000  # more than any budget allows: with --budget alone the time decides
+TRIALS_OF_A_BUDGET = 10_000  # trials with --budget alone: more than any budget allows, so that the time ends the search
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def summary(result: Result, db: Path | None = None) -> str:
-    """The end of a search in a few lines, with the commands that come next."""
+    """Return the result of a search in a few lines, with the next commands."""
     from autosched.cli.output import clock_text, device_text, interval_text, is_gpu, rate_text, share_text, time_text
     from autosched.store import command
 
@@ -152,7 +152,7 @@ def summary(result: Result, db: Path | None = None) -> str:
 
 
 def estimate(result: Result, out_dir: Path | None) -> str:
-    """The end of a search without measurements."""
+    """Return the result of a search without measurements."""
     from autosched.cli.output import device_text, rate_text, time_text
 
     values = ", ".join(f"{name}={value}" for name, value in result.values.items())

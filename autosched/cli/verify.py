@@ -1,4 +1,4 @@
-"""`autosched verify`: proves once more that a record's kernel, or a whole network, computes what the reference does."""
+"""`autosched verify`: verification of a record's kernel, or of a whole network, against the reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from autosched.verification.tolerances import Comparison
     from autosched.verification.verify import KernelCheck, Verification
 
-SHOWN = 5  # kernels that come nearest to their bounds
+SHOWN = 5  # number of kernels shown, those with errors nearest to their bounds
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -86,7 +86,7 @@ def _verify_network(args: argparse.Namespace) -> int:
 
 
 def _text(found: Verification) -> str:
-    """The outputs, and the kernels that come nearest to their bounds."""
+    """Return the errors of the outputs, and those of the kernels nearest to their bounds."""
     from autosched.cli.output import table
 
     rows = [(f"output {c.name}, {kind} inputs", *_cells(c)) for kind, cs in found.outputs.items() for c in cs]

@@ -50,5 +50,5 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _arguments(workload: BuiltinWorkload) -> str:
-    """'N=1 CO=64 layout=NHWC': every argument with its default."""
+    """Return every argument with its default: 'N=1 CO=64 layout=NHWC'."""
     return " ".join(f"{n}={d}" for n, d in zip(workload.args, workload.defaults, strict=True))

@@ -1,4 +1,4 @@
-"""The record database: every measured candidate as data, in one SQLite file that survives `kill -9`."""
+"""Record database: every measured candidate as data, in one SQLite file that survives `kill -9`."""
 
 from autosched.store.database import Database, Health
 from autosched.store.records import Finding, FusionDecision, Record, Run, TargetRow, WorkloadRow

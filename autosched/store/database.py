@@ -1,4 +1,4 @@
-"""`Database`: append-only records in one SQLite file that several processes may write at the same time."""
+"""Append-only database of records in one SQLite file, which several processes may write at the same time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from autosched.store.schema import (
 )
 from autosched.store.signing import fusion_signature, installation_key, is_signed, is_signed_decision, signature
 
-BATCH = 256  # candidates read, or lines imported, at a time
+BATCH = 256  # the number of candidates read, or lines imported, at a time
 MIN_ROW_BYTES = 100  # a candidate's row holds two sha256 in hex, so it is longer
 
 T = TypeVar("T")
@@ -54,7 +54,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Health:
-    """`problems` in SQLite's words (empty: the file is sound), readable records, rows whose hash does not fit."""
+    """The result of a check: `problems` as reported by SQLite (empty: the file is sound), the number of readable
+    records, the number of rows with a wrong hash.
+    """
 
     problems: tuple[str, ...]
     n_records: int
@@ -66,11 +68,10 @@ class Health:
 
 
 class Database:
-    """The records in one file. A context manager; every method that writes is durable when it returns.
+    """The records of one file. A context manager; every method that writes is durable when it returns.
 
-    `path=None` is the default file. `create=False` refuses a file that does not exist, and reads one that cannot be
-    written. All errors are StoreError with one sentence. Rows whose hash does not fit are left out and counted in
-    `damaged`.
+    `path=None` is the default file. With `create=False` a missing file is an error, and a read-only one may be read.
+    All errors are StoreError with one sentence. Rows with a wrong hash are left out and counted in `damaged`.
     """
 
     def __init__(self, path: Path | str | None = None, *, create: bool = True) -> None:
@@ -95,13 +96,13 @@ class Database:
 
     @property
     def damaged(self) -> int:
-        """How many different damaged rows the reads so far have met."""
+        """The number of different damaged rows in all reads so far."""
         return len(self._damaged)
 
     # Writing
 
     def start_run(self, workload: WorkloadRow, target: TargetRow, threads: int, seed: int) -> int:
-        """Registers a search and what it is about; returns the run's id."""
+        """Add a search with its workload and target; return the run's id."""
         uid, begun = uuid.uuid4().hex, now()
         run = Run(0, uid, workload.hash, target.fingerprint, threads, seed, begun, None, RUN_STATES[0])
         with self._write():
@@ -109,7 +110,7 @@ class Database:
             return rows.insert_run(self._connection, run)
 
     def finish_run(self, run_id: int, status: str = "finished") -> None:
-        """`status` is one of RUN_STATES."""
+        """Set the status of a run, one of RUN_STATES."""
         if status not in RUN_STATES:
             raise StoreError(f"a run's status is one of {', '.join(RUN_STATES)}, got {status!r}")
         with self._write():
@@ -118,7 +119,7 @@ class Database:
     def append(
         self, run_id: int, sketch: str, steps_json: str, values: Mapping[str, int], round: int, finding: Finding
     ) -> int:
-        """Adds what a worker here has found of a candidate, and returns the record's id.
+        """Add a worker's result for a candidate, and return the record's id.
 
         A candidate of the same identity (workload, target, threads, sketch, steps) keeps its id and gets one more
         outcome.
@@ -135,13 +136,13 @@ class Database:
         return candidate_id
 
     def append_to(self, record: Record, finding: Finding) -> None:
-        """Adds to a record what a worker here has found of it now; otherwise as `append`."""
+        """Add a worker's new result to a record, as `append` does."""
         signed = self._signed(record, _outcome(record.run_id, finding, now()))
         with self._write():
             rows.insert_outcome(self._connection, record.id, signed)
 
     def certify(self, record_id: int, seconds: float, ci: tuple[float, float], run_id: int | None = None) -> None:
-        """Adds the final, interleaved measurement of a record: median and interval (lo, hi) in seconds."""
+        """Add the final, interleaved measurement of a record: median and interval (lo, hi) in seconds."""
         record = self.record(record_id)
         run = record.run_id if run_id is None else run_id
         interval = (float(ci[0]), float(ci[1]))
@@ -150,7 +151,7 @@ class Database:
             rows.insert_outcome(self._connection, record_id, outcome)
 
     def add_fusion_decision(self, workload: WorkloadRow, target: TargetRow, decision: FusionDecision) -> None:
-        """Adds what was measured here. `workload`: the fused kernel; the time and the signature are added."""
+        """Add a measured decision. `workload`: the fused kernel. The time of creation and the signature are added."""
         checked_times((*decision.fused_s, *decision.unfused_s))
         decision = replace(decision, created=now())
         self._key = self._key or installation_key(make=True)
@@ -163,7 +164,7 @@ class Database:
     # Reading
 
     def fusion_decision(self, workload_hash: str, target: str, threads: int) -> FusionDecision | None:
-        """The latest decision of this installation about a fused kernel; None where it has none."""
+        """Return the latest decision of this installation about a fused kernel; None without one."""
         given = (workload_hash, target, threads)
         with one_sentence(self.path):
             found = rows.select_fusion_decisions(self._connection, rows.BY_TASK, given, self._damage)
@@ -171,15 +172,19 @@ class Database:
         return max(ours, key=lambda decision: decision.created, default=None)
 
     def best(self, workload_hash: str, target: str, threads: int, n: int | None = 1) -> list[Record]:
-        """The n best records, best first: those verified here, then the others; of both certified ones by time, then
-        the rest by time; failures never."""
+        """Return the `n` best records, best first, without failures.
+
+        Records that this installation has verified precede the others; among both, certified ones precede the rest;
+        then the time decides.
+        """
         measured = [r for r in self.records(workload_hash, target, threads) if r.seconds is not None]
         return sorted(measured, key=rank)[:n]
 
     def best_of(self, workload_hashes: Iterable[str], target: str, threads: int) -> dict[str, list[Record]]:
-        """What `best` gives for each of several workloads, the best first; those that have none are left out.
+        """Return the records of `best` for each of several workloads; workloads without records are left out.
 
-        Where the best is certified only those that are, which are few: the others are not even read.
+        If the best record of a workload is certified, only its certified ones are returned, which are few: the others
+        are not read.
         """
         wanted = set(workload_hashes)
         found = self._grouped(rows.CERTIFIED_BY_TASKS, wanted, target, threads)
@@ -187,7 +192,7 @@ class Database:
         return self._grouped(rows.BY_TASKS, wanted - set(certified), target, threads) | certified
 
     def _grouped(self, where: str, workload_hashes: set[str], target: str, threads: int) -> dict[str, list[Record]]:
-        """Measured records by their workloads, the best first."""
+        """Return measured records by workload, the best first."""
         given = (canonical_json(sorted(workload_hashes)), target, threads)
         with one_sentence(self.path):
             found = rows.select(self._connection, where, given, self._damage) if workload_hashes else []
@@ -198,13 +203,13 @@ class Database:
         return grouped
 
     def records(self, workload_hash: str, target: str, threads: int) -> list[Record]:
-        """All records of a task, failures included, in the order in which they were first tried."""
+        """Return all records of a task, including failures, in the order of their first trial."""
         with one_sentence(self.path):
             found = rows.select(self._connection, rows.BY_TASK, (workload_hash, target, threads), self._damage)
         return [r for r in (self._record(*pair) for pair in found) if r is not None]
 
     def record(self, record_id: int) -> Record:
-        """Raises StoreError where there is none with this id, or where its row is damaged."""
+        """Return the record with this id. Raises StoreError if there is none, or if its row is damaged."""
         with one_sentence(self.path):
             try:
                 found = rows.select(self._connection, rows.BY_ID_RANGE, (record_id, record_id), self._damage)
@@ -228,7 +233,7 @@ class Database:
         return self._read("workloads", query, lambda row: WorkloadRow(*row[:-1]), slice(0, 3))
 
     def targets(self) -> dict[str, str]:
-        """Fingerprint -> the target's description as JSON."""
+        """Return the target's description as JSON by fingerprint."""
         query = "SELECT fingerprint, json, sha256 FROM targets ORDER BY rowid"
         return dict(self._read("targets", query, lambda row: (row["fingerprint"], row["json"]), slice(0, 2)))
 
@@ -239,11 +244,13 @@ class Database:
     # Whole file
 
     def export_jsonl(self, path: Path | str) -> int:
-        """Writes all readable records to a JSON Lines file, complete or not at all; returns how many."""
+        """Write all readable records to a JSON Lines file, complete or not at all; return their number."""
         return jsonl.write(absolute_path(path), self._lines())
 
     def import_jsonl(self, path: Path | str) -> tuple[int, int]:
-        """Adds a JSON Lines file: (lines kept, lines skipped as damaged). Doing it twice adds nothing."""
+        """Add the records of a JSON Lines file; return the numbers of lines kept and of lines skipped as damaged. A
+        second import adds nothing.
+        """
         kept = skipped = 0
         batch: list[jsonl.Line | jsonl.FusionLine] = []
         for line in jsonl.read(absolute_path(path)):
@@ -259,7 +266,7 @@ class Database:
         return kept, skipped
 
     def check(self) -> Health:
-        """SQLite's integrity check, and the hash of every row."""
+        """Check the file by SQLite's integrity check and the hash of every row."""
         with one_sentence(self.path):
             try:
                 answers = [str(row[0]) for row in self._connection.execute("PRAGMA integrity_check")]
@@ -280,7 +287,7 @@ class Database:
                 yield
 
     def _read(self, table: str, query: str, make: Callable[[sqlite3.Row], T], hashed: slice) -> list[T]:
-        """Rows of a small table through `make`, to the first page that cannot be read.
+        """Read rows of a small table through `make`, up to the first page that cannot be read.
 
         The last column is the hash over the columns `hashed`.
         """
@@ -300,7 +307,9 @@ class Database:
         return found
 
     def _signed(self, candidate: CandidateRow | Record, outcome: Outcome) -> Outcome:
-        """Checked, its message cut, and signed with the key of this installation, which is made when first needed."""
+        """Return an outcome, checked, with its message cut, and signed with the key of this installation, which is
+        created on first use.
+        """
         checked_outcome(outcome.seconds, (*outcome.samples, *(outcome.ci or ())), outcome.failure)
         outcome = replace(outcome, message=outcome.message[:MAX_MESSAGE])
         self._key = self._key or installation_key(make=True)
@@ -316,7 +325,7 @@ class Database:
         self._damaged.add((table, key))
 
     def _run(self, run_id: int) -> Run:
-        """What never changes of a run is read once."""
+        """Return the constant fields of a run, which are read once."""
         if run_id not in self._runs:
             self._runs.update((run.id, run) for run in self.runs())
         if run_id not in self._runs:
@@ -324,7 +333,7 @@ class Database:
         return self._runs[run_id]
 
     def _lines(self) -> Iterator[jsonl.Line | jsonl.FusionLine]:
-        """Every record as a line of its own, with the workload, target and runs that it needs."""
+        """Yield every record as a line, with its workload, target and runs."""
         yield from self._fusion_lines()
         workloads = {w.hash: w for w in self.workloads()}
         targets = self.targets()
@@ -357,7 +366,7 @@ class Database:
             yield jsonl.FusionLine(workload, targets.get(decision.target, "{}"), decision)
 
     def _last_id(self) -> int:
-        """The largest candidate id, bounded by the file's size in case that number itself is damaged."""
+        """Return the largest candidate id, bounded by the file's size in case the number itself is damaged."""
         with one_sentence(self.path):
             log = Path(f"{self.path}-wal")
             size = self.path.stat().st_size + (log.stat().st_size if log.exists() else 0)
@@ -373,7 +382,7 @@ class Database:
         return min(newest, bound) if isinstance(newest, int) else bound  # a damaged index may give anything
 
     def _salvage(self, first: int, last: int) -> list[tuple[CandidateRow, list[Outcome]]]:
-        """Candidates first..last; where the file itself is damaged, what can be reached by halving the range."""
+        """Return the readable candidates first..last; in a damaged file the range is halved to find them."""
         try:
             return rows.select(self._connection, rows.BY_ID_RANGE, (first, last), self._damage)
         except sqlite3.DatabaseError as error:
@@ -392,7 +401,7 @@ class Database:
                     self._merge_line(line)
 
     def _merge_line(self, line: jsonl.Line | jsonl.FusionLine) -> None:
-        """Adds what is new of a line. Its run numbers are positions in `line.runs`."""
+        """Add the new data of a line, whose run numbers are positions in `line.runs`."""
         if isinstance(line, jsonl.FusionLine):
             rows.insert_task(self._connection, line.workload, TargetRow(line.decision.target, line.target_json))
             rows.insert_fusion_decision(self._connection, line.decision)
@@ -410,7 +419,7 @@ class Database:
 
 
 def _outcome(run_id: int, finding: Finding, created: str) -> Outcome:
-    """A finding as the next outcome of its candidate. NumPy's numbers would not go into the database."""
+    """Return a finding as the next outcome of its candidate, with NumPy's numbers converted for SQLite."""
     seconds = None if finding.seconds is None else float(finding.seconds)
     times = tuple(float(s) for s in finding.samples)
     return Outcome(0, run_id, seconds, times, None, finding.failure, finding.message, created)

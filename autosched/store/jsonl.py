@@ -1,4 +1,4 @@
-"""Records as JSON Lines: one line a candidate or fusion decision, each complete in itself and with its own sha256.
+"""JSON Lines format of records: a line for each candidate or fusion decision, self-contained and with its own sha256.
 
 A damaged line therefore costs one record. The first line is a header; a file without one is read as well (two exports
 joined, a tail). Every line is input from outside: types, ranges and hash are checked, and a bad one is None.
@@ -35,14 +35,14 @@ from autosched.store.records import (
 from autosched.store.schema import SCHEMA_VERSION, one_sentence
 
 FORMAT = "autosched records"
-FUSION = "fusion decision"  # the kind of a line; lines of candidates have none
+FUSION = "fusion decision"  # `kind` of its lines; lines of candidates have none
 MAX_NAME = 1_000
 SIGNATURE = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Line:
-    """A candidate with all it needs. Run numbers inside refer to the ids of `runs`."""
+    """A candidate with its workload, target, runs and outcomes. Run numbers refer to the ids of `runs`."""
 
     workload: WorkloadRow
     target_json: str
@@ -61,14 +61,14 @@ class FusionLine:
 
 
 def lost_run(candidate: CandidateRow, run_id: int) -> Run:
-    """Stands for a run whose row is damaged; the same candidate and number give the same uid."""
+    """Return a substitute for a run whose row is damaged; the same candidate and number give the same uid."""
     uid = digest("lost run", candidate.identity, run_id)[:32]
     task = (candidate.workload, candidate.target, candidate.threads)
     return Run(run_id, uid, *task, 0, candidate.created, None, "failed")
 
 
 def write(path: Path, lines: Iterable[Line | FusionLine]) -> int:
-    """Writes header and lines to `path` by way of a file beside it, so that `path` is complete or untouched."""
+    """Write header and lines to a temporary file and rename it to `path`, so that `path` is complete or unchanged."""
     n_lines = 0
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     with one_sentence(path):
@@ -91,9 +91,9 @@ def write(path: Path, lines: Iterable[Line | FusionLine]) -> int:
 
 
 def read(path: Path) -> Iterator[Line | FusionLine | None]:
-    """The records of a file in order, None for each line that is damaged. Blank lines and headers do not count.
+    """Yield the records of a file in order, None for each damaged line. Blank lines and headers are skipped.
 
-    Raises StoreError for a file that cannot be read or whose header names a newer schema.
+    Raises StoreError for a file that cannot be read or whose header has a newer schema.
     """
     with one_sentence(path), open(path, "rb", opener=_open_at_once) as file:
         status = os.fstat(file.fileno())
@@ -108,14 +108,14 @@ def read(path: Path) -> Iterator[Line | FusionLine | None]:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """A named pipe without a writer opens too, to be refused."""
+    """Open without blocking on a named pipe without a writer, which is refused later."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _raw_lines(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Lines cut at MAX_TEXT + 1 bytes (too long to be read, so skipped as one damaged line).
+    """Yield lines cut at MAX_TEXT + 1 bytes; longer ones are skipped as one damaged line.
 
-    Ends after the `size` bytes that the file had at first, so one that grows or never ends (under /proc) ends here.
+    Ends after the `size` bytes that the file had at first, even if it grows or is endless (under /proc).
     """
     is_rest = False
     while raw := file.readline(min(size, MAX_TEXT + 1)):
@@ -193,7 +193,7 @@ def _encode_decision(line: FusionLine) -> dict[str, object]:
 
 
 def _decode(content: dict[str, object]) -> Line | FusionLine | None:
-    """The checked record of a line, None if anything about it is wrong."""
+    """Return the checked record of a line; None if it is invalid."""
     claimed = content.pop("sha256", None)
     try:
         if digest(content) != claimed:

@@ -1,19 +1,19 @@
-"""What a record is, how it is identified, and which of its outcomes counts.
+"""Records of candidates: their identity, and the choice of the outcome that counts.
 
-A *candidate* is a sketch with integers put in, stored as schedule steps (canonical JSON: data, never code). Each time
-it is built and timed there is one *outcome*: a measurement or a failure. A `Record` is a candidate with the outcome
-that counts. Where outcomes are of this installation (see `signing`) only these are asked, and the record is
-`verified`: nobody elsewhere makes our kernels slow, fast or bad. Where there is none, the others are, and the record is
-what somebody claims. Among them:
+A *candidate* is a sketch with values for its parameters, stored as schedule steps (canonical JSON: data, never code).
+Each time it is built and timed there is one *outcome*: a measurement or a failure. A `Record` is a candidate with the
+outcome that counts. If there are outcomes of this installation (see `signing`), only these are considered and the
+record is `verified`, so that other installations cannot change it. Otherwise the others are considered, and it is a
+claim. Among the outcomes considered:
 
-1. If the latest outcome is a failure, the record is a failure (a kernel that was caught being wrong once is out). A
+1. If the latest outcome is a failure, the record is a failure (a kernel that was wrong once is not used). A
    measurement is later that has a greater number and was not made before: merging files may bring an old one in last.
 2. Otherwise, if a measurement is certified (the interleaved re-measurement at the end of a search, with an
    interval), the latest certified one counts: it is the only kind whose comparison between candidates is fair.
 3. Otherwise the latest measurement counts.
 
-An outcome whose row is damaged may have been a failure, and is taken for one: the candidate is no record until it has
-been measured again.
+An outcome whose row is damaged may have been a failure, and counts as one: the candidate has no record until it is
+measured again.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ MAX_MESSAGE = 4_000  # a failure's message is cut here: enough for a compiler's 
 
 RUN_STATES = ("running", "finished", "interrupted", "failed")
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
-LOST = "lost"  # the failure class of what stands for outcomes that cannot be read; never written
+LOST = "lost"  # failure class of substitutes for unreadable outcomes; never written
 
 
 @dataclass(frozen=True)
 class WorkloadRow:
-    """What was tuned: `hash` is the content hash of its ComputeDAG, `spec` the JSON that rebuilds it."""
+    """A tuned workload: `hash` is the content hash of its ComputeDAG, `spec` the JSON that rebuilds it."""
 
     hash: str
     name: str
@@ -57,7 +57,7 @@ class WorkloadRow:
 
 @dataclass(frozen=True)
 class TargetRow:
-    """A row of the table `targets`: what kernels are for, by its fingerprint, and its description as JSON."""
+    """A row of the table `targets`: the target's fingerprint, and its description as JSON."""
 
     fingerprint: str
     json: str
@@ -65,8 +65,9 @@ class TargetRow:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a worker finds of a candidate: the median `seconds` with its `samples`, or a `failure` class with its
-    message."""
+    """A worker's result for a candidate: the median `seconds` with its `samples`, or a `failure` class with its
+    message.
+    """
 
     seconds: float | None
     samples: Sequence[float] = ()
@@ -110,7 +111,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class CandidateRow:
-    """A row of the table `candidates`: what was tried, without how it went."""
+    """A row of the table `candidates`: a candidate without its outcomes."""
 
     id: int
     run_id: int
@@ -215,7 +216,9 @@ class FusionDecision:
 
 
 def identity_of(what: CandidateRow | Record) -> str:
-    """sha256 (hex) of everything that makes two candidates the same; not of the run, the round or the time."""
+    """Return the sha256 (hex) of all fields that make two candidates the same; not of the run, the round or
+    the time.
+    """
     return digest(what.workload, what.target, what.threads, what.sketch, what.steps)
 
 
@@ -226,9 +229,10 @@ def lost_outcome(order: int) -> Outcome:
 def to_record(
     candidate: CandidateRow, outcomes: Sequence[Outcome], is_ours: Callable[[Outcome], bool], database: Path
 ) -> Record | None:
-    """The record of a candidate in the file `database`; None where no outcome is left or the one that counts is lost.
+    """Return the record of a candidate in the file `database`; None without outcomes, or if the one that counts is
+    lost.
 
-    A lost one may have been ours.
+    A lost outcome may have been one of this installation.
     """
     ordered = sorted(outcomes, key=lambda o: o.order)
     ours = [o for o in ordered if o.failure == LOST or is_ours(o)]
@@ -249,8 +253,9 @@ def _counting(outcomes: Sequence[Outcome]) -> Outcome | None:
 
 
 def rank(record: Record) -> tuple[bool, bool, float, str]:
-    """Sort key of measured records, best first: verified ones lead, then certified ones; ties are broken by content,
-    never by luck."""
+    """Return the sort key of measured records, best first: verified ones, then certified ones, then by time; ties are
+    broken by content, never at random.
+    """
     seconds = math.inf if record.seconds is None else record.seconds
     return (not record.verified, not record.certified, seconds, digest(record.sketch, record.steps))
 
@@ -260,7 +265,7 @@ def now() -> str:
 
 
 def canonical_json(value: object) -> str:
-    """One text for equal data: sorted keys, no spaces, ASCII. Raises ValueError for NaN and infinities."""
+    """Return the same text for equal data: sorted keys, no spaces, ASCII. Raises ValueError for NaN and infinities."""
     return _CANONICAL.encode(value)
 
 
@@ -269,7 +274,7 @@ def digest(*fields: object) -> str:
 
 
 def parse_data(text: str | bytes) -> object:
-    """JSON from outside: bounded in length, depth and integers, finite numbers only. Raises StoreError."""
+    """Parse JSON from outside: bounded in length, depth and integers, finite numbers only. Raises StoreError."""
     if len(text) > MAX_TEXT:
         raise StoreError(f"a JSON text has {len(text)} characters, more than the {MAX_TEXT} that a record may have")
     try:
@@ -281,8 +286,11 @@ def parse_data(text: str | bytes) -> object:
 
 
 def with_alternative(spec: str, other: str) -> str:
-    """A workload's description with another one of the same content under "also": functions that compute the same have
-    arguments and names of stages of their own, which records need. What describes a kernel of a network stays alone."""
+    """Add another description of a workload of the same content under "also".
+
+    Functions that compute the same have arguments and names of stages of their own, which records need. The description
+    of a kernel of a network gets no alternative.
+    """
     try:
         first, second = parse_data(spec), parse_data(other)
     except StoreError:
@@ -299,19 +307,19 @@ def with_alternative(spec: str, other: str) -> str:
 
 
 def canonical_steps(steps_json: str) -> str:
-    """The canonical form of schedule steps given as JSON text."""
+    """Return the canonical form of schedule steps given as JSON text."""
     return canonical_json(parse_data(steps_json))
 
 
 def checked_values(values: Mapping[str, int]) -> dict[str, int]:
-    """Parameter values as plain integers (NumPy's integers included), sorted by name."""
+    """Return parameter values as plain integers (NumPy's integers included), sorted by name."""
     plain = {str(name): int(values[name]) for name in sorted(values)}
     _check_bounds(plain, 1)
     return plain
 
 
 def checked_outcome(seconds: float | None, samples: Sequence[float], failure: str | None) -> None:
-    """Raises StoreError unless exactly one of seconds and failure is there, and all times are finite and above 0."""
+    """Raise StoreError unless exactly one of seconds and failure is given, and all times are finite and above 0."""
     if (seconds is None) == (failure is None):
         raise StoreError("a record needs either a time or a failure class, and got both or neither")
     checked_times([*samples] if seconds is None else [seconds, *samples])

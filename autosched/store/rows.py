@@ -1,4 +1,6 @@
-"""Rows to objects and back: the SQL of candidates and outcomes, with the hash check of every row that is read."""
+"""Conversion between rows and objects: the SQL of candidates and outcomes, with the hash check of every row that is
+read.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,11 @@ MEASUREMENT_COLUMNS = "id, candidate, attempt, run_id, seconds, samples, ci_lo, 
 FAILURE_COLUMNS = "id, candidate, attempt, run_id, class, message, created, signature, sha256"
 FUSION_COLUMNS = "id, workload, target, threads, is_fused, fused_s, unfused_s, created, signature, sha256"
 SIGNED_SINCE = 2  # the schema version that has the column `signature`
-FUSION_SINCE = 3  # and the one that has the table `fusion_decisions`
+FUSION_SINCE = 3  # the schema version that has the table `fusion_decisions`
 
-HASHED = slice(1, -1)  # all but the row's id and the hash itself
+HASHED = slice(1, -1)  # all columns but the row's id and the hash itself
 
-# Which candidates a query is about; completed by bound parameters only. Several workloads are a JSON list.
+# Conditions of queries for candidates, with bound parameters only. Several workloads are a JSON list.
 BY_TASK = "workload = ? AND target = ? AND threads = ?"
 BY_TASKS = "workload IN (SELECT value FROM json_each(?)) AND target = ? AND threads = ?"
 CERTIFIED_BY_TASKS = f"""{BY_TASKS} AND EXISTS (
@@ -47,7 +49,7 @@ BY_ID_RANGE = "id BETWEEN ? AND ?"
 
 
 def insert_candidate(connection: sqlite3.Connection, candidate: CandidateRow) -> int:
-    """The id of the candidate's row: a new one, or the one that has the same identity already."""
+    """Return the id of the candidate's row: a new one, or the one that has the same identity already."""
     identity = candidate.identity
     found = connection.execute("SELECT id FROM candidates WHERE identity = ?", (identity,)).fetchone()
     if found is not None:
@@ -58,7 +60,7 @@ def insert_candidate(connection: sqlite3.Connection, candidate: CandidateRow) ->
 
 
 def insert_outcome(connection: sqlite3.Connection, candidate_id: int, outcome: Outcome) -> None:
-    """Appends an attempt to a candidate; `outcome.order` is ignored, the next free number is taken."""
+    """Append an attempt to a candidate; `outcome.order` is ignored, the next free number is taken."""
     attempt = connection.execute(
         "SELECT (SELECT count(*) FROM measurements WHERE candidate = ?1) "
         "+ (SELECT count(*) FROM failures WHERE candidate = ?1)",
@@ -75,8 +77,9 @@ def insert_outcome(connection: sqlite3.Connection, candidate_id: int, outcome: O
 
 
 def outcome_digest(*columns: object) -> str:
-    """The hash of an outcome's row. The last of `columns`, the signature, is part of it where there is one: rows of
-    schema version 1 have none."""
+    """Return the hash of an outcome's row. The last of `columns`, the signature, is hashed if it is there: rows of
+    schema version 1 have none.
+    """
     return digest(*(columns[:-1] if columns[-1] is None else columns))
 
 
@@ -87,7 +90,9 @@ def _insert(
     row: tuple[object, ...],
     hashing: Callable[..., str] = digest,
 ) -> int:
-    """The id of a new row of all `columns`: the first is the id, the last the hash, and `row` is between them."""
+    """Insert a row of all `columns` and return its id: the first column is the id, the last the hash, `row` is between
+    them.
+    """
     _, names = columns.split(", ", 1)
     places = ", ".join("?" * (len(row) + 1))
     cursor = connection.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", (*row, hashing(*row)))
@@ -98,9 +103,9 @@ def _insert(
 def select(
     connection: sqlite3.Connection, where: str, keys: Sequence[object], damage: Damage
 ) -> list[tuple[CandidateRow, list[Outcome]]]:
-    """Candidates in id order with their outcomes in order of attempts. `where` is one of those above.
+    """Return candidates in id order with their outcomes in order of attempts. `where`: one of the conditions above.
 
-    Of outcomes that cannot be read a stand-in takes the last place (see `records.LOST`).
+    The last outcome is a substitute if any could not be read (see `records.LOST`).
     """
     candidates = connection.execute(f"SELECT {CANDIDATE_COLUMNS} FROM candidates WHERE {where} ORDER BY id", keys)
     found: dict[int, tuple[CandidateRow, list[Outcome]]] = {}
@@ -131,8 +136,11 @@ def select(
 
 
 def _lost(outcomes: Sequence[Outcome], n_rows: int) -> list[Outcome]:
-    """A stand-in for the last outcome that is not among the readable ones: attempts are numbered 0, 1, 2, ... without
-    gaps, so a missing number tells of a row that is damaged or gone. What a damaged row says of itself is not asked."""
+    """Return a substitute for the last outcome that is not readable.
+
+    Attempts are numbered 0, 1, 2, ... without gaps, so a missing number shows a damaged or missing row. The content of
+    damaged rows is not used.
+    """
     places = {o.order for o in outcomes}
     place = max(n_rows, 1 + max(places, default=-1)) - 1
     while place in places:
@@ -184,7 +192,7 @@ def insert_task(connection: sqlite3.Connection, workload: WorkloadRow, target: T
 
 
 def insert_run(connection: sqlite3.Connection, run: Run) -> int:
-    """The id of the run with this uid, made where it is new; `run.id` is ignored."""
+    """Return the id of the run with this uid, inserted if it is new; `run.id` is ignored."""
     fixed = (run.uid, run.workload, run.target, run.threads, run.seed, run.started)
     connection.execute(
         "INSERT OR IGNORE INTO runs (uid, workload, target, threads, seed, started, finished, status, sha256) "
@@ -197,17 +205,24 @@ def insert_run(connection: sqlite3.Connection, run: Run) -> int:
 def checked(
     row: sqlite3.Row, hashed: slice, read: Callable[[sqlite3.Row], T], hashing: Callable[..., str] = digest
 ) -> T | None:
-    """What `read` makes of a row; None where the hash (last column) over the columns `hashed` does not fit, or where it
-    holds what nobody here writes."""
+    """Return the object that `read` gives for a row; None if the hash (last column) over the columns `hashed` is wrong,
+    or if the row has invalid values.
+    """
     try:
         return read(row) if hashing(*row[hashed]) == row["sha256"] else None
-    except (StoreError, TypeError, ValueError, AttributeError, OverflowError):  # a flipped bit, or somebody else's row
+    except (
+        StoreError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+    ):  # a flipped bit, or a row of another program
         return None
 
 
 def _candidate(row: sqlite3.Row) -> CandidateRow:
     data = dict(zip((f.name for f in fields(CandidateRow)), row, strict=False))  # its identity and the hash follow
-    parse_data(row["steps"])  # may come from elsewhere with a right hash: bounded like what is imported
+    parse_data(row["steps"])  # may come from elsewhere with a right hash, so it is bounded as imports are
     return CandidateRow(**{**data, "values": checked_values(_bindings(row["bindings"]))})
 
 

@@ -1,4 +1,4 @@
-"""The file behind a `Database`: where it lies, its tables, and how it is opened without ever harming a foreign file.
+"""Database file: its path, its tables, and how it is opened without changing files of other programs.
 
 Durability: write-ahead log with synchronous=FULL, so a commit that returned is on the disk (measured at about 3.4 ms
 a commit, against the 50 ms and more of a measurement). Writers take the lock at once (BEGIN IMMEDIATE) and wait for
@@ -24,7 +24,7 @@ from autosched.errors import StoreError
 APPLICATION_ID = 0x61736368  # "asch"
 SCHEMA_VERSION = 3
 BUSY_TIMEOUT_S = 30.0
-WAL_INDEX_BYTES = 32_768  # SQLite adds so much to its -shm file at a time
+WAL_INDEX_BYTES = 32_768  # bytes by which SQLite extends its -shm file
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 # Every row carries a sha256 over its other columns (a run: over those that never change), checked when it is read.
@@ -53,7 +53,7 @@ TABLES = (
         sha256 TEXT NOT NULL, UNIQUE (candidate, attempt))""",
 )
 
-# What each later version adds: a new file takes all these steps too.
+# Migrations to each later version, which also create new files.
 _FUSION = "(SELECT hash FROM workloads WHERE name LIKE '%, joined or apart')"  # kept as candidates before version 3
 UPGRADES = {
     2: ("ALTER TABLE measurements ADD COLUMN signature TEXT", "ALTER TABLE failures ADD COLUMN signature TEXT"),
@@ -76,9 +76,9 @@ DAMAGED = (
 
 HOPELESS = "nothing can be read of the database {path}, its first page is damaged: restore a copy or use another --db"
 NO_RECORDS = "there are no records in {path}: `{tune}` makes some"
-MALFORMED = "malformed"  # SQLite's word for a page that cannot be right
+MALFORMED = "malformed"  # SQLite's message for a damaged page
 
-# What SQLite says -> what the user reads. The first match counts.
+# From SQLite's messages to those for users. The first match counts.
 FULL = "the disk under the database {path} is full: free some space and try again, all saved rows are kept"
 SENTENCES = (
     ("is full", FULL),
@@ -94,7 +94,7 @@ SENTENCES = (
 
 
 def default_path() -> Path:
-    """`$XDG_DATA_HOME/autosched/records.db`, or under `~/.local/share` where that is unset or not absolute."""
+    """Return `$XDG_DATA_HOME/autosched/records.db`, or that under `~/.local/share` if it is unset or not absolute."""
     data_home = Path(os.environ.get("XDG_DATA_HOME", ""))
     if not data_home.is_absolute():
         try:
@@ -105,7 +105,7 @@ def default_path() -> Path:
 
 
 def named_path(path: Path | str) -> Path:
-    """`path` with `~` resolved. Raises StoreError for what is no path, or for a home directory that is not known."""
+    """Return `path` with `~` resolved. Raises StoreError for an invalid path, or if the home directory is unknown."""
     try:
         return Path(path).expanduser()
     except (TypeError, RuntimeError) as error:
@@ -113,13 +113,15 @@ def named_path(path: Path | str) -> Path:
 
 
 def absolute_path(path: Path | str) -> Path:
-    """`named_path` from the root; a relative one needs a working directory that is still there."""
+    """Return `named_path` as an absolute path; for a relative one the working directory must exist."""
     with one_sentence(named := named_path(path)):
         return named.absolute()
 
 
 def command(words: str, path: Path | str | None = None) -> str:
-    """A command for the user to type, which names the database at `path` where that is not the default one."""
+    """Return a command for the user to type, with the option for the database at `path` if that is not the
+    default one.
+    """
     return f"autosched {words}{_named(path)}"
 
 
@@ -308,7 +310,7 @@ def _read_transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def make_directories(directory: Path) -> None:
-    """Missing directories are made for the user alone (0700)."""
+    """Create missing directories for the user alone (0700)."""
     if directory.is_dir():
         return
     make_directories(directory.parent)
@@ -316,12 +318,12 @@ def make_directories(directory: Path) -> None:
 
 
 def _beside(path: Path) -> tuple[Path, Path]:
-    """The files that SQLite keeps beside the database: the write-ahead log and its index."""
+    """Return SQLite's files beside the database: the write-ahead log and its index."""
     return Path(f"{path}-wal"), Path(f"{path}-shm")
 
 
 def _is_writable(path: Path) -> bool:
-    """Whether SQLite can write to the file, and make its own files beside it."""
+    """Return whether SQLite can write to the file, and create its own files beside it."""
     return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK) and not is_full(path)
 
 
@@ -342,9 +344,9 @@ def _prepare_file(path: Path, *, create: bool) -> None:
 
 
 def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the file is still empty. Raises StoreError if it is somebody else's or newer than this version.
+    """Return whether the file is still empty. Raises StoreError if another program wrote it, or a newer version.
 
-    Called inside a transaction: another process may be making the tables between two of these reads.
+    Called inside a transaction: another process may be creating the tables between two of these reads.
     """
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = _version(connection)
@@ -362,7 +364,9 @@ def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """SQLite does not wait by itself when two processes switch a new file's journal mode at once."""
+    """Switch to the write-ahead log, with retries: SQLite does not wait if two processes switch a new file's mode at
+    once.
+    """
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
@@ -394,7 +398,7 @@ def _upgrade(connection: sqlite3.Connection) -> None:
 
 
 def _take_steps(connection: sqlite3.Connection) -> None:
-    """From inside a transaction: another process may have been first."""
+    """Run the missing migrations, inside a transaction: another process may have run them already."""
     for version in range(_version(connection) + 1, SCHEMA_VERSION + 1):
         for statement in UPGRADES[version]:
             connection.execute(statement)

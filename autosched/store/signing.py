@@ -1,11 +1,11 @@
-"""Which outcomes this installation has seen with its own eyes: those that are signed with its key.
+"""Signatures of outcomes with the key of this installation, which identify its own measurements.
 
 Records move between machines, and a file that says "verified, 3 us" proves nothing. So every outcome of a worker here
-is signed (HMAC-SHA256, over the candidate's identity and all that the outcome says) with a key that never leaves the
-user's data directory. The key is not of a database: an export that is imported again is still ours.
+is signed (HMAC-SHA256 over the candidate's identity and the outcome's content) with a key that never leaves the user's
+data directory. The key does not belong to a database: an export that is imported again is still verified.
 
-There may be no key: the directory cannot be written, the file has another size, is somebody else's or can be read by
-others. Nothing counts as ours then, and nothing fails.
+Without a key (the directory cannot be written, or the key file has another size, belongs to another user or can be read
+by others) no record counts as verified, and nothing fails.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ from autosched.store.schema import default_path, make_directories
 
 KEY_NAME = "installation.key"
 KEY_BYTES = 32
-PURPOSE = "autosched outcome 1"  # part of what is signed, so that a signature means nothing else
+PURPOSE = "autosched outcome 1"  # signed with the data, so that a signature cannot be used for another purpose
 FUSION_PURPOSE = "autosched fusion decision 1"
 
 
 def key_path() -> Path:
-    """Beside the default database, whichever is used. Raises StoreError without a home directory."""
+    """Return the path of the key, beside the default database even if another one is used. Raises StoreError without a
+    home directory.
+    """
     return default_path().with_name(KEY_NAME)
 
 
 def installation_key(*, make: bool = False) -> bytes | None:
-    """The key, made where it is missing and `make` says so; None where there is none to be had."""
+    """Return the key, created if it is missing and `make` is true; None if there is none."""
     try:
         path = key_path()
         if make and not os.path.lexists(path):
@@ -48,7 +50,9 @@ def installation_key(*, make: bool = False) -> bytes | None:
 
 
 def signature(key: bytes, identity: str, outcome: Outcome) -> str:
-    """`identity` is the candidate's. Not signed are the numbers of attempt and run: another database has its own."""
+    """Return the signature of an outcome of the candidate `identity`, without the numbers of attempt and run, which
+    differ between databases.
+    """
     o = outcome
     times = (() if o.seconds is None else (o.seconds,), o.ci or (), o.samples)
     return _signature(key, (PURPOSE, identity, o.failure, o.message, o.created), times)
@@ -67,14 +71,14 @@ def _signature(key: bytes, words: Sequence[object], times: Sequence[Sequence[flo
 
 
 def is_signed(key: bytes | None, identity: str, outcome: Outcome) -> bool:
-    """Whether `outcome` is of the installation with this key."""
+    """Return whether `outcome` is of the installation with this key."""
     if key is None or outcome.signature is None:
         return False
     return hmac.compare_digest(signature(key, identity, outcome).encode(), outcome.signature.encode())
 
 
 def is_signed_decision(key: bytes | None, decision: FusionDecision) -> bool:
-    """Whether `decision` is of the installation with this key."""
+    """Return whether `decision` is of the installation with this key."""
     if key is None or decision.signature is None:
         return False
     return hmac.compare_digest(fusion_signature(key, decision).encode(), decision.signature.encode())
@@ -90,7 +94,9 @@ def _read_key(path: Path) -> bytes | None:
 
 
 def _make_key(path: Path) -> None:
-    """Whole or not at all, and of several processes at once only one makes it: a file beside it gets its name."""
+    """Create the key file atomically, by a temporary file that is linked to its name, so that one of several processes
+    succeeds.
+    """
     make_directories(path.parent)
     descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # 0600
     try:

@@ -19,7 +19,7 @@ COMMAND = """
 import sys, time
 from autosched.cli import db, main
 from autosched.errors import UsageError
-from autosched.measure import Measurer, Problem, Workshop
+from autosched.measure import Measurer, Problem, WorkerPool
 from autosched.measure.host import ScratchDirectory
 from autosched.target import parse_target
 
@@ -31,7 +31,7 @@ sys.argv = ["autosched", "db", "path"]
 sys.exit(main.main())
 """
 MEASURING = """
-    with ScratchDirectory() as scratch, Measurer(Problem((), (), scratch), Workshop(parse_target("cpu"), 1, 1)):
+    with ScratchDirectory() as scratch, Measurer(Problem((), (), scratch), WorkerPool(parse_target("cpu"), 1, 1)):
         try:
             print("begun", flush=True)
             time.sleep(60)

@@ -180,7 +180,7 @@ def test_workers_die_with_a_killed_tuner(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from autosched.measure import *\n"
         "from autosched.target import parse_target\n"
-        f"m = Measurer(Problem((), (), Path({str(tmp_path)!r})), Workshop(parse_target('cpu'), 1, 1))\n"
+        f"m = Measurer(Problem((), (), Path({str(tmp_path)!r})), WorkerPool(parse_target('cpu'), 1, 1))\n"
         "m._runners._current.answer()\n"
         "print(*(w.pid for w in m._crew._workers), flush=True); time.sleep(30)"
     )

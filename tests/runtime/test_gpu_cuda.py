@@ -247,11 +247,11 @@ log("++")
 assert c.__dlpack_device__() == (2, 0)
 consumer = Consumer(c.__dlpack__(stream=0x55))
 assert consumer.word(0) == form["data"][0]
-assert dlpack.look_into(c.__dlpack__(stream=-1, max_version=(1, 1))).shape == SHAPE
+assert dlpack.read_capsule(c.__dlpack__(stream=-1, max_version=(1, 1))).shape == SHAPE
 refused(BufferError, c.__dlpack__, stream=0)
 refused(BufferError, c.__dlpack__, dl_device=(2, 1))
-assert dlpack.look_into(c.__dlpack__(copy=True)).address != form["data"][0]
-assert dlpack.look_into(c.__dlpack__(dl_device=(1, 0))).device == dlpack.CPU
+assert dlpack.read_capsule(c.__dlpack__(copy=True)).address != form["data"][0]
+assert dlpack.read_capsule(c.__dlpack__(dl_device=(1, 0))).device == dlpack.CPU
 del c
 gc.collect()
 log("given back")
