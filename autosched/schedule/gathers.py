@@ -1,15 +1,4 @@
-"""Copies that a GPU's copy engine can gather: elements that lie in a tensor by the digits of the copy's axes.
-
-    T[m, k] = X[n, step y + r - border, step x + q - border, c] or 0 outside of X      n, y, x of m;  r, q, c of k
-
-Rows of it are pixels of an image, which the engine counts itself (`Pixels`), from the pixel with which the tile begins;
-the digits of k but the last are an offset. Where each axis steps along a dimension of its own, a tile is a box of the
-tensor. Along an axis of which only the last digit moves in a tile, tiles are parts of that digit's count: `grains`.
-Axes before the last two are those of a batch, of which a tile has one point: they may move any dimension, as groups of
-channels do.
-
-Source: CUDA driver API, "cuTensorMapEncodeIm2col"; PTX ISA, "cp.async.bulk.tensor".
-"""
+"""Gathers by a GPU's copy engine: copies whose elements are in a tensor at the digits of the copy's axes."""
 
 from __future__ import annotations
 
@@ -118,7 +107,9 @@ class _Indices:
 
 
 def gather_of(op: StageOp, shape: Sequence[int]) -> Gather | None:
-    """How the engine gathers what a stage copies of a tensor of that shape; None where it cannot."""
+    """Return how the copy engine gathers the elements that a stage copies of a tensor of that shape; None if
+    it cannot.
+    """
     if len(op.body) != 1 or op.reducer is not None or not all(isinstance(a.extent, Const) for a in op.axes):
         return None
     simplify = Simplifier({a.var: (0, _size(a) - 1) for a in op.axes})

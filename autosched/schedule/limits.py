@@ -1,8 +1,4 @@
-"""How many steps a schedule has at most, and how large their numbers are; `lower.limits` bounds what they amount to.
-
-Steps come from databases, and those from strangers. The search's own schedules had at most 36 steps, 2 factors to a
-split and no number beyond an extent (products of matrices, convolutions, rows, pools).
-"""
+"""Limits of a schedule: the number of its steps and the size of their numbers; `lower.limits` bounds their product."""
 
 from __future__ import annotations
 

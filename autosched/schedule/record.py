@@ -1,4 +1,4 @@
-"""Steps as data: JSON out and in. A record holds steps with integers in place of parameters, never code."""
+"""JSON form of schedule steps. A record holds steps with integers in place of parameters, never code."""
 
 from __future__ import annotations
 
@@ -109,7 +109,9 @@ def steps_text(steps: Sequence[Step], values: Mapping[str, int]) -> str:
 
 
 def largest_tile(steps: Sequence[Step]) -> int:
-    """Of the Winograd convolutions among `steps`: outputs of a tile along a dimension; 0 where there is none."""
+    """Return the outputs of a tile along a dimension in the Winograd convolutions among `steps`, the largest; 0 if
+    there are none.
+    """
     return max((step.m for step in steps if isinstance(step, Winograd)), default=0)
 
 
@@ -175,7 +177,7 @@ def replay(dag: ComputeDAG, text: str, params: Collection[str] = ()) -> State:
 
 
 def check_target(state: State, kind: str) -> None:
-    """Raises ScheduleError for steps that a target of this kind, one of BACKENDS, has no use for."""
+    """Raise ScheduleError for steps that a target of this kind, one of BACKENDS, does not support."""
     is_gpu = BACKENDS[kind].is_gpu
     foreign, meant = (_FOR_PROCESSORS, "processors") if is_gpu else (_FOR_GPUS, "GPUs")
     for step in state.steps:

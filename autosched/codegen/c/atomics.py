@@ -24,7 +24,9 @@ WIDE = "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable"
 
 
 def atomic_update(op: str, dtype: str, element: str, value: str, c: Expressions) -> str:
-    """A statement that updates `element` with `value`; `c.helpers` gets the function that OpenCL needs for it."""
+    """Return a statement that updates `element` with `value`; `c.helpers` gets the function that OpenCL needs
+    for it.
+    """
     function = c.dialect.atomics[op]
     if dtype in c.dialect.atomic_types:
         if (op, dtype) == ("add", "int64"):

@@ -88,7 +88,7 @@ class Registers:
 
 
 def resident_blocks(threads: int, private_bytes: int, operand_bytes: int, ahead: bool = False) -> int | None:
-    """As many as leave each thread its registers; None where these are so few that the compiler may choose."""
+    """Return the blocks on a multiprocessor that leave each thread its registers; None if the compiler may choose."""
     held = -(-(private_bytes + operand_bytes) // 4)
     if held <= FEW:
         return None
@@ -113,7 +113,7 @@ def operand_bytes(index: Affine, itemsize: int, loops: Sequence[For]) -> int:
 
 
 def unrolling(loop: For, is_shared: Callable[[str], bool]) -> int | None:
-    """How often the compiler shall unroll a loop that is none of the schedule's unrolled ones; None: as it likes."""
+    """Return the compiler's unroll factor of a loop that the schedule does not unroll; None for its own choice."""
     stores = [s for s in walk(loop.body) if isinstance(s, Store)]
     nested = any(isinstance(s, (Barrier, For)) and not is_unrolled(s) for s in walk(loop.body))
     if stores and not nested and _fills(stores, is_shared):

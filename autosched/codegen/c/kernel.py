@@ -60,8 +60,9 @@ MOVED_TOGETHER = (Scope.PARAM, Scope.GLOBAL, Scope.SHARED, Scope.WARP)  # where 
 
 
 def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSource:
-    """The text, with `head` as a comment at the top, and launches of a concrete function in a kind of target's
-    dialect."""
+    """Return the text of a concrete function in a kind of target's dialect, with `head` as a comment at the top, and
+    its launches.
+    """
     dialect = DIALECTS[kind]
     workspace, nests = shared_and_nests(func.body)
     outside = {b.name: b for b in (*func.params, *workspace)}

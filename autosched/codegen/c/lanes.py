@@ -20,14 +20,14 @@ PARTS = "xyzw"
 
 
 def lanes_together(dtype: str) -> tuple[int, ...]:
-    """How many elements one access may move: at least 2 of at least a word, up to 16 bytes."""
+    """Return the number of elements that one access may move: at least 2 and a word, up to 16 bytes."""
     size = DTYPES[dtype].nbytes
     return tuple(n for n in (2, 4, 8, 16) if WORD_BYTES <= n * size <= MOST_BYTES)
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """`count` elements of `dtype` in the language of `c`."""
+    """A vector of `count` elements of `dtype` in the language of `c`."""
 
     c: Expressions
     dtype: str

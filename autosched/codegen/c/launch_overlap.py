@@ -38,12 +38,12 @@ def orders(nests: tuple[Stmt, ...], outside: Mapping[str, Buffer]) -> list[Kerne
 
 
 def is_early(order: KernelOrder, dialect: Dialect) -> bool:
-    """Whether the kernel may start before the one before it has ended."""
+    """Return whether the kernel may start before the one before it has ended."""
     return not order.is_first and bool(dialect.meetings)
 
 
 def meet(order: KernelOrder, c: Expressions, text: Text) -> None:
-    """The first lines of a kernel, where the dialect has words for them."""
+    """Return the first lines of a kernel, which wait for the one before it, if the dialect supports that."""
     for name, is_needed in (("start_next_kernel", not order.is_last), ("wait_for_kernels_before", not order.is_first)):
         if is_needed and c.dialect.meetings:
             c.helpers[name] = c.dialect.meetings[name]

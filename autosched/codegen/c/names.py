@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 
 def identifier(name: str, taken: set[str]) -> str:
-    """A C name like the given one that is not in use yet."""
+    """Return a C name like the given one that is not in use yet."""
     base = re.sub(r"\W", "_", name, flags=re.ASCII)
     base = base if re.match(r"[A-Za-z]", base) and not base.startswith(RESERVED_BEGINNINGS) else f"v{base}"
     found, n = base, 1
@@ -65,7 +65,7 @@ RESERVED_BEGINNINGS = ("multiply_tiles_", "take_registers_", "give_registers_") 
 
 @dataclass
 class Text:
-    """The lines of a function's body, and the names that are taken in it."""
+    """The lines of a function's body, and the names used in it."""
 
     lines: list[str] = field(default_factory=list)
     depth: int = 1

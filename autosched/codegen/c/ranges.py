@@ -23,7 +23,7 @@ class Range:
 
 
 def in_ranges(cond: Expr, simplify: Simplifier) -> Iterator[Expr | Range]:
-    """The conditions that have to hold together, in their order; both bounds of a number where the first of them is."""
+    """Return the conditions that must all hold, in their order, with both bounds of a number at the first of them."""
     found = list(conjuncts(cond))
     bounds = [bound_of(c, simplify) for c in found]
     used: set[int] = set()

@@ -20,7 +20,7 @@ WARP = 32  # threads that exchange values unless a shuffle says how many
 
 
 def emit_shuffle(stmt: Shuffle, c: Expressions, text: Text, threads: Threads, shared: SharedMemory) -> None:
-    """By the language's own words, or through shared memory where it has none."""
+    """Emit a shuffle by the language's intrinsic, or through shared memory if it has none."""
     values = [c.text(v) for v in stmt.values]
     dialect, simplify = c.dialect, c.simplify
     thread = simplify(threads.number())
@@ -51,7 +51,7 @@ def _exchange(places: Buffer, c: Expressions, text: Text, shared: SharedMemory) 
 
 
 def source_lane(stmt: Shuffle, thread: Expr, simplify: Simplifier) -> tuple[str, Expr]:
-    """(kind, number) for the thread of that number in its block."""
+    """Return (kind, number) of the source thread, by its number in the block."""
     own = simplify(thread % stmt.warp)
     lane = simplify(stmt.lane)
     ahead = simplify(lane - own)

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 
 
 def conversion(dtype: str, source: str) -> str:
-    """The name of the function that makes a `dtype` of a `source`."""
+    """Return the name of the function that converts `source` to `dtype`."""
     return f"{dtype}_of_{source}"
 
 
 def pair_conversion(dtype: str, source: str) -> str:
-    """That of the function for two numbers in a word, the first one in its lower half; not all languages have it."""
+    """Return the name of the function that converts two numbers to one word, the first in its lower half; not all
+    languages have it.
+    """
     return f"{dtype}_pair_of_{source}"
 
 

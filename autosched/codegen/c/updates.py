@@ -16,13 +16,13 @@ def compound(reducer: Reducer) -> str | None:
 
 
 def is_plain(reducer: Reducer) -> bool:
-    """Whether the reducer is one operation on its two operands."""
+    """Return whether the reducer is one operation on its two operands."""
     result = reducer.results[0]
     return len(reducer.results) == 1 and set(result.children) == {reducer.lhs[0], reducer.rhs[0]}
 
 
 def assign(stmt: Store | Shuffle, values: list[str], c: Expressions, text: Text) -> None:
-    """The values to the statement's buffers, all computed before any is written."""
+    """Emit the assignment of values to the statement's buffers; all are computed before any is written."""
     targets = _targets(stmt, c)
     if len(targets) == 1:
         text.line(f"{targets[0]} = {values[0]};")
@@ -36,7 +36,7 @@ def assign(stmt: Store | Shuffle, values: list[str], c: Expressions, text: Text)
 
 
 def combine(stmt: Store, reducer: Reducer, c: Expressions, text: Text) -> None:
-    """The reducer's results over old values and new ones, all computed before any is written."""
+    """Emit the reducer's results of old and new values; all are computed before any is written."""
     targets = _targets(stmt, c)
     if len(targets) == 1 and is_plain(reducer) and isinstance(stmt.values[0], (Load, Var)):
         old = Load(stmt.buffers[0], stmt.indices, stmt.values[0].dtype)

@@ -197,7 +197,7 @@ def _is_aligned(index: Expr, lane: Var, lanes: int, simplify: Simplifier) -> boo
 
 
 def is_multiple(index: Expr, count: int, simplify: Simplifier) -> bool:
-    """Whether the index is a multiple of `count`, whatever its variables are."""
+    """Return whether the index is a multiple of `count` for all values of its variables."""
     form = simplify.affine(index)
     return form.constant % count == 0 and all(c * _grain(atom, simplify) % count == 0 for atom, c in form.terms)
 

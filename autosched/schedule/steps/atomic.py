@@ -1,4 +1,4 @@
-"""The step Atomic: blocks that add their parts of a reduction to the result themselves."""
+"""Step Atomic: blocks add their partial reductions to the result by atomic updates."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Atomic:
 
 
 def parts_of(stage: Stage) -> Load | None:
-    """The element of another stage that each step of the reduction takes as it is; None where it is not such a sum."""
+    """Return the element of another stage that each step of the reduction adds unchanged; None for any other sum."""
     axes = {a.var for a in stage.op.all_axes}
     match stage.op.body:
         case (Load(indices=indices) as load,):
@@ -49,7 +49,7 @@ def parts_of(stage: Stage) -> Load | None:
 
 
 def check_atomics(state: State) -> None:
-    """What `Atomic` needs, after every step: a later one may take it away. Raises ScheduleError."""
+    """Check the conditions of `Atomic` after every step, as a later step may violate them. Raises ScheduleError."""
     if not any(s.starts or s.into is not None for s in state.stages):  # as in nearly all schedules
         return
     updated = {s.into for s in state.stages}
@@ -76,7 +76,7 @@ def check_atomics(state: State) -> None:
 
 
 def start_indices(load: Load, indices: tuple[Expr, ...], stage: Stage) -> tuple[Expr, ...]:
-    """Where a part that stands at `indices` goes in the result."""
+    """Return the indices in the result of a part at `indices`."""
     return tuple(indices[load.indices.index(a.var)] for a in stage.op.axes)
 
 

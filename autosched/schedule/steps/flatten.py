@@ -1,10 +1,4 @@
-"""The step Flatten: the short last dimension of an output becomes one with the dimension before it.
-
-    T[i, j, c] = f(i, j, c)  ->  T[i, f] = f(i, f // n, f mod n)     c < n
-
-Nothing moves: flat memory is the same. A vector then holds several j, and in whole periods of vectors it is known lane
-by lane what each of them reads.
-"""
+"""Step Flatten: merge the short last dimension of an output with the dimension before it."""
 
 from __future__ import annotations
 
@@ -51,7 +45,7 @@ class Flatten:
 
 
 def can_flatten(state: State, stage: Stage) -> bool:
-    """Whether the stage makes outputs that nothing else indexes, without a reduction, along two axes or more."""
+    """Return whether the stage computes outputs of two axes or more, without a reduction, that nothing else indexes."""
     op = stage.op
     plain = op.reducer is None and len(op.axes) > 1 and all(isinstance(a.extent, Const) for a in op.axes)
     alone = not state.consumers(stage) and not state.attached(stage.name)

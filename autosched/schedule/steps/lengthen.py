@@ -1,10 +1,5 @@
-"""The step Lengthen: a sum of products goes on over zeros, so that its operands have rows of another length.
-
-C[i, j] = sum over r, c < 3 of A[i + r, c] * B[r, c, j]
-
-A.long[i, c] = A[i, c] if c < 3 else 0                                 stages of their own
-B.long[r, c, j] = B[r, c, j] if c < 3 else 0
-C[i, j] = sum over r, c < 4 of A.long[i + r, c] * B.long[r, c, j]
+"""Step Lengthen: pad the reduction of a sum of products with zeros, so that the rows of its operands have another
+length.
 """
 
 from __future__ import annotations

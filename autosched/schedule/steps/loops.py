@@ -1,5 +1,6 @@
-"""Primitives that change the loops of one stage: Split, Reorder, Fuse, Parallel, Vectorize, Unroll, and what the loops
-ask for ahead of time: Prefetch, FetchAhead."""
+"""Primitives that change the loops of one stage: Split, Reorder, Fuse, Parallel, Vectorize, Unroll; and prefetches:
+Prefetch, FetchAhead.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def check_distance(where: str, distance: int) -> None:
 
 
 def check_own_loops(where: str, stage: Stage) -> None:
-    """Stages whose work the threads of a block share have loops of the threads' making."""
+    """Raise ScheduleError for stages shared by the threads of a block: their loops are generated."""
     is_shared = stage.cooperate is not None or stage.cross is not None
     check(not is_shared, f"{where}: the threads of the block share {stage.name} already; change its loops before")
 
@@ -64,7 +65,9 @@ def check_order(step: str, stage: Stage) -> Stage:
 
 
 def check_parallel(where: str, state: State, stage: Stage) -> None:
-    """Parallel loops are one task index, and so are loops of blocks and threads: nothing stands between them."""
+    """Raise ScheduleError unless parallel loops are adjacent, as they are one task index, and so loops of blocks and
+    threads.
+    """
     parallel = [x.name for x in stage.loops if x.kind is ForKind.PARALLEL]
     bound = [x.name for x in stage.loops if x.kind in BLOCKS or x.kind in THREADS]
     for kind, loops in (("parallel", parallel), ("bound", bound)):

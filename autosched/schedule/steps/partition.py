@@ -1,13 +1,4 @@
-"""The step Partition: a result in two parts, each by loops of its own.
-
-    S[i, j]  = f(sum over k of ..)         for all j
-
-    S        = f(sum over k of ..)         j < at
-    S.rest   = f(sum.rest over k of ..)    at <= j, into the same buffer
-
-Large tiles that fill a device several times over leave some of it idle in the end; smaller ones, or parts of k, can do
-what is left.
-"""
+"""Step Partition: split a result in two ranges of an axis, each with loops of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The step NarrowPlaces: the places of the best values are found in 32 bits."""
+"""Step NarrowPlaces: compute the indices of argmax and argmin in 32 bits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class NarrowPlaces:
 
 
 def narrow_places(op: StageOp) -> FirstBest | None:
-    """The reduction whose places, computed from the axes alone, are numbers of 32 bits; None for any other."""
+    """Return the reduction whose indices, computed from the axes alone, fit in 32 bits; None for any other."""
     found = None if op.reducer is None else first_best(op.reducer)
     if found is None or op.dtypes[found.place] != INDEX or not _is_of_axes(op.body[found.place]):
         return None

@@ -1,12 +1,5 @@
-"""The step Separate: a window's reduction in two, so that what is reduced along its rows serves all outputs beside.
-
-    S[.., i, ..] = reduce over r, q of f(s i + r, q)
-
-    S.part[.., h, ..] = reduce over q of f(h, q)                           a stage of its own
-    S[.., i, ..]      = reduce over r of S.part[.., s i + r, ..]
-
-A 3 x 3 maximum takes 4 operations instead of 8, a 9 x 9 one 16 instead of 80. Each output is reduced in the order it
-had, with other brackets.
+"""Step Separate: split a window's reduction in two, so that neighbouring outputs share its partial results
+along rows.
 """
 
 from __future__ import annotations

@@ -1,20 +1,4 @@
-"""Averages whose weights are shares of a whole, on processors: DivideLast and WithinReach.
-
-`DivideLast`: it is divided when all is added up.
-
-    Y[i, j] = sum over k of (E[i, k] / total[i]) * V[k, j]
-
-becomes a sum of fewer divisions, which rounds neither more nor coarser:
-
-    Y.acc[i, j] = sum over k of E[i, k] * V[k, j]
-    Y[i, j]     = Y.acc[i, j] / total[i]
-
-`Average` (online.py) does the same for weights that a kernel makes again and again; here they stay stages, so that each
-is an exponential once.
-
-`WithinReach`: where a condition hides what comes after the diagonal, a block of rows stops where its last row does.
-What comes later is a weight of 0, which nobody computes.
-"""
+"""Steps for weighted averages on processors: DivideLast and WithinReach."""
 
 from __future__ import annotations
 
@@ -69,7 +53,7 @@ class DivideLast:
 
 
 def undivided(found: WeightedSum) -> Expr | None:
-    """A weight before it is divided; None where another stage divides it."""
+    """Return a weight before its division; None if another stage divides it."""
     value = found.weights.op.body[0]
     share = value.a if isinstance(value, Cast) else value
     if not isinstance(share, Binary) or share.op != "div":

@@ -24,13 +24,15 @@ def _reading(body: tuple[Expr, ...], buffer: str, new: str, order: tuple[int, ..
 
 
 def insert(state: State, stage: Stage, before: str | None) -> State:
-    """A new stage, placed before the stage named (at the front if None)."""
+    """Insert a new stage before the named one (at the front if None)."""
     at = next((i for i, s in enumerate(state.stages) if s.name == before), 0)
     return replace(state, stages=(*state.stages[:at], stage, *state.stages[at:]))
 
 
 def check_readers(where: str, state: State) -> State:
-    """Every stage that is computed inside a loop is read only there; what runs along with a reader is, too."""
+    """Raise ScheduleError unless every stage computed inside a loop is read only there, and by stages that run along
+    with its readers.
+    """
     for stage in state.stages:
         if stage.at is None:
             continue
@@ -41,7 +43,7 @@ def check_readers(where: str, state: State) -> State:
 
 
 def check_untouched(where: str, state: State, stage: Stage) -> None:
-    """The loops are as written: a step that replaces the stage would lose what was done to them."""
+    """Raise ScheduleError if the loops were changed: a step that replaces the stage would lose the changes."""
     plain = replace(default_stage(stage.op, stage.scope), at=stage.at)
     check(stage == plain and not state.attached(stage.name), f"{where}: do it before any other change of its loops")
 
@@ -168,7 +170,7 @@ class Reindex:
 
 
 def dimensions(extents: Iterable[Expr]) -> tuple[StageAxis, ...]:
-    """The axes of a copy."""
+    """Return the axes of a copy."""
     return tuple(StageAxis(Var(f"d{n}"), extent) for n, extent in enumerate(extents))
 
 

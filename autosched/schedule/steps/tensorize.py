@@ -101,13 +101,13 @@ def _tag(state: State, stage: str, operands: list[str]) -> str:
 
 
 def word_dim(load: Load, axis: Var) -> int | None:
-    """The dimension that is indexed by the axis, which stands nowhere else."""
+    """Return the dimension that the axis indexes alone."""
     dims = [n for n, i in enumerate(load.indices) if axis in free_vars(i)]
     return dims[0] if len(dims) == 1 and load.indices[dims[0]] is axis else None
 
 
 def is_whole(state: State, load: Load, dim: int, axis: StageAxis, depth: int) -> bool:
-    """Whether the words of an operand lie in memory as they are: no rest, and neighbours adjacent."""
+    """Return whether the words of an operand are contiguous in memory, without a remainder."""
     producer = state.producer(load.buffer)
     plain = producer is None or producer.layout is None
     return plain and dim == len(load.indices) - 1 and _length(axis) % depth == 0

@@ -1,20 +1,5 @@
-"""The steps Widen, Factor and Once: what operands of a sum of products are made of, or a part of an elementwise stage,
-is made once, not wherever it is used.
-
-C[i, j] = sum over k of float32(A[i, k]) * B[k, j]                                         Widen
-
-A.wide[i, k] = float32(A[i, k])                                                            a stage of its own
-C[i, j] = sum over k of A.wide[i, k] * B[k, j]
-
-C[i, j] = sum over k of A[i, k] * (float32(B[k // 2, j] >> k % 2 * 4 & 15) * S[k // 64, j])    Factor
-
-B.factor[k, j] = float32(B[k // 2, j] >> k % 2 * 4 & 15) * S[k // 64, j]
-C[i, j] = sum over k of A[i, k] * B.factor[k, j]
-
-Y[i, j] = X[i, j] / sqrt(V[j] + 1e-5)                                                          Once
-
-Y.once[j] = 1 / sqrt(V[j] + 1e-5)
-Y[i, j] = X[i, j] * Y.once[j]
+"""Steps Widen, Factor and Once: compute a common part of a stage once instead of at each use: conversions and factors
+of operands of a sum of products, repeated parts of an elementwise stage.
 """
 
 from __future__ import annotations
@@ -162,7 +147,7 @@ def _parts(e: Expr, op: StageOp, every: set[Var], seen: set[Expr]) -> Iterator[E
 
 
 def factors(op: StageOp) -> tuple[Expr, ...]:
-    """The factors of the product that is summed up; none where the stage does something else."""
+    """Return the factors of the product that is summed up; none if the stage computes anything else."""
     if op.reducer is None or not op.reducer.is_sum or len(op.body) != 1:
         return ()
 
@@ -177,7 +162,7 @@ def _product(parts: list[Expr]) -> Expr:
 
 
 def widened(op: StageOp) -> dict[str, str]:
-    """The buffers that the stage converts to a wider type at once, the same in all places; with that type."""
+    """Return the buffers that the stage converts to one wider type at each read, with that type."""
     reads: dict[str, set[str]] = {}
 
     def visit(e: Expr, to: str) -> None:

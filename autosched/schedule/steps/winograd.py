@@ -1,4 +1,4 @@
-"""The step Winograd: a convolution replaced by the stages of its transforms."""
+"""Step Winograd: replace a convolution by the stages of its transforms."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Winograd:
 
 
 def convolution(stage: Stage) -> Convolution | None:
-    """The convolution that the stage is, or None."""
+    """Return the convolution that the stage computes, or None."""
     if stage.op.guards:
         return None
     axes, reduced = _extents(stage.op.axes), _extents(stage.op.reduce_axes)

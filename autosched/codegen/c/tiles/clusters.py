@@ -63,7 +63,7 @@ class BlockCluster:
 
 
 def cluster_of(nest: Stmt) -> BlockCluster | None:
-    """That of a kernel's blocks; None where each is by itself. Raises ScheduleError where there is no such cluster."""
+    """Return the cluster of a kernel's blocks; None without one. Raises ScheduleError for an impossible cluster."""
     sharing = nest.sharing if isinstance(nest, For) else None
     if sharing is None:
         return None
@@ -81,7 +81,7 @@ def cluster_of(nest: Stmt) -> BlockCluster | None:
 
 
 def turns_of(nest: Stmt) -> int:
-    """Blocks whose work one block of a kernel does."""
+    """Return the number of tiles that one block of a kernel computes."""
     turns = nest.sharing.turns if isinstance(nest, For) and nest.sharing is not None else None
     return int(turns.value) if isinstance(turns, Const) else 1
 

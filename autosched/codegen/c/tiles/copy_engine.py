@@ -77,7 +77,7 @@ SHARE = f"""\
 
 
 def load_function(load: TileCopy, for_all: bool) -> tuple[str, str]:
-    """(name, text) of the function that loads panels of the tile; `for_all`: for several blocks of a cluster."""
+    """Return (name, text) of the function that loads panels of the tile; `for_all`: for several blocks of a cluster."""
     spatial = 0 if load.pixels is None else len(load.pixels.counts)
     rank = spatial + 2 if spatial else load.rank
     places = COORDINATES[:rank]
@@ -102,7 +102,7 @@ def load_function(load: TileCopy, for_all: bool) -> tuple[str, str]:
 
 
 def store_function(rank: int) -> tuple[str, str]:
-    """(name, text) of the function that stores panels."""
+    """Return (name, text) of the function that stores panels."""
     name, places = f"store_tile_{rank}", COORDINATES[:rank]
     text = STORE.format(
         rank=rank,

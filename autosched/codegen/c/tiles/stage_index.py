@@ -29,7 +29,9 @@ class CarriedStage:
 
 
 def carried_stages(loop: For, places: Callable[[str], int], simplify: Simplifier) -> list[CarriedStage]:
-    """The places that the loop's body names and that move by one with the loop. `places`: of a buffer, 1 of most."""
+    """Return the stage indices that the loop's body uses and that advance by one with the loop. `places`: stages of a
+    buffer, 1 for most.
+    """
     if loop.kind is not ForKind.SERIAL:
         return []
     inner = {s.var for s in walk(loop.body) if isinstance(s, For)}

@@ -24,7 +24,7 @@ MOST_UNROLLED = 8  # pieces of a thread; what registers hold at a time where it 
 
 
 def number_of_thread(first: int, c: Expressions, text: Text) -> Var:
-    """The variable of a thread's number in the warpgroup whose first warp is of that number along z."""
+    """Return the variable of a thread's number in the warpgroup whose first warp has that number along z."""
     x, y, z = (c.dialect.thread.format(axis=a, number=n) for n, a in enumerate("xyz"))
     thread = Var("thread.of.loads", INDEX)
     c.simplify.ranges[thread] = (0, WARPGROUP - 1)
@@ -34,7 +34,7 @@ def number_of_thread(first: int, c: Expressions, text: Text) -> Var:
 
 
 def copy_tile(copy: TileCopy, tile: str, thread: Var, c: Expressions, text: Text) -> None:
-    """The loop over a thread's pieces; `tile`: where the place begins, as C."""
+    """Return the loop over a thread's pieces of a tile; `tile`: the C expression of the stage's start."""
     outside = c.buffers[copy.outside][0]
     shape, itemsize = panels_of(c.buffers[copy.buffer][0]).shape, outside.itemsize
     begin = c.simplify.affine(copy.origin[copy.rank - 1])

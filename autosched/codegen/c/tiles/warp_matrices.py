@@ -254,7 +254,7 @@ def _is_multiple(index: Expr, of: int, simplify: Simplifier) -> bool:
 
 
 def emit_product(product: WarpProduct, c: Expressions, text: Text) -> None:
-    """The lines that load the fragments of both operands and multiply them."""
+    """Emit the lines that load the fragments of both operands and multiply them."""
     (down, across), (in_a, in_b) = product.tiles, product.held
     fragments = Fragments(product, c, text, text.name("a_fragments"), text.name("b_fragments"))
     arrays = ((fragments.a, 0 if product.is_ready else down * in_a), (fragments.b, across * in_b))

@@ -41,7 +41,7 @@ class ProductTile:
 
 
 def product_tile(rows: For) -> ProductTile | None:
-    """The tile that the loop is the rows of; None where it is of none."""
+    """Return the tile whose rows are the loop's iterations; None if there is none."""
     columns = rows.body
     if not (isinstance(columns, For) and isinstance(columns.body, Store) and _adds(columns.body)):
         return None
