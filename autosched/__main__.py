@@ -1,11 +1,11 @@
-"""The command: `autosched`, and `python -m autosched` where its script is not on the path."""
+"""Entry point of the command: `autosched`, and `python -m autosched`."""
 
 import os
 import sys
 
 
 def main() -> int:
-    """Runs the command. A Ctrl-C that comes while it is still being imported ends it as a later one does."""
+    """Run the command. Ctrl-C during its imports ends it as a later one does."""
     try:
         from autosched.cli.main import main as run
 

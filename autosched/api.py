@@ -1,8 +1,7 @@
-"""The library as its users see it: define a workload, tune it, compile the best kernel, look at records.
+"""Public functions for workloads: define one, tune it, compile the best kernel, read records.
 
-Here everything is joined: the search space, the cost model, measurement, records and the session. Heavy modules are
-imported where they are used, and the workers start while the sketches are made, so that a first verified kernel is
-there within seconds.
+This module joins search space, cost model, measurement, records and search. Heavy modules are imported where they are
+used, and the workers start while sketches are generated, so that a first verified kernel exists within seconds.
 """
 
 from __future__ import annotations
@@ -203,8 +202,8 @@ def compile(
     check_indices: bool = False,
     **options: Unpack[WorkloadKeywords],
 ) -> Kernel | GpuKernel | IndexCheckedKernel:
-    """The stored best kernel of `workload` that fits this version of autosched, or, where none is stored, the one that
-    the analytic model likes best.
+    """Return the best stored kernel of `workload` that fits this version of autosched, or, if none is stored, the best
+    by the analytic model.
 
     What this installation has not verified, a record from elsewhere or of a version without signatures, is used where
     there is no other, and a worker verifies it first. A RecordWarning tells of that, and of records that were passed
@@ -222,7 +221,7 @@ def compile(
 def best(
     workload: Workload, *, db: Path | str | None = None, n: int = 1, **options: Unpack[WorkloadKeywords]
 ) -> list[Record]:
-    """The `n` best stored records of `workload`, best first; empty where nothing is stored.
+    """Return the `n` best stored records of `workload`, best first; empty if there are none.
 
     Those that this installation has not verified (`Record.verified`) come last: they are claims.
     """
@@ -238,7 +237,7 @@ def _request(workload: Workload, options: WorkloadOptions, *, runs: bool = True)
 
 
 def _is_whole_network(workload: object) -> bool:
-    """Of what `tune` takes, where a word may be a workload's name; also several."""
+    """Return whether the argument of `tune` is a network or several, not a workload's name."""
     if isinstance(workload, str | Path):
         from autosched.executor.load import is_network_file
 
@@ -260,7 +259,7 @@ def _tune_networks(
 
 
 def _check_interpreter() -> None:
-    """XGBoost builds on its own docstrings; the search would find that out after its first round."""
+    """Raise UsageError without docstrings (python -OO): XGBoost needs its own, and would fail after the first round."""
     if sys.flags.optimize > 1:
         raise UsageError(
             "Python runs without docstrings (PYTHONOPTIMIZE=2 or -OO), and XGBoost, which learns from measurements, "
@@ -277,7 +276,7 @@ def _search(
     callbacks: Sequence[Callback],
     directory: Path | None,
 ) -> Result:
-    """One session with everything that it needs around it; the sources of the fastest go to `directory`."""
+    """Run one search with its database and workers; write the sources of the fastest to `directory`."""
     from autosched.measure.host import ScratchDirectory
     from autosched.store import Database
     from autosched.tuner.gc_pause import pause_gc

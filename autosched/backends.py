@@ -1,15 +1,15 @@
-"""The kinds of targets, and the facts of each: a row of BACKENDS.
+"""Backends: the kinds of targets and the properties of each, a row of BACKENDS.
 
-What is done for a kind is in tables of the same keys, each where that is done; a new kind is a row in each of them:
+The other tables by kind of target; a new kind is a row in each of them:
 
-    target.parse.TARGETS              the target that a text means
+    target.parse.TARGETS              the target of a text
     codegen.backends.EMITTERS         its code; where that is C, codegen.c.dialects.DIALECTS is what differs
     runtime.backends.LOADERS          callable kernels
-    measure.backends.WORKERS          what workers do
-    session.device.HARDWARE           what a session asks of the machine
-    session.export.FILE_KINDS         the files of `exports`
+    measure.backends.WORKERS          builders and runners of candidates
+    kernel.device.HARDWARE            devices, search spaces and peak rates
+    artifacts.kernel.FILE_KINDS        the files of `exports`
 
-and, of GPUs, `runtime.gpu.devices.GPUS` (drivers and the compiler) and `runtime.gpu.peak.CHAINS` (yardsticks).
+and, of GPUs, `runtime.gpu.devices.GPUS` (drivers and the compiler) and `runtime.gpu.peak.CHAINS` (peak rates).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Backend:
     option: str | None
     forms: tuple[str, ...]
     exports: Mapping[str, str]
-    has_weights: bool = False  # prepared ahead of time
+    has_weights: bool = False  # weights are packed at load time
     has_winograd: bool = False
-    has_shuffles: bool = False  # threads that run in step exchange values
-    has_asynchronous_copies: bool = False  # where the device has them too
-    has_matrices: bool = False  # warps multiply matrices, where the device can
-    array_alignment: int = 64  # bytes that the arrays of a network begin at multiples of
-    part_alignment: int = 1  # ... and that parts of these do which kernels read and write as arrays
+    has_shuffles: bool = False  # the threads of a warp exchange values
+    has_asynchronous_copies: bool = False  # if the device has them too
+    has_matrices: bool = False  # warps multiply matrices, if the device can
+    array_alignment: int = 64  # alignment in bytes of the arrays of a network
+    part_alignment: int = 1  # alignment in bytes of views of them
 
 
 BACKENDS: dict[str, Backend] = {

@@ -1,8 +1,8 @@
-"""Every error a user can meet, each with the exit code the command line gives it.
+"""Errors and warnings for users; errors have the exit code of the command line.
 
 A message is one sentence: what, where, expected, got, what to do. Failures of candidates are not
 errors: they are recorded data (see `measure`). Anything not derived from `AutoschedError` is a bug, `InternalError`
-among them. What is no error, but worth a sentence, is a warning.
+among them. Warnings report problems that stop nothing.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class TargetError(AutoschedError):
 
 
 class StoreError(AutoschedError):
-    """A database that is not ours, too new, damaged, or a path that cannot be written."""
+    """A database of another program, too new or damaged, or a path that cannot be written."""
 
 
 class NoValidCandidate(AutoschedError):
-    """A search that ended without one verified candidate."""
+    """A search that ended without a verified candidate."""
 
     exit_code = 3
 
@@ -75,8 +75,9 @@ class InternalError(Exception):
 
 @contextmanager
 def locating_bugs(place: Callable[[Exception], str]) -> Iterator[None]:
-    """Turns an exception that is neither the input's nor the machine's fault into an InternalError that begins with the
-    `place` where it happened, such as a model or a node."""
+    """Turn an exception that is neither the input's nor the machine's fault into an InternalError that begins with
+    `place`, such as a model or a node.
+    """
     try:
         yield
     except (AutoschedError, MemoryError, OSError):
@@ -89,11 +90,11 @@ def locating_bugs(place: Callable[[Exception], str]) -> Iterator[None]:
 
 
 class AutoschedWarning(UserWarning):
-    """Base of all that does not stop anything, but is worth a sentence."""
+    """Base of all warnings: problems that stop nothing."""
 
 
 class RecordWarning(AutoschedWarning):
-    """Something about stored records: one is verified first, or was passed over."""
+    """A stored record is verified before use, or was skipped."""
 
 
 class SplitWarning(AutoschedWarning):

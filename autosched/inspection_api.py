@@ -1,4 +1,4 @@
-"""The verbs of `autosched.api` that look at a record or at a network: show, verify, explain, export."""
+"""Public functions for records and networks: show, verify, explain, export."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def verify(
     onnxruntime: Path | None = None,
     fixed: Mapping[str, ArrayLike] | None = None,
 ) -> Any:
-    """A record's kernel or a whole network against the reference.
+    """Verify a record's kernel or a whole network against the reference.
 
-    A record, by its number, is built again, checked on fresh data derived from `seed` and timed; what comes of it is
-    recorded. Raises VerificationError if it fails in any way. Its database is `db`, or the second argument.
+    A record, by its number, is built again, checked on fresh data drawn by `seed` and timed; the result is recorded.
+    Raises VerificationError if it fails in any way. Its database is `db`, or the second argument.
 
     A network, loaded or as `load` takes it, is compared with the graph as it was imported in float64, and each of its
     kernels with its nodes: on `inputs` (in order or by name; default: normal numbers) and on structured numbers. Root
@@ -90,7 +90,7 @@ def explain(what: Any) -> Mapping[str, Fact]: ...
 def explain(
     what: Any, db: Path | str | None = None, *, workload: Workload | None = None, target: str | None = None
 ) -> Any:
-    """Why something is as fast as it is: facts by name; a name that ends in `_s` is a time in seconds.
+    """Explain the speed of a record or a network: facts by name; a name that ends in `_s` is a time in seconds.
 
     Of a record by its number: against the limits of its device, whose peak and bandwidth are measured now, in about a
     second. Of what torch.compile(..., backend="autosched") returned, once it was called: the operators that torch runs
@@ -151,7 +151,7 @@ def show(
     sizes: Mapping[str, int] | None = None,
     inputs: Mapping[str, ArrayLike] | None = None,
 ) -> str:
-    """A record or a network as text, in the form `as_`, which may be the second argument too: `show(1, "llvm")`.
+    """Return a record or a network as text, in the form `as_`, which may be the second argument too: `show(1, "llvm")`.
 
     A record of the database `db`, by its number: schedule `steps` (one JSON array a line), loop nest (`ir`), what each
     of the `passes` makes of it, or code: `llvm` and `asm` of one for a processor, `cuda` and `opencl` of one for a GPU.
@@ -186,10 +186,10 @@ def export(
     workload: Workload | None = None,
     target: str | None = None,
 ) -> list[Path]:
-    """Writes a record's kernel at `out`: of a processor as an `object`, a shared library (`so`) or a `c-header`, of a
+    """Write a record's kernel to `out`: of a processor as an `object`, a shared library (`so`) or a `c-header`, of a
     GPU as `cuda` or `opencl` source or as a `cubin`. A network is exported by `Model.export`.
 
-    Code comes with its header beside it. Returns what was written. The default names are those of the function,
+    Code comes with its header beside it. Returns the paths. The default names are those of the function,
     `autosched_<workload>_<record>`. A record that this installation has not verified is verified first. Raises
     VerificationError for one that failed, DeviceError for one from elsewhere whose device is not here.
     """
@@ -204,7 +204,7 @@ def made_inputs(
     sizes: Mapping[str, int] | None = None,
     inputs: Mapping[str, ArrayLike] | None = None,
 ) -> Mapping[str, Array]:
-    """Normal inputs for a network as `load` takes it, by name; integers are places of what they index, or 0 and 1."""
+    """Return normally distributed inputs for a network, by name; integers are indices in range, or 0 and 1."""
     from autosched.executor.load import load_network
     from autosched.verification.sample_inputs import input_sets
 
@@ -212,7 +212,7 @@ def made_inputs(
 
 
 def _refuse(verb: str, kind: str, **given: object) -> None:
-    """Raises UsageError for an argument that `verb` does not take of networks, or of records."""
+    """Raise UsageError for an argument that `verb` does not take for networks, or for records."""
     wrong = next((name for name, value in given.items() if value is not None), None)
     if wrong is not None:
         raise UsageError(f"{verb} of {kind} has no {wrong}")

@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def spelled_out(record: Any = None) -> Callable[[F], F]:
-    """Decorates a public function: a keyword that it does not take is refused with the nearest one that it takes.
+    """Decorate a public function: an unknown keyword raises UsageError with the nearest known one.
 
     `record`: the frozen dataclass whose fields the function takes as `**keywords`; its signature has them, with their
     defaults, behind the first parameter.
@@ -43,7 +43,7 @@ def spelled_out(record: Any = None) -> Callable[[F], F]:
 
 
 def refuse_unknown(subject: str, given: Any, known: Sequence[str], word: str = "keyword") -> None:
-    """Raises UsageError for the first name of `given` that is not `known`, with the nearest one that is."""
+    """Raise UsageError for the first name of `given` that is not `known`, with the nearest one that is."""
     unknown = next((name for name in given if name not in known), None)
     if unknown is not None:
         near = difflib.get_close_matches(str(unknown).lower(), known, n=1)

@@ -39,8 +39,8 @@ def load(
     options: CompileOptions | None = None,
     **keywords: Unpack[CompileKeywords],
 ) -> Model:
-    """A network as one program: an ONNX file, a saved model *.asc, a torch module with `example_inputs`, a program of
-    torch.export (an ExportedProgram, or a file *.pt2), or a graph.
+    """Load a network as one program: an ONNX file, a saved model *.asc, a torch module with `example_inputs`, a program
+    of torch.export (an ExportedProgram, or a file *.pt2), or a graph.
 
     Kernels have the schedules that were saved with the network, those of the best records in `db` (default:
     `autosched db path`) that this installation has verified, or the best by the analytic model; nothing is
@@ -63,7 +63,7 @@ def load(
 
 
 def is_network(what: object) -> bool:
-    """Whether it is a network, or the name of a file that may be one."""
+    """Return whether the value is a network, or the name of a file that may be one."""
     from autosched.executor.load import is_program
     from autosched.executor.model import Model
     from autosched.graph.graph import Graph
@@ -72,7 +72,7 @@ def is_network(what: object) -> bool:
 
 
 def loaded(what: Any, **options: Any) -> Model:
-    """A model as it is, anything else by `load` with the other arguments."""
+    """Return a model unchanged, any other network loaded with `options`."""
     from autosched.executor.model import Model
 
     return what if isinstance(what, Model) else load(what, **options)

@@ -25,8 +25,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-IR = TypeVar("IR")  # what a pass transforms
-Context = TypeVar("Context")  # what a pass knows beside it
+IR = TypeVar("IR")  # the representation that a pass transforms
+Context = TypeVar("Context")  # further data that a pass reads
 Watch = Callable[[str, Any, bool, float], None]  # a pass by name, the result, whether it differs, seconds
 
 VERIFY, TIME, DUMP = 2, 3, 4  # levels of AUTOSCHED_DEBUG
@@ -51,8 +51,8 @@ def of_function(run: Callable[[IR], IR], why: str) -> Pass[IR, Any]:
 class PassPipeline(Generic[IR, Context]):
     """A list of passes over one representation.
 
-    `title`, `text` and `verify` take what watchers see: its name, its text, and a check that raises for what is not
-    well-formed. `is_same` tells whether a pass has changed nothing.
+    `title`, `text` and `verify` are functions of the representation for watchers: its name, its text, and a check that
+    raises if it is not well-formed. `is_same` tells whether a pass has changed nothing.
     """
 
     name: str
@@ -65,7 +65,9 @@ class PassPipeline(Generic[IR, Context]):
     def run(
         self, value: IR, context: Context, watch: Watch | None = None, shown: Callable[[IR], Any] = lambda value: value
     ) -> IR:
-        """`value` after all passes. `shown`: what watchers see of it, the function around a body for example."""
+        """Return `value` after all passes. `shown`: the representation for watchers, the function around a body for
+        example.
+        """
         watchers = self.watchers(watch)
         holds = {when: when is None or when(context) for when in {step.when for step in self.passes}}
         for step in [step for step in self.passes if holds[step.when]]:
@@ -78,7 +80,7 @@ class PassPipeline(Generic[IR, Context]):
         return value
 
     def watchers(self, watch: Watch | None) -> list[Watch]:
-        """`watch`, and the one that AUTOSCHED_DEBUG asks for."""
+        """Return `watch` and the watcher of AUTOSCHED_DEBUG."""
         level = debug_level()
         return [each for each in (watch, self._debug_watch(level) if level >= VERIFY else None) if each is not None]
 
@@ -94,13 +96,13 @@ class PassPipeline(Generic[IR, Context]):
 
 
 def debug_level() -> int:
-    """AUTOSCHED_DEBUG as a number: 0 where it is not set, 1 for what is no number."""
+    """Return AUTOSCHED_DEBUG as a number: 0 if it is not set, 1 if it is not a number."""
     text = os.environ.get("AUTOSCHED_DEBUG", "")
     return int(text) if text.isdecimal() else int(bool(text))
 
 
 def report(parts: list[str], text: Callable[[Any], str]) -> Watch:
-    """A watch that adds to `parts` the text after each pass, and the name alone of a pass that changes nothing."""
+    """Return a watcher that adds to `parts` the text after each pass, or the name alone if the pass changed nothing."""
 
     def watch(name: str, value: Any, changed: bool, seconds: float) -> None:
         headline = f"== {name}, {1e3 * seconds:.1f} ms"
