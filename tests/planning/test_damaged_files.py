@@ -107,7 +107,7 @@ def test_a_damaged_kernel_is_as_good_as_absent() -> None:
     (task,) = compile_graph(networks.perceptron((3, 4)), threads=1).tasks
     right = find_object(task.kernel_spec)
     assert isinstance(right, KernelObject)
-    paths = [disk_cache.path_of(task.kernel_spec.key), *(disk_cache.path_of(part.key) for part in right.parts)]
+    paths = [disk_cache.path_of(task.kernel_spec.key), *(disk_cache.path_of(unit.key) for unit in right.units)]
     for path in paths:
         whole = path.read_bytes()
         for damaged in damages(whole, 60):
