@@ -142,7 +142,8 @@ def split_tasks(
     """Split the loops of the writing stage; return also the loop for each of the reductions `before` the last, and that
     of the register tiles. `least`: the fewest of these in a block."""
     of, rows, pixels = last
-    stage, row, pixel = sketch.state.stage(root), rows.name, pixels.name
+    stage = sketch.state.stage(root)
+    row, pixel = _name_in(stage, of, rows), _name_in(stage, of, pixels)
     v = stage.op.axes[-1]
     tile = register_tile(f"{root}.{pixel}.r", extent(pixels), f"{root}.{pixel}")
     width = vector_width(f"{root}.{v.name}.r", extent(v), context.lanes_of(stage), "")
@@ -156,7 +157,7 @@ def split_tasks(
     else:
         splits = [Split(root, row, tuple(p.name for p in levels)), Split(root, pixel, (tile.name,))]
         tiles = [inside, f"{pixel}.0", f"{pixel}.1"]
-    outer = [*(a.name for a in _outer(of, rows, pixels)), f"{row}.0"]
+    outer = [*(_name_in(stage, of, a) for a in _outer(of, rows, pixels)), f"{row}.0"]
     blocks = [f"{row}.{n}" for n in range(before)]
     sketch = sketch.with_params([*levels, tile, width]).apply(
         *splits,
@@ -167,6 +168,12 @@ def split_tasks(
         Vectorize(root, f"{v.name}.1"),
     )
     return sketch, [*blocks, tiles[-2]]
+
+
+def _name_in(writer: Stage, reduction: Stage, axis: StageAxis) -> str:
+    """Return the name of a reduction's axis in the stage that writes its results, which may name its axes itself."""
+    names = [a.name for a in writer.op.axes]
+    return axis.name if axis.name in names else names[reduction.op.axes.index(axis)]
 
 
 def _accumulate_packed(sketch: PartialSketch, name: str, acc: str, loop: str) -> PartialSketch:

@@ -100,3 +100,13 @@ def test_results_that_others_read_are_stored() -> None:
     v = te.placeholder((9, 7), name="V")
     turned = te.compute((7, 24), lambda i, j: te.sum(v[m, i] * h[m, j], axis=m), name="Y")
     assert not chains(collapse(ComputeDAG(turned)))
+
+
+def test_a_writer_that_names_its_axes_itself() -> None:
+    """The tasks' loops were looked for under the names of the last reduction: no chain was offered, silently."""
+    x, w1, w2 = te.placeholder((7, 5), name="X"), te.placeholder((5, 19), name="W1"), te.placeholder((19, 6), name="W2")
+    k, m = te.reduce_axis(5, "k"), te.reduce_axis(19, "m")
+    hidden = te.compute((7, 19), lambda i, j: te.sum(x[i, k] * w1[k, j], axis=k), name="H")
+    y = te.compute((7, 6), lambda i, j: te.sum(hidden[i, m] * w2[m, j], axis=m), name="Y")
+    z = te.compute((7, 6), lambda row, column: te.maximum(y[row, column], 0.0), name="Z")
+    check(ComputeDAG(z).with_weights(("W1", "W2")))
