@@ -133,7 +133,7 @@ def model_facts(func: Func, target: Target, threads: int) -> dict[str, Fact]:
         return _gpu_facts(sketch)
     latency = sketch.latency
     main = max(latency.costs, key=lambda cost: _number(cost.cycles))
-    inner = main.statement.loops[main.statement.block :]
+    inner = main.statement.loops[main.statement.block_depth :]
     limits = _limits(main)
     shares = {name: cycles / max(limits.values()) for name, cycles in limits.items()}
     order = sorted(shares, key=lambda name: -shares[name])

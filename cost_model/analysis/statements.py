@@ -162,8 +162,8 @@ class Statement:
         return multiply(self.iterations(self.depth), self.weight)
 
     @property
-    def block(self) -> int:
-        """The place of the innermost block: from here on all loops are unrolled or vectorised."""
+    def block_depth(self) -> int:
+        """The number of loops around the innermost block: from there on all loops are unrolled or vectorised."""
         place = self.depth
         while place > 0 and self.loops[place - 1].kind in (ForKind.UNROLL, ForKind.VECTORIZE):
             place -= 1
@@ -172,7 +172,7 @@ class Statement:
     @property
     def sweep(self) -> int:
         """The place of the innermost loop that goes from one tile to the next: inside are reductions and the block."""
-        place = self.block
+        place = self.block_depth
         while place > 0 and self.loops[place - 1].reduce:
             place -= 1
         return max(0, place - 1)
@@ -405,7 +405,7 @@ def _statement(found: _Found, working_set: tuple[Expr, ...], settled_set: tuple[
 
 def _asking(statement: Statement, hints: list[tuple[tuple[AnalysedLoop, ...], Prefetch]]) -> Expr:
     """Instructions of hints beside each block of the first statement in the loops that ask; they are taken away."""
-    inner, found = statement.loops[: statement.block], ZERO
+    inner, found = statement.loops[: statement.block_depth], ZERO
     for loops, hint in [*hints]:
         around = [x for x in loops if x.kind is not ForKind.UNROLL]
         if around and around[-1] in inner:

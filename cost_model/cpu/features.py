@@ -187,7 +187,7 @@ def _access_values(c: FeatureContext, access: Access) -> tuple[Expr, ...]:
     caches = c.machine.cache_bytes
     into = [moved_into(s, access, caches, level, c.machine.comes_from(access.buffer)) for level in range(3)]
     moved = multiply(s.executions, size * access.count)
-    still = next((i for i in range(s.block - 1, -1, -1) if not access.moves(i)), None)
+    still = next((i for i in range(s.block_depth - 1, -1, -1) if not access.moves(i)), None)
     distance = ZERO if still is None else s.working_set[still + 1]
     reuse = ZERO if still is None else s.loops[still].trips
     lane = s.vector_loop if s.vector_loop is not None else s.depth - 1
@@ -203,7 +203,7 @@ def _access_values(c: FeatureContext, access: Access) -> tuple[Expr, ...]:
         reuse,
         divide(moved, maximum(1.0, reuse)),
         real(access.stride[lane]) if s.depth else ZERO,
-        multiply(access.elements[s.block], size),
+        multiply(access.elements[s.block_depth], size),
     )
 
 
@@ -282,7 +282,7 @@ def _block_columns() -> Columns:
 
     def inner_trips(c: FeatureContext) -> Expr:
         s = c.main.statement
-        return s.loops[s.block - 1].trips if s.block else ONE
+        return s.loops[s.block_depth - 1].trips if s.block_depth else ONE
 
     return [
         column("accumulators", "registers", "registers of register buffers", lambda c: c.main.block.registers),

@@ -175,7 +175,7 @@ class _Moved:
 def _own(statement: Statement, machine: Machine) -> _Own:
     uarch = machine.uarch
     block = make_block(statement, machine)
-    blocks = multiply(statement.iterations(statement.block), statement.weight)
+    blocks = multiply(statement.iterations(statement.block_depth), statement.weight)
     accesses = statement.accesses if uarch.dtlb_miss or uarch.conflict_line else ()
     begun = add(_begun(statement, block, machine), _awaited(statement, machine))
     again = sum_of([begun, *(_found_again(statement, a, machine) for a in accesses)])
@@ -231,7 +231,7 @@ def _begun(statement: Statement, block: InnermostBlock, machine: Machine) -> Exp
         )
     v = statement.vector_loop
     sums = statement.updates and statement.accumulators and not statement.ops.minima_and_maxima
-    if not machine.uarch.tile_start or not sums or v is None or statement.block == 0:
+    if not machine.uarch.tile_start or not sums or v is None or statement.block_depth == 0:
         return ZERO
     if all(a.moves(v) for a in statement.accesses if a.kind == "read"):  # a depthwise window: more loads than that
         return ZERO
@@ -247,13 +247,13 @@ def _awaited(statement: Statement, machine: Machine) -> Expr:
         return ZERO
     if buffer not in statement.alive or statement.write.in_registers:
         return ZERO
-    filled = divide(statement.iterations(statement.block), real(product(list(buffer.shape))))
+    filled = divide(statement.iterations(statement.block_depth), real(product(list(buffer.shape))))
     return multiply(multiply(filled, machine.uarch.horizontal_reduction), statement.weight)
 
 
 def _found_again(statement: Statement, access: Access, machine: Machine) -> Expr:
     """Cycles of DTLB and cache misses of tiles whose pages and lines are too many to be kept between tiles."""
-    if access.in_registers or statement.block == 0:
+    if access.in_registers or statement.block_depth == 0:
         return ZERO
     tile, uarch = statement.sweep + 1, machine.uarch
     pages, lines = access.pages[tile], access.lines[tile]
@@ -265,7 +265,7 @@ def _found_again(statement: Statement, access: Access, machine: Machine) -> Expr
 def _fetched(statement: Statement, access: Access, machine: Machine) -> Expr:
     """Bytes into the first level, more of them where vectors of one block lie in lines that crowd in a few sets; no
     line twice where a window passes by, or where pieces of lines are transposed in registers."""
-    moved, block = traffic(statement, access, machine.cache_bytes, 0), statement.block
+    moved, block = traffic(statement, access, machine.cache_bytes, 0), statement.block_depth
     rolling = statement.rolling if access.kind == "read" and not access.in_registers else None
     if rolling is not None or is_transposed(statement, access):
         once = minimum(moved, multiply(multiply(access.lines[block], access.line_bytes), statement.iterations(block)))
@@ -286,7 +286,7 @@ def make_block(statement: Statement, machine: Machine) -> InnermostBlock:
     by_tiles = product_of_tiles(statement, machine)
     if by_tiles is not None:
         return _block_of_tiles(statement, tile_work(statement, by_tiles, machine), machine)
-    inner, uarch = statement.loops[statement.block :], machine.uarch
+    inner, uarch = statement.loops[statement.block_depth :], machine.uarch
     lanes = machine.lanes(statement.itemsize) if is_vectorised(inner) else 1
     unrolled = product_of(x.trips for x in inner if x.kind is ForKind.UNROLL)
     chunks = product_of(vectors_of(x, lanes)[0] for x in inner if x.kind is ForKind.VECTORIZE)
@@ -335,7 +335,7 @@ def make_block(statement: Statement, machine: Machine) -> InnermostBlock:
 def _block_of_tiles(statement: Statement, work: TileWork, machine: Machine) -> InnermostBlock:
     """A step of a product in tile registers, where loads of one step go on beside the products of another."""
     uarch = machine.uarch
-    carried = statement.block > 0 and not statement.write.moves(statement.block - 1)
+    carried = statement.block_depth > 0 and not statement.write.moves(statement.block_depth - 1)
     limits = {
         "arithmetic": work.cycles,
         "loads": multiply(work.loads, 1.0 / uarch.load),
@@ -364,7 +364,7 @@ def _idle(statement: Statement, inner: Sequence[AnalysedLoop], busy: Expr, laten
     if latency is ZERO:
         return ZERO
     mean, terms = maximum(busy, latency), []
-    for place, loop in enumerate(inner, statement.block):
+    for place, loop in enumerate(inner, statement.block_depth):
         if is_zero(loop.share) or not statement.write.moves(place):
             continue
         vectors = loop.kind is ForKind.VECTORIZE
@@ -384,7 +384,7 @@ def _chains(
     """
     if not statement.updates:
         return ONE, ZERO, ZERO
-    write, first = statement.write, statement.block
+    write, first = statement.write, statement.block_depth
     chains, length = ONE, ONE
     for i, loop in enumerate(inner, first):
         if write.moves(i):
@@ -404,11 +404,11 @@ def _loop_overhead(statement: Statement, uarch: Microarchitecture) -> Expr:
     """Cycles of entering and stepping the loops outside the block; the innermost one's step is hidden in its block, and
     loops of a single iteration are not there."""
     terms = []
-    for i in range(statement.block):
+    for i in range(statement.block_depth):
         loop = statement.loops[i]
         if loop.kind in (ForKind.UNROLL, ForKind.VECTORIZE):
             continue
-        steps = multiply(loop.trips, uarch.loop_step) if i < statement.block - 1 else ZERO
+        steps = multiply(loop.trips, uarch.loop_step) if i < statement.block_depth - 1 else ZERO
         entered = where(real(loop.bound) > 1.0, add(steps, uarch.loop_entry), 0.0)
         terms.append(multiply(statement.iterations(i), entered))
     return multiply(sum_of(terms), statement.weight)

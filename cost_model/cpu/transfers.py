@@ -86,7 +86,7 @@ def window_loads(
     operands of a vector, or of all vectors if lanes share these elements, fit beside the accumulators, each element is
     loaded once; else each time it is used.
     """
-    lanes = machine.lanes(statement.itemsize) if is_vectorised(statement.loops[statement.block :]) else 1
+    lanes = machine.lanes(statement.itemsize) if is_vectorised(statement.loops[statement.block_depth :]) else 1
     counts = {a: transfers(statement, a, lanes) for a in reads}
     if not statement.accumulators:
         return ZERO, counts
@@ -111,15 +111,15 @@ def window_loads(
 
 def _slides(statement: Statement, access: Access) -> bool:
     """Whether the access moves along unrolled loops of the outputs and of the reduction."""
-    unrolled = [i for i in range(statement.block, statement.depth) if statement.loops[i].kind is ForKind.UNROLL]
+    unrolled = [i for i in range(statement.block_depth, statement.depth) if statement.loops[i].kind is ForKind.UNROLL]
     return {statement.write.moves(i) for i in unrolled if access.moves(i)} == {True, False}
 
 
 def transfers(statement: Statement, access: Access, lanes: int, distinct: bool = True) -> Expr:
     """Load (or store) instructions of the access in one block: one for each address if `distinct`, or one a copy."""
     result: Expr = real(access.count)
-    different: Expr = real(access.elements[statement.block])
-    for i in range(statement.block, statement.depth):
+    different: Expr = real(access.elements[statement.block_depth])
+    for i in range(statement.block_depth, statement.depth):
         loop, stride = statement.loops[i], access.stride[i]
         if is_zero(stride):
             continue
@@ -135,7 +135,7 @@ def transfers(statement: Statement, access: Access, lanes: int, distinct: bool =
 def _transposed(statement: Statement, access: Access, lanes: int) -> Expr:
     """What is contiguous along unrolled loops and not along its lanes is transposed by shuffles: as many lanes as fill
     128 bits; lanes that are fewer are read one by one."""
-    inner, block = statement.loops[statement.block :], transposed_block(access.buffer.itemsize)
+    inner, block = statement.loops[statement.block_depth :], transposed_block(access.buffer.itemsize)
     if lanes < block or not is_transposed(statement, access):
         return ONE
     rows = product_of(x.trips for x in inner if x.kind is ForKind.UNROLL)
@@ -146,7 +146,7 @@ def _transposed(statement: Statement, access: Access, lanes: int) -> Expr:
 
 def is_transposed(statement: Statement, access: Access) -> bool:
     """Whether the access is contiguous along unrolled loops and not along its lanes."""
-    store, inner = statement.store, range(statement.block, statement.depth)
+    store, inner = statement.store, range(statement.block_depth, statement.depth)
     is_update = store.reducer is not None
     if access.kind != "read" or not (statement.accumulators if is_update else len(store.values) == 1):
         return False

@@ -243,7 +243,7 @@ def test_register_and_vector_loops() -> None:
     params = {"mc": 1, "mr": 6, "nc": 1, "nr": 40, "kc": 4}
     statement = main_statement(analyse(nests.matmul(64, 80, 8)))
     assert evaluate([statement.registers(16, parse_target("llvm -mcpu=znver4"))], params) == [18.0]
-    assert [x.kind.value for x in statement.loops[statement.block :]] == ["unroll", "vectorize"]
+    assert [x.kind.value for x in statement.loops[statement.block_depth :]] == ["unroll", "vectorize"]
     assert statement.vector_loop == statement.depth - 1
 
 
@@ -282,7 +282,7 @@ def test_pieces_of_lines_that_crowd_are_fetched_once_where_they_are_transposed()
     sizes = {p.name: p.domain[-1] for p in sketch.params} | {"scores.j.r": 16, "K.pack.d2.r": 8}
     [fetched] = evaluate([statement_cost(copy, machine(target, 1)).memory[0]], sizes)
     read = next(a for a in copy.accesses if a.kind == "read")
-    lines, blocks = evaluate([read.lines[copy.block], copy.iterations(copy.block)], sizes)
+    lines, blocks = evaluate([read.lines[copy.block_depth], copy.iterations(copy.block_depth)], sizes)
     assert lines == 16
     assert (
         fetched * machine(target, 1).uarch.l2_bandwidth <= 64 * (lines + 2 * 8) * blocks
@@ -296,7 +296,7 @@ def test_rows_that_crowd_in_the_first_level_have_room_in_the_second() -> None:
     update = next(s for s in analyse(nests.matmul(128, 8, 1024), machine(target, 1).geometry).statements if s.updates)
     read = next(a for a in update.accesses if a.buffer.name == "A")
     values = {"mc": 1, "mr": 128, "nc": 1, "nr": 4, "kc": 1}
-    assert evaluate([read.resident[update.block], read.settled[update.block]], values) == [
+    assert evaluate([read.resident[update.block_depth], read.settled[update.block_depth]], values) == [
         64 * (128 - 3.5), 64 * (128 - 16 * 3.5),
     ]  # fmt: skip
 
@@ -403,7 +403,7 @@ def test_rows_at_distances_of_a_page_crowd_in_few_sets(columns: int, rows: int, 
     update = next(s for s in analyse(nests.matmul(rows, 12, columns)).statements if s.updates)
     read = next(a for a in update.accesses if a.buffer.name == "A")
     values = {"mc": 1, "mr": rows, "nc": 1, "nr": 4, "kc": 1}
-    assert evaluate([read.resident[update.block]], values) == [want]
+    assert evaluate([read.resident[update.block_depth]], values) == [want]
 
 
 @pytest.mark.parametrize(
@@ -413,7 +413,7 @@ def test_rows_at_distances_of_a_page_are_as_many_pages(columns: int, rows: int, 
     update = next(s for s in analyse(nests.matmul(rows, 12, columns)).statements if s.updates)
     read = next(a for a in update.accesses if a.buffer.name == "A")
     values = {"mc": 1, "mr": rows, "nc": 1, "nr": 4, "kc": width}
-    at = update.depth - 3 if width > 1 else update.block  # inside the outer loop of the reduction
+    at = update.depth - 3 if width > 1 else update.block_depth  # inside the outer loop of the reduction
     assert evaluate([read.pages[at]], values)[0] == pytest.approx(want, abs=0.7)
 
 
@@ -471,7 +471,7 @@ def test_lines_that_are_more_than_the_ways_of_their_sets(columns: int, rows: int
     update = next(s for s in analyse(nests.matmul(rows, 12, columns)).statements if s.updates)
     read = next(a for a in update.accesses if a.buffer.name == "A")
     values = {"mc": 1, "mr": rows, "nc": 1, "nr": 4, "kc": 1}
-    assert evaluate([read.has_set_conflicts(update.block)], values) == [want]
+    assert evaluate([read.has_set_conflicts(update.block_depth)], values) == [want]
 
 
 @pytest.mark.parametrize(("rows", "vectors", "spills"), [(6, 2, 0), (7, 2, 1), (3, 4, 0), (2, 6, 0), (7, 3, 9)])
