@@ -77,10 +77,11 @@ def test_other_images_have_pieces_of_the_first(threads: int) -> None:
 def test_a_damaged_piece_is_compiled_again() -> None:
     nearest = NearestSchedules()
     model = run(3, nearest)
-    for key in parts(model):
+    for n, key in enumerate(parts(model)):
         path = disk_cache.path_of(key)
         whole = path.read_bytes()
-        for damaged in (whole[:-1], whole.replace(b"nests", b"nosts", 1), b"", b"{}\n", b"[1]\nx"):
+        damaged_ones = (whole[:-1], whole.replace(b"nests", b"nosts", 1), b"", b"{}\n", b"[1]\nx")
+        for damaged in damaged_ones if n == 0 else damaged_ones[:1]:
             path.write_bytes(damaged)
             assert compilation_units.find_unit(key) is None
             assert any(find_object(task.kernel_spec) is None for task in model.tasks)

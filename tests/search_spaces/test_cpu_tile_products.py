@@ -94,9 +94,9 @@ def test_taps_of_few_channels_are_the_words_of_a_row(shape: tuple[int, ...]) -> 
 
 
 def test_tiles_ask_for_the_next_panel_of_weights() -> None:
-    A, B = te.placeholder((40, 512), "uint8", name="A"), te.placeholder((512, 256), "int8", name="B")
+    A, B = te.placeholder((24, 512), "uint8", name="A"), te.placeholder((512, 64), "int8", name="B")
     k = te.reduce_axis(512, name="k")
-    C = te.compute((40, 256), lambda i, j: te.sum(te.cast(A[i, k], "int32") * te.cast(B[k, j], "int32"), axis=k), "C")
+    C = te.compute((24, 64), lambda i, j: te.sum(te.cast(A[i, k], "int32") * te.cast(B[k, j], "int32"), axis=k), "C")
     dag = collapse(ComputeDAG(C, weights=("B",)))
     sketch = next(s for s in by_tiles(dag) if "columns" in s.name)
     values = {p.name: p.domain[0] for p in sketch.params} | {"C.i.r": 16, "C.j.r": 32}
