@@ -100,10 +100,8 @@ def _emitted(kernel_spec: KernelSpec, number: int, emit: Emit[Code]) -> EmittedC
 
 def _with_steps(kernel_spec: KernelSpec, schedule: ChosenSchedule, emit: Emit[Code]) -> EmittedCode[Code]:
     from autosched.lower import lower
-    from autosched.schedule import check_target, replay
 
-    state = replay(kernel_spec.request.collapsed, schedule.steps)
-    check_target(state, kernel_spec.device.target.kind)
+    state = kernel_spec.request.replay(schedule.steps)
     nest = lower(state, kernel_spec.name)
     return EmittedCode(emit(nest, state.steps, {}), schedule, _array_bytes(nest))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
     from autosched.runtime.spec import ArraySpec
-    from autosched.schedule import Step
+    from autosched.schedule import State, Step
     from autosched.target import Target
     from autosched.te import ComputeDAG, Tensor
     from autosched.tuner.definition import Definition
@@ -41,6 +41,14 @@ class Request:
         from autosched.te.rewrites.collapse import collapse
 
         return collapse(self.problem.dag)
+
+    def replay(self, steps: str) -> State:
+        """Return the schedule of steps in JSON. Raises ScheduleError if they do not fit the workload or the device."""
+        from autosched.schedule import check_target, replay
+
+        state = replay(self.collapsed, steps)
+        check_target(state, self.device.target.kind)
+        return state
 
     def check(self) -> None:
         """Raise UsageError for weights, Winograd or reduced precision if the device does not support them."""

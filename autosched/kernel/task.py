@@ -15,7 +15,7 @@ from autosched.tuner.workload_spec import WEIGHTS_IN, WorkloadSpec, distance
 
 if TYPE_CHECKING:
     from autosched.codegen import Source
-    from autosched.store import Database, WorkloadRow
+    from autosched.store import Database, TargetRow, WorkloadRow
     from autosched.tuner.policy import Narrow
     from autosched.tuner.protocols import Candidate
     from autosched.tuner.recorder import DatabaseRecorder
@@ -124,6 +124,15 @@ def task_key(request: Request) -> tuple[str, str, int]:
     return request.problem.dag.content_hash, device.target.fingerprint, device.threads
 
 
+def rows_of(request: Request) -> tuple[WorkloadRow, TargetRow]:
+    """Return what the database holds of a task's workload and target."""
+    from autosched.store import TargetRow, WorkloadRow
+
+    problem, target = request.problem, request.device.target
+    described = json.dumps(asdict(target), sort_keys=True)
+    return WorkloadRow(problem.dag.content_hash, problem.name, problem.spec), TargetRow(target.fingerprint, described)
+
+
 def start_run(
     database: Database, request: Request, task: Task, sketches: tuple[Sketch, ...], seed: int, resume: bool
 ) -> DatabaseRecorder:
@@ -132,23 +141,20 @@ def start_run(
     Records that this installation has not verified are no times to beat: they only seed the search.
     """
     from autosched.schedule import steps_to_json
-    from autosched.store import TargetRow, WorkloadRow
     from autosched.tuner.recorder import DatabaseRecorder
 
     def steps(candidate: Candidate) -> str:
         return steps_to_json(sketches[candidate.sketch].state, task.values(candidate))
 
-    problem, device, key = request.problem, request.device, task_key(request)
+    problem, key = request.problem, task_key(request)
     resumed = tuple(database.records(*key)) if resume else ()
     known = database.best(*key, n=None)
     ours, claims = [r for r in known if r.verified], tuple(r for r in known if not r.verified)
-    workload_hash, fingerprint, threads = key
+    _, fingerprint, threads = key
     near = nearest_shapes(WorkloadSpec(problem.spec), database.workloads())[:NEAREST_SHAPES]
     relatives = [tuple(database.best(w.hash, fingerprint, threads, BEST_OF_SHAPE)) for w in near]
     others = (claims[:BEST_OF_SHAPE], *relatives)
-    workload = WorkloadRow(workload_hash, problem.name, problem.spec)
-    target = TargetRow(fingerprint, json.dumps(asdict(device.target), sort_keys=True))
-    run_id = database.start_run(workload, target, threads, seed)
+    run_id = database.start_run(*rows_of(request), threads, seed)
     return DatabaseRecorder(database, run_id, task, steps, resumed, ours[0].seconds if ours else None, others)
 
 

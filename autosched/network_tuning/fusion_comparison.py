@@ -7,18 +7,18 @@ decide whether the network with the flipped ones is faster.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import mean
 
 from autosched.executor.model import Model
 from autosched.executor.profile import profile
 from autosched.graph.steps import Group
 from autosched.kernel.spec import KernelSpec
+from autosched.kernel.task import rows_of, task_key
 from autosched.network_tuning.end_to_end import PROFILE_S, PROFILES, SLOWER, Arrays, comparison_s, interleaved_samples
-from autosched.store import Database, FusionDecision, TargetRow, WorkloadRow
+from autosched.store import Database, FusionDecision
 
 MIN_S = 1e-9  # of the kernels of a choice: smaller times are not measured
 Flip = Callable[[AbstractSet[KernelSpec]], Model]  # builds the network with these fusion choices flipped
@@ -85,14 +85,10 @@ def compare_fusions(model: Model, flip: Flip, inputs: Arrays) -> tuple[Model, tu
 def store_fusion_decisions(database: Database, comparisons: Iterable[FusionTimes]) -> None:
     """Store the times and the decision of each comparison. Raises StoreError."""
     for comparison in comparisons:
-        problem, device = comparison.kernel_spec.request.problem, comparison.kernel_spec.device
-        workload = WorkloadRow(problem.dag.content_hash, problem.name, problem.spec)
-        target = TargetRow(device.target.fingerprint, json.dumps(asdict(device.target), sort_keys=True))
-        decision = FusionDecision(
-            workload.hash, target.fingerprint, device.threads, comparison.is_fused, comparison.fused_s,
-            comparison.unfused_s,
-        )  # fmt: skip
-        database.add_fusion_decision(workload, target, decision)
+        request = comparison.kernel_spec.request
+        times = (comparison.fused_s, comparison.unfused_s)
+        decision = FusionDecision(*task_key(request), comparison.is_fused, *times)
+        database.add_fusion_decision(*rows_of(request), decision)
 
 
 def fusion_times_in_network(models: Sequence[Model], inputs: Arrays) -> list[Times]:

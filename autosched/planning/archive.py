@@ -20,7 +20,6 @@ from autosched.kernel.device import Device
 from autosched.kernel.spec import KernelSpec
 from autosched.kernel.trust import warn_user
 from autosched.planning.extract_tasks import Choices, NetworkTask
-from autosched.schedule import check_target, replay
 
 SUFFIX = ".asc"
 _VERSION = "1"
@@ -68,7 +67,7 @@ def load_archive(path: Path) -> tuple[Graph, Choices]:
         if (stored := steps.get(_hash(kernel_spec))) is None:
             return kernel_spec
         try:
-            check_target(replay(kernel_spec.request.collapsed, stored), kernel_spec.device.target.kind)
+            kernel_spec.request.replay(stored)
         except ScheduleError as error:
             warn_user(f"a schedule in {path} does not fit this version of autosched ({error}): another one is used")
             return kernel_spec

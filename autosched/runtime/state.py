@@ -38,8 +38,8 @@ def state_directory() -> Path:
 
 
 def kernels_directory() -> Path:
-    """Return the directory of compiled kernels in the state directory, made 0700: whoever can write there has code run
-    here.
+    """Return the directory of compiled kernels in the state directory, made with mode 0700: a user who can write there
+    can make this process run code.
 
     A directory that belongs to another user, or that others can write, is not used; a warning says so, and another one
     is taken. Raises UsageError if none can be used.

@@ -334,9 +334,9 @@ class Database:
 
     def _lines(self) -> Iterator[jsonl.Line | jsonl.FusionLine]:
         """Yield every record as a line, with its workload, target and runs."""
-        yield from self._fusion_lines()
         workloads = {w.hash: w for w in self.workloads()}
         targets = self.targets()
+        yield from self._fusion_lines(workloads, targets)
         runs = {run.id: run for run in self.runs()}
         last = self._last_id()
         for start in range(1, last + 1, BATCH):
@@ -351,8 +351,9 @@ class Database:
                     target_json = targets.get(candidate.target, "{}")
                     yield jsonl.Line(workload, target_json, own_runs, candidate, outcomes)
 
-    def _fusion_lines(self) -> Iterator[jsonl.FusionLine]:
-        workloads, targets = {w.hash: w for w in self.workloads()}, self.targets()
+    def _fusion_lines(
+        self, workloads: Mapping[str, WorkloadRow], targets: Mapping[str, str]
+    ) -> Iterator[jsonl.FusionLine]:
         with one_sentence(self.path):
             try:
                 decisions = rows.select_fusion_decisions(self._connection, rows.BY_ID_RANGE, (1, MAX_INT), self._damage)

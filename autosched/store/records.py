@@ -327,7 +327,9 @@ def checked_outcome(seconds: float | None, samples: Sequence[float], failure: st
 
 def checked_times(times: object) -> tuple[float, ...]:
     """Return measured seconds as floats. Raises StoreError unless they are numbers, finite and above 0."""
-    if not isinstance(times, list | tuple) or not all(isinstance(t, float | int) for t in times):
+    if not isinstance(times, list | tuple) or not all(
+        isinstance(t, float | int) and not isinstance(t, bool) for t in times
+    ):
         raise StoreError("measured times are a list of numbers")
     wrong = [t for t in times if not (math.isfinite(t) and t > 0.0)]
     if wrong:

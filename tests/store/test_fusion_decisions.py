@@ -66,7 +66,15 @@ def test_decisions_from_elsewhere_do_not_count(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("is_fused", 1), ("fused_s", [0.0]), ("unfused_s", ["1"]), ("unfused_s", {}), ("threads", 0), ("created", None)],
+    [
+        ("is_fused", 1),
+        ("fused_s", [0.0]),
+        ("fused_s", [True]),
+        ("unfused_s", ["1"]),
+        ("unfused_s", {}),
+        ("threads", 0),
+        ("created", None),
+    ],
 )
 def test_damaged_lines_are_skipped(database: Database, tmp_path: Path, name: str, value: object) -> None:
     decide(database, True)

@@ -54,7 +54,7 @@ class Writer:
         self.slots: dict[str, Slot] = {}  # of this block, by pointer
         self.single = False  # whether a row of what is computed is one vector
         self.hoisting = False  # whether what is emitted goes into the header of a loop around this one
-        self.deinterleaved = False  # whether the lanes of bfloat16 are taken in pairs, see `lane_pairs.py`
+        self.deinterleaved = False  # whether vectors of bfloat16 are split into even and odd lanes, see `lane_pairs.py`
         self.top: Lines = [self.frames[0].header, self._lines]
 
     def fresh(self, prefix: str = "t") -> str:

@@ -33,8 +33,8 @@ class _Lanes:
 def deinterleaved_loops(
     body: Stmt, params: Mapping[str, Buffer], simplify: Simplifier, target: Target
 ) -> frozenset[Var]:
-    """The variables of the vectorised loops of a nest whose lanes are taken in pairs, 2 bytes each: those that convert
-    bfloat16, and those that use the same buffers of the nest."""
+    """Return the variables of the vectorised loops whose lanes are de-interleaved: loops that convert bfloat16, and
+    loops that use the same buffers of the nest."""
     buffers = {**params, **{s.buffer.name: s.buffer for s in walk(body) if isinstance(s, Allocate)}}
     if target.arch != "x86_64":
         return frozenset()

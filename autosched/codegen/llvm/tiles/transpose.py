@@ -25,7 +25,8 @@ from autosched.target import PIECE_BYTES
 
 
 def emit_transposed(emitter: StatementEmitter, plan: TransposePlan) -> None:
-    """Emit a tile that reads or writes across: its vectors by shuffles, then what is left of each row."""
+    """Emit a tile whose rows are read or written transposed: whole vectors by shuffles, then the last elements of each
+    row, which fill no vector."""
     env, values, inner = emitter.bindings.env, emitter.values, plan.inner
     for lanes, rows in zip(plan.vectors, plan.rows, strict=True):
         env[inner.var], values.lanes = LaneRange(lanes.start, len(lanes)), len(lanes)
