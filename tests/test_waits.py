@@ -19,7 +19,7 @@ MAY_WAIT = re.compile(
 # Threads of this process end with what they compute, or stand still together with those who wait.
 ENDS = {
     ("autosched/cli/bench.py", "call.result()"): "the arrays of a peer's call, which has ended",
-    ("autosched/measure/crew.py", "self._spawner.submit(self._start, role).result()"): "the system makes a process",
+    ("autosched/measure/process_pool.py", "starting.result()"): "the system makes a process",
     ("autosched/measure/measurer.py", "self.problem.wait()"): "a thread that computes the reference",
     ("autosched/measure/problem.py", "part.result()"): "a thread that computes the reference",
     ("autosched/network_tuning/background.py", "jobs.get()"): "a thread that has no more work; nobody waits for it",

@@ -69,8 +69,8 @@ class Interrupts:
 
 def leave_nothing() -> None:
     """End the workers and remove the scratch files that an interrupted end may have left."""
-    if crew := sys.modules.get("autosched.measure.crew"):
-        crew.abandon()
+    if process_pool := sys.modules.get("autosched.measure.process_pool"):
+        process_pool.abandon()
 
 
 @contextmanager

@@ -9,24 +9,22 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from itertools import count
 from typing import Protocol, TypeVar
 
-from autosched.errors import DeviceError, NoValidCandidate, UsageError
+from autosched.errors import NoValidCandidate, UsageError
 from autosched.graph.load_progress import report_stage
 from autosched.kernel.build import CANDIDATES, NOT_BUILT
 from autosched.kernel.object_cache import find_object, find_schedule
-from autosched.kernel.pool_worker import REPLIES, Bug, BuildKernel, ChooseSchedule, Refused, Unbuilt
+from autosched.kernel.pool_worker import REPLIES, Bug, BuildKernel, ChooseSchedule, Refused
 from autosched.kernel.spec import ChosenSchedule, KernelObject, KernelSpec
-from autosched.measure.backends import WORKERS
-from autosched.measure.process import Worker, WorkerError, memory_limit, wait, worker_environment
-from autosched.measure.protocol import Numbered, ProtocolError
+from autosched.measure.process import Worker, WorkerError, worker_environment
+from autosched.measure.process_pool import ProcessPool
+from autosched.measure.protocol import Failed, Numbered
 from autosched.runtime.disk_cache import shrink
-from autosched.runtime.state import state_directory
-from autosched.target import usable_cores
+from autosched.target import Target, usable_cores
 
 ALONE = 2  # up to so many kernels are built in this process: another one takes as long to start
 BUILD_DEADLINE_S = 240.0  # of one kernel: the largest take some 10 s, and other programs may keep the machine busy
@@ -95,75 +93,52 @@ def _results(
 
 
 class BuildProcess(Worker):
-    """A process that builds kernels. `origin`: who started it and in which environment, see `_IdleProcesses`."""
+    """A process that builds kernels."""
 
     module = "autosched.kernel.pool_worker"
     replies = REPLIES
-    origin: _Origin
 
 
-@dataclass(frozen=True)
-class _Origin:
-    """What a build process must share with its user: starting process, environment, memory limit in bytes (0: none)."""
-
-    pid: int
-    environment: dict[str, str]
-    memory_limit: int
-
-
-def _origin(kernel_specs: Sequence[KernelSpec]) -> _Origin:
-    limited = all(WORKERS[kernel_spec.device.target.kind].has_limit for kernel_spec in kernel_specs)
-    return _Origin(os.getpid(), worker_environment(os.environ), memory_limit() if limited else 0)
-
-
-def _started(origin: _Origin) -> BuildProcess:
-    try:  # not in a directory that others can write: Python looks for modules in its working directory first
-        process = BuildProcess.spawn(state_directory(), Path(os.devnull), (str(origin.memory_limit),))
-    except OSError as error:
-        raise DeviceError(f"no process can be started to build kernels: {error.strerror or error}") from error
-    process.origin = origin
-    return process
-
-
-class _IdleProcesses:
-    """Idle build processes, which wait for more kernels.
-
-    A process that was started before a fork, or in another environment, which may name another cache, is not reused.
-    """
+class _SparePool:
+    """The pool of the last network, whose processes wait SPARE_S for more kernels."""
 
     def __init__(self) -> None:
-        self._waiting: list[BuildProcess] = []
+        self._pool: ProcessPool | None = None
         self._lock = threading.Lock()
         self._end: threading.Timer | None = None
 
-    def take(self, origin: _Origin) -> BuildProcess | None:
+    def take(self, target: Target) -> ProcessPool:
+        """Return the waiting pool or a new one: an older one may be of the process that this one was forked from, or
+        of another environment, which may name another cache."""
         with self._lock:
-            for n, process in enumerate(self._waiting):
-                if origin == process.origin and process.alive:
-                    return self._waiting.pop(n)
-        return None
+            pool, self._pool = self._pool, None
+        needed = (os.getpid(), worker_environment(os.environ), target.kind, usable_cores())
+        if pool is not None:
+            if needed == (pool.pid, pool.environment, pool.target.kind, pool.n) and pool.directory.is_dir():
+                return pool
+            pool.close()
+        return ProcessPool(target, usable_cores(), BUILD_DEADLINE_S, BuildProcess)
 
-    def keep(self, process: BuildProcess) -> None:
-        if any(other.origin != process.origin for other in self._waiting):
-            self.end()
+    def keep(self, pool: ProcessPool) -> None:
         with self._lock:
-            self._waiting.append(process)
+            waiting, self._pool = self._pool, pool
             if self._end is not None:
                 self._end.cancel()
-            self._end = threading.Timer(SPARE_S, self.end)
+            self._end = threading.Timer(SPARE_S, self.close)
             self._end.daemon = True
             self._end.start()
+        if waiting is not None:
+            waiting.close()
 
-    def end(self) -> None:
+    def close(self) -> None:
         with self._lock:
-            waiting, self._waiting = self._waiting, []
-        for process in waiting:
-            if process.origin.pid == os.getpid():
-                process.kill()
+            waiting, self._pool = self._pool, None
+        if waiting is not None:
+            waiting.close()
 
 
-_IDLE = _IdleProcesses()
-atexit.register(_IDLE.end)
+_SPARE = _SparePool()
+atexit.register(_SPARE.close)
 
 
 @dataclass(frozen=True)
@@ -187,90 +162,31 @@ def _run_in_processes(
     kernel_specs: Sequence[KernelSpec], request: Callable[[int, KernelSpec, int], _Request[object]]
 ) -> dict[KernelSpec, str]:
     """Run the request of each kernel; return for those without code the reason."""
-    builds = _Builds(kernel_specs, request)
-    try:
-        builds.finish()
-    except BaseException:
-        builds.kill()
-        raise
-    builds.keep_processes()
-    return builds.unbuilt
+    unbuilt: dict[KernelSpec, str] = {}
+    n_settled = count(1)
 
-
-class _Builds:
-    """Requests that processes run in parallel, one for each kernel.
-
-    One thread starts and polls all processes: PDEATHSIG ends a process with the thread that has started it.
-    """
-
-    def __init__(
-        self, kernel_specs: Sequence[KernelSpec], request: Callable[[int, KernelSpec, int], _Request[object]]
-    ) -> None:
-        self.unbuilt: dict[KernelSpec, str] = {}
-        self._request = request
-        self._origin = _origin(kernel_specs)
-        self._n, self._total = min(usable_cores(), len(kernel_specs)), len(kernel_specs)
-        self._waiting = deque(map(_Attempt, kernel_specs))
-        self._idle: list[BuildProcess] = []
-        self._busy: dict[BuildProcess, _Attempt] = {}
-
-    def finish(self) -> None:
-        while self._waiting or self._busy:
-            while self._waiting and len(self._busy) < self._n:
-                self._begin(self._waiting.popleft())
-            report_stage("building kernels", self._total - len(self._waiting) - len(self._busy), self._total)
-            if self._busy:
-                wait([*self._busy])
-            for process in [*self._busy]:
-                self._advance(process)
-
-    def keep_processes(self) -> None:
-        for process in self._idle:
-            _IDLE.keep(process)
-
-    def kill(self) -> None:
-        for process in (*self._idle, *self._busy):
-            process.kill()
-
-    def _begin(self, attempt: _Attempt) -> None:
-        """Hand a kernel to a process: after a loss to a new one, as spares die with the thread that started them."""
-        spare = None if attempt.losses else _IDLE.take(self._origin)
-        process = self._idle.pop() if self._idle else spare or _started(self._origin)
-        self._busy[process] = attempt
-        try:
-            request = self._request(process.next_id(), attempt.kernel_spec, attempt.passed_over)
-            process.request(request, BUILD_DEADLINE_S)
-        except ProtocolError as error:  # the description is longer than a frame
-            self._settle(process, str(error))
-
-    def _advance(self, process: BuildProcess) -> None:
-        """Handle the reply or the loss of a process, if there is any."""
-        attempt = self._busy[process]
-        try:
-            reply = process.poll()
-        except WorkerError as lost:
-            del self._busy[process]
-            again = attempt.after(lost.fault)
-            if again is None:
-                name = attempt.kernel_spec.request.problem.name
-                self.unbuilt[attempt.kernel_spec] = (
-                    f"no process could compile the kernel of {name}, the last time because {lost}"
-                )
-            else:
-                self._waiting.appendleft(again)
-            return
+    def settle(attempt: _Attempt, reply: Numbered | WorkerError) -> _Attempt | None:
+        kernel_spec = attempt.kernel_spec
         if isinstance(reply, Refused):
             raise UsageError(reply.reason)
         if isinstance(reply, Bug):
-            raise RuntimeError(
-                f"the kernel of {attempt.kernel_spec.request.problem.name} meets a bug:\n{reply.traceback}"
-            )
-        if reply is not None:
-            self._settle(process, reply.reason if isinstance(reply, Unbuilt) else None)
+            raise RuntimeError(f"the kernel of {kernel_spec.request.problem.name} meets a bug:\n{reply.traceback}")
+        if isinstance(reply, WorkerError):
+            if (again := attempt.after(reply.fault)) is not None:
+                return again
+            name = kernel_spec.request.problem.name
+            unbuilt[kernel_spec] = f"no process could compile the kernel of {name}, the last time because {reply}"
+        elif isinstance(reply, Failed):
+            unbuilt[kernel_spec] = reply.message
+        report_stage("building kernels", next(n_settled), len(kernel_specs))
+        return None
 
-    def _settle(self, process: BuildProcess, reason: str | None) -> None:
-        """Mark a process as idle. `reason`: why its kernel has no code, None if it has."""
-        kernel_spec = self._busy.pop(process).kernel_spec
-        self._idle.append(process)
-        if reason is not None:
-            self.unbuilt[kernel_spec] = reason
+    report_stage("building kernels", 0, len(kernel_specs))
+    pool = _SPARE.take(kernel_specs[0].device.target)
+    try:
+        pool.run(map(_Attempt, kernel_specs), lambda id, a: request(id, a.kernel_spec, a.passed_over), settle)
+    except BaseException:
+        pool.close()
+        raise
+    _SPARE.keep(pool)
+    return unbuilt

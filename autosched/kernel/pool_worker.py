@@ -1,13 +1,11 @@
-"""Worker process of the compile pool: `python -m autosched.kernel.pool_worker PARENT_PID MEMORY_LIMIT`.
+"""Worker process that builds kernels of networks: `python -m autosched.kernel.pool_worker PARENT_PID`.
 
 Requests and replies are frames of `measure.protocol` with the messages below. If LLVM ends the process, the pool starts
-another one, which builds the kernel from the next candidate. MEMORY_LIMIT is in bytes, 0 for none.
+another one, which builds the kernel from the next candidate.
 """
 
 from __future__ import annotations
 
-import resource
-import sys
 import traceback
 from dataclasses import dataclass
 
@@ -15,8 +13,8 @@ from autosched.errors import AutoschedError
 from autosched.kernel.build import NOT_BUILT, build_kernel, choose_schedule
 from autosched.kernel.object_cache import keep_object, keep_schedule
 from autosched.kernel.spec import ChosenSchedule, KernelObject, KernelSpec
-from autosched.measure.protocol import Numbered
-from autosched.measure.worker import harden, lower_limit, requests, send, take_pipes
+from autosched.measure.protocol import Done, Failed, Numbered, Setup
+from autosched.measure.worker import serve
 from autosched.tuner.gc_pause import pause_gc
 
 
@@ -49,21 +47,6 @@ class ChooseSchedule:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The kernel, or its schedule, is in the cache."""
-
-    id: int
-
-
-@dataclass(frozen=True)
-class Unbuilt:
-    """No code can be made for the kernel."""
-
-    id: int
-    reason: str
-
-
-@dataclass(frozen=True)
 class Refused:
     """An error that is not the kernel's: the cache cannot be used, for example."""
 
@@ -79,34 +62,25 @@ class Bug:
     traceback: str
 
 
-REQUESTS: dict[str, type] = {c.__name__: c for c in (BuildKernel, ChooseSchedule)}
-REPLIES: dict[str, type] = {c.__name__: c for c in (Kept, Unbuilt, Refused, Bug)}
-
-
-def main() -> int:
-    harden(int(sys.argv[1]))
-    if memory_limit := int(sys.argv[2]):
-        lower_limit(resource.RLIMIT_DATA, memory_limit)
-    stream, out = take_pipes()
-    with pause_gc():
-        for message in requests(stream, REQUESTS):
-            send(out, _answer(message))
-    return 0
+REQUESTS: dict[str, type] = {c.__name__: c for c in (Setup, BuildKernel, ChooseSchedule)}
+REPLIES: dict[str, type] = {c.__name__: c for c in (Done, Failed, Refused, Bug)}
 
 
 def _answer(message: BuildKernel | ChooseSchedule) -> Numbered:
+    """Run a request; Done says that its result is in the cache, Failed that no code can be made for the kernel."""
     try:
         message.run()
     except NOT_BUILT as error:
-        return Unbuilt(message.id, str(error))
+        return Failed(message.id, "build_error", str(error))
     except AutoschedError as error:
         return Refused(message.id, str(error))
     except MemoryError:
-        return Unbuilt(message.id, "its build process ran out of memory")
+        return Failed(message.id, "out_of_memory", "its build process ran out of memory")
     except Exception:  # a bug: the pool raises it
         return Bug(message.id, traceback.format_exc())
-    return Kept(message.id)
+    return Done(message.id)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    with pause_gc():
+        raise SystemExit(serve(lambda setup: _answer, REQUESTS))

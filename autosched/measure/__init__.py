@@ -10,15 +10,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autosched.measure.crew import WorkerPool
     from autosched.measure.measurer import Measurer
     from autosched.measure.problem import Problem, make_problem
     from autosched.measure.results import FAULTS, Failure, FinalMeasurement, Job, Measurement
+    from autosched.measure.worker_pool import WorkerPool
 
 __all__ = ["FAULTS", "Failure", "FinalMeasurement", "Job", "Measurement"]
 __all__ += ["Measurer", "Problem", "WorkerPool", "make_problem"]
 
-_MODULES = {"Measurer": "measurer", "Problem": "problem", "WorkerPool": "crew", "make_problem": "problem"}
+_MODULES = {"Measurer": "measurer", "Problem": "problem", "WorkerPool": "worker_pool", "make_problem": "problem"}
 
 
 def __getattr__(name: str) -> Any:

@@ -21,11 +21,10 @@ from statistics import median
 from typing import TypeVar
 
 from autosched.errors import UsageError
-from autosched.measure.crew import WorkerPool
 from autosched.measure.host import device_lock
 from autosched.measure.problem import Problem
 from autosched.measure.process import Worker, WorkerError
-from autosched.measure.protocol import Drop, Failed, Hold, Measure, Numbered, Peak, Rate, Sample, Samples
+from autosched.measure.protocol import Build, Built, Drop, Failed, Hold, Measure, Numbered, Peak, Rate, Sample, Samples
 from autosched.measure.results import (
     FAULTS,
     Failure,
@@ -35,12 +34,15 @@ from autosched.measure.results import (
     impossible_time,
     median_interval,
 )
+from autosched.measure.worker_pool import WorkerPool
 from autosched.runtime.gpu.compile import Resources
 
 Answer = TypeVar("Answer")
 
 _RUN_DEADLINE_S = 2.0  # shortest deadline of a run
 _DEADLINE_FACTOR = 30.0  # a call that takes so many times the best time counts as a hang
+# Why a worker was lost while it compiled a candidate -> the candidate's class.
+_BUILD_FAULT = {"hang": "build_timeout", "crash": "build_error"}
 _CHECK_BYTES_PER_S = 1e8  # a lower bound for all machines, by which deadlines allow for checks of large problems
 
 
@@ -60,7 +62,7 @@ class Measurer:
         self.build_s = self.check_s = self.measure_s = 0.0
         self.problem, self._worker_pool, self._floor_s = problem, worker_pool, floor_s
         self._first_deadline_s = first_deadline_s
-        self._crew, self._builders, self._runners = worker_pool.crew, worker_pool.builders, worker_pool.runners
+        self._processes, self._runners = worker_pool.processes, worker_pool.runners
         self.resources: dict[str, tuple[Resources, ...]] = {}
         self._objects: dict[str, Path] = {}
         self._build_failures: dict[str, Failure] = {}
@@ -87,11 +89,31 @@ class Measurer:
         new: dict[str, Path] = {}
         twins: dict[str, str] = {}
         keys: list[str] = []
-        for key, answer in self._builders.build(self._unbuilt(jobs, keys, new, twins)).items():
-            if isinstance(answer, Failure):
-                self._build_failures[key] = answer
-            else:
-                self.resources[key] = answer
+        resources: dict[str, tuple[Resources, ...]] = {}
+        failures: dict[str, Failure] = {}
+        lost: set[str] = set()
+
+        def settle(task: tuple[Job, Path], reply: Numbered | WorkerError) -> tuple[Job, Path] | None:
+            key = task[0].key
+            if isinstance(reply, Built):
+                resources[key] = reply.resources
+            elif isinstance(reply, Failed):
+                failures[key] = Failure(key, reply.fault, reply.message)
+            elif isinstance(reply, WorkerError):
+                if FAULTS[reply.fault].repeated and key not in lost:
+                    lost.add(key)
+                    return task
+                kind = _BUILD_FAULT.get(reply.fault, reply.fault)
+                failures[key] = Failure(key, kind, f"while compiling: {reply}")
+            return None
+
+        self._processes.run(
+            self._unbuilt(jobs, keys, new, twins),
+            lambda number, task: Build(number, task[0].source, str(task[1])),
+            settle,
+        )
+        self.resources |= resources
+        self._build_failures |= failures
         self._objects.update(new)
         for key, first in twins.items():
             self._objects[key] = self._objects[first]
@@ -123,7 +145,7 @@ class Measurer:
             if first in self._objects or first in new:
                 twins[job.key] = first
             else:  # also if building the first one was interrupted
-                new[job.key] = self._crew.new_object()
+                new[job.key] = self._processes.new_object()
                 yield job, new[job.key]
 
     def measure(
@@ -276,7 +298,7 @@ class Measurer:
 
     def _failed(self, job: Job, fault: str, message: str) -> Failure:
         """Return the failure of a run; end the runner if the fault makes it untrustworthy."""
-        self._crew.check_directory()
+        self._processes.check_directory()
         if fault not in FAULTS:
             fault, message = "protocol", f"the runner answered with an unknown class of failure: {message}"
         if FAULTS[fault].respawn:

@@ -102,33 +102,26 @@ class Worker:
         _living.add(self)
 
     @classmethod
-    def spawn(
-        cls: type[W], directory: Path, log: Path, words: Sequence[str] = (), more: Mapping[str, str] | None = None
-    ) -> W:
-        """Start a worker in its own session, with `directory` as its working directory and `log` as its error log.
-
-        `words`: command-line arguments after this process's number. `more`: further environment variables.
-        """
+    def spawn(cls: type[W], directory: Path, log: Path) -> W:
+        """Start a worker in its own session, with `directory` as its working directory and `log` as its error log."""
         with usable(log):
             stream = log.open("wb")
         _starting.add(log)
         try:
-            return cls(cls._start(directory, stream, words, more or {}), log)
+            return cls(cls._start(directory, stream), log)
         finally:
             _starting.discard(log)
 
     @classmethod
-    def _start(
-        cls, directory: Path, log: BinaryIO, words: Sequence[str], more: Mapping[str, str]
-    ) -> subprocess.Popen[bytes]:
+    def _start(cls, directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
         with log:
             return subprocess.Popen(
-                [sys.executable, "-m", cls.module, str(os.getpid()), *words],
+                [sys.executable, "-m", cls.module, str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=directory,
-                env={**worker_environment(os.environ), **more},
+                env=worker_environment(os.environ),
                 start_new_session=True,
                 bufsize=0,
             )

@@ -14,7 +14,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from autosched.errors import DeviceError
@@ -66,7 +66,7 @@ def take_pipes() -> tuple[BinaryIO, BinaryIO]:
     return os.fdopen(requests, "rb", buffering=0), os.fdopen(replies, "wb", buffering=0)
 
 
-def requests(stream: BinaryIO, kinds: dict[str, type] = protocol.REQUESTS) -> Iterator[Any]:
+def requests(stream: BinaryIO, kinds: dict[str, type]) -> Iterator[Any]:
     """Yield messages until the end of input, each an instance of one of `kinds`. Raises ProtocolError."""
     frames = protocol.Frames()
     while True:
@@ -80,23 +80,25 @@ def requests(stream: BinaryIO, kinds: dict[str, type] = protocol.REQUESTS) -> It
         frames.feed(data)
 
 
-def serve(stream: BinaryIO, out: BinaryIO) -> None:
-    """Handle the requests of a stream until its end."""
-    incoming = requests(stream)
+def serve(make_handler: Callable[[Setup], Callable[[Any], Numbered]], kinds: dict[str, type]) -> int:
+    """Handle the requests, instances of `kinds`, until their end. `make_handler` takes the first one, Setup."""
+    harden(int(sys.argv[1]))
+    stream, out = take_pipes()
+    incoming = requests(stream, kinds)
     setup = next(incoming, None)
     if not isinstance(setup, Setup):
         raise ProtocolError("the first message must be Setup")
-    workers = WORKERS[setup.target.kind]
-    if workers.has_limit:
+    if WORKERS[setup.target.kind].has_limit:
         lower_limit(resource.RLIMIT_DATA, setup.memory_limit)
     try:
-        handle = (workers.runner if setup.role == "run" else workers.builder)(setup)
+        handle = make_handler(setup)
     except DeviceError as error:  # no compiler for the device, for example
         send(out, Failed(setup.id, "device_lost", str(error)))
-        return
+        return 0
     send(out, Done(setup.id))
     for message in incoming:
         send(out, handle(message))
+    return 0
 
 
 def send(out: BinaryIO, message: Numbered) -> None:
@@ -106,12 +108,11 @@ def send(out: BinaryIO, message: Numbered) -> None:
         data = data[out.write(data) :]
 
 
-def main() -> int:
-    harden(int(sys.argv[1]))
-    stream, out = take_pipes()
-    serve(stream, out)
-    return 0
+def _candidate_handler(setup: Setup) -> Callable[[Any], Numbered]:
+    os.environ["POCL_CACHE_DIR"] = os.path.abspath("pocl")  # in the scratch directory: candidates are built once
+    workers = WORKERS[setup.target.kind]
+    return (workers.runner if setup.role == "run" else workers.builder)(setup)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(serve(_candidate_handler, protocol.REQUESTS))

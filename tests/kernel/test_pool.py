@@ -10,7 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -21,12 +23,16 @@ from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
 from autosched.kernel import pool, pool_worker, versions
 from autosched.kernel.object_cache import find_object
-from autosched.kernel.pool import build_kernels
+from autosched.kernel.pool import BuildProcess, build_kernels
 from autosched.kernel.spec import KernelObject, KernelSpec
-from autosched.measure.process import memory_limit
+from autosched.measure.process import Worker, WorkerError, memory_limit
+from autosched.measure.process_pool import ProcessPool
+from autosched.measure.protocol import Numbered, Setup
 from autosched.planning.execution_plan import SplitGroup
 from autosched.runtime import disk_cache, processes
 from autosched.tuner.workload_spec import WorkloadSpec
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -63,14 +69,16 @@ def test_kernels_are_built_once(sizes: list[int], monkeypatch: pytest.MonkeyPatc
     graph = chain(sizes)
     check(graph)
     monkeypatch.setattr(pool_worker, "build_kernel", refuse)
-    monkeypatch.setattr(pool, "_started", refuse)
+    monkeypatch.setattr(BuildProcess, "_start", refuse)
     check(graph)
 
 
 def test_processes_build_for_several_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool._IDLE.end()
+    pool._SPARE.close()
     check(chain([2, 3, 4, 5, 6]))
-    waiting = [*pool._IDLE._waiting]
+    spare = pool._SPARE._pool
+    assert spare is not None
+    waiting = [*spare._idle]
     assert waiting
     for process in waiting:
         limits = Path(f"/proc/{process.pid}/limits").read_text()
@@ -78,12 +86,33 @@ def test_processes_build_for_several_networks(monkeypatch: pytest.MonkeyPatch) -
             memory_limit()
         )
     check(chain([12, 13, 14, 15]))
-    assert {*waiting} <= {*pool._IDLE._waiting}
-    assert len(pool._IDLE._waiting) <= len(os.sched_getaffinity(0))
+    assert pool._SPARE._pool is spare
+    assert {*waiting} <= {*spare._idle}
+    assert len(spare._idle) <= len(os.sched_getaffinity(0))
     monkeypatch.setenv("TMPDIR", "/elsewhere")  # another environment needs processes of its own
-    assert pool._IDLE.take(pool._origin(kernel_specs(chain([4, 5])))) is None
-    pool._IDLE.end()
+    another = pool._SPARE.take(spare.target)
+    assert another is not spare
     assert not any(process.alive for process in waiting)
+    assert not spare.directory.exists()
+    another.close()
+
+
+def test_networks_that_are_compiled_at_a_time_leave_one_pool() -> None:
+    """Each has its own; the last one waits for more kernels, the others end with their files."""
+    pool._SPARE.close()
+    graphs = [chain([2, 3, 4, 5]), chain([7, 8, 9, 10])]
+    with ThreadPoolExecutor(2) as threads:
+        assert [*threads.map(check, graphs)] == [None, None]
+    spare = pool._SPARE._pool
+    assert spare is not None
+    assert [*spare.directory.parent.iterdir()] == [spare.directory]
+
+
+def test_an_exit_handler_can_compile_networks() -> None:
+    """Python ends its thread pools before them."""
+    program = "import atexit; from tests.kernel.test_pool import *; atexit.register(lambda: check(chain([2, 3, 4, 5])))"
+    done = processes.run_within(60.0, [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_processes_import_nothing_from_a_directory_that_others_can_write(
@@ -135,24 +164,33 @@ def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def starting(monkeypatch: pytest.MonkeyPatch, programs: list[str], deadline_s: float = 60.0) -> None:
-    """The next build processes run these programs in place of ours, with a deadline; those after them are ours."""
-    pool._IDLE.end()
-    started, usual_s, left = pool._started, pool.BUILD_DEADLINE_S, [*programs]
+    """The next build processes run these programs once they are ready, with a deadline; those after them are ours."""
+    pool._SPARE.close()
+    started, requested, left, replaced = BuildProcess._start, Worker.request, [*programs], set()
 
-    def start(origin: pool._Origin) -> pool.BuildProcess:
-        monkeypatch.setattr(pool, "BUILD_DEADLINE_S", deadline_s if left else usual_s)
+    def start(directory: Path, log: BinaryIO) -> subprocess.Popen[bytes]:
         if not left:
-            return started(origin)
-        text = f"import os, signal, sys, time\ndef say(b): os.write(1, len(b).to_bytes(4, 'little') + b)\n{left.pop(0)}"
-        command, pipe = [sys.executable, "-c", text], subprocess.PIPE
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True, bufsize=0)
-        made = pool.BuildProcess(process, Path(os.devnull))
-        made.origin = origin
-        return made
+            return started(directory, log)
+        text = (
+            "import os, signal, sys, time\ndef say(b): os.write(1, len(b).to_bytes(4, 'little') + b)\n"
+            f"os.read(0, 1 << 16); say({DONE!r})\n{left.pop(0)}"
+        )
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            [sys.executable, "-c", text], stdin=pipe, stdout=pipe, start_new_session=True, bufsize=0
+        )
+        replaced.add(process.pid)
+        return process
 
-    monkeypatch.setattr(pool, "_started", start)
+    def request(self: BuildProcess, message: Numbered, seconds: float) -> None:
+        is_short = self.pid in replaced and not isinstance(message, Setup)
+        requested(self, message, deadline_s if is_short else seconds)
+
+    monkeypatch.setattr(BuildProcess, "_start", start)
+    monkeypatch.setattr(BuildProcess, "request", request)
 
 
+DONE = b'{"kind": "Done", "id": 1}'
 ENDS = "os.kill(0, signal.SIGABRT)"  # as LLVM ends a process
 STOPS = "os.kill(os.getpid(), signal.SIGSTOP); time.sleep(60)"
 
@@ -182,26 +220,26 @@ def test_a_process_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPa
     starting(monkeypatch, [fault] * 50, deadline_s)
     with pytest.raises(NoValidCandidate, match="no process could compile the kernel of matmul, the last time because"):
         compile_graph(chain([7, 8, 9, 10, 11]), threads=1)
-    assert not pool._IDLE._waiting
+    assert pool._SPARE._pool is None or not pool._SPARE._pool._idle
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_processes_that_are_struck_at_random_times(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     """It ends in the right result, or in one sentence for a kernel that was struck twice."""
     monkeypatch.setattr(processes, "LOOK_S", 0.1)
-    pool._IDLE.end()
+    pool._SPARE.close()
     rng, left = random.Random(number), 3
-    poll = pool._Builds._advance
+    poll = ProcessPool._advance
 
-    def advance(self: pool._Builds, process: pool.BuildProcess) -> None:
+    def advance(self: ProcessPool, process: Worker) -> Numbered | WorkerError | None:
         nonlocal left
-        if left and rng.random() < 0.5:
+        if left and self._busy[process] is not None and rng.random() < 0.5:
             left -= 1
             time.sleep(rng.uniform(0.0, 0.5))
             os.kill(process.pid, number)
-        poll(self, process)
+        return poll(self, process)
 
-    monkeypatch.setattr(pool._Builds, "_advance", advance)
+    monkeypatch.setattr(ProcessPool, "_advance", advance)
     refusal = ""
     try:
         check(chain([3, 4, 5, 6, 7, 8]))
@@ -244,8 +282,8 @@ def test_a_kernel_that_cannot_be_made_is_made_in_parts(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("answer", "raised"),
     [
-        ('{"kind": "Bug", "id": 1, "traceback": "what it is"}', InternalError),
-        ('{"kind": "Refused", "id": 1, "reason": "what it is"}', UsageError),
+        ('{"kind": "Bug", "id": 2, "traceback": "what it is"}', InternalError),
+        ('{"kind": "Refused", "id": 2, "reason": "what it is"}', UsageError),
     ],
 )
 def test_what_is_no_matter_of_the_kernel_is_raised(

@@ -154,7 +154,7 @@ def test_fault_is_classified_and_survived(
 ) -> None:
     place: Place = request.getfixturevalue(kind_of_place)
     kernel, kind, words = (FAULTY if kind_of_place == "cpu" else GPU_FAULTY)[name]
-    gpu = place.measurer._crew._target.gpu
+    gpu = place.measurer._processes.target.gpu
     if kind == "crash" and gpu is not None and gpu.warp != 8:
         pytest.skip("only a processor's OpenCL ends the process at an illegal address")
     with monkeypatch.context() as patch:
@@ -210,9 +210,9 @@ def test_a_text_is_compiled_once(measurer: Measurer) -> None:
     bad = KernelSource("twice", "twice nonsense", 0, 1)
     jobs = [Job(f"twin {n}", source(name="twin")) for n in range(3)]
     failed = [Job(f"bad twin {n}", bad) for n in range(2)]
-    before = len(list(measurer._crew.directory.glob("*.o")))
+    before = len(list(measurer._processes.directory.glob("*.o")))
     results = list(measurer.measure([*jobs, *failed]))
-    assert len(list(measurer._crew.directory.glob("*.o"))) == before + 1
+    assert len(list(measurer._processes.directory.glob("*.o"))) == before + 1
     assert [r.key for r in results] == [j.key for j in (*jobs, *failed)]
     assert [type(r) for r in results] == [Measurement] * 3 + [Failure] * 2
     (later,) = measurer.measure([Job("later twin", source(name="twin"))])
@@ -226,7 +226,7 @@ def test_a_text_is_compiled_once(measurer: Measurer) -> None:
 
 def test_jobs_are_taken_while_others_compile(measurer: Measurer) -> None:
     asked: list[int] = []
-    n_jobs = 2 * measurer._builders._n + 3  # more than may wait or compile at a time
+    n_jobs = 2 * measurer._processes.n + 3  # more than may wait or compile at a time
 
     def jobs() -> Iterator[Job]:
         for n in range(n_jobs):
@@ -234,7 +234,7 @@ def test_jobs_are_taken_while_others_compile(measurer: Measurer) -> None:
             yield Job(f"stream {n}", source(name=f"stream{n}"))
 
     def written() -> Iterator[Path]:
-        return measurer._crew.directory.glob("*.o")
+        return measurer._processes.directory.glob("*.o")
 
     before = len(list(written()))
     results = list(measurer.measure(jobs()))
@@ -279,7 +279,7 @@ def test_killed_runner_is_replaced_and_nobody_charged(cpu: Place) -> None:
 def test_a_spare_that_dies_while_it_starts_is_forgotten(cpu: Place) -> None:
     cpu.check_good("before the spare")
     runners = cpu.measurer._runners
-    spare = runners._spare = cpu.measurer._crew.spawn("run")
+    spare = runners._spare = cpu.measurer._processes.spawn("run")
     os.kill(spare.pid, 9)
     for round in ("first", "second"):  # once its pipes were closed, the second look found descriptors of nobody
         cpu.check_good(f"{round} after the spare")

@@ -94,7 +94,7 @@ def test_compilers_faults(tmp_path: Path) -> None:
         {"build": 6, "what": "serialised"},
     ]
     with scripted(tmp_path, events) as measurer:
-        measurer._builders._deadline_s = 2.0
+        measurer._processes._deadline_s = 2.0
         results = list(measurer.measure([job(n) for n in range(7)]))
         assert measurer.resources["job 0"][0].registers == 32
     kinds = [r.kind if isinstance(r, Failure) else None for r in results]

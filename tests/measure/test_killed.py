@@ -26,7 +26,7 @@ def measurer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measurer]:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         problem = add_problem(tmp_path_factory.mktemp("problem"))
         with Measurer(problem, WorkerPool(parse_target("cpu"), 1), floor_s=0.005) as made:
-            made._first_deadline_s = made._builders._deadline_s = 1.0  # a stopped worker is found out by its deadline
+            made._first_deadline_s = made._processes._deadline_s = 1.0  # a stopped worker is found out by its deadline
             yield made
 
 
@@ -57,8 +57,8 @@ def test_a_killed_runner_costs_its_candidate_nothing(
 def test_a_killed_builder_costs_its_candidate_nothing(
     measurer: Measurer, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    builders = measurer._builders
-    monkeypatch.setattr(builders, "_assign", killing(builders._assign, 0, number, 1))
+    processes = measurer._processes
+    monkeypatch.setattr(processes, "_assign", killing(processes._assign, 0, number, 1))
     failures = measurer.build([job(f"{number.name} built {n}", source(f"built{number}{n}")) for n in range(3)])
     assert failures == {}
 
@@ -71,9 +71,9 @@ def test_twice_is_recorded_and_says_so(measurer: Measurer, monkeypatch: pytest.M
     assert (result.kind, result.message) == (
         "killed", "the worker was killed from outside by SIGKILL, perhaps by the system for lack of memory",
     )  # fmt: skip
-    builders = measurer._builders
+    processes = measurer._processes
     with monkeypatch.context() as patch:
-        patch.setattr(builders, "_assign", killing(builders._assign, 0, signal.SIGTERM, 2))
+        patch.setattr(processes, "_assign", killing(processes._assign, 0, signal.SIGTERM, 2))
         failures = measurer.build([job("built twice", source("built_twice"))])
     assert [(f.key, f.kind) for f in failures.values()] == [("built twice", "killed")]
     (good,) = measurer.measure([job("good after twice", source("good"))])
@@ -90,8 +90,8 @@ def test_starting_builders_that_are_killed_now_and_then_are_no_fault_of_the_mach
     measurer: Measurer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only one after the other without any that started means that none will."""
-    crew, builders = measurer._crew, measurer._builders
-    spawn = crew.spawn
+    processes = measurer._processes
+    spawn = processes.spawn
 
     def unlucky(role: str) -> Worker:
         worker = spawn(role)
@@ -99,13 +99,15 @@ def test_starting_builders_that_are_killed_now_and_then_are_no_fault_of_the_mach
         return worker
 
     for n in range(4):
-        for worker in builders._idle:
+        for worker in processes._idle:
             worker.kill()
-        monkeypatch.setattr(crew, "spawn", lambda role: (monkeypatch.setattr(crew, "spawn", spawn), unlucky(role))[1])
+        monkeypatch.setattr(
+            processes, "spawn", lambda role: (monkeypatch.setattr(processes, "spawn", spawn), unlucky(role))[1]
+        )
         assert measurer.build([job(f"unlucky {n}", source(f"unlucky{n}"))]) == {}
-    for worker in builders._idle:
+    for worker in processes._idle:
         worker.kill()
-    monkeypatch.setattr(crew, "spawn", unlucky)
+    monkeypatch.setattr(processes, "spawn", unlucky)
     with pytest.raises(DeviceError, match="build workers do not start"):
         measurer.build([job("never", source("never"))])
 
@@ -118,8 +120,8 @@ def test_a_removed_directory_is_no_fault_of_a_candidate(
     (tmp_path / "problem").mkdir()
     with Measurer(add_problem(tmp_path / "problem"), WorkerPool(parse_target("cpu"), 1), floor_s=0.005) as measurer:
         assert measurer.build([job("first")]) == {}
-        shutil.rmtree(measurer._crew.directory)
-        with pytest.raises(UsageError, match="was removed while a search needed it"):
+        shutil.rmtree(measurer._processes.directory)
+        with pytest.raises(UsageError, match="was removed while worker processes needed it"):
             measurer.build([job("second", source("second"))]) if step == "build" else [
                 *measurer.measure([job("first")])
             ]

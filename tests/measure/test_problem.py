@@ -51,7 +51,7 @@ def test_problems_take_turns_with_the_same_workers(tmp_path: Path, monkeypatch: 
         assert wrong.kind == "wrong_result"
         (final,) = measurers[1].final([right[1]], rounds=2)
         assert not isinstance(final, Failure)
-        assert len([w for w in worker_pool.crew._workers if w.alive]) <= 3  # a builder, a runner and its spare
+        assert len([w for w in worker_pool.processes._workers if w.alive]) <= 3  # a builder, a runner and its spare
 
 
 def test_what_goes_wrong_in_the_reference_is_raised(tmp_path: Path) -> None:

@@ -159,8 +159,8 @@ def make_measurer(tmp_path: Path) -> Measurer:
 
 def test_close_ends_processes_and_files(tmp_path: Path) -> None:
     with make_measurer(tmp_path) as measurer:
-        pids = [worker.pid for worker in measurer._crew._workers]
-        directory = measurer._crew.directory
+        pids = [worker.pid for worker in measurer._processes._workers]
+        directory = measurer._processes.directory
         assert len(pids) == 2
         assert all(map(running, pids))
         assert directory.stat().st_mode & 0o777 == 0o700
@@ -171,7 +171,7 @@ def test_close_ends_processes_and_files(tmp_path: Path) -> None:
 
 def test_forgotten_measurer_is_closed(tmp_path: Path) -> None:
     measurer = make_measurer(tmp_path)
-    pids = [worker.pid for worker in measurer._crew._workers]
+    pids = [worker.pid for worker in measurer._processes._workers]
     del measurer
     assert not any(map(running, pids))
 
@@ -182,7 +182,7 @@ def test_workers_die_with_a_killed_tuner(tmp_path: Path) -> None:
         "from autosched.target import parse_target\n"
         f"m = Measurer(Problem((), (), Path({str(tmp_path)!r})), WorkerPool(parse_target('cpu'), 1, 1))\n"
         "m._runners._current.answer()\n"
-        "print(*(w.pid for w in m._crew._workers), flush=True); time.sleep(30)"
+        "print(*(w.pid for w in m._processes._workers), flush=True); time.sleep(30)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     tuner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment, text=True)
