@@ -44,7 +44,7 @@ from autosched.store.schema import (
     open_connection,
     write_transaction,
 )
-from autosched.store.signing import fusion_signature, installation_key, is_signed, is_signed_decision, signature
+from autosched.store.signing import installation_key, is_signed, signature
 
 BATCH = 256  # the number of candidates read, or lines imported, at a time
 MIN_ROW_BYTES = 100  # a candidate's row holds two sha256 in hex, so it is longer
@@ -156,7 +156,7 @@ class Database:
         decision = replace(decision, created=now())
         self._key = self._key or installation_key(make=True)
         if self._key is not None:
-            decision = replace(decision, signature=fusion_signature(self._key, decision))
+            decision = replace(decision, signature=signature(self._key, decision.workload, decision))
         with self._write():
             rows.insert_task(self._connection, workload, target)
             rows.insert_fusion_decision(self._connection, decision)
@@ -168,7 +168,7 @@ class Database:
         given = (workload_hash, target, threads)
         with one_sentence(self.path):
             found = rows.select_fusion_decisions(self._connection, rows.BY_TASK, given, self._damage)
-        ours = [decision for decision in found if is_signed_decision(self._key, decision)]
+        ours = [decision for decision in found if is_signed(self._key, decision.workload, decision)]
         return max(ours, key=lambda decision: decision.created, default=None)
 
     def best(self, workload_hash: str, target: str, threads: int, n: int | None = 1) -> list[Record]:

@@ -49,39 +49,29 @@ def installation_key(*, make: bool = False) -> bytes | None:
         return None
 
 
-def signature(key: bytes, identity: str, outcome: Outcome) -> str:
-    """Return the signature of an outcome of the candidate `identity`, without the numbers of attempt and run, which
-    differ between databases.
+def signature(key: bytes, identity: str, signed: Outcome | FusionDecision) -> str:
+    """Return the signature of an outcome of the candidate `identity`, or of a decision about the fused kernel
+    `identity`, without the numbers of attempt and run, which differ between databases.
     """
-    o = outcome
-    times = (() if o.seconds is None else (o.seconds,), o.ci or (), o.samples)
-    return _signature(key, (PURPOSE, identity, o.failure, o.message, o.created), times)
-
-
-def fusion_signature(key: bytes, decision: FusionDecision) -> str:
-    d = decision
-    words = (FUSION_PURPOSE, d.workload, d.target, d.threads, d.is_fused, d.created)
-    return _signature(key, words, (d.fused_s, d.unfused_s))
-
-
-def _signature(key: bytes, words: Sequence[object], times: Sequence[Sequence[float]]) -> str:
+    words: tuple[object, ...]
+    times: tuple[Sequence[float], ...]
+    if isinstance(signed, Outcome):
+        o = signed
+        words = (PURPOSE, identity, o.failure, o.message, o.created)
+        times = (() if o.seconds is None else (o.seconds,), o.ci or (), o.samples)
+    else:
+        words = (FUSION_PURPOSE, identity, signed.target, signed.threads, signed.is_fused, signed.created)
+        times = (signed.fused_s, signed.unfused_s)
     text = canonical_json((*words, [len(part) for part in times]))
     numbers = [*chain(*times)]  # as they are: texts of many times would cost the most of a reading
     return hmac.digest(key, text.encode() + struct.pack(f"<{len(numbers)}d", *numbers), "sha256").hex()
 
 
-def is_signed(key: bytes | None, identity: str, outcome: Outcome) -> bool:
-    """Return whether `outcome` is of the installation with this key."""
-    if key is None or outcome.signature is None:
+def is_signed(key: bytes | None, identity: str, signed: Outcome | FusionDecision) -> bool:
+    """Return whether `signed` is of the installation with this key."""
+    if key is None or signed.signature is None:
         return False
-    return hmac.compare_digest(signature(key, identity, outcome).encode(), outcome.signature.encode())
-
-
-def is_signed_decision(key: bytes | None, decision: FusionDecision) -> bool:
-    """Return whether `decision` is of the installation with this key."""
-    if key is None or decision.signature is None:
-        return False
-    return hmac.compare_digest(fusion_signature(key, decision).encode(), decision.signature.encode())
+    return hmac.compare_digest(signature(key, identity, signed).encode(), signed.signature.encode())
 
 
 def _read_key(path: Path) -> bytes | None:
