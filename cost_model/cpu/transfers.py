@@ -29,7 +29,7 @@ from autosched.ir.closed_forms.arithmetic import (
 from autosched.ir.expr import Const, Expr, Select, ceildiv, product
 from autosched.ir.stmt import ForKind
 from autosched.ir.visit import free_vars, loads, subexpressions
-from autosched.lower.register_tiles.rules import fits, is_across, transposed_block
+from autosched.lower.register_tiles.rules import fits, is_across, slides, transposed_block
 from autosched.target import LONGEST_STEP
 from cost_model.analysis.access import Access
 from cost_model.analysis.statements import Statement
@@ -93,7 +93,10 @@ def window_loads(
     rows = divide(registers, chunks)
     row = add(chunks, 1.0)
     usual = where(fits(registers, row, machine.registers), row, add(minimum(chunks, rows), 1.0))
-    shared = {a: transfers(statement, a, lanes, distinct=False) for a in reads if _slides(statement, a)}
+    unrolled = [i for i in range(statement.block_depth, statement.depth) if statement.loops[i].kind is ForKind.UNROLL]
+    write = statement.write
+    sliding = [a for a in reads if slides(write.moves(i) for i in unrolled if a.moves(i))]
+    shared = {a: transfers(statement, a, lanes, distinct=False) for a in sliding}
     if not shared:
         return usual, counts
     in_turn = all(moves_whole_vectors(statement, a) for a in shared)
@@ -107,12 +110,6 @@ def window_loads(
     overlap = sum_of(shared.values()) > multiply(sum_of(counts[a] for a in shared), 1.001)
     found = {a: where(held, counts[a], shared[a]) if a in shared else counts[a] for a in reads}
     return where(held & overlap, operands, usual), found
-
-
-def _slides(statement: Statement, access: Access) -> bool:
-    """Whether the access moves along unrolled loops of the outputs and of the reduction."""
-    unrolled = [i for i in range(statement.block_depth, statement.depth) if statement.loops[i].kind is ForKind.UNROLL]
-    return {statement.write.moves(i) for i in unrolled if access.moves(i)} == {True, False}
 
 
 def transfers(statement: Statement, access: Access, lanes: int, distinct: bool = True) -> Expr:

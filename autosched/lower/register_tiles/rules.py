@@ -5,6 +5,7 @@ The plan of a tile (`plan.py`) and the cost model (`cost_model/cpu/`) ask the sa
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import overload
 
 from autosched.ir.expr import Expr
@@ -25,6 +26,13 @@ def fits(accumulators: Expr, operands: Expr, registers: int) -> Expr: ...
 def fits(accumulators: Expr | int, operands: Expr | int, registers: int) -> Expr | bool:
     """Return whether accumulators have registers beside the operands that are held with them."""
     return accumulators + operands <= registers
+
+
+def slides(is_output: Iterable[bool]) -> bool:
+    """Return whether the copies of a tile may share elements of an operand, which moves along loops of the outputs and
+    along loops of the reduction. `is_output`: for each unrolled loop along which it moves, whether it is the outputs'.
+    """
+    return {*is_output} == {True, False}
 
 
 def reads_lines_in_parts(target: Target) -> bool:

@@ -28,7 +28,7 @@ from autosched.ir.expr import Expr, Var
 from autosched.ir.stmt import For, Scope, Store
 from autosched.ir.visit import free_vars, loads
 from autosched.lower.register_tiles.context import Point, RegisterTile, TileContext
-from autosched.lower.register_tiles.rules import INPUT_REGISTERS, fits
+from autosched.lower.register_tiles.rules import INPUT_REGISTERS, fits, slides
 from autosched.target import LONGEST_STEP, Target, microarchitecture
 
 Steps = tuple[int, ...]  # elements that one step of each unrolled loop moves an address
@@ -206,7 +206,7 @@ def _shares(steps: Steps, lane: int, spatial: list[bool], points: list[Point]) -
     if 1 < lane <= LONGEST_STEP and any(0 < abs(s) < lane for s, out in zip(steps, spatial, strict=True) if not out):
         return True
     moving = [n for n, s in enumerate(steps) if s]
-    if all(spatial[n] for n in moving) or not any(spatial[n] for n in moving):
+    if not slides(spatial[n] for n in moving):
         return False
     apart = {tuple(p[n] for n in moving) for p in points}
     return len({_offset(steps, p) for p in points}) < len(apart)
