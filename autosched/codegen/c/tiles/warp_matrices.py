@@ -2,18 +2,20 @@
 
     for rows, columns, k: acc[..] += A[..] * B[..]   ->   A's fragments by ldmatrix, B's, then mma.sync for each tile
 
-ldmatrix reads matrices of 8 rows of 16 bytes, each of which a lane names: lane l row l % 8 of matrix l / 8. It gives
-each lane what mma.sync wants of an operand whose rows lie along k, and transposed, if elements have 16 bits, of one
-whose rows lie across k. Which matrix is which, with lane = 16 right + 8 lower + row and u elements in 16 bytes:
+ldmatrix reads matrices of 8 rows of 16 bytes. Lane l holds the address of row l % 8 of matrix l / 8. The instruction
+loads the fragments of mma.sync from an operand that is contiguous along k. Its transposed form, for elements of 16 bits
+only, loads them from an operand that is contiguous across k. The address of each lane, with lane = 16 right + 8 lower +
+row and u elements in 16 bytes:
 
     A, 16 rows by 2 u of k       along k: rows 8 lower + row, k u right       across: k 8 right + row, rows 8 lower
     B, 2 u of k by two tiles     along k: columns 8 right + row, k u lower    across: k 8 lower + row, columns 8 right
 
-Instructions that take u of k have one matrix where these have two side by side. Elements of 32 bits are a register
-each, and loaded one by one where they lie across k.
+Instructions whose k is u have one matrix where these have two side by side. An element of 32 bits fills a register;
+operands of such elements that are contiguous across k are loaded element by element.
 
-What a warp holds as its left operand lies as results do: a lane has columns 2x and 2x + 1. Of 16 bits that is what the
-instruction takes. Of 32 it takes k = x and x + 4; as a sum may have any order, both operands give it 2x and 2x + 1.
+A left operand in the registers of the warp has the layout of a result: a lane has columns 2x and 2x + 1. For 16 bits
+this is the fragment of the instruction. For 32 bits the fragment is k = x and x + 4. The order of a sum is free, so
+both operands are given 2x and 2x + 1 in its stead.
 
 Sources: PTX ISA, "ldmatrix" and "Matrix Fragments for mma.m16n8k16".
 """
@@ -40,20 +42,20 @@ TRANSPOSED = 8  # elements in a row, where matrices can be transposed
 CONSTRAINTS = {"float32": "f", "int32": "r"}  # of a register in inline PTX
 ZERO = Const(0, INDEX)
 
-LOAD = """\
+LDMATRIX = """\
 static __device__ __forceinline__ void load_{form}_{count}(unsigned* to, const void* row)
 {{
   asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {{{places}}}, [%{count}];"
                : {outputs} : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
 }}"""
-MULTIPLY = """\
+MMA = """\
 static __device__ __forceinline__ void {name}({parameters}, const unsigned* a, const unsigned* b)
 {{
   asm volatile("{instruction} {{{d}}}, {{{a}}}, {{{b}}}, {{{d}}};"
                : {results} : {operands});
 }}"""
 
-SHORTEN = """\
+ROUND_TO_TF32 = """\
 static __device__ __forceinline__ unsigned tf32_of_float32(float a)
 {
   unsigned b;
@@ -64,7 +66,7 @@ static __device__ __forceinline__ unsigned tf32_of_float32(float a)
 
 @dataclass(frozen=True)
 class WarpOperand:
-    """Elements that a loop's tile reads: `tile` and `depth` are the dimensions of its rows or columns, and of k."""
+    """An operand of the product. `tile`: the dimension of its rows (left) or columns (right); `depth`: that of k."""
 
     load: Load
     tile: int
@@ -73,41 +75,41 @@ class WarpOperand:
 
     @property
     def is_along_depth(self) -> bool:
-        return self.depth == self.last
+        return self.depth == self.contiguous_dim
 
     @property
-    def is_word_by_word(self) -> bool:
-        """Whether it is loaded element by element: across k, where these are what a register holds."""
+    def is_loaded_by_element(self) -> bool:
+        """Whether each element is loaded into its own register: elements of 32 bits, contiguous across k."""
         return not self.is_along_depth and self.buffer.itemsize == WORD
 
     @property
-    def last(self) -> int:
-        """The dimension whose neighbours are adjacent."""
+    def contiguous_dim(self) -> int:
+        """The dimension along which elements are adjacent in memory."""
         return len(self.load.indices) - 1 if self.buffer.layout is None else self.buffer.layout.order[-1]
 
     @property
-    def is_held(self) -> bool:
-        """Whether the lanes have it as an instruction takes it."""
+    def is_fragment(self) -> bool:
+        """Whether the operand is in the registers of the warp already, with the layout of a result."""
         return self.buffer.scope is Scope.WARP
 
     @property
-    def grain(self) -> int:
-        """Elements in a row of a matrix."""
+    def row_elements(self) -> int:
+        """Elements in a row of 16 bytes of a matrix that ldmatrix reads."""
         return LINE // self.buffer.itemsize
 
-    def at(self, values: Mapping[Expr, Expr], tile: Expr, depth: Expr) -> tuple[Expr, ...]:
-        """The element that is so far from the first one of a tile."""
-        found = [substitute(i, values) for i in self.load.indices]
-        found[self.tile] = found[self.tile] + tile
-        found[self.depth] = found[self.depth] + depth
-        return tuple(found)
+    def element_at(self, values: Mapping[Expr, Expr], tile: Expr, depth: Expr) -> tuple[Expr, ...]:
+        """Return the indices of the element at offset (`tile`, `depth`) from the one at `values`."""
+        indices = [substitute(i, values) for i in self.load.indices]
+        indices[self.tile] = indices[self.tile] + tile
+        indices[self.depth] = indices[self.depth] + depth
+        return tuple(indices)
 
 
 @dataclass(frozen=True)
 class WarpProduct:
     """Loops over a thread's rows, its columns and k around one update; `x` and `y` are the lanes' variables."""
 
-    row: MatrixIntrinsic
+    intrinsic: MatrixIntrinsic
     loops: tuple[For, For, For]
     store: Store
     left: WarpOperand
@@ -117,32 +119,32 @@ class WarpProduct:
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Of 16 rows, and of 8 columns."""
+        """The number of tiles of 16 rows, and of tiles of 8 columns."""
         rows, columns = (loop.bound for loop in self.loops[:2])
         assert isinstance(rows, Const)
         assert isinstance(columns, Const)
         return int(rows.value) // HALVES, int(columns.value) // NEIGHBOURS
 
     @property
-    def held(self) -> tuple[int, int]:
-        """32-bit registers of a thread for A's rows of one tile, and of B's columns."""
-        return self.row.deep * HALVES, self.row.deep
+    def fragment_registers(self) -> tuple[int, int]:
+        """32-bit registers of a thread for the fragment of A of a row tile, and of B of a column tile."""
+        return self.intrinsic.deep * HALVES, self.intrinsic.deep
 
     @property
-    def takes_neighbours(self) -> bool:
-        """Whether lanes have neighbours along k where the instruction means such that are four apart."""
-        return self.left.is_held and self.left.buffer.itemsize == WORD
+    def has_adjacent_k(self) -> bool:
+        """Whether a lane has elements k = 2x and 2x + 1 where the instruction expects x and x + 4."""
+        return self.left.is_fragment and self.left.buffer.itemsize == WORD
 
     @property
-    def is_ready(self) -> bool:
-        """Whether the lanes have the left operand as the instruction takes it."""
-        return self.left.is_held and not self.takes_neighbours
+    def is_left_in_registers(self) -> bool:
+        """Whether the left operand needs no load: its registers are the fragment of the instruction."""
+        return self.left.is_fragment and not self.has_adjacent_k
 
     @property
     def fragment_bytes(self) -> int:
-        a, b = (tiles * each for tiles, each in zip(self.tiles, self.held, strict=True))
-        registers = b if self.is_ready else a + b
-        return WORD * registers * self.row.registers
+        a, b = (tiles * each for tiles, each in zip(self.tiles, self.fragment_registers, strict=True))
+        registers = b if self.is_left_in_registers else a + b
+        return WORD * registers * self.intrinsic.registers
 
     @property
     def lane(self) -> Lane:
@@ -173,31 +175,31 @@ def product_loops(loop: For) -> ProductLoops | None:
     pair = factors(body.values[0], body.values[0].dtype)
     if pair is None or any(s.kind is not ForKind.UNROLL for s in loops):
         raise ScheduleError(f"the product {body.stage} by {body.matrix} has no two operands or loops not unrolled")
-    left, right = pair if _moves(pair[0], loops[0].var) else pair[::-1]
+    left, right = pair if _depends_on(pair[0], loops[0].var) else pair[::-1]
     return ProductLoops(loops[0], loops[1], loops[2], body, left, right)
 
 
 def warp_product(loop: For, lanes: tuple[Var | None, Var | None], c: Expressions) -> WarpProduct | None:
-    """The product that the loop is the outermost of, if it is one. `lanes`: variables of threads along x and y.
+    """Return the product whose outermost loop this is, None if it is none. `lanes`: thread variables along x and y.
 
-    Raises ScheduleError where the loops, the lanes or the operands do not lie as the instructions want it.
+    Raises ScheduleError where the loops, the lanes or the layouts of the operands do not suit the instructions.
     """
-    found, (x, y) = product_loops(loop), lanes
-    if found is None:
+    nest, (x, y) = product_loops(loop), lanes
+    if nest is None:
         return None
-    rows, columns, depth, store = found.rows, found.columns, found.depth, found.store
+    rows, columns, depth, store = nest.rows, nest.columns, nest.depth, nest.store
     where = f"the product {store.stage} by {store.matrix}"
     if x is None or y is None:
         raise ScheduleError(f"{where} has no lanes")
-    operands = _operand(found.left, rows.var, depth.var, c), _operand(found.right, columns.var, depth.var, c)
+    operands = _operand(nest.left, rows.var, depth.var, c), _operand(nest.right, columns.var, depth.var, c)
     product = WarpProduct(MATRICES[store.matrix], (rows, columns, depth), store, *operands, x, y)
-    problem = _problem(product, c)
+    problem = _rejection_reason(product, c)
     if problem:
         raise ScheduleError(f"{where} cannot be done by warps: {problem}")
     return product
 
 
-def _moves(load: Load, var: Var) -> bool:
+def _depends_on(load: Load, var: Var) -> bool:
     return any(var in free_vars(i) for i in load.indices)
 
 
@@ -206,68 +208,75 @@ def _operand(load: Load, tile: Var, depth: Var, c: Expressions) -> WarpOperand:
     return WarpOperand(load, dims[0], dims[1], c.buffers[load.buffer][0])
 
 
-def _problem(product: WarpProduct, c: Expressions) -> str:
+def _rejection_reason(product: WarpProduct, c: Expressions) -> str:
     """Return why the instructions cannot compute the product; "" if they can."""
     rows, columns, depth = product.loops
     ranges = c.simplify.ranges
     extents = [ranges.get(v, (0, -1))[1] + 1 for v in (product.x, product.y)]
-    if extents != [ACROSS, DOWN] or depth.bound is not Const(product.row.k, INDEX):
+    if extents != [ACROSS, DOWN] or depth.bound is not Const(product.intrinsic.k, INDEX):
         return f"the lanes are {extents[0]} by {extents[1]}, the step is {depth.bound}"
     if any(s.extent is not s.bound or not isinstance(s.bound, Const) or int(s.bound.value) % 2 for s in product.loops):
         return "a loop has no constant, even extent"
-    row = rows.var // HALVES * product.row.m + rows.var % HALVES * DOWN + product.y
-    column = columns.var // NEIGHBOURS * product.row.n + columns.var % NEIGHBOURS + product.x * NEIGHBOURS
+    row = rows.var // HALVES * product.intrinsic.m + rows.var % HALVES * DOWN + product.y
+    column = columns.var // NEIGHBOURS * product.intrinsic.n + columns.var % NEIGHBOURS + product.x * NEIGHBOURS
     for operand, place in ((product.left, row), (product.right, column)):
         buffer = operand.buffer
-        if not _is_placed(operand, place, product, c.simplify):
-            return f"the elements of {operand.load.buffer} do not lie as the lanes and loops do"
+        if not _matches_layout(operand, place, product, c.simplify):
+            return f"the indices of {operand.load.buffer} do not match the lanes and loops"
         pitch = stored_shape(buffer)[-1][1] * buffer.itemsize
         if pitch % LINE or (buffer.layout is not None and buffer.layout.tiles):
             return f"rows of {operand.load.buffer} are {pitch} bytes, or stored in tiles"
-        if not (operand.is_along_depth or operand.is_word_by_word) and operand.grain != TRANSPOSED:
-            return f"{operand.load.buffer} lies across k"
+        if not (operand.is_along_depth or operand.is_loaded_by_element) and operand.row_elements != TRANSPOSED:
+            return f"{operand.load.buffer} is contiguous across k"
     result, _ = c.buffers[product.store.buffers[0]]
     is_plain = result.layout is None and product.store.indices[-1] is columns.var
-    return "" if is_plain else f"{result.name} is not stored along the columns"
+    return "" if is_plain else f"the columns of {result.name} are not contiguous"
 
 
-def _is_placed(operand: WarpOperand, place: Expr, product: WarpProduct, simplify: Simplifier) -> bool:
-    """Whether an element's index is `place` and k from where rows of matrices begin, multiples of whole
-    rows, in two dimensions of which one is the last as stored, and nothing of these elsewhere."""
+def _matches_layout(operand: WarpOperand, tile_index: Expr, product: WarpProduct, simplify: Simplifier) -> bool:
+    """Whether the operand is indexed by `tile_index` in one dimension and by k in another, one of them contiguous, and
+    by none of the product's variables in the others. Offsets along the contiguous dimension must be whole rows of 16
+    bytes."""
     rows, columns, depth = (loop.var for loop in product.loops)
     moving = {rows, columns, depth, product.x, product.y}
-    wanted = {operand.tile: place, operand.depth: depth}
-    if len(wanted) < 2 or operand.last not in wanted or min(wanted) < 0:
+    expected = {operand.tile: tile_index, operand.depth: depth}
+    if len(expected) < 2 or operand.contiguous_dim not in expected or min(expected) < 0:
         return False
     for n, index in enumerate(operand.load.indices):
-        rest = simplify(index - wanted.get(n, ZERO))
+        rest = simplify(index - expected.get(n, ZERO))
         if free_vars(rest) & moving:
             return False
-        if n == operand.last and not _is_multiple(rest, operand.grain, simplify):
+        if n == operand.contiguous_dim and not _is_multiple(rest, operand.row_elements, simplify):
             return False
     return True
 
 
 def _is_multiple(index: Expr, of: int, simplify: Simplifier) -> bool:
-    form = simplify.affine(index)
-    return form.constant % of == 0 and all(n % of == 0 for _, n in form.terms)
+    affine = simplify.affine(index)
+    return affine.constant % of == 0 and all(n % of == 0 for _, n in affine.terms)
 
 
 def emit_product(product: WarpProduct, c: Expressions, text: Text) -> None:
     """Emit the lines that load the fragments of both operands and multiply them."""
-    (down, across), (in_a, in_b) = product.tiles, product.held
+    (row_tiles, column_tiles), (a_registers, b_registers) = product.tiles, product.fragment_registers
     fragments = Fragments(product, c, text, text.name("a_fragments"), text.name("b_fragments"))
-    arrays = ((fragments.a, 0 if product.is_ready else down * in_a), (fragments.b, across * in_b))
+    arrays = (
+        (fragments.a, 0 if product.is_left_in_registers else row_tiles * a_registers),
+        (fragments.b, column_tiles * b_registers),
+    )
     for name, count in (x for x in arrays if x[1]):
         text.line(f"unsigned {name}[{count}];")
-    if not product.is_ready:
+    if not product.is_left_in_registers:
         fragments.load_left()
     fragments.load_right()
-    if not product.row.precision:
+    if not product.intrinsic.precision:
         fragments.multiply(fragments.a, fragments.b)
         return
-    rest_a, rest_b = (fragments.shorten(*of) for of in ((fragments.a, down * in_a), (fragments.b, across * in_b)))
-    if product.row.parts > 1:
+    rest_a, rest_b = (
+        fragments.round_to_precision(*of)
+        for of in ((fragments.a, row_tiles * a_registers), (fragments.b, column_tiles * b_registers))
+    )
+    if product.intrinsic.parts > 1:
         fragments.multiply(rest_a, fragments.b)
         fragments.multiply(fragments.a, rest_b)
     fragments.multiply(fragments.a, fragments.b)
@@ -275,7 +284,7 @@ def emit_product(product: WarpProduct, c: Expressions, text: Text) -> None:
 
 @dataclass(frozen=True)
 class Fragments:
-    """Lines about the registers that a thread has of the operands, the arrays `a` and `b`."""
+    """Emits the loads and multiplications of fragments in a thread's arrays of registers `a` and `b`."""
 
     product: WarpProduct
     c: Expressions
@@ -285,65 +294,77 @@ class Fragments:
 
     def load_left(self) -> None:
         product, lane = self.product, self.product.lane
-        held, _ = product.held
+        n_registers, _ = product.fragment_registers
         with self._unrolled(product.tiles[0], "tile") as tile:
-            first: dict[Expr, Expr] = {product.loops[0].var: tile * HALVES}
-            if product.takes_neighbours or product.left.is_word_by_word:
-                self._load_each(product.left, self.a, tile * held, first, HALVES)
+            tile_start: dict[Expr, Expr] = {product.loops[0].var: tile * HALVES}
+            if product.has_adjacent_k or product.left.is_loaded_by_element:
+                self._load_elements(product.left, self.a, tile * n_registers, tile_start, HALVES)
                 return
-            self._load(product.left, (self.a, tile * held, held), first, (lane.lower, lane.right))
+            self._load(product.left, (self.a, tile * n_registers, n_registers), tile_start, (lane.lower, lane.right))
 
     def load_right(self) -> None:
-        product, lane, across = self.product, self.product.lane, self.product.tiles[1]
-        _, held = product.held
+        product, lane, column_tiles = self.product, self.product.lane, self.product.tiles[1]
+        _, n_registers = product.fragment_registers
         columns = product.loops[1].var
-        if product.takes_neighbours or product.right.is_word_by_word:
-            with self._unrolled(across, "column") as column:
-                self._load_each(product.right, self.b, column * held, {columns: column * NEIGHBOURS}, 1)
+        if product.has_adjacent_k or product.right.is_loaded_by_element:
+            with self._unrolled(column_tiles, "column") as column:
+                self._load_elements(product.right, self.b, column * n_registers, {columns: column * NEIGHBOURS}, 1)
             return
-        if across > 1:
-            with self._unrolled(across // 2, "pair") as two:
-                first: dict[Expr, Expr] = {columns: two * (2 * NEIGHBOURS)}
-                to = (self.b, two * (2 * held), 2 * held)
-                is_deep = product.row.deep > 1
-                self._load(product.right, to, first, (lane.right if is_deep else lane.lower, lane.lower))
-        if across % 2:
-            last: dict[Expr, Expr] = {columns: Const((across - 1) * NEIGHBOURS, INDEX)}
-            to = (self.b, Const((across - 1) * held, INDEX), held)
-            self._load(product.right, to, last, (ZERO, lane.lower))
+        if column_tiles > 1:
+            with self._unrolled(column_tiles // 2, "pair") as column_pair:
+                tile_start: dict[Expr, Expr] = {columns: column_pair * (2 * NEIGHBOURS)}
+                registers = (self.b, column_pair * (2 * n_registers), 2 * n_registers)
+                is_deep = product.intrinsic.deep > 1
+                self._load(product.right, registers, tile_start, (lane.right if is_deep else lane.lower, lane.lower))
+        if column_tiles % 2:
+            last_start: dict[Expr, Expr] = {columns: Const((column_tiles - 1) * NEIGHBOURS, INDEX)}
+            registers = (self.b, Const((column_tiles - 1) * n_registers, INDEX), n_registers)
+            self._load(product.right, registers, last_start, (ZERO, lane.lower))
 
     def _load(
-        self, operand: WarpOperand, to: tuple[str, Expr, int], first: Mapping[Expr, Expr], matrix: tuple[Expr, Expr]
+        self,
+        operand: WarpOperand,
+        registers: tuple[str, Expr, int],
+        tile_start: Mapping[Expr, Expr],
+        matrix: tuple[Expr, Expr],
     ) -> None:
-        """`to`: array, place and number of registers. `matrix`: its number along the operand's rows or columns, and
-        along k."""
-        lane, (tile, beside) = self.product.lane, matrix
-        beside = beside if self.product.row.deep > 1 else ZERO
+        """Load fragments by ldmatrix. `registers`: array, first register, their number. `matrix`: the index of a lane's
+        matrix along the operand's rows or columns, and along k."""
+        lane, (matrix_along_tile, matrix_along_k) = self.product.lane, matrix
+        matrix_along_k = matrix_along_k if self.product.intrinsic.deep > 1 else ZERO
         if operand.is_along_depth:
-            place = operand.at({**self._start, **first}, tile * DOWN + lane.row, beside * operand.grain)
+            element = operand.element_at(
+                {**self._warp_origin, **tile_start},
+                matrix_along_tile * DOWN + lane.row,
+                matrix_along_k * operand.row_elements,
+            )
         else:
-            place = operand.at({**self._start, **first}, tile * DOWN, beside * DOWN + lane.row)
-        array, at, count = to
+            element = operand.element_at(
+                {**self._warp_origin, **tile_start}, matrix_along_tile * DOWN, matrix_along_k * DOWN + lane.row
+            )
+        array, start, count = registers
         load = _load_helper(count, operand.is_along_depth, self.c)
-        self.text.line(f"{load}(&{array}[{self.c.text(at)}], &{self.c.element(operand.load.buffer, place)});")
+        self.text.line(f"{load}(&{array}[{self.c.text(start)}], &{self.c.element(operand.load.buffer, element)});")
 
-    def _load_each(self, operand: WarpOperand, array: str, at: Expr, first: Mapping[Expr, Expr], halves: int) -> None:
-        """Elements of 32 bits one by one."""
+    def _load_elements(
+        self, operand: WarpOperand, array: str, start: Expr, tile_start: Mapping[Expr, Expr], halves: int
+    ) -> None:
+        """Load a fragment of 32-bit elements, one load for each of them."""
         product = self.product
-        for n in range(halves * product.row.deep):
-            k = product.x * NEIGHBOURS + n // halves if product.takes_neighbours else product.x + n // halves * ACROSS
-            place = operand.at({**self._start, **first}, product.y + n % halves * DOWN, k)
-            element = self.c.element(operand.load.buffer, place)
-            self.text.line(f"{array}[{self.c.text(at + n)}] = __float_as_uint({element});")
+        for n in range(halves * product.intrinsic.deep):
+            k = product.x * NEIGHBOURS + n // halves if product.has_adjacent_k else product.x + n // halves * ACROSS
+            indices = operand.element_at({**self._warp_origin, **tile_start}, product.y + n % halves * DOWN, k)
+            element = self.c.element(operand.load.buffer, indices)
+            self.text.line(f"{array}[{self.c.text(start + n)}] = __float_as_uint({element});")
 
-    def shorten(self, array: str, count: int) -> str:
-        """Registers with numbers that the instruction takes, and the array of what is left of them, if it is wanted.
+    def round_to_precision(self, array: str, count: int) -> str:
+        """Round registers to tf32; return the array of the rounding errors, which split products (3xTF32) need.
 
-        The instruction does not look at the last 13 bits. Where something is left, a NaN is one there, so that the
-        first part is rounded without a look at it; what is left may be cut off.
+        The instruction ignores the last 13 bits. For split products the rounding need not treat NaN: the error is NaN
+        then, and so is the sum. The errors themselves may be truncated.
         """
         rest = self.text.name(f"{array}_rest")
-        has_rest = self.product.row.parts > 1
+        has_rest = self.product.intrinsic.parts > 1
         if has_rest:
             self.text.line(f"unsigned {rest}[{count}];")
         with self._unrolled(count, "n") as n:
@@ -353,35 +374,36 @@ class Fragments:
                 self.text.line(f"{at} = ({at} + 0x1000) & 0xffffe000;")
                 self.text.line(f"{rest}[{self.c.text(n)}] = __float_as_uint(whole - __uint_as_float({at}));")
             else:
-                self.text.line(f"{at} = {_short_helper(self.c)}(__uint_as_float({at}));")
+                self.text.line(f"{at} = {_tf32_helper(self.c)}(__uint_as_float({at}));")
         return rest
 
     def multiply(self, a: str, b: str) -> None:
         product, c = self.product, self.c
-        (down, across), (in_a, in_b) = product.tiles, product.held
+        (row_tiles, column_tiles), (a_registers, b_registers) = product.tiles, product.fragment_registers
         rows, columns, _ = (loop.var for loop in product.loops)
-        name, halves = _multiply_helper(product.row, c), product.row.rows // DOWN
-        with self._unrolled(down, "i") as i, self._unrolled(across, "j") as j:
-            places = [
+        name, halves = _multiply_helper(product.intrinsic, c), product.intrinsic.rows // DOWN
+        with self._unrolled(row_tiles, "i") as i, self._unrolled(column_tiles, "j") as j:
+            accumulators = [
                 c.element(
-                    product.store.buffers[0], _moved(product.store, {rows: i * HALVES + n, columns: j * NEIGHBOURS})
+                    product.store.buffers[0],
+                    _indices_at(product.store, {rows: i * HALVES + n, columns: j * NEIGHBOURS}),
                 )
                 for n in range(HALVES)
             ]
             for n in range(0, HALVES, halves):
-                results = ", ".join(f"&{place}" for place in places[n : n + halves])
-                left = self._held(i) if product.is_ready else f"&{a}[{c.text(i * in_a + n)}]"
-                self.text.line(f"{name}({results}, {left}, &{b}[{c.text(j * in_b)}]);")
+                results = ", ".join(f"&{place}" for place in accumulators[n : n + halves])
+                left = self._left_pointer(i) if product.is_left_in_registers else f"&{a}[{c.text(i * a_registers + n)}]"
+                self.text.line(f"{name}({results}, {left}, &{b}[{c.text(j * b_registers)}]);")
 
-    def _held(self, tile: Expr) -> str:
-        """The registers of a left operand that the warp has made."""
+    def _left_pointer(self, tile: Expr) -> str:
+        """Return a pointer to the fragment of a left operand that is in registers."""
         left = self.product.left
-        place = left.at({**self._start, self.product.loops[0].var: tile * HALVES}, ZERO, ZERO)
-        return f"(const unsigned*)&{self.c.element(left.load.buffer, place)}"
+        indices = left.element_at({**self._warp_origin, self.product.loops[0].var: tile * HALVES}, ZERO, ZERO)
+        return f"(const unsigned*)&{self.c.element(left.load.buffer, indices)}"
 
     @property
-    def _start(self) -> dict[Expr, Expr]:
-        """The first thread of the warp at the first of k."""
+    def _warp_origin(self) -> dict[Expr, Expr]:
+        """Values of the variables for the first thread of the warp and k = 0."""
         return {self.product.x: ZERO, self.product.y: ZERO, self.product.loops[2].var: ZERO}
 
     def _unrolled(self, count: int, name: str) -> AbstractContextManager[Expr]:
@@ -390,7 +412,7 @@ class Fragments:
 
 @dataclass(frozen=True)
 class Lane:
-    """The digits of a thread's number in its warp: 16 right + 8 lower + row."""
+    """The digits of a lane's number, 16 right + 8 lower + row: a matrix of ldmatrix and a row of it."""
 
     x: Var
     y: Var
@@ -408,13 +430,13 @@ class Lane:
         return self.y // 4
 
 
-def _moved(store: Store, values: Mapping[Expr, Expr]) -> tuple[Expr, ...]:
+def _indices_at(store: Store, values: Mapping[Expr, Expr]) -> tuple[Expr, ...]:
     return tuple(substitute(i, values) for i in store.indices)
 
 
 @contextmanager
 def unrolled(count: int, name: str, stage: str, c: Expressions, text: Text) -> Iterator[Expr]:
-    """The lines that follow, `count` times; the number of the time."""
+    """Put the lines emitted inside into a loop, unrolled `count` times; yield the loop's variable."""
     if count == 1:
         yield ZERO
         return
@@ -427,27 +449,27 @@ def unrolled(count: int, name: str, stage: str, c: Expressions, text: Text) -> I
 
 
 def _load_helper(count: int, is_along_depth: bool, c: Expressions) -> str:
-    """The name of a function that loads matrices, in use from now on."""
-    form, trans = ("rows", "") if is_along_depth else ("columns", ".trans")
-    places = ", ".join(f"%{n}" for n in range(count))
+    """Return the name of the function that loads `count` matrices by ldmatrix, and add it to the helpers."""
+    order, trans = ("rows", "") if is_along_depth else ("columns", ".trans")
+    registers = ", ".join(f"%{n}" for n in range(count))
     outputs = ", ".join(f'"=r"(to[{n}])' for n in range(count))
-    name = f"load_{form}_{count}"
-    c.helpers[name] = LOAD.format(form=form, count=count, trans=trans, places=places, outputs=outputs)
+    name = f"load_{order}_{count}"
+    c.helpers[name] = LDMATRIX.format(form=order, count=count, trans=trans, places=registers, outputs=outputs)
     return name
 
 
-def _multiply_helper(row: MatrixIntrinsic, c: Expressions) -> str:
-    """The name of a function of one instruction, in use from now on: results of each of its halves of rows, A, B."""
-    name = f"multiply_matrices_{row.name.partition('.')[2].replace('.', '_')}"
-    kind, letter, halves = c.type(row.accumulator), CONSTRAINTS[row.accumulator], row.rows // DOWN
+def _multiply_helper(intrinsic: MatrixIntrinsic, c: Expressions) -> str:
+    """Add the function of one mma.sync to the helpers; return its name. Parameters: results of 8 rows each, A, B."""
+    name = f"multiply_matrices_{intrinsic.name.partition('.')[2].replace('.', '_')}"
+    kind, letter, halves = c.type(intrinsic.accumulator), CONSTRAINTS[intrinsic.accumulator], intrinsic.rows // DOWN
     results = [f"d{n}[{m}]" for n in range(halves) for m in range(NEIGHBOURS)]
-    operands = [f"a[{n}]" for n in range(halves * row.deep)], [f"b[{n}]" for n in range(row.deep)]
+    operands = [f"a[{n}]" for n in range(halves * intrinsic.deep)], [f"b[{n}]" for n in range(intrinsic.deep)]
     numbers = iter(range(len(results) + sum(map(len, operands))))
     d, a, b = (", ".join(f"%{next(numbers)}" for _ in group) for group in (results, *operands))
-    c.helpers[name] = MULTIPLY.format(
+    c.helpers[name] = MMA.format(
         name=name,
         parameters=", ".join(f"{kind}* d{n}" for n in range(halves)),
-        instruction=row.instruction,
+        instruction=intrinsic.instruction,
         d=d,
         a=a,
         b=b,
@@ -457,6 +479,6 @@ def _multiply_helper(row: MatrixIntrinsic, c: Expressions) -> str:
     return name
 
 
-def _short_helper(c: Expressions) -> str:
-    c.helpers["tf32_of_float32"] = SHORTEN
+def _tf32_helper(c: Expressions) -> str:
+    c.helpers["tf32_of_float32"] = ROUND_TO_TF32
     return "tf32_of_float32"
