@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autosched.codegen.c.kernel import emit
-from autosched.codegen.c.tiles.zigzag import let_go
+from autosched.codegen.c.tiles.zigzag import copy_sums_to_own_registers
 from autosched.ir.expr import INDEX, Const, Load, const
 from autosched.lower import concretise, lower
 from autosched.target import parse_target
@@ -70,5 +70,5 @@ def test_only_the_dialect_with_a_word_for_it_lets_go():
         Load("x", (Const(0, INDEX),), "float32"),
         const(1.0, "float32"),
     )
-    assert let_go(values, ["a", "x", "1"], {"acc"}, "f({value})") == ["f(a)", "x", "1"]
-    assert let_go(values, ["words"], {"acc"}, "f({value})") == ["words"]
+    assert copy_sums_to_own_registers(values, ["a", "x", "1"], {"acc"}, "f({value})") == ["f(a)", "x", "1"]
+    assert copy_sums_to_own_registers(values, ["words"], {"acc"}, "f({value})") == ["words"]

@@ -19,7 +19,7 @@ from autosched.codegen.c.threads import Threads, triple
 from autosched.codegen.c.tiles.pipelines import PipelineCode, for_all_turns, pipeline_code
 from autosched.codegen.c.tiles.stage_index import carried_stages
 from autosched.codegen.c.tiles.warp_matrices import emit_product, product_loops, warp_product
-from autosched.codegen.c.tiles.zigzag import emit_tile, let_go
+from autosched.codegen.c.tiles.zigzag import copy_sums_to_own_registers, emit_tile
 from autosched.codegen.c.updates import assign, combine, compound
 from autosched.codegen.c.vectors import VectorLoad, Vectors, VectorStep
 from autosched.errors import ScheduleError
@@ -325,7 +325,9 @@ class _Kernel:
         form = Lanes(self.c, self._placed(step.buffer).dtype, step.width)
         for n in range(0, len(targets), step.width):
             values = step.values[n : n + step.width]
-            parts = let_go(values, form.of(values), self.registers.summed, self.dialect.own_register)
+            parts = copy_sums_to_own_registers(
+                values, form.of(values), self.registers.summed, self.dialect.own_register
+            )
             self._vector_store(form, targets[n], form.vector([indent + x for x in parts], ","))
 
     def _vector_copy(self, target: str, load: VectorLoad, asynchronous: bool) -> None:

@@ -426,7 +426,7 @@ class PipelineCode:
         begins = []
         for operand in (product.left, product.right):
             load, _ = tiles[operand.load.buffer]
-            begins.append(f"matrix_descriptor({self._tile(load, ZERO)}, {operand.form:#x}ull)")
+            begins.append(f"matrix_descriptor({self._tile(load, ZERO)}, {operand.descriptor_bits:#x}ull)")
         emit_group_product(product, (begins[0], begins[1]), self.c, self.text)
 
     @contextmanager

@@ -2,11 +2,11 @@
 
     for rows, columns, k: acc[..] += A[..] * B[..]   ->   one wgmma for each tile of 64 rows of a thread's rows
 
-The instruction is told where its operands are by descriptors of 64 bits: the address of the first element, distances,
-and the span of a panel's rows. With panels of W bytes a row, 8 rows of which are a pattern:
+Matrix descriptors of 64 bits locate the operands: the address of the first element, the strides between groups of 8
+rows and between panels, and the span of the swizzle. With panels of W bytes a row, in bytes from one to the next:
 
-    operand     the k of the next instruction   the next 64 rows    distance of 8 rows   of the next panel across k
-    along k     32 bytes in a row of a panel    64 W                8 W                  -
+    contiguous  k of the next instruction       next 64 rows        stride of 8 rows     stride of panels across k
+    along k     32 (in a row of a panel)        64 W                8 W                  -
     across k    16 W                            their panels        8 W                  a panel
 
 Sources: PTX ISA, "Asynchronous Warpgroup Level Matrix Operations", "Matrix Descriptor Format".
@@ -35,7 +35,7 @@ static __device__ __forceinline__ unsigned long long matrix_descriptor(const voi
 {
   return form | ((unsigned)__cvta_generic_to_shared(tile) & 0x3ffff) >> 4;
 }"""
-MULTIPLY = """\
+WGMMA = """\
 static __device__ __forceinline__ void {name}({type}* upper, {type}* lower, unsigned long long a, unsigned long long b)
 {{
   asm volatile("{{ .reg .pred add; setp.ne.b32 add, %{flag}, 0; "
@@ -48,7 +48,8 @@ static __device__ __forceinline__ void {name}({type}* upper, {type}* lower, unsi
 
 @dataclass(frozen=True)
 class GroupOperand:
-    """`load` without the place; `tile` and `depth` are the dimensions of its rows or columns, and of k."""
+    """An operand of the product. `load`: without the index of the stage; `tile`: the dimension of its rows (left) or
+    columns (right); `depth`: that of k."""
 
     load: Load
     tile: int
@@ -60,13 +61,14 @@ class GroupOperand:
         return self.depth == len(self.load.indices) - 1
 
     @property
-    def form(self) -> int:
-        """A descriptor without its address."""
+    def descriptor_bits(self) -> int:
+        """The matrix descriptor but for the address: swizzle and strides."""
         span, across = self.panels.span, UNIT if self.is_along_depth else self.panels.nbytes
         return SWIZZLES[span] << 62 | (8 * span // UNIT) << 32 | (across // UNIT) << 16
 
     def offset(self, tile: Expr, depth: Expr) -> Expr:
-        """Units from the beginning to where an instruction begins, `tile` rows or columns and `depth` of k further."""
+        """Return the offset of an instruction's operand, in units of 16 bytes: `tile` rows or columns, `depth` along
+        k."""
         span, size = self.panels.span, self.panels.itemsize
         inside, other = (depth, tile) if self.is_along_depth else (tile, depth)
         panel = inside * size // span * (self.panels.nbytes // UNIT)
@@ -75,9 +77,10 @@ class GroupOperand:
 
 @dataclass(frozen=True)
 class GroupProduct:
-    """`lanes`: the variables of threads along x and y; `warp`: that along z, `group`: of the warpgroup's number."""
+    """A product of a warpgroup. `lanes`: thread variables along x and y; `warp`: that along z; `group`: the variable of
+    the warpgroup's number."""
 
-    row: MatrixIntrinsic
+    intrinsic: MatrixIntrinsic
     loops: ProductLoops
     left: GroupOperand
     right: GroupOperand
@@ -87,23 +90,23 @@ class GroupProduct:
 
     @property
     def columns(self) -> int:
-        """Of an instruction."""
+        """The columns of one instruction."""
         bound = self.loops.columns.bound
         assert isinstance(bound, Const)
         return int(bound.value) * ACROSS
 
     @property
     def tiles(self) -> int:
-        """Of 64 rows."""
+        """The number of tiles of 64 rows."""
         bound = self.loops.rows.bound
         assert isinstance(bound, Const)
         return int(bound.value) // HALVES
 
 
 def group_product(loops: ProductLoops, threads: tuple[Var, Var, Var], group: Var, c: Expressions) -> GroupProduct:
-    """The product as a warpgroup does it. `threads`: variables along x, y and z.
+    """Return the product for instructions of a warpgroup. `threads`: thread variables along x, y and z.
 
-    Raises ScheduleError where the loops, the threads or the operands do not lie as the instructions want it.
+    Raises ScheduleError where the loops, the threads or the layouts of the operands do not suit the instructions.
     """
     x, y, z = threads
     rows, columns, depth = loops.rows.var, loops.columns.var, loops.depth.var
@@ -119,69 +122,70 @@ def group_product(loops: ProductLoops, threads: tuple[Var, Var, Var], group: Var
     return product
 
 
-def _operand(load: Load, place: Expr, depth: Var, moving: frozenset[Var], c: Expressions) -> GroupOperand:
-    """The operand, each of whose elements has `place` and k as indices, from where a tile begins."""
+def _operand(load: Load, tile_index: Expr, depth: Var, moving: frozenset[Var], c: Expressions) -> GroupOperand:
+    """Return the operand that is indexed by `tile_index` and k from the start of a tile; ScheduleError for another
+    one."""
     indices = load.indices[1:]
-    tile, along = (
-        next((n for n, i in enumerate(indices) if not free_vars(c.simplify(i - of)) & moving), -1)
-        for of in (place, depth)
+    tile_dim, depth_dim = (
+        next((n for n, i in enumerate(indices) if not free_vars(c.simplify(i - expected)) & moving), -1)
+        for expected in (tile_index, depth)
     )
-    others = [i for n, i in enumerate(indices) if n not in (tile, along)]
-    if min(tile, along) < 0 or any(c.simplify(i) is not ZERO for i in others):
-        raise ScheduleError(f"the elements of {load.buffer} do not lie as the threads of a warpgroup and k do")
+    batch_indices = [i for n, i in enumerate(indices) if n not in (tile_dim, depth_dim)]
+    if min(tile_dim, depth_dim) < 0 or any(c.simplify(i) is not ZERO for i in batch_indices):
+        raise ScheduleError(f"the indices of {load.buffer} do not match the threads of a warpgroup and k")
     panels = panels_of(c.buffers[load.buffer][0])
-    return GroupOperand(Load(load.buffer, indices, load.dtype), tile, along, panels)
+    return GroupOperand(Load(load.buffer, indices, load.dtype), tile_dim, depth_dim, panels)
 
 
-def emit_group_product(product: GroupProduct, tiles: tuple[str, str], c: Expressions, text: Text) -> None:
-    """The lines that multiply rows of the thread's warpgroup, for one instruction's depth; `tiles`: descriptors of
-    where the operands' tiles begin."""
+def emit_group_product(product: GroupProduct, descriptors: tuple[str, str], c: Expressions, text: Text) -> None:
+    """Emit the products of the warpgroup's rows for the k of one instruction. `descriptors`: C expressions of the
+    matrix descriptors at the starts of both tiles."""
     loops, name = product.loops, _multiply_helper(product, c)
     with unrolled(product.tiles, "tile", loops.store.stage, c, text) as tile:
-        first: dict[Expr, Expr] = dict.fromkeys((loops.columns.var, loops.depth.var, *product.lanes), ZERO)
-        first[product.warp] = product.group * WARPS
-        rows = [{**first, loops.rows.var: tile * HALVES + n} for n in range(HALVES)]
-        halves = [c.element(loops.store.buffers[0], _moved(loops.store.indices, row)) for row in rows]
-        first[loops.rows.var] = tile * HALVES
-        a, b = (_offset(operand, first, c) for operand in (product.left, product.right))
-        text.line(f"{name}(&{halves[0]}, &{halves[1]}, {tiles[0]}{a}, {tiles[1]}{b});")
+        start: dict[Expr, Expr] = dict.fromkeys((loops.columns.var, loops.depth.var, *product.lanes), ZERO)
+        start[product.warp] = product.group * WARPS
+        rows = [{**start, loops.rows.var: tile * HALVES + n} for n in range(HALVES)]
+        halves = [c.element(loops.store.buffers[0], _indices_at(loops.store.indices, row)) for row in rows]
+        start[loops.rows.var] = tile * HALVES
+        a, b = (_offset(operand, start, c) for operand in (product.left, product.right))
+        text.line(f"{name}(&{halves[0]}, &{halves[1]}, {descriptors[0]}{a}, {descriptors[1]}{b});")
 
 
-def _moved(indices: tuple[Expr, ...], values: Mapping[Expr, Expr]) -> tuple[Expr, ...]:
+def _indices_at(indices: tuple[Expr, ...], values: Mapping[Expr, Expr]) -> tuple[Expr, ...]:
     return tuple(substitute(i, values) for i in indices)
 
 
-def _offset(operand: GroupOperand, first: Mapping[Expr, Expr], c: Expressions) -> str:
+def _offset(operand: GroupOperand, start: Mapping[Expr, Expr], c: Expressions) -> str:
     """Return the offset that is added to the descriptor of the tile."""
-    tile, depth = (c.simplify(substitute(operand.load.indices[d], first)) for d in (operand.tile, operand.depth))
+    tile, depth = (c.simplify(substitute(operand.load.indices[d], start)) for d in (operand.tile, operand.depth))
     offset = c.simplify(operand.offset(tile, depth))
     return "" if offset is ZERO else f" + {c.text(offset, SUM + 1)}"
 
 
 def _multiply_helper(product: GroupProduct, c: Expressions) -> str:
-    """The name of the instruction's function, in use from now on."""
-    row, width = product.row, product.columns
+    """Add the function of the instruction to the helpers; return its name."""
+    intrinsic, width = product.intrinsic, product.columns
     across = [int(not p.is_along_depth) for p in (product.left, product.right)]
-    types = row.name.partition(".")[2].replace(".", "_")
+    types = intrinsic.name.partition(".")[2].replace(".", "_")
     name = f"multiply_tiles_{types}_{width}_{across[0]}{across[1]}"
     count = width // ACROSS * HALVES
-    letter, kind = CONSTRAINTS[row.accumulator], c.type(row.accumulator)
+    letter, kind = CONSTRAINTS[intrinsic.accumulator], c.type(intrinsic.accumulator)
     results = ", ".join(
         f'"+{letter}"({half}[{n * NEIGHBOURS + m}])'
         for n in range(width // (ACROSS * NEIGHBOURS))
         for half in ("upper", "lower")
         for m in range(NEIGHBOURS)
     )
-    c.helpers[name] = MULTIPLY.format(
+    c.helpers[name] = WGMMA.format(
         name=name,
         type=kind,
         flag=count + 2,
         a=count,
         b=count + 1,
-        instruction=row.instruction.format(n=width),
+        instruction=intrinsic.instruction.format(n=width),
         places=", ".join(f"%{n}" for n in range(count)),
-        signs=", 1, 1" if row.accumulator == "float32" else "",
-        majors=f", {across[0]}, {across[1]}" if row.can_lie_across else "",
+        signs=", 1, 1" if intrinsic.accumulator == "float32" else "",
+        majors=f", {across[0]}, {across[1]}" if intrinsic.can_lie_across else "",
         results=results,
     )
     return name

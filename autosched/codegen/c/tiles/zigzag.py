@@ -2,15 +2,16 @@
 
     for i: for j: acc[i, j] += a[i] * b[j]   ->   rows down columns 0 and 1, up columns 2 and 3, down 4 and 5, ...
 
-A multiprocessor's part reads one even and one odd register in a cycle, and a multiply-add has three operands. An
-operand is kept for the next instruction where that has it in the same place: here a[i] for two of them, and from one
-pair of columns to the next. In tiles that are not higher than wide, every second row begins with the second column,
-which keeps b[j] as well: by SASS there are fewer waits in these, more in others. The compiler numbers registers so that
-they do not meet, as far as vectors leave it the choice: operands are loaded and results stored as neighbours. Results
-are therefore let go of before they are stored: adding -0 changes no number, and gives it another register, outside of
-all loops. Without all this a float32 product of 4096^3 on an H200 waits for operands in a third of all cycles.
+A partition of a multiprocessor reads one even and one odd register in a cycle, and a multiply-add has three operands.
+The operand reuse cache keeps an operand for the next instruction if that has it in the same position: a[i] for both
+columns of a pair, and from one pair of columns to the next. In tiles that are not higher than wide, every second row
+begins with the second column, which reuses b[j] too; in SASS these tiles have fewer stalls that way, higher ones more.
+The compiler numbers registers so that their banks do not conflict, but the elements of a vector need consecutive
+registers: operands when they are loaded, results when they are stored. Results are therefore copied to registers of
+their own before they are stored, outside of all loops, by adding -0, which changes no number. Without both, a float32
+product of 4096^3 on an H200 waits for operands in a third of all cycles.
 
-Operands that are vectors along the reduction are all in one bank in each of its steps, in whatever order.
+Operands that are vectors along the reduction are in one bank in each of its steps, in every order of the tile.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from autosched.ir.simplify import Affine
 from autosched.ir.stmt import For, Store
 from autosched.ir.visit import free_vars
 
-LEAST = 4  # rows and columns of a tile
+MIN_EXTENT = 4  # of a tile's rows and columns
 
 
 @dataclass(frozen=True)
 class ProductTile:
-    """`store` adds a[row] * b[column] in float32, in unrolled loops over `rows` and `columns`."""
+    """A thread's tile of a product: `store` adds a[row] * b[column] in float32, in unrolled loops `rows` and
+    `columns`."""
 
     rows: For
     columns: For
@@ -41,11 +43,11 @@ class ProductTile:
 
 
 def product_tile(rows: For) -> ProductTile | None:
-    """Return the tile whose rows are the loop's iterations; None if there is none."""
+    """Return the tile whose rows are the iterations of the loop; None if the loop is not that of a tile."""
     columns = rows.body
-    if not (isinstance(columns, For) and isinstance(columns.body, Store) and _adds(columns.body)):
+    if not (isinstance(columns, For) and isinstance(columns.body, Store) and _is_product_sum(columns.body)):
         return None
-    if not all(is_unrolled(x) and not x.reduce and _extent(x) >= LEAST for x in (rows, columns)):
+    if not all(is_unrolled(x) and not x.reduce and _extent(x) >= MIN_EXTENT for x in (rows, columns)):
         return None
     store = columns.body
     a, b = ([x for x in store.values[0].children if loop.var in free_vars(x)] for loop in (rows, columns))
@@ -56,8 +58,8 @@ def product_tile(rows: For) -> ProductTile | None:
     return ProductTile(rows, columns, store, a[0], b[0])
 
 
-def _adds(store: Store) -> bool:
-    """Whether it adds a product of two loads in float32."""
+def _is_product_sum(store: Store) -> bool:
+    """Whether the store adds a product of two loads in float32."""
     value = store.values[0]
     is_product = isinstance(value, Binary) and value.op == "mul" and value.dtype == "float32"
     is_added = store.reducer is not None and store.reducer.is_sum and not (store.atomic or store.matrix)
@@ -65,7 +67,8 @@ def _adds(store: Store) -> bool:
 
 
 def emit_tile(rows: For, c: Expressions, text: Text, registers: Registers, emit: Callable[[Store], None]) -> bool:
-    """Whether the loop is the rows of a tile and is written in that order, which takes an even number of columns.
+    """Emit the tile whose rows the loop is, in zigzag order; return False, with nothing emitted, if that is not
+    possible: for other loops, an odd number of columns, or operands that are vectors along the reduction.
 
     `emit` writes the statement.
     """
@@ -74,14 +77,14 @@ def emit_tile(rows: For, c: Expressions, text: Text, registers: Registers, emit:
         return False
     registers.summed.update(tile.store.buffers)
     steps = [x.var for x in registers.unrolled if x.reduce]
-    if _extent(tile.columns) % 2 or any((v, 1) in _place(x, c).terms for v in steps for x in (tile.a, tile.b)):
+    if _extent(tile.columns) % 2 or any((v, 1) in _flat_index(x, c).terms for v in steps for x in (tile.a, tile.b)):
         return False
     _emit_zigzag(tile, c, text, registers, emit)
     return True
 
 
-def _place(load: Load, c: Expressions) -> Affine:
-    """Of the element in memory."""
+def _flat_index(load: Load, c: Expressions) -> Affine:
+    """Return the affine form of the element's index in memory."""
     return c.simplify.affine(c.flat(c.buffers[load.buffer][0], load.indices))
 
 
@@ -91,26 +94,29 @@ def _emit_zigzag(
     row, column = (text.name(x.var.name) for x in (tile.rows, tile.columns))
     pair, step = text.name("pair"), text.name("step")
     c.variables.update({tile.rows.var: row, tile.columns.var: column})
-    last, kind = _extent(tile.rows) - 1, c.index_type
-    turn = f"{step} % 2"
+    last, index_type = _extent(tile.rows) - 1, c.index_type
+    column_of_pair = f"{step} % 2"
     if _extent(tile.columns) > last:
-        turn = f"({step} / 2 % 2 ? 1 - {turn} : {turn})"
+        column_of_pair = f"({step} / 2 % 2 ? 1 - {column_of_pair} : {column_of_pair})"
     text.line(c.dialect.unroll)
-    with text.block(_loop(kind, pair, _extent(tile.columns) // 2)):
+    with text.block(_loop(index_type, pair, _extent(tile.columns) // 2)):
         text.line(c.dialect.unroll)
-        with text.block(_loop(kind, step, 2 * (last + 1))):
-            text.line(f"const {kind} {row} = {pair} % 2 ? {last} - {step} / 2 : {step} / 2;")
-            text.line(f"const {kind} {column} = {pair} * 2 + {turn};")
+        with text.block(_loop(index_type, step, 2 * (last + 1))):
+            text.line(f"const {index_type} {row} = {pair} % 2 ? {last} - {step} / 2 : {step} / 2;")
+            text.line(f"const {index_type} {column} = {pair} * 2 + {column_of_pair};")
             with registers.within(tile.rows), registers.within(tile.columns):
                 emit(replace(tile.store, values=(Binary("mul", tile.b, tile.a),)))
 
 
-def let_go(values: Sequence[Expr], texts: Sequence[str], summed: set[str], word: str) -> list[str]:
-    """The `texts` of `values`, those of `summed` buffers by the `word` for a number in a register of its own."""
-    if len(values) != len(texts):  # words of several
+def copy_sums_to_own_registers(
+    values: Sequence[Expr], texts: Sequence[str], summed: set[str], own_register: str
+) -> list[str]:
+    """Return the `texts` of `values`; those that load `summed` buffers are put into `own_register`, a format string
+    that copies a value to another register."""
+    if len(values) != len(texts):  # packed words of several values
         return list(texts)
     pairs = zip(values, texts, strict=True)
-    return [word.format(value=t) if isinstance(v, Load) and v.buffer in summed else t for v, t in pairs]
+    return [own_register.format(value=t) if isinstance(v, Load) and v.buffer in summed else t for v, t in pairs]
 
 
 def _loop(kind: str, name: str, extent: int) -> str:
