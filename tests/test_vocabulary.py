@@ -96,6 +96,14 @@ BANNED = (
     ("beside|passing|undisturbed", "input address, bytes between calls, fastest sample", "autosched/measure/"),
     ("glance|adopted|settled|look into", "fast path, wrapped, materialised", "autosched/runtime/"),
     ("by hand", "handwritten", "autosched/"),
+    (
+        "found|made|places?|placed|wanted|asked|held|holding|together|apart|ahead",
+        "thing by name",
+        "autosched/codegen/c/",
+    ),
+    ("let go", "copied to registers of their own", "autosched/codegen/c/"),
+    ("meet|meets|meetings?", "launch overlap, barrier", "autosched/codegen/c/"),
+    ("forms?|word by word|grain", "vector, descriptor, element by element, row", "autosched/codegen/c/"),
     ("drafted|relatives?", "predicted, nearest shapes", "autosched/kernel/"),
 )
 # Classes of one name that are one idea for two kinds of machine, or a protocol and what fulfils it.

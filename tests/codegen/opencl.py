@@ -14,7 +14,7 @@ import pytest
 
 from autosched.codegen.c.dialects import OPENCL
 from autosched.codegen.c.expressions import Expressions
-from autosched.codegen.c.lanes import lanes_together
+from autosched.codegen.c.lanes import vector_widths
 from autosched.codegen.c.source import GpuSource
 from autosched.ir.dtype import DTYPES, numpy_dtype
 from autosched.ir.simplify import Simplifier
@@ -71,7 +71,7 @@ def declarations() -> str:
         for name in OPENCL.functions.values():
             lines.append(f"{real} {function} {name}({', '.join([real] * (2 if name == 'pow' else 1))});")
     for dtype, element in {d: Expressions(OPENCL, "int", Simplifier()).memory_type(d) for d in DTYPES}.items():
-        for space, lanes in product(("__global", "__local", "__private"), lanes_together(dtype)):
+        for space, lanes in product(("__global", "__local", "__private"), vector_widths(dtype)):
             vector = f"{element}{lanes}"
             lines.append(f"{vector} {function} vload{lanes}(size_t, const {space} {element}*);")
             lines.append(f"void {function} vstore{lanes}({vector}, size_t, {space} {element}*);")

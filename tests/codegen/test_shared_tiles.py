@@ -90,14 +90,14 @@ def test_warpgroups_take_turns(
 
 def test_one_warpgroup_has_a_turn() -> None:
     state = group_state(product(256, 64, 64), (2, 1), 8, 4, 2, 4).apply(ShareTiles("C", 1, 1, 2))
-    with pytest.raises(ScheduleError, match="2 warpgroups cannot take turns: one does the work of a block, of all"):
+    with pytest.raises(ScheduleError, match="2 warpgroups cannot take turns: turns need persistent blocks"):
         emit(*concretise(lower(state), {}), "cuda")
 
 
 def test_clusters_divide_the_grid() -> None:
     with pytest.raises(ScheduleError, match=r"clusters of 2 by 1 blocks do not divide the 3 along blockIdx.y"):
         shared(product(130, 128, 64), (2, 1))
-    with pytest.raises(ScheduleError, match="clusters need blocks that go through the work of all, on several proc"):
+    with pytest.raises(ScheduleError, match="clusters need persistent blocks, as many resident"):
         shared(product(128, 128, 64), (2, 1), multiprocessors=1)
 
 

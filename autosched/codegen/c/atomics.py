@@ -1,7 +1,7 @@
 """Atomic updates of global memory as C text.
 
-CUDA has an instruction for each, but sums of 64-bit integers are those of unsigned ones. OpenCL 1.2 has them for
-32-bit integers; the others are loops around compare-and-swap, for 64 bits with cl_khr_int64_base_atomics.
+CUDA has a function for each update; sums of signed 64-bit integers use the unsigned one. OpenCL 1.2 has functions for
+32-bit integers; other types take compare-and-swap loops, for 64 bits with cl_khr_int64_base_atomics.
 Sources: CUDA C++ Programming Guide, "Atomic Functions"; the OpenCL 1.2 specification, 6.12.11 and 9.3.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from autosched.codegen.c.expressions import Expressions
 
-COMBINED = {"add": "{a} + {b}", "min": "{a} < {b} ? {a} : {b}", "max": "{a} > {b} ? {a} : {b}"}
+COMBINATIONS = {"add": "{a} + {b}", "min": "{a} < {b} ? {a} : {b}", "max": "{a} > {b} ? {a} : {b}"}
 
-LOOP = """\
+COMPARE_AND_SWAP_LOOP = """\
 void {name}(volatile __global {type}* at, const {type} value) {{
   {bits} old = as_{bits}(*at), seen;
   do {{
@@ -20,7 +20,7 @@ void {name}(volatile __global {type}* at, const {type} value) {{
     old = {swap}((volatile __global {bits}*)at, seen, as_{bits}(({type})({combined})));
   }} while (old != seen);
 }}"""
-WIDE = "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable"
+INT64_ATOMICS = "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable"
 
 
 def atomic_update(op: str, dtype: str, element: str, value: str, c: Expressions) -> str:
@@ -34,12 +34,12 @@ def atomic_update(op: str, dtype: str, element: str, value: str, c: Expressions)
         return f"{function}(&{element}, {value});"
     kind, is_wide = c.type(dtype), dtype in ("float64", "int64")
     name = f"atomic_{op}_{kind}"
-    text = LOOP.format(
+    text = COMPARE_AND_SWAP_LOOP.format(
         name=name,
         type=kind,
         bits="long" if is_wide else "int",
         swap="atom_cmpxchg" if is_wide else "atomic_cmpxchg",
-        combined=COMBINED[op].format(a="before", b="value"),
+        combined=COMBINATIONS[op].format(a="before", b="value"),
     )
-    c.helpers[name] = f"{WIDE}\n{text}" if is_wide else text
+    c.helpers[name] = f"{INT64_ATOMICS}\n{text}" if is_wide else text
     return f"{name}(&{element}, {value});"

@@ -1,8 +1,8 @@
 """Block order of a grid: bands of rows (`ir/raster.py`), or persistent blocks that loop over all tiles.
 
-for (int tile = blockIdx.x; tile < 512; tile += 132)  { what block number `tile` of the grid does }
+    for (int tile = blockIdx.x; tile < 512; tile += 132)  { the work of block number `tile` of the grid }
 
-Blocks of a cluster go side by side through the clusters of the grid.
+The blocks of a cluster compute the blocks of one cluster of the grid at a time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from autosched.ir.stmt import BLOCKS, For, ForKind, walk
 
 @dataclass(frozen=True)
 class BlockOrder:
-    """The blocks of a grid of `sizes` along x, y and z by `number`, that of a `cluster` where they are in clusters, in
-    bands of `group` rows; `launched`: blocks that go through all of it, 0 where each has its own."""
+    """The order of a grid's blocks, in bands of `group` rows.
+
+    `number`: variable of a block's number in the order, or of its cluster's number for blocks in a `cluster`; `sizes`:
+    blocks along x, y and z; `launched`: persistent blocks that loop over the grid, 0 without persistent blocks."""
 
     number: Var
     sizes: tuple[int, int, int]
@@ -29,18 +31,18 @@ class BlockOrder:
     cluster: BlockCluster | None = None
 
     @property
-    def together(self) -> int:
-        """Blocks that have one number."""
+    def blocks_per_number(self) -> int:
+        """The blocks that share one number: those of a cluster."""
         return 1 if self.cluster is None else self.cluster.size
 
     @property
     def count(self) -> int:
-        """Of numbers."""
-        return math.prod(self.sizes) // self.together if self.launched else self.sizes[0] * self.sizes[1]
+        """The count of numbers."""
+        return math.prod(self.sizes) // self.blocks_per_number if self.launched else self.sizes[0] * self.sizes[1]
 
     @property
-    def places(self) -> dict[ForKind, Expr]:
-        """The indices of the block of that number; of a grid that is launched whole, along x and y."""
+    def block_indices(self) -> dict[ForKind, Expr]:
+        """The indices of block `number`, by kind of loop; without persistent blocks only those along x and y."""
         across, down, _ = self.sizes
         group, number = self.group, self.number
         if self.cluster is not None:
@@ -51,16 +53,18 @@ class BlockOrder:
             x, y = block_of(inside, across, down, group)
         else:
             x, y = inside % across, inside // across
-        found = {BLOCKS[0]: x, BLOCKS[1]: y}
+        indices = {BLOCKS[0]: x, BLOCKS[1]: y}
         if self.cluster is not None:
-            side = BLOCKS[0] if self.cluster.across > 1 else BLOCKS[1]
-            found[side] = found[side] * self.cluster.size + self.cluster.rank
-        return {**found, BLOCKS[2]: number // (across * down)} if self.launched else found
+            axis = BLOCKS[0] if self.cluster.across > 1 else BLOCKS[1]
+            indices[axis] = indices[axis] * self.cluster.size + self.cluster.rank
+        return {**indices, BLOCKS[2]: number // (across * down)} if self.launched else indices
 
 
 def block_order(nest: For, name: str, resident: int, multiprocessors: int) -> BlockOrder | None:
-    """That of a kernel with so many resident blocks on each of `multiprocessors`, 0 where all blocks are launched; None
-    where blocks are as a device starts them."""
+    """Return the order of a kernel's blocks; None if it is the hardware's. `resident`: blocks on each of
+    `multiprocessors`, which is 0 for a kernel without persistent blocks.
+
+    Raises ScheduleError for clusters without persistent blocks, or of more blocks than are resident."""
     bounds = {s.kind: s.bound for s in walk(nest) if isinstance(s, For) and s.kind in BLOCKS}
     sizes = [bounds.get(kind, Const(1, INDEX)) for kind in BLOCKS]
     x, y, z = (int(e.value) for e in sizes if isinstance(e, Const))
@@ -69,7 +73,7 @@ def block_order(nest: For, name: str, resident: int, multiprocessors: int) -> Bl
     if cluster is not None:
         launched -= launched % cluster.size
         if not launched:
-            raise ScheduleError(f"{name}: clusters need blocks that go through the work of all, on several processors")
+            raise ScheduleError(f"{name}: clusters need persistent blocks, as many resident ones as a cluster has")
     if not launched and (group == 1 or 1 in (x, y)):
         return None
     return BlockOrder(Var(f"{name}.block", INDEX), (x, y, z), group, launched, cluster)

@@ -17,14 +17,14 @@ class Dialect:
     name: str
     suffix: str  # of a file
     kernel: str  # before the name; {threads} is the block size as "x, y, z", {count} of them; {resident}, {cluster}
-    resident: str  # {blocks} of a kernel that a multiprocessor should keep
-    cluster: str  # {blocks} next to each other along x that load tiles for each other
+    resident: str  # the least {blocks} of a kernel resident on a multiprocessor
+    cluster: str  # a cluster of {blocks} adjacent blocks along x
     pointer: str  # a global pointer argument; {type}, {const}
-    pointer_to_earlier: str  # the same, to what an earlier launch of the same call writes
+    pointer_to_earlier: str  # the same, to a buffer that an earlier launch of the same call writes
     shared: str
-    all_shared: str  # before shared memory whose size the launch says, with its {alignment}; empty: not needed
-    static_shared_bytes: int  # that arrays of known size may have
-    private: str  # before an array of a thread's own
+    all_shared: str  # before shared memory with dynamic size and {alignment}; empty: all is static
+    static_shared_bytes: int  # the most that arrays with static size may have
+    private: str  # before a private array of a thread
     barrier: str
     block: str  # index of the block along dimension {axis} ("x") or {number} (0)
     thread: str
@@ -35,35 +35,37 @@ class Dialect:
     infinity: str
     nan: str
     unroll: str
-    unroll_by: str  # {times}; empty where compilers do not unroll unasked
+    unroll_by: str  # {times}; empty where compilers unroll only by request
     function: str  # before a function that kernels call
-    shuffles: Mapping[str, str]  # by where the lane is (see `shuffle.py`); empty where the language has none
-    conversions: Mapping[str, str]  # functions between float32 and a dtype that is only stored; see `small_floats.py`
+    shuffles: Mapping[str, str]  # by kind of source lane (`shuffle.py`); empty without shuffles
+    conversions: Mapping[str, str]  # between float32 and stored-only dtypes, by name (`small_floats.py`)
     vector_load: str  # {lanes} elements {at} an aligned address; {type} of the vector
     vector_store: str  # {value} to {at}
-    vector_of: str  # {elements}: as many, with commas
-    word: str  # {elements} in the vector {type} {at} an address, whose place is a multiple of them, as an int
-    dot: str  # a function {name} that adds the products of the bytes of two words to a number; {a}, {b} of their types
-    own_register: str  # a float {value} in a register of its own, whatever it is needed for; see `zigzag.py`
-    has_matrices: bool  # whether warps multiply matrices; else each thread does what it is to have of them
-    packs_small_ones: bool  # into 32 bits, elements that are less; else there are vectors of all
-    atomics: Mapping[str, str]  # functions by operation; for types besides `atomic_types`, loops of OpenCL C
+    vector_of: str  # a {type} of {elements}, separated by commas
+    word: str  # an int from the {elements} {at} an aligned address
+    dot: str  # function {name}: a number plus the dot product of two words of bytes, of types {a} and {b}
+    own_register: str  # copies a float {value} to another register (`zigzag.py`)
+    has_matrices: bool  # whether warps have matrix instructions; else threads multiply element by element
+    packs_small_types: (
+        bool  # whether vectors of elements below 32 bits are words of 32 bits; else all vectors have a type
+    )
+    atomics: Mapping[str, str]  # functions by operation, for `atomic_types`; other types use compare-and-swap loops
     atomic_types: frozenset[str]
-    helpers: Mapping[str, str] = field(default_factory=dict)  # in its own way, by name; see `expressions.HELPERS`
+    helpers: Mapping[str, str] = field(default_factory=dict)  # by name, instead of `expressions.HELPERS`
     bytes_of: Mapping[str, str] = field(default_factory=dict)  # names of types in `dot`
     prologue: str = ""
     doubles: str = ""  # before code with float64
-    # Functions for asynchronous copies to shared memory; where there are none, plain copies are made and nobody waits.
-    # start: a {type} of {bytes} bytes, or {zero}; commit; wait: for all groups but {pending}.
+    # Functions for asynchronous copies to shared memory; without them copies are synchronous, and waits are no-ops.
+    # start: copies a {type} of {bytes} bytes, or {zero}; commit: a group; wait: for all groups but {pending}.
     copies: dict[str, str] = field(default_factory=dict)
-    # Functions by which a kernel lets the next one of a call start, and waits for those before it; may be empty.
-    meetings: dict[str, str] = field(default_factory=dict)
+    # Functions that start the next kernel of a call and wait for those before (`launch_overlap.py`); may be empty.
+    launch_overlap: dict[str, str] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)
-    double_functions: dict[str, str] = field(default_factory=dict)  # where float64 has others than float32
+    double_functions: dict[str, str] = field(default_factory=dict)  # for float64, where they differ
 
 
 # One instruction from compute capability 8.0 on.
-EXTREME = """\
+MIN_OR_MAX = """\
 static __device__ __forceinline__ float {name}(float a, float b)
 {{
 #if __CUDA_ARCH__ >= 800
@@ -75,7 +77,7 @@ static __device__ __forceinline__ float {name}(float a, float b)
 #endif
 }}"""
 
-# Within 2^-22; what would be denormal is 0. NaN and infinities are as they should be.
+# Relative error below 2^-22; denormal results are flushed to 0; NaN and infinities are exact.
 POWER_OF_TWO = """\
 static __device__ __forceinline__ float exp2_float(float a)
 {
@@ -92,15 +94,15 @@ static __device__ __forceinline__ int {name}(int a, int b, int total)
   asm("dp4a.{a}.{b} %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(total));
   return sum;
 }}"""
-PRODUCTS = """\
+DOT_OPENCL = """\
 int {name}(int a, int b, int total)
 {{
   const {a} x = as_{a}(a);
   const {b} y = as_{b}(b);
   return total + x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
 }}"""
-# PTX ISA, "griddepcontrol": the next kernel is there when the last block has started, and goes on when all have ended.
-MEETING = """\
+# PTX ISA, "griddepcontrol": the next kernel launches when the last block has started, and its wait ends when all ended.
+GRID_DEPENDENCY = """\
 static __device__ __forceinline__ void {name}()
 {{
 #if __CUDA_ARCH__ >= 900
@@ -114,7 +116,7 @@ CUDA = Dialect(
     resident=", {blocks}",
     cluster="__cluster_dims__({blocks}, 1, 1) ",
     pointer="{const}{type}* __restrict__",
-    pointer_to_earlier="{const}{type}*",  # or loads would be made before the launch that writes it has ended
+    pointer_to_earlier="{const}{type}*",  # with __restrict__ loads might precede the end of the launch that writes it
     shared="__shared__ __align__(16) ",  # vector accesses move up to 16 bytes
     all_shared="extern __shared__ __align__({alignment}) ",
     static_shared_bytes=48 << 10,  # CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and later
@@ -163,14 +165,14 @@ static __device__ __forceinline__ void wait_for_all_copies_but_{pending}()
 #endif
 }}""",
     },
-    meetings={
-        "start_next_kernel": MEETING.format(name="start_next_kernel", ptx="launch_dependents"),
-        "wait_for_kernels_before": MEETING.format(name="wait_for_kernels_before", ptx="wait"),
+    launch_overlap={
+        "start_next_kernel": GRID_DEPENDENCY.format(name="start_next_kernel", ptx="launch_dependents"),
+        "wait_for_kernels_before": GRID_DEPENDENCY.format(name="wait_for_kernels_before", ptx="wait"),
     },
     conversions={**CUDA_CONVERSIONS, **CUDA_BYTES},
     helpers={
-        "min_float": EXTREME.format(name="min_float", op="min", sign="<"),
-        "max_float": EXTREME.format(name="max_float", op="max", sign=">"),
+        "min_float": MIN_OR_MAX.format(name="min_float", op="min", sign="<"),
+        "max_float": MIN_OR_MAX.format(name="max_float", op="max", sign=">"),
         "exp2_float": POWER_OF_TWO,
     },
     vector_load="*(const {type}*)({at})",
@@ -181,7 +183,7 @@ static __device__ __forceinline__ void wait_for_all_copies_but_{pending}()
     bytes_of={"int8": "s32", "uint8": "u32"},
     own_register="__fadd_rn({value}, -0.0f)",
     has_matrices=True,
-    packs_small_ones=True,
+    packs_small_types=True,
     atomics={"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"},
     atomic_types=NUMBERS,
     functions={
@@ -226,11 +228,11 @@ OPENCL = Dialect(
     vector_store="vstore{lanes}({value}, 0, {at});",
     vector_of="({type})({elements})",
     word="as_int(vload{elements}(0, {at}))",
-    dot=PRODUCTS,
+    dot=DOT_OPENCL,
     bytes_of={"int8": "char4", "uint8": "uchar4"},
     own_register="{value}",
     has_matrices=False,
-    packs_small_ones=False,
+    packs_small_types=False,
     atomics={"add": "atomic_add", "min": "atomic_min", "max": "atomic_max"},
     atomic_types=frozenset({"int32"}),
     doubles="#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n",

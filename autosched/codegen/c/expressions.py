@@ -26,17 +26,17 @@ OPERATORS: dict[str, tuple[str, int]] = {
     "shl": ("<<", 11), "shr": (">>", 11),
 }  # fmt: skip
 TERNARY, ATOM = 3, 16
-CAST, SUM, COMPARED = 14, 12, 11  # what a cast is, a sum, and what stands beside < needs at least
+CAST, SUM, COMPARISON_OPERAND = 14, 12, 11  # precedence of casts, of sums, and least precedence of operands of <
 ASSOCIATIVE = frozenset(
     {"and", "or", "bitand", "bitor", "bitxor"}
 )  # floats are not, and a * (b / c) is not (a * b) / c
-WIDENS = frozenset({"add", "sub", "mul", "shl"})  # may leave the range of the operands' type
+WIDENS = frozenset({"add", "sub", "mul", "shl"})  # results may exceed the range of the operands' type
 INT_LIMIT = 1 << 31
 UNARY = 15
-SHARED_BY_THREADS = (Scope.PARAM, Scope.GLOBAL, Scope.SHARED)  # memory whose arrays begin at 16 bytes
+SHARED_BY_THREADS = (Scope.PARAM, Scope.GLOBAL, Scope.SHARED)  # their arrays are aligned to 16 bytes
 ZERO = Const(0, INDEX)
 
-# Functions that C lacks: {name} of {type}, written before the kernels that call them.
+# Functions that C lacks, {name} for {type}; their texts precede the kernels that call them.
 HELPERS = {
     # NaN where an operand is, unlike fmin and fmax
     "min": "{type} {name}({type} a, {type} b) {{ return a < b || a != a ? a : b; }}",
@@ -55,38 +55,41 @@ HELPERS = {
 
 @dataclass(frozen=True)
 class Expressions:
-    """`index_type`: that of loop variables; `helpers`: functions of HELPERS in use; `variables`, `buffers`: C names;
-    `places`: variables with the places of a pipeline's iterations, see `places.py`; `lanes`: those of a block's
-    threads, each with 0."""
+    """Expressions of one kernel as C text.
+
+    `index_type`: C type of loop variables; `helpers`: texts of the functions that the kernel calls, by name;
+    `variables`, `buffers`: C names; `stage_variables`: C variables of stage indices that loops carry
+    (`tiles/stage_index.py`); `lanes`: the variables of a block's threads, each with value 0."""
 
     dialect: Dialect
     index_type: str
     simplify: Simplifier
     helpers: dict[str, str] = field(default_factory=dict)
     variables: dict[Var, str] = field(default_factory=dict)
-    places: dict[Expr, str] = field(default_factory=dict)
+    stage_variables: dict[Expr, str] = field(default_factory=dict)
     buffers: dict[str, tuple[Buffer, str]] = field(default_factory=dict)
     lanes: dict[Expr, Expr] = field(default_factory=dict)
 
     def text(self, expr: Expr, limit: int = 0) -> str:
-        """C text; in parentheses if it binds looser than `limit`."""
+        """Return the C text, in parentheses if its precedence is below `limit`."""
         body, precedence = self._text(expr)
         return f"({body})" if precedence < limit else body
 
     def element(self, buffer: str, indices: tuple[Expr, ...]) -> str:
-        """An element of a buffer."""
-        placed, name = self.buffers[buffer]
-        places, one = versions_of(placed)
-        if places > 1:
-            place = self.simplify(indices[0])
-            name, placed, indices = f"{name}[{self.places.get(place) or self.text(place)}]", one, indices[1:]
-        return f"{name}[{self.text(self.flat(placed, indices))}]"
+        """Return the C text of a buffer's element."""
+        array, name = self.buffers[buffer]
+        n_stages, one_stage = versions_of(array)
+        if n_stages > 1:
+            stage = self.simplify(indices[0])
+            stage_text = self.stage_variables.get(stage) or self.text(stage)
+            name, array, indices = f"{name}[{stage_text}]", one_stage, indices[1:]
+        return f"{name}[{self.text(self.flat(array, indices))}]"
 
-    def flat(self, placed: Buffer, indices: tuple[Expr, ...]) -> Expr:
-        """The index of an element in its array; what a warp holds is in each thread's as an instruction takes it."""
-        if placed.scope is not Scope.WARP:
-            return flat_index(placed, indices, self.simplify)
-        return held_index(placed, tuple(self.simplify(substitute(i, self.lanes)) for i in indices), self.simplify)
+    def flat(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
+        """Return an element's index in its array; for a fragment, in the registers of the thread that has it."""
+        if buffer.scope is not Scope.WARP:
+            return flat_index(buffer, indices, self.simplify)
+        return held_index(buffer, tuple(self.simplify(substitute(i, self.lanes)) for i in indices), self.simplify)
 
     def type(self, dtype: str) -> str:
         return {
@@ -96,7 +99,7 @@ class Expressions:
         }[DTYPES[dtype].bits_dtype if DTYPES[dtype].is_stored_only else dtype]  # fmt: skip
 
     def memory_type(self, dtype: str) -> str:
-        """That of elements in memory."""
+        """Return the C type of elements in memory: bool is stored as a byte."""
         return self.dialect.unsigned_byte if dtype == "bool" else self.type(dtype)
 
     def literal(self, value: bool | int | float, dtype: str) -> str:
@@ -137,7 +140,7 @@ class Expressions:
             case Binary():
                 return self._binary(expr)
             case Word(parts=parts):
-                at = self._whole(parts)
+                at = self._aligned_word_load(parts)
                 text = f"(int)({self.word(parts)})" if at is None else at
                 return text, CAST if at is None else UNARY
             case Dot():
@@ -145,7 +148,7 @@ class Expressions:
         raise AssertionError(f"no C for {type(expr).__name__}")
 
     def word(self, values: Sequence[Expr]) -> str:
-        """32 bits with two or four small numbers in them, the first one lowest."""
+        """Return 32 bits that pack two or four small numbers, the first one in the lowest bits."""
         bits = WORD_BITS // len(values)
         pairs = [self._pair(values[n : n + 2]) for n in range(0, len(values), 2)]
         if all(pairs):
@@ -155,49 +158,49 @@ class Expressions:
         return " | ".join(f"{f} << {n * bits}" if n else f for n, f in enumerate(fields))
 
     def _pair(self, values: Sequence[Expr]) -> str | None:
-        """Two numbers that are rounded at once, where the language has a function for it."""
-        found = [
+        """Return the conversion of two numbers to a packed pair; None if the language has no function for that."""
+        sources = [
             v.a for v in values if isinstance(v, Cast) and DTYPES[v.dtype].is_stored_only and v.dtype == values[0].dtype
         ]
         name = pair_conversion(values[0].dtype, "float32")
-        if len(found) != 2 or name not in self.dialect.conversions:
+        if len(sources) != 2 or name not in self.dialect.conversions:
             return None
         self.conversion(values[0].dtype, "float32")  # for processors without the instruction for two
         self.helpers[name] = self.dialect.conversions[name]
-        return f"{name}({self.text(found[0])}, {self.text(found[1])})"
+        return f"{name}({self.text(sources[0])}, {self.text(sources[1])})"
 
     def dot(self, expr: Dot, total: str) -> str:
-        """`total` and the products of two words of bytes."""
+        """Return `total` plus the dot product of two words of bytes."""
         row = expr.row
         name = f"dot_{row.a}_{row.b}"
         kinds = {key: self.dialect.bytes_of[dtype] for key, dtype in (("a", row.a), ("b", row.b))}
         self.helpers[name] = self.dialect.dot.format(name=name, **kinds)
         return f"{name}({self.text(expr.a)}, {self.text(expr.b)}, {total})"
 
-    def _whole(self, parts: tuple[Expr, ...]) -> str | None:
-        """The load of a word that lies in memory as it is, aligned; None of any other."""
+    def _aligned_word_load(self, parts: tuple[Expr, ...]) -> str | None:
+        """Return the load of a word whose elements are adjacent and aligned in memory; None for another word."""
         first, count = parts[0], len(parts)
         if not isinstance(first, Load) or DTYPES[first.dtype].bits * count != WORD_BITS:
             return None
-        placed, _ = self.buffers[first.buffer]
-        places, one = versions_of(placed)
-        if placed.scope not in SHARED_BY_THREADS or (places > 1 and element_count(one) % count):
+        buffer, _ = self.buffers[first.buffer]
+        n_stages, one_stage = versions_of(buffer)
+        if buffer.scope not in SHARED_BY_THREADS or (n_stages > 1 and element_count(one_stage) % count):
             return None
-        at = self._flat(first)
+        start = self._flat_in_stage(first)
         for n, part in enumerate(parts):
             if not isinstance(part, Load) or part.buffer != first.buffer:
                 return None
-            same_place = places == 1 or self.simplify(part.indices[0] - first.indices[0]) is ZERO
-            if not same_place or self.simplify(self._flat(part) - at) is not Const(n, INDEX):
+            is_same_stage = n_stages == 1 or self.simplify(part.indices[0] - first.indices[0]) is ZERO
+            if not is_same_stage or self.simplify(self._flat_in_stage(part) - start) is not Const(n, INDEX):
                 return None
-        if not is_multiple(at, count, self.simplify):
+        if not is_multiple(start, count, self.simplify):
             return None
         return self.dialect.word.format(elements=count, at=f"&{self.element(first.buffer, first.indices)}")
 
-    def _flat(self, load: Load) -> Expr:
-        """The element's index in its place of the buffer."""
-        places, one = versions_of(self.buffers[load.buffer][0])
-        return flat_index(one, load.indices[1:] if places > 1 else load.indices, self.simplify)
+    def _flat_in_stage(self, load: Load) -> Expr:
+        """Return the element's index in its stage of the buffer."""
+        n_stages, one_stage = versions_of(self.buffers[load.buffer][0])
+        return flat_index(one_stage, load.indices[1:] if n_stages > 1 else load.indices, self.simplify)
 
     def _call(self, fn: str, a: Expr) -> tuple[str, int]:
         if fn == "neg":
@@ -220,7 +223,7 @@ class Expressions:
         return doubles.get(fn) or self.dialect.functions[fn]
 
     def helper(self, op: str, dtype: str) -> str:
-        """The name of a function of HELPERS, which is in use from now on."""
+        """Add a function of HELPERS for the type to the kernel's helpers; return its name."""
         kind = self.type(dtype)
         name = f"{op}_{kind.replace(' ', '_')}"
         text = self.dialect.function + HELPERS[op].format(type=kind, name=name)
@@ -228,7 +231,7 @@ class Expressions:
         return name
 
     def conversion(self, dtype: str, source: str) -> str:
-        """The name of the function that makes a `dtype` of a `source`, in use from now on."""
+        """Add the function that converts `source` to `dtype` to the kernel's helpers; return its name."""
         name = conversion(dtype, source)
         self.helpers[name] = self.dialect.conversions[name]
         return name
@@ -241,13 +244,15 @@ class Expressions:
         if op == "pow" or (op in ("min", "max") and is_float):
             return f"{self.helper(op, a.dtype)}({self.text(a)}, {self.text(b)})", ATOM
         if op in ("min", "max"):
-            cond = f"{self.text(a, COMPARED)} {'<' if op == 'min' else '>'} {self.text(b, COMPARED)}"
+            cond = (
+                f"{self.text(a, COMPARISON_OPERAND)} {'<' if op == 'min' else '>'} {self.text(b, COMPARISON_OPERAND)}"
+            )
             return f"{cond} ? {self.text(a, TERNARY + 1)} : {self.text(b, TERNARY)}", TERNARY
         if op in ("floordiv", "mod", "ceildiv"):
             return self._narrow(a.dtype, *self._divide(op, a, b))
         symbol, precedence = OPERATORS[op]
-        if op == "and" and (ranges := self._in_ranges(expr)) is not None:
-            return ranges, precedence if "&&" in ranges else COMPARED - 1
+        if op == "and" and (ranges := self._range_checks(expr)) is not None:
+            return ranges, precedence if "&&" in ranges else COMPARISON_OPERAND - 1
         x = self.text(a, precedence)
         if op in WIDENS and expr.dtype == INDEX and self._is_int(a) and self._is_int(b) and not self._fits_int(expr):
             x = f"({self.dialect.long}){self.text(a, 15)}"
@@ -255,8 +260,8 @@ class Expressions:
         text = f"{x} {symbol} {y}"
         return self._narrow(a.dtype, text, precedence) if op in WIDENS else (text, precedence)
 
-    def _in_ranges(self, expr: Expr) -> str | None:
-        """Conditions of which two are the bounds of a number; None where there are none such, or no int holds it."""
+    def _range_checks(self, expr: Expr) -> str | None:
+        """Return the conjunction with range checks as single comparisons; None without range checks of int numbers."""
         parts = list(in_ranges(expr, self.simplify))
         ranges = [r for r in parts if isinstance(r, Range)]
         if not ranges or not all(self._is_int(r.number) and self._fits_int(r.number) for r in ranges):
@@ -268,13 +273,13 @@ class Expressions:
         )
 
     def _narrow(self, dtype: str, text: str, precedence: int) -> tuple[str, int]:
-        """Arithmetic on bytes is done in int: the result is cut off as the dtype says."""
+        """Cast results of arithmetic on bytes, which C does in int, back to the dtype."""
         if not DTYPES[dtype].is_integer or DTYPES[dtype].nbytes > 1:
             return text, precedence
         return f"({self.type(dtype)})({text})", CAST
 
     def _is_int(self, expr: Expr) -> bool:
-        """Whether an int64 expression is made of loop variables and small numbers only, which are of type int in C."""
+        """Whether an int64 expression has type int in C: it consists of loop variables and small constants only."""
         match expr:
             case Const(value=v):
                 return abs(v) < INT_LIMIT
@@ -289,7 +294,7 @@ class Expressions:
         return False
 
     def _divide(self, op: str, a: Expr, b: Expr) -> tuple[str, int]:
-        """Rounds down, ceildiv up; indices known not to be negative need no correction."""
+        """Return a division that rounds down, or up for ceildiv; nonnegative indices need no correction."""
         x, y = self.text(a, 13), self.text(b, 14)
         if op != "ceildiv" and self._is_nonnegative(a) and isinstance(b, Const) and b.value > 0:
             return f"{x} {'/' if op == 'floordiv' else '%'} {y}", 13
@@ -305,7 +310,7 @@ class Expressions:
         return f"{x} % {y} + ({wrong} ? {loose_y} : 0)", SUM
 
     def _may_trap(self, divisor: Expr) -> bool:
-        """Whether it may be 0, or -1, by which the smallest number cannot be divided."""
+        """Whether the divisor may be 0, or -1, for which the quotient of the smallest number overflows."""
         if divisor.dtype != INDEX or loads(divisor):
             return not isinstance(divisor, Const) or divisor.value in (0, -1)
         low, high = self.bounds(divisor)

@@ -65,7 +65,7 @@ static __device__ __forceinline__ unsigned {name}(float a, float b)
 
 @dataclass(frozen=True)
 class ByteDialect:
-    """Of a language: what stands before a function, a byte's type, a float's bits and the float that has some."""
+    """A language's texts: function attributes, type of a byte, conversions from a float to its bits and back."""
 
     function: str
     byte: str
@@ -77,13 +77,14 @@ CUDA_NAMES = ByteDialect("static __device__ __forceinline__ ", "unsigned char", 
 OPENCL_NAMES = ByteDialect("", "uchar", "as_uint", "as_float")
 
 
-def _facts(dtype: str, language: ByteDialect) -> dict[str, object]:
+def _constants(dtype: str, language: ByteDialect) -> dict[str, object]:
+    """Return the values of the templates' fields for a dtype: texts of the language, bit patterns and thresholds."""
     row = DTYPES[dtype]
     shift, bias = 23 - row.fraction_bits, (1 << (row.exponent_bits - 1)) - 1
-    infinite = ((1 << row.exponent_bits) - 1) << row.fraction_bits
-    # Halfway to what would be the next number rounds to the one of them whose last digit is even.
+    infinity_bits = ((1 << row.exponent_bits) - 1) << row.fraction_bits
+    # A value halfway between the largest number and its successor rounds to the even one of them.
     halfway = row.largest + 2.0 ** (math.floor(math.log2(row.largest)) - row.fraction_bits - 1)
-    (bits,) = struct.unpack("<I", struct.pack("<f", halfway))
+    (limit_bits,) = struct.unpack("<I", struct.pack("<f", halfway))
     return {
         **vars(language),
         "dtype": dtype,
@@ -91,10 +92,10 @@ def _facts(dtype: str, language: ByteDialect) -> dict[str, object]:
         "shift": shift,
         "scale": 2.0 ** (127 - bias),
         "nan": NAN,
-        "special": infinite if row.has_infinity else NAN,
+        "special": infinity_bits if row.has_infinity else NAN,
         "endless": 0x7F800000 if row.has_infinity else 0x7FC00000,
-        "beyond": bits if row.has_infinity else bits + 1,
-        "over": infinite if row.has_infinity else NAN,
+        "beyond": limit_bits if row.has_infinity else limit_bits + 1,
+        "over": infinity_bits if row.has_infinity else NAN,
         "normal": (128 - bias) << 23,
         "magic": (127 - bias + shift + 1) << 23,
         "half": ((1 << (shift - 1)) - 1 - ((127 - bias) << 23)) & 0xFFFFFFFF,
@@ -102,20 +103,20 @@ def _facts(dtype: str, language: ByteDialect) -> dict[str, object]:
 
 
 def _cuda(dtype: str) -> dict[str, str]:
-    facts = _facts(dtype, CUDA_NAMES)
+    constants = _constants(dtype, CUDA_NAMES)
     wide, narrow, pair = conversion("float32", dtype), conversion(dtype, "float32"), pair_conversion(dtype, "float32")
-    plain = _NARROW.format(**facts, name=f"{dtype}_by_digits")
+    plain = _NARROW.format(**constants, name=f"{dtype}_by_digits")
     return {
-        wide: _WIDE.format(**facts, name=wide),
-        narrow: _NARROW_CUDA.format(**facts, plain=plain),
-        pair: _PAIR_CUDA.format(**facts, name=pair),
+        wide: _WIDE.format(**constants, name=wide),
+        narrow: _NARROW_CUDA.format(**constants, plain=plain),
+        pair: _PAIR_CUDA.format(**constants, name=pair),
     }
 
 
 def _opencl(dtype: str) -> dict[str, str]:
-    facts = _facts(dtype, OPENCL_NAMES)
+    constants = _constants(dtype, OPENCL_NAMES)
     wide, narrow = conversion("float32", dtype), conversion(dtype, "float32")
-    return {wide: _WIDE.format(**facts, name=wide), narrow: _NARROW.format(**facts, name=narrow)}
+    return {wide: _WIDE.format(**constants, name=wide), narrow: _NARROW.format(**constants, name=narrow)}
 
 
 CUDA_BYTES: Mapping[str, str] = {name: text for dtype in PTX_NAMES for name, text in _cuda(dtype).items()}

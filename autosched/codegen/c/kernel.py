@@ -8,15 +8,15 @@ from autosched.codegen.c.atomics import atomic_update
 from autosched.codegen.c.blocks import block_order
 from autosched.codegen.c.bounds import Registers, is_unrolled
 from autosched.codegen.c.dialects import DIALECTS, Dialect
-from autosched.codegen.c.expressions import COMPARED, INT_LIMIT, Expressions
-from autosched.codegen.c.lanes import Lanes, lanes_together
-from autosched.codegen.c.launch_overlap import KernelOrder, is_early, meet, orders
+from autosched.codegen.c.expressions import COMPARISON_OPERAND, INT_LIMIT, Expressions
+from autosched.codegen.c.lanes import Lanes, vector_widths
+from autosched.codegen.c.launch_overlap import KernelOrder, emit_launch_overlap, is_early, kernel_orders
 from autosched.codegen.c.names import Text
 from autosched.codegen.c.shared import VECTOR_BYTES, SharedMemory
 from autosched.codegen.c.shuffle import emit_shuffle
 from autosched.codegen.c.source import GpuSource, Launch, TensorMap
 from autosched.codegen.c.threads import Threads, triple
-from autosched.codegen.c.tiles.pipelines import PipelineCode, for_all_turns, pipeline_code
+from autosched.codegen.c.tiles.pipelines import PipelineCode, pipeline_code, with_turns
 from autosched.codegen.c.tiles.stage_index import carried_stages
 from autosched.codegen.c.tiles.warp_matrices import emit_product, product_loops, warp_product
 from autosched.codegen.c.tiles.zigzag import copy_sums_to_own_registers, emit_tile
@@ -56,20 +56,19 @@ from autosched.ir.visit import exprs_of, loads, moved, subexpressions
 from autosched.lower.passes.overlap_iterations import WORD_BYTES
 
 MAP = "const __grid_constant__ TensorMap {name}"
-MOVED_TOGETHER = (Scope.PARAM, Scope.GLOBAL, Scope.SHARED, Scope.WARP)  # where adjacent elements are vectors
+VECTOR_SCOPES = (Scope.PARAM, Scope.GLOBAL, Scope.SHARED, Scope.WARP)  # whose buffers have vector accesses
 
 
 def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSource:
-    """Return the text of a concrete function in a kind of target's dialect, with `head` as a comment at the top, and
-    its launches.
-    """
+    """Return the source of a concrete function. `kind`: target kind, a key of DIALECTS; `head`: a comment at the
+    top."""
     dialect = DIALECTS[kind]
     workspace, nests = shared_and_nests(func.body)
     outside = {b.name: b for b in (*func.params, *workspace)}
     parts, launches, helpers = [], [], dict[str, str]()
     largest = max([element_count(b) for b in outside.values()] or [0])
     index_type = dialect.long if largest >= INT_LIMIT else "int"
-    for n, (nest, order) in enumerate(zip(nests, orders(nests, outside), strict=True)):
+    for n, (nest, order) in enumerate(zip(nests, kernel_orders(nests, outside), strict=True)):
         c = Expressions(dialect, index_type, simplify, helpers)
         text, launch = _Kernel(f"{func.name}_{n}", nest, outside, c, order).build()
         parts.append(text)
@@ -113,17 +112,21 @@ class _Kernel:
 
     def build(self) -> tuple[str, Launch]:
         arguments = self._arguments()
-        meet(self.order, self.c, self.text)
+        emit_launch_overlap(self.order, self.c, self.text)
         maps: list[TensorMap] = [] if self.pipeline is None else self.pipeline.tensor_maps()
         self._emit(self.nest)
         types = ", ".join([*(MAP.format(name=m.name) for m in maps), *(self._parameter(*x) for x in arguments)])
         count, block = self.threads.count, ", ".join(map(str, self.threads.block))
-        ahead = any(isinstance(s, Commit) for s in walk(self.nest))
-        blocks = self.registers.blocks(count, ahead) if self.pipeline is None else self.registers.asked or 1
+        has_async_copies = any(isinstance(s, Commit) for s in walk(self.nest))
+        blocks = (
+            self.registers.blocks(count, has_async_copies)
+            if self.pipeline is None
+            else self.registers.requested_blocks or 1
+        )
         resident = "" if blocks is None else self.dialect.resident.format(blocks=blocks)
         cluster = "" if self.pipeline is None else self.pipeline.cluster_attribute
-        words = self.dialect.kernel.format(threads=block, count=count, resident=resident, cluster=cluster)
-        head = f"{words} {self.name}({types})"
+        declaration = self.dialect.kernel.format(threads=block, count=count, resident=resident, cluster=cluster)
+        head = f"{declaration} {self.name}({types})"
         shared = self.shared.declarations(self.dialect, self.text.name("shared_memory"))
         text = "\n".join([head, "{", *(f"  {s}" for s in shared), *self.text.lines, "}"])
         names: tuple[str | TensorMap, ...] = (*maps, *(name for name, _ in arguments))
@@ -133,7 +136,7 @@ class _Kernel:
         return text, Launch(self.name, *sizes, names, self.shared.n_bytes, is_after, writes)
 
     def _arguments(self) -> list[tuple[str, bool]]:
-        """The outside buffers that the nest touches, and whether it writes them."""
+        """Return the outside buffers that the nest accesses, and whether it writes them."""
         written = {b for s in walk(self.nest) if isinstance(s, Store) for b in s.buffers}
         read = {x.buffer for s in walk(self.nest) for e in exprs_of(s) for x in loads(e)}
         tiles = {s.outside for s in walk(self.nest) if isinstance(s, TileCopy)}
@@ -170,25 +173,25 @@ class _Kernel:
             case Barrier():
                 self._barrier(stmt)
             case TileCopy(back=True) if self.pipeline is not None:
-                self.pipeline.store(stmt)
+                self.pipeline.emit_store(stmt)
             case Shuffle():
                 emit_shuffle(stmt, self.c, self.text, self.threads, self.shared)
             case Commit():
                 if self.dialect.copies:
-                    self._copies("commit_copies()", "commit")
-                else:  # not needed; but PoCL's optimiser goes wrong on copies under a condition beside what is computed
+                    self._call_copy_function("commit_copies()", "commit")
+                else:  # redundant, but without it PoCL's optimiser miscompiles conditional copies next to computations
                     self.line(self.dialect.barrier)
             case Wait(pending=pending):
-                self._copies(f"wait_for_all_copies_but_{pending}()", "wait", pending=pending)
+                self._call_copy_function(f"wait_for_all_copies_but_{pending}()", "wait", pending=pending)
             case Prefetch():
-                pass  # a hint that GPUs do not take
+                pass  # GPUs ignore this hint
             case _:
                 raise TypeError(f"no C for {type(stmt).__name__}")
 
     def _barrier(self, stmt: Barrier) -> None:
         if self.pipeline is not None:
-            self.pipeline.meet()
-        elif not stmt.of_warp:  # else an instruction of the warp follows, which takes registers
+            self.pipeline.emit_warpgroup_barrier()
+        elif not stmt.of_warp:  # a barrier within a warp precedes an instruction on registers, which needs none
             self.line(self.dialect.barrier)
 
     def _for(self, stmt: For) -> None:
@@ -198,55 +201,55 @@ class _Kernel:
         kind = self.c.index_type
         if stmt.kind in BLOCKS or stmt.kind in THREADS:
             if isinstance(stmt.resident, Const):
-                self.registers.asked = int(stmt.resident.value)
+                self.registers.requested_blocks = int(stmt.resident.value)
             if stmt is self.nest:
-                self._order(stmt)
-            number = self.threads.bind(stmt, self.dialect)
+                self._emit_block_order(stmt)
+            index = self.threads.bind(stmt, self.dialect)
             if stmt.kind in THREADS:
                 self.c.lanes[stmt.var] = Const(0, INDEX)
-            if number is None:
+            if index is None:
                 self.c.variables[stmt.var] = "0"
             else:
-                ordered = self.threads.places.get(stmt.kind)
-                line = f"const {kind} {name} = {number if ordered is None else self.c.text(ordered)};"
+                ordered = self.threads.block_indices.get(stmt.kind)
+                line = f"const {kind} {name} = {index if ordered is None else self.c.text(ordered)};"
                 if self.pipeline is not None and stmt.kind in BLOCKS:
-                    self.pipeline.places.append(line)
+                    self.pipeline.index_lines.append(line)
                 else:
                     self.line(line)
             is_last = not (isinstance(stmt.body, For) and (stmt.body.kind in BLOCKS or stmt.body.kind in THREADS))
             if self.pipeline is not None and is_last:
-                self._roles(self.pipeline, stmt.body)
+                self._emit_roles(self.pipeline, stmt.body)
             else:
                 self._emit(stmt.body)
             return
         if self.pipeline is not None and stmt is self.pipeline.pipeline.loop:
-            self.pipeline.multiply(self._emit)
+            self.pipeline.emit_consumer_loop(self._emit)
             return
-        carried = carried_stages(stmt, self._shared_places, self.simplify)
-        for place in carried:
-            variable = self.c.places[place.expr] = self.text.name("place")
-            self.line(f"int {variable} = {self.c.text(place.first)};")
+        carried = carried_stages(stmt, self._n_stages, self.simplify)
+        for carried_stage in carried:
+            variable = self.c.stage_variables[carried_stage.expr] = self.text.name("place")
+            self.line(f"int {variable} = {self.c.text(carried_stage.first)};")
         if is_unrolled(stmt) and isinstance(stmt.extent, Const):
             if self._vectors(stmt, int(stmt.extent.value)):
                 return
             self.line(self.dialect.unroll)
-        elif (times := self.registers.unrolling(stmt, self._is_shared)) is not None and self.dialect.unroll_by:
-            self.line(self.dialect.unroll_by.format(times=times))
-        extent = self.c.text(stmt.extent, COMPARED)
+        elif (factor := self.registers.unroll_factor(stmt, self._is_shared)) is not None and self.dialect.unroll_by:
+            self.line(self.dialect.unroll_by.format(times=factor))
+        extent = self.c.text(stmt.extent, COMPARISON_OPERAND)
         with self.text.block(f"for ({kind} {name} = 0; {name} < {extent}; ++{name})"), self.registers.within(stmt):
             self._emit(stmt.body)
-            for place in carried:
-                variable = self.c.places.pop(place.expr)
-                self.line(f"{variable} = {variable} == {place.count - 1} ? 0 : {variable} + 1;")
+            for carried_stage in carried:
+                variable = self.c.stage_variables.pop(carried_stage.expr)
+                self.line(f"{variable} = {variable} == {carried_stage.count - 1} ? 0 : {variable} + 1;")
 
-    def _order(self, nest: For) -> None:
-        """Names the number of a block in the order in which they are done, if that is not the device's."""
+    def _emit_block_order(self, nest: For) -> None:
+        """Emit the number of a block in the order of blocks, if that is not the hardware's."""
         multiprocessors = 0 if self.pipeline is None else self.pipeline.pipeline.multiprocessors
-        order = block_order(nest, self.name, self.registers.asked or 1, multiprocessors)
+        order = block_order(nest, self.name, self.registers.requested_blocks or 1, multiprocessors)
         if order is None:
             return
         self.simplify.ranges[order.number] = (0, order.count - 1)
-        self.threads.places = {kind: self.simplify(place) for kind, place in order.places.items()}
+        self.threads.block_indices = {kind: self.simplify(index) for kind, index in order.block_indices.items()}
         name = self.c.variables[order.number] = self.text.name("tile" if order.launched else "block")
         if self.pipeline is not None and order.launched:
             self.pipeline.order = order
@@ -254,49 +257,47 @@ class _Kernel:
         x, y = (self.dialect.block.format(axis="xy"[n], number=n) for n in (0, 1))
         self.line(f"const {self.c.index_type} {name} = {y} * {order.sizes[0]} + {x};")
 
-    def _roles(self, pipeline: PipelineCode, body: Stmt) -> None:
-        """Emit the consumer threads' code, beside that of the producer threads."""
+    def _emit_roles(self, pipeline: PipelineCode, body: Stmt) -> None:
+        """Emit the code of the producer threads and of the consumer threads; `body`: the consumers' statements."""
         x, y, z = self.threads.numbers
         groups, rest = divmod(self.threads.count, WARPGROUP)
         if x is None or y is None or z is None or rest or groups not in REGISTERS:
             raise ScheduleError(f"{self.threads.block} threads are no warpgroups that multiply tiles")
-        pipeline.start((x, y, z), groups, self.registers.asked or 1, self.shared)
+        pipeline.emit_prologue((x, y, z), groups, self.registers.requested_blocks or 1, self.shared)
         self.threads.block[2] = (pipeline.groups + 1) * WARPS
         if pipeline.order is not None:
             self.threads.grid = [pipeline.order.launched, 1, 1]
-        with pipeline.loads(), pipeline.blocks():
-            pipeline.load()
-        with pipeline.multiplies(), pipeline.blocks(in_turn=True):
+        with pipeline.producer(), pipeline.block_loop():
+            pipeline.emit_producer_loop()
+        with pipeline.consumers(), pipeline.block_loop(in_turn=True):
             self._emit(body)
 
     def _product(self, stmt: For) -> bool:
-        """A product of matrices becomes instructions of warps, or of a thread in an order that suits it.
-
-        Whether the loop is the outermost of one.
-        """
+        """Emit a matrix product, by matrix instructions or in zigzag order; return whether the loop is one's
+        outermost."""
         if self.pipeline is not None and (loops := product_loops(stmt)) is not None:
-            self.pipeline.product(loops)
+            self.pipeline.emit_product(loops)
             return True
         across, down, _ = self.threads.numbers
         product = warp_product(stmt, (across, down), self.c)
         if product is None:
             return emit_tile(stmt, self.c, self.text, self.registers, self._store)
-        self.registers.most_operands = max(self.registers.most_operands, product.fragment_bytes)
+        self.registers.max_operand_bytes = max(self.registers.max_operand_bytes, product.fragment_bytes)
         emit_product(product, self.c, self.text)
         return True
 
-    def _shared_places(self, buffer: str) -> int:
-        """The places of a shared buffer that the iterations of a pipeline take in turn; 1 of any other."""
-        known = self.c.buffers.get(buffer)
-        return 1 if known is None else versions_of(known[0])[0]
+    def _n_stages(self, buffer: str) -> int:
+        """Return the stages of a buffer in a pipeline; 1 for other buffers."""
+        entry = self.c.buffers.get(buffer)
+        return 1 if entry is None else versions_of(entry[0])[0]
 
     def _is_shared(self, buffer: str) -> bool:
-        known = self.c.buffers.get(buffer)  # none yet of what is allocated further inside, for each thread by itself
-        return known is not None and known[0].scope is Scope.SHARED
+        entry = self.c.buffers.get(buffer)  # missing: a private array allocated further inside
+        return entry is not None and entry[0].scope is Scope.SHARED
 
     def _vectors(self, stmt: For, extent: int) -> bool:
         """Emit a loop over adjacent, aligned elements as vector accesses; return whether that was possible."""
-        vectors = Vectors(self._flat, self._lanes_of, self.simplify, bool(self.dialect.copies))
+        vectors = Vectors(self._flat, self._vector_widths, self.simplify, bool(self.dialect.copies))
         steps = vectors.steps(stmt, extent)
         for step in steps:
             if step.condition is None:
@@ -312,54 +313,56 @@ class _Kernel:
                 self._vector_copy(self.c.element(step.buffer, indices), load, step.asynchronous)
             return
         for load in step.loads:
-            form = self._form(load)
-            name = self.text.name(f"{load.start.buffer}_{form.count}")
-            self.c.variables.update({v: form.lane(name, n) for n, v in enumerate(load.lanes)})
-            self.line(f"const {form.type} {name} = {self._vector_load(load)};")
+            vector = self._vector_type(load)
+            name = self.text.name(f"{load.start.buffer}_{vector.count}")
+            self.c.variables.update({v: vector.lane(name, n) for n, v in enumerate(load.lanes)})
+            self.line(f"const {vector.type} {name} = {self._vector_load(load)};")
         if not step.width:
-            for place, value in zip(step.indices, step.values, strict=True):
-                self._store(Store((step.buffer,), place, (value,), step.reducer))
+            for lane_indices, value in zip(step.indices, step.values, strict=True):
+                self._store(Store((step.buffer,), lane_indices, (value,), step.reducer))
             return
         targets = [self.c.element(step.buffer, x) for x in step.indices]
         indent = "\n" + "  " * (self.text.depth + 1)
-        form = Lanes(self.c, self._placed(step.buffer).dtype, step.width)
+        vector = Lanes(self.c, self._buffer(step.buffer).dtype, step.width)
         for n in range(0, len(targets), step.width):
             values = step.values[n : n + step.width]
-            parts = copy_sums_to_own_registers(
-                values, form.of(values), self.registers.summed, self.dialect.own_register
+            components = copy_sums_to_own_registers(
+                values, vector.components_of(values), self.registers.summed, self.dialect.own_register
             )
-            self._vector_store(form, targets[n], form.vector([indent + x for x in parts], ","))
+            self._vector_store(vector, targets[n], vector.vector([indent + x for x in components], ","))
 
     def _vector_copy(self, target: str, load: VectorLoad, asynchronous: bool) -> None:
-        form = self._form(load)
+        vector = self._vector_type(load)
         if not asynchronous:
-            self._vector_store(form, target, self._vector_load(load))
+            self._vector_store(vector, target, self._vector_load(load))
             return
         source = self.c.element(load.start.buffer, load.start.indices)
-        kind = form.type
-        self._start_copy(kind, form.nbytes, form.zeros, f"({kind}*)&{target}", f"(const {kind}*)&{source}", load.inside)
+        kind = vector.type
+        self._start_copy(
+            kind, vector.nbytes, vector.zeros, f"({kind}*)&{target}", f"(const {kind}*)&{source}", load.inside
+        )
 
-    def _vector_store(self, form: Lanes, target: str, value: str) -> None:
-        self.line(self.dialect.vector_store.format(type=form.type, lanes=form.count, at=f"&{target}", value=value))
+    def _vector_store(self, vector: Lanes, target: str, value: str) -> None:
+        self.line(self.dialect.vector_store.format(type=vector.type, lanes=vector.count, at=f"&{target}", value=value))
 
     def _vector_load(self, load: VectorLoad) -> str:
-        form, source = self._form(load), self.c.element(load.start.buffer, load.start.indices)
-        value = self.dialect.vector_load.format(type=form.type, lanes=form.count, at=f"&{source}")
-        return value if load.inside is None else f"{self.c.text(load.inside, 4)} ? {value} : {form.zeros}"
+        vector, source = self._vector_type(load), self.c.element(load.start.buffer, load.start.indices)
+        value = self.dialect.vector_load.format(type=vector.type, lanes=vector.count, at=f"&{source}")
+        return value if load.inside is None else f"{self.c.text(load.inside, 4)} ? {value} : {vector.zeros}"
 
-    def _form(self, load: VectorLoad) -> Lanes:
+    def _vector_type(self, load: VectorLoad) -> Lanes:
         return Lanes(self.c, load.start.dtype, len(load.lanes))
 
-    def _lanes_of(self, buffer: str) -> tuple[int, ...]:
-        """Elements that move together."""
-        placed = self._placed(buffer)
-        return lanes_together(placed.dtype) if placed.scope in MOVED_TOGETHER else ()
+    def _vector_widths(self, buffer: str) -> tuple[int, ...]:
+        """Return the vector widths of the buffer's accesses in elements; empty for registers."""
+        array = self._buffer(buffer)
+        return vector_widths(array.dtype) if array.scope in VECTOR_SCOPES else ()
 
-    def _placed(self, buffer: str) -> Buffer:
+    def _buffer(self, buffer: str) -> Buffer:
         return self.c.buffers[buffer][0]
 
     def _flat(self, buffer: str, indices: tuple[Expr, ...]) -> Expr:
-        return self.c.flat(self._placed(buffer), indices)
+        return self.c.flat(self._buffer(buffer), indices)
 
     def _if(self, stmt: If) -> None:
         self.line(f"if ({self.c.text(stmt.cond)}) {{")
@@ -383,32 +386,38 @@ class _Kernel:
             if known is None:
                 alignment = ALIGNMENT if buffer.layout is not None and buffer.layout.panels else VECTOR_BYTES
                 turns = 1 if self.pipeline is None else self.pipeline.turns
-                self.shared.declare(for_all_turns(buffer, turns), self.c.memory_type(buffer.dtype), name, alignment)
+                self.shared.declare(with_turns(buffer, turns), self.c.memory_type(buffer.dtype), name, alignment)
             if self.pipeline is not None:
-                self.pipeline.take_own(buffer, name)
+                self.pipeline.select_copy_of_turn(buffer, name)
             self._emit(stmt.body)
         else:
             threads = self.threads.count if buffer.scope is Scope.WARP else 1
             size = max(1, element_count(buffer) // threads)
             self.line(f"{self.dialect.private}{self.c.memory_type(buffer.dtype)} {name}[{size}];")
-            with self.registers.holding(buffer, size):
+            with self.registers.live_array(buffer, size):
                 self._emit(stmt.body)
         if outer is not None:
             self.c.buffers[buffer.name] = outer
 
-    def _copies(self, call: str, what: str, **facts: int | str) -> None:
-        """A call of one of the words' functions for asynchronous copies, where there are any."""
+    def _call_copy_function(self, call: str, function: str, **fields: int | str) -> None:
+        """Emit a call of one of the dialect's functions for asynchronous copies, if it has them."""
         if self.dialect.copies:
-            self.c.helpers[call.partition("(")[0]] = self.dialect.copies[what].format(**facts)
+            self.c.helpers[call.partition("(")[0]] = self.dialect.copies[function].format(**fields)
             self.line(f"{call};")
 
-    def _start_copy(self, kind: str, nbytes: int, zero: str, to: str, source: str, inside: Expr | None) -> None:
-        """An asynchronous copy between pointers to `kind`; zero where not `inside`."""
-        name = f"start_copy_{kind.replace(' ', '_')}"
+    def _start_copy(self, c_type: str, nbytes: int, zero: str, to: str, source: str, inside: Expr | None) -> None:
+        """Emit an asynchronous copy between pointers to the C type `kind`; zero where `inside` does not hold."""
+        name = f"start_copy_{c_type.replace(' ', '_')}"
         condition = "true" if inside is None else self.c.text(inside)
         cache = "cg" if nbytes == 16 else "ca"
-        self._copies(
-            f"{name}({to}, {source}, {condition})", "start", type=kind, name=name, bytes=nbytes, zero=zero, cache=cache
+        self._call_copy_function(
+            f"{name}({to}, {source}, {condition})",
+            "start",
+            type=c_type,
+            name=name,
+            bytes=nbytes,
+            zero=zero,
+            cache=cache,
         )
 
     def _start_element(self, load: Load, inside: Expr | None, target: str) -> None:
@@ -419,8 +428,8 @@ class _Kernel:
     def _count_operands(self, stmt: Store) -> None:
         inside = {p for v in stmt.values for e in subexpressions(v) if isinstance(e, Word) for p in e.parts[1:]}
         read = dict.fromkeys(x for v in stmt.values for x in loads(v) if x not in inside)  # a word is one operand
-        self.registers.read(
-            (self.simplify.affine(self._flat(x.buffer, x.indices)), self._placed(x.buffer).itemsize) for x in read
+        self.registers.count_operands(
+            (self.simplify.affine(self._flat(x.buffer, x.indices)), self._buffer(x.buffer).itemsize) for x in read
         )
 
     def _store(self, stmt: Store) -> None:

@@ -1,8 +1,8 @@
-"""Vector types in C text: several elements that move at once, as vectors or as words of 32 bits.
+"""Vector types in C text: elements that one access moves, as vectors or packed in words of 32 bits.
 
     float4 v;   v.y                                          uint4 v;   (unsigned short)(v.x >> 16)
 
-CUDA has no vectors of 8 numbers of 16 bits, nor of 16 bytes; OpenCL has, ushort8 and char16.
+CUDA lacks vectors of 8 numbers of 16 bits and of 16 bytes; OpenCL has them, ushort8 and char16.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Expr
 from autosched.lower.passes.overlap_iterations import WORD_BYTES
 
-MOST_BYTES = 16
-PARTS = "xyzw"
+MAX_BYTES = 16
+COMPONENTS = "xyzw"
 
 
-def lanes_together(dtype: str) -> tuple[int, ...]:
-    """Return the number of elements that one access may move: at least 2 and a word, up to 16 bytes."""
+def vector_widths(dtype: str) -> tuple[int, ...]:
+    """Return the vector widths of the dtype in elements: at least 2 and 4 bytes, at most 16 bytes."""
     size = DTYPES[dtype].nbytes
-    return tuple(n for n in (2, 4, 8, 16) if WORD_BYTES <= n * size <= MOST_BYTES)
+    return tuple(n for n in (2, 4, 8, 16) if WORD_BYTES <= n * size <= MAX_BYTES)
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Lanes:
 
     @property
     def _per_word(self) -> int:
-        """Elements in a word; 0 where vectors are made of elements."""
-        return WORD_BYTES // DTYPES[self.dtype].nbytes if self.c.dialect.packs_small_ones and self._is_small else 0
+        """Elements packed in a word; 0 for a vector of elements."""
+        return WORD_BYTES // DTYPES[self.dtype].nbytes if self.c.dialect.packs_small_types and self._is_small else 0
 
     @property
     def _is_small(self) -> bool:
@@ -54,31 +54,31 @@ class Lanes:
         return f"uint{words}" if words > 1 else "unsigned"
 
     def lane(self, vector: str, n: int) -> str:
-        """Element n of a variable."""
+        """Return element n of the C variable `vector`."""
         if not self._per_word:
-            return f"{vector}.{PARTS[n]}" if self.count <= len(PARTS) else f"{vector}.s{n:x}"
-        word, place = divmod(n, self._per_word)
-        name = vector if self.count == self._per_word else f"{vector}.{PARTS[word]}"
-        shift = f"({name} >> {place * self._bits})" if place else name
+            return f"{vector}.{COMPONENTS[n]}" if self.count <= len(COMPONENTS) else f"{vector}.s{n:x}"
+        word, position = divmod(n, self._per_word)
+        name = vector if self.count == self._per_word else f"{vector}.{COMPONENTS[word]}"
+        shift = f"({name} >> {position * self._bits})" if position else name
         return f"(({self.c.memory_type(self.dtype)}){shift})"
 
-    def of(self, values: Sequence[Expr]) -> list[str]:
-        """The vector's parts with these values: elements or words."""
+    def components_of(self, values: Sequence[Expr]) -> list[str]:
+        """Return the components of a vector of `values`: elements or packed words."""
         if not self._per_word:
             return [self.c.text(v) for v in values]
         return [self.c.word(values[n : n + self._per_word]) for n in range(0, self.count, self._per_word)]
 
-    def vector(self, parts: Sequence[str], separator: str = ", ") -> str:
-        """The vector of these parts."""
+    def vector(self, components: Sequence[str], separator: str = ", ") -> str:
+        """Return the vector of these components."""
         if self.type == "unsigned":
-            return parts[0]
-        return self.c.dialect.vector_of.format(type=self.type, elements=separator.join(parts))
+            return components[0]
+        return self.c.dialect.vector_of.format(type=self.type, elements=separator.join(components))
 
     @property
     def zeros(self) -> str:
-        parts = self.count // self._per_word if self._per_word else self.count
+        n_components = self.count // self._per_word if self._per_word else self.count
         zero = "0" if self._per_word else self.c.literal(0, self.dtype)
-        return self.vector([zero] * parts)
+        return self.vector([zero] * n_components)
 
     @property
     def _bits(self) -> int:

@@ -1,4 +1,4 @@
-"""Names in the generated C, the user's own where C allows them, and the lines of a function."""
+"""Identifiers of the generated C, the user's names where C allows them, and the text of a function."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 
 
 def identifier(name: str, taken: set[str]) -> str:
-    """Return a C name like the given one that is not in use yet."""
+    """Return an unused C identifier like `name`, and add it to `taken`."""
     base = re.sub(r"\W", "_", name, flags=re.ASCII)
-    base = base if re.match(r"[A-Za-z]", base) and not base.startswith(RESERVED_BEGINNINGS) else f"v{base}"
-    found, n = base, 1
-    while found in taken:
+    base = base if re.match(r"[A-Za-z]", base) and not base.startswith(RESERVED_PREFIXES) else f"v{base}"
+    candidate, n = base, 1
+    while candidate in taken:
         n += 1
-        found = f"{base}_{n}"
-    taken.add(found)
-    return found
+        candidate = f"{base}_{n}"
+    taken.add(candidate)
+    return candidate
 
 
-# Words of C, C++ and OpenCL, and functions and macros of theirs, that a user's tensor may not be called.
+# Keywords, functions and macros of C, C++ and OpenCL, and of the generated text: no names for a user's tensors.
 RESERVED = frozenset(
     """
     alignas alignof and and_eq asm auto barrier bitand bitor bool break case catch char class compl concept const
@@ -60,12 +60,16 @@ RESERVED = frozenset(
 )
 
 
-RESERVED_BEGINNINGS = ("multiply_tiles_", "take_registers_", "give_registers_")  # of functions with numbers in them
+RESERVED_PREFIXES = (
+    "multiply_tiles_",
+    "take_registers_",
+    "give_registers_",
+)  # of generated functions with numbers in their names
 
 
 @dataclass
 class Text:
-    """The lines of a function's body, and the names used in it."""
+    """The lines of a function's body, and the identifiers `taken` in it."""
 
     lines: list[str] = field(default_factory=list)
     depth: int = 1
@@ -85,7 +89,7 @@ class Text:
 
     @contextmanager
     def block(self, head: str = "") -> Iterator[None]:
-        """Braces around the lines that follow, after `head`."""
+        """Put the lines emitted inside between braces, after `head`."""
         self.line(f"{head} {{" if head else "{")
         with self.indented():
             yield

@@ -23,26 +23,29 @@ class Range:
 
 
 def in_ranges(cond: Expr, simplify: Simplifier) -> Iterator[Expr | Range]:
-    """Return the conditions that must all hold, in their order, with both bounds of a number at the first of them."""
-    found = list(conjuncts(cond))
-    bounds = [bound_of(c, simplify) for c in found]
+    """Yield the conditions of the conjunction in order; a Range replaces both bounds of a number, at the first one."""
+    conditions = list(conjuncts(cond))
+    bounds = [bound_of(condition, simplify) for condition in conditions]
     used: set[int] = set()
-    for n, (c, own) in enumerate(zip(found, bounds, strict=True)):
-        if n in used:
+    for i, (condition, bound) in enumerate(zip(conditions, bounds, strict=True)):
+        if i in used:
             continue
-        other = next((m for m in range(n + 1, len(found)) if m not in used and _meet(own, bounds[m])), None)
-        if own is None or other is None:
-            yield c
+        other = next(
+            (j for j in range(i + 1, len(conditions)) if j not in used and _are_bounds_of_one_range(bound, bounds[j])),
+            None,
+        )
+        if bound is None or other is None:
+            yield condition
             continue
         used.add(other)
-        low, high = sorted((own, bounds[other]), key=lambda b: b is not None and not b[0])
+        low, high = sorted((bound, bounds[other]), key=lambda b: b is not None and not b[0])
         assert low is not None
         assert high is not None
         yield Range(low[1].expr(), low[1].constant - high[1].constant)
 
 
-def _meet(a: Bound | None, b: Bound | None) -> bool:
-    """Whether these are the two bounds of one number, with something between them."""
+def _are_bounds_of_one_range(a: Bound | None, b: Bound | None) -> bool:
+    """Whether these are the two bounds of one number, of a range that is not empty."""
     if a is None or b is None or a[0] is b[0] or a[1].terms != b[1].terms:
         return False
     low, high = (a, b) if a[0] else (b, a)

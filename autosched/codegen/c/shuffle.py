@@ -2,7 +2,7 @@
 
     "xor"   lane ^ number      "down"  lane + number      "lane"  the lane with that number
 
-The first two have the number in the instruction. CUDA C++ Programming Guide, "Warp Shuffle Functions".
+The first two take a constant number. CUDA C++ Programming Guide, "Warp Shuffle Functions".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autosched.ir.expr import INDEX, Const, Expr, binary, select
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Buffer, Scope, Shuffle
 
-WARP = 32  # threads that exchange values unless a shuffle says how many
+WARP = 32  # threads of a shuffle without a width
 
 
 def emit_shuffle(stmt: Shuffle, c: Expressions, text: Text, threads: Threads, shared: SharedMemory) -> None:
@@ -27,36 +27,36 @@ def emit_shuffle(stmt: Shuffle, c: Expressions, text: Text, threads: Threads, sh
     if dialect.shuffles:
         kind, number = source_lane(stmt, thread, simplify)
         width = "" if stmt.warp == WARP else f", {stmt.warp}"
-        words, where = dialect.shuffles[kind], c.text(number)
-        assign(stmt, [words.format(value=v, number=where, width=width) for v in values], c, text)
+        template, lane = dialect.shuffles[kind], c.text(number)
+        assign(stmt, [template.format(value=v, number=lane, width=width) for v in values], c, text)
         return
     count = Const(threads.count, INDEX)
     buffers = [Buffer(f"exchange {n} of {v.dtype}", (count,), v.dtype, Scope.SHARED) for n, v in enumerate(stmt.values)]
-    places = [_exchange(buffer, c, text, shared) for buffer in buffers]
-    text.line(dialect.barrier)  # others may still read what was exchanged before
-    for place, value in zip(places, values, strict=True):
-        text.line(f"{place}[{c.text(thread)}] = {value};")
+    arrays = [_exchange_array(buffer, c, text, shared) for buffer in buffers]
+    text.line(dialect.barrier)  # other threads may still read the values of an earlier shuffle
+    for array, value in zip(arrays, values, strict=True):
+        text.line(f"{array}[{c.text(thread)}] = {value};")
     text.line(dialect.barrier)
     other = simplify(thread - thread % stmt.warp + stmt.lane)
     exists = binary("lt", stmt.lane, Const(stmt.warp, INDEX)) & binary("lt", other, count)
     safe = c.text(simplify(select(exists, other, thread)))
-    assign(stmt, [f"{place}[{safe}]" for place in places], c, text)
+    assign(stmt, [f"{array}[{safe}]" for array in arrays], c, text)
 
 
-def _exchange(places: Buffer, c: Expressions, text: Text, shared: SharedMemory) -> str:
-    """Shared memory with a place for each thread: the same for all shuffles of a kernel."""
-    if places.name not in shared.names:
-        shared.declare(places, c.memory_type(places.dtype), text.name(f"exchange_{places.dtype}"))
-    return shared.names[places.name]
+def _exchange_array(array: Buffer, c: Expressions, text: Text, shared: SharedMemory) -> str:
+    """Return the C name of a shared array with an element for each thread, which all shuffles of the kernel share."""
+    if array.name not in shared.names:
+        shared.declare(array, c.memory_type(array.dtype), text.name(f"exchange_{array.dtype}"))
+    return shared.names[array.name]
 
 
 def source_lane(stmt: Shuffle, thread: Expr, simplify: Simplifier) -> tuple[str, Expr]:
-    """Return (kind, number) of the source thread, by its number in the block."""
+    """Return (kind, number) of the source lane; `thread`: linear index of the reading thread in its block."""
     own = simplify(thread % stmt.warp)
     lane = simplify(stmt.lane)
-    ahead = simplify(lane - own)
-    if isinstance(ahead, Const) and ahead.value > 0:
-        return "down", ahead
+    distance_down = simplify(lane - own)
+    if isinstance(distance_down, Const) and distance_down.value > 0:
+        return "down", distance_down
     for distance in range(1, stmt.warp):
         number = Const(distance, INDEX)
         if lane is simplify(binary("bitxor", own, number)):

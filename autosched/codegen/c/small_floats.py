@@ -1,7 +1,7 @@
 """Conversions between float16 or bfloat16 and float32, as C functions, rounding to even.
 
-Their values are unsigned integers of as many bits: no header of the languages' own half types is needed. CUDA's are
-one PTX instruction each where there is one, and nothing else.
+Their values are stored as unsigned integers of 16 bits, without the half types of the languages and their headers. In
+CUDA each conversion is one PTX instruction where the architecture has it.
 Sources: PTX ISA, "cvt"; the OpenCL 1.2 specification, 6.12.7 (vload_half and vstore_half are of its core).
 """
 
@@ -16,8 +16,8 @@ def conversion(dtype: str, source: str) -> str:
 
 
 def pair_conversion(dtype: str, source: str) -> str:
-    """Return the name of the function that converts two numbers to one word, the first in its lower half; not all
-    languages have it.
+    """Return the name of the function that converts two numbers to a packed pair, the first in the lower half; only
+    CUDA has such functions.
     """
     return f"{dtype}_pair_of_{source}"
 
@@ -55,12 +55,12 @@ static __device__ __forceinline__ unsigned {name}(float a, float b)
 
 
 def _pair(one: str, instruction: str) -> tuple[str, str]:
-    """Of two numbers as `one` is of one."""
+    """Return (name, text) of the conversion of a pair; `one`: name of the conversion of a single number."""
     name = pair_conversion(*one.split("_of_"))
     return name, _PAIR.format(name=name, instruction=instruction, one=one)
 
 
-# bfloat16 is the upper half of a float32; to it there is an instruction from compute capability 8.0 on.
+# bfloat16 is the upper half of a float32; the conversion to it is an instruction from compute capability 8.0 on.
 CUDA_CONVERSIONS: Mapping[str, str] = dict(
     (
         _cuda(

@@ -1,4 +1,4 @@
-"""The interface from the C emitter to a device: one text, its launches in order, and the memory they need."""
+"""Generated GPU source: one text, its kernel launches in order, and the buffers between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Triple = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class PixelBox:
-    """Of an image to columns: corners of its box along W, H, (D); `channels` and `pixels` that are copied at a time."""
+    """The box of an im2col tensor map: corners along W, H, (D), and the `channels` and `pixels` of one copy."""
 
     lower: tuple[int, ...]
     upper: tuple[int, ...]
@@ -21,15 +21,16 @@ class PixelBox:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """How a GPU's copy engine sees a buffer: 128 bytes that a kernel takes by value, at a multiple of 64.
+    """A tensor map: a buffer as the copy engine of a GPU addresses it. A kernel takes its 128 bytes by value, aligned
+    to 64.
 
     In CUDA C the parameter is `const __grid_constant__ T name`, of a type that the text declares itself:
     `struct __align__(64) T { unsigned long long opaque[16]; };`. The driver makes it for the buffer's address.
 
-    Lists are innermost first. `extents` in elements of `dtype`; `strides` in bytes, one fewer, for the innermost
-    elements are neighbours; `box`: elements that are copied at a time, of an image with its channels innermost a
-    PixelBox. `steps`: between the elements that are taken, 1 where there is none for a dimension; of a box of n there
-    are n / step then. `swizzle`: bytes of the span within which 16 bytes change places; 0, 32, 64 or 128.
+    Tuples are innermost first. `extents`: in elements of `dtype`; `strides`: in bytes, without the innermost one, whose
+    elements are adjacent; `box`: elements of one copy, a PixelBox for im2col of an image with channels innermost.
+    `steps`: element strides (traversal strides), a copy has n / step elements of a box of n; empty: 1. `swizzle`: bytes
+    of the span within which units of 16 bytes are permuted; 0, 32, 64 or 128.
     """
 
     name: str
@@ -42,25 +43,25 @@ class TensorMap:
     steps: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        """The parameters from which a caller makes the tensor map."""
+        """Return the parameters from which a caller encodes the tensor map."""
         box = self.box
         if isinstance(box, PixelBox):
-            part = f"{box.pixels} pixels of {box.channels} channels, corners {box.lower} and {box.upper}"
+            box_text = f"{box.pixels} pixels of {box.channels} channels, corners {box.lower} and {box.upper}"
         else:
-            part = f"box {box}"
+            box_text = f"box {box}"
         steps = f", steps {self.steps}" if self.steps else ""
         tensor = f"{self.buffer}, {self.dtype}{self.extents} innermost first, strides {self.strides} bytes"
-        return f"{tensor}, {part}{steps}, swizzle {self.swizzle}"
+        return f"{tensor}, {box_text}{steps}, swizzle {self.swizzle}"
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel call: blocks and threads as (x, y, z), its arguments in order, bytes of shared memory.
+    """One kernel launch: blocks and threads as (x, y, z), its arguments in order, bytes of shared memory.
 
-    An argument is the name of a buffer, or a map of one. In CUDA C the shared memory of a kernel is arrays of known
-    size or one `extern` array, which is then all of it. Clusters of blocks are in the text, as `__cluster_dims__`:
-    launches need no word on them. `is_early`: it may be started before the launch before it has ended, for the kernel
-    waits for that itself. `writes`: the buffers that it stores to; nothing where that is not known.
+    An argument is the name of a buffer, or the tensor map of one. In CUDA C the shared memory of a kernel is either
+    static arrays or one dynamic `extern` array. Clusters of blocks are an attribute in the text, `__cluster_dims__`.
+    `is_early`: the launch may start before the previous one has ended, since the kernel waits for that itself
+    (programmatic dependent launch). `writes`: the buffers that the kernel stores to; empty if unknown.
     """
 
     kernel: str
@@ -78,12 +79,12 @@ class Launch:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """For each argument the name that a reader knows it by."""
+        """The name of each argument in descriptions: of the buffer or of the tensor map."""
         return tuple(a.name if isinstance(a, TensorMap) else a for a in self.arguments)
 
     @property
     def description(self) -> list[str]:
-        """How a caller starts the kernel, for the comment at the top: in ASCII, as not all compilers know more."""
+        """How a caller launches the kernel, as comment lines in ASCII, since not all compilers accept more."""
         sizes = f"grid {self.grid}, block {self.block}, {self.shared_bytes} shared bytes"
         maps = [f"  {a.name}: tensor map of {a}" for a in self.arguments if isinstance(a, TensorMap)]
         lines = [f"launch {self.kernel}({', '.join(self.parameters)}): {sizes}", *maps]
@@ -92,10 +93,11 @@ class Launch:
 
 @dataclass(frozen=True)
 class GpuSource:
-    """`workspace` are (name, bytes) of buffers between launches; `text` is C in a `dialect`, one of DIALECTS.
+    """The generated source of a function: C `text` in a `dialect` of DIALECTS, and its `launches` in order.
 
-    `is_arch_specific`: it has instructions of one architecture that later ones lack, as wgmma of sm_90a, and is
-    compiled for that one alone. `matrices`: rows of `ir/instructions/matrices.py` that it multiplies by.
+    `workspace`: (name, bytes) of buffers between launches. `is_arch_specific`: the text has instructions that later
+    architectures lack, such as wgmma of sm_90a, and is compiled for its own only. `matrices`: names of the matrix
+    instructions that it uses, rows of `ir/instructions/matrices.py`.
     """
 
     name: str
@@ -110,10 +112,10 @@ class GpuSource:
 
     @property
     def suffix(self) -> str:
-        """Of a file with the text."""
+        """The suffix of a file with the text."""
         return DIALECTS[self.dialect].suffix
 
     @property
     def threads(self) -> int:
-        """Of the processor: one launches it."""
+        """The host threads that a call takes: one, which launches the kernels."""
         return 1

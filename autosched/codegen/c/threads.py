@@ -13,21 +13,21 @@ from autosched.ir.stmt import BLOCKS, THREADS, For, ForKind
 
 @dataclass
 class Threads:
-    """Sizes along x, y, z, the variables of the loops that a block's threads stand for, and the `places` of blocks that
-    are not started row by row."""
+    """Launch dimensions along x, y, z. `numbers`: variables of the loops bound to threads; `block_indices`: indices of
+    a block where the order of blocks is not the hardware's."""
 
     grid: list[int] = field(default_factory=lambda: [1, 1, 1])
     block: list[int] = field(default_factory=lambda: [1, 1, 1])
     numbers: list[Var | None] = field(default_factory=lambda: [None, None, None])
-    places: dict[ForKind, Expr] = field(default_factory=dict)
+    block_indices: dict[ForKind, Expr] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
-        """Threads of a block."""
+        """The threads of a block."""
         return math.prod(self.block)
 
     def bind(self, loop: For, dialect: Dialect) -> str | None:
-        """Gives the loop's iterations to blocks or threads; the C text of their number, None where there is one."""
+        """Bind the loop to blocks or threads; return the C text of their index, None if there is a single one."""
         is_block = loop.kind in BLOCKS
         n = (BLOCKS if is_block else THREADS).index(loop.kind)
         assert isinstance(loop.bound, Const)
@@ -38,7 +38,7 @@ class Threads:
         return None if extent == 1 else (dialect.block if is_block else dialect.thread).format(axis="xyz"[n], number=n)
 
     def number(self) -> Expr:
-        """Of the thread in its block."""
+        """Return the linear index of a thread in its block."""
         number: Expr = Const(0, INDEX)
         for var, size in zip(reversed(self.numbers), reversed(self.block), strict=True):
             number = number * size if var is None else number * size + var

@@ -10,7 +10,7 @@ from autosched.ir.visit import substitute
 
 
 def compound(reducer: Reducer) -> str | None:
-    """`+=` and the like for reducers that are one operation."""
+    """Return the compound assignment operator of a reducer, `+=` or `*=`; None for other reducers."""
     result = reducer.results[0]
     return {"add": "+=", "mul": "*="}.get(result.op) if is_plain(reducer) and isinstance(result, Binary) else None
 

@@ -1,7 +1,7 @@
 """Thread block clusters that load tiles for each other (`instructions/tiles.py`): a block's rank and its loads.
 
-A tile that blocks of both ranks read is loaded in halves, each by one of them for both: every other panel, or half of
-the rows of each panel. Other tiles each block loads by itself.
+A tile that both blocks read is loaded in halves, each by one block and multicast to both: every other panel, or half of
+the rows of each panel. A tile that only one block reads is loaded by that block.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ ZERO = Const(0, INDEX)
 
 
 @dataclass(frozen=True)
-class LoadedPart:
-    """Of a tile what one block loads: `count` panels, the first of them number `panel`; of each a share of 1 / `share`
-    along dimension `dim`, from `row` on, which is number `half` of them. `for_all`: for all blocks of the cluster."""
+class TileSlice:
+    """The slice of a tile that one block loads: `count` panels from `panel` on, of each of them 1 / `share` of the rows
+    along dimension `dim`, from `row` on; `half`: the index of these rows among the shares. `is_multicast`: the slice is
+    loaded into all blocks of the cluster."""
 
     count: int
     panel: Expr = ZERO
@@ -28,12 +29,13 @@ class LoadedPart:
     share: int = 1
     row: Expr = ZERO
     half: Expr = ZERO
-    for_all: bool = False
+    is_multicast: bool = False
 
 
 @dataclass(frozen=True)
 class BlockCluster:
-    """`down` by `across` blocks; `rank`: the number of one of them, `along`: the loop whose iterations they are."""
+    """A cluster of `down` by `across` blocks; `rank`: variable of a block's index in it, `along`: that of the loop over
+    its blocks."""
 
     down: int
     across: int
@@ -46,20 +48,20 @@ class BlockCluster:
 
     @property
     def mask(self) -> int:
-        """Of all its blocks."""
+        """The multicast mask of all blocks."""
         return (1 << self.size) - 1
 
-    def part(self, copy: TileCopy, panels: Panels) -> LoadedPart:
-        """The part of a tile that a block loads."""
-        shape, is_own = [Const(n, INDEX) for n in panels.shape], self.along in _moved_by(copy)
-        if not is_own and _holds(has_half_panels(shape, panels.itemsize)):
+    def slice_of(self, copy: TileCopy, panels: Panels) -> TileSlice:
+        """Return the slice of a tile that a block loads."""
+        shape, is_distinct = [Const(n, INDEX) for n in panels.shape], self.along in _variables_of(copy)
+        if not is_distinct and _is_true(has_half_panels(shape, panels.itemsize)):
             count = panels.count // self.size
-            return LoadedPart(count, self.rank * count, for_all=True)
-        if is_own or copy.pixels is not None or not _holds(has_half_rows(shape, panels.itemsize)):
-            return LoadedPart(panels.count)
+            return TileSlice(count, self.rank * count, is_multicast=True)
+        if is_distinct or copy.pixels is not None or not _is_true(has_half_rows(shape, panels.itemsize)):
+            return TileSlice(panels.count)
         dim = halved_dim(shape)
         row = self.rank * (panels.shape[dim] // self.size)
-        return LoadedPart(panels.count, ZERO, dim, self.size, row, self.rank, True)
+        return TileSlice(panels.count, ZERO, dim, self.size, row, self.rank, True)
 
 
 def cluster_of(nest: Stmt) -> BlockCluster | None:
@@ -81,14 +83,14 @@ def cluster_of(nest: Stmt) -> BlockCluster | None:
 
 
 def turns_of(nest: Stmt) -> int:
-    """Return the number of tiles that one block of a kernel computes."""
+    """Return the tiles that one persistent block computes at a time, by a warpgroup each in turns (ping-pong)."""
     turns = nest.sharing.turns if isinstance(nest, For) and nest.sharing is not None else None
     return int(turns.value) if isinstance(turns, Const) else 1
 
 
-def _moved_by(copy: TileCopy) -> frozenset[Var]:
+def _variables_of(copy: TileCopy) -> frozenset[Var]:
     return frozenset[Var]().union(*(free_vars(e) for e in exprs_of(copy)))
 
 
-def _holds(condition: Expr) -> bool:
+def _is_true(condition: Expr) -> bool:
     return isinstance(condition, Const) and bool(condition.value)

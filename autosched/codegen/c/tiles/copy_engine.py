@@ -10,7 +10,7 @@ from autosched.ir.stmt import TileCopy
 
 MEMORY = ': "memory"'
 FUNCTION = "static __device__ __forceinline__ "
-FIRST_TURN = len(REGISTERS) + 1  # the named barriers before it are those of warpgroups
+FIRST_TURN = len(REGISTERS) + 1  # named barriers with lower numbers belong to warpgroups
 COORDINATES = ("x", "y", "z", "u", "v")
 BARRIER_TYPE = "unsigned long long"
 MAP_TYPE = "struct __align__(64) TensorMap { unsigned long long opaque[16]; };"
@@ -69,34 +69,34 @@ STORE = f"""\
   asm volatile("cp.async.bulk.tensor.{{rank}}d.global.shared::cta.bulk_group [%0, {{{{{{places}}}}}}], [%1];"
                :: "l"((unsigned long long)map), "r"((unsigned)__cvta_generic_to_shared(from)), {{operands}} {MEMORY});
 }}}}"""
-# What was multiplied is in registers from here on, not before.
+# Keeps the compiler from reading an accumulator before the wait for the asynchronous products.
 KEEP = f"""\
 {FUNCTION}void keep_{{kind}}({{kind}}& value) {{{{ asm volatile("" : "+{{letter}}"(value) :{MEMORY}); }}}}"""
-SHARE = f"""\
+SETMAXNREG = f"""\
 {FUNCTION}void {{name}}() {{{{ asm volatile("setmaxnreg.{{way}}.sync.aligned.u32 {{count}};"); }}}}"""
 
 
-def load_function(load: TileCopy, for_all: bool) -> tuple[str, str]:
-    """Return (name, text) of the function that loads panels of the tile; `for_all`: for several blocks of a cluster."""
+def load_function(load: TileCopy, is_multicast: bool) -> tuple[str, str]:
+    """Return (name, text) of the function that loads panels of the tile; `is_multicast`: to all blocks of a cluster."""
     spatial = 0 if load.pixels is None else len(load.pixels.counts)
     rank = spatial + 2 if spatial else load.rank
     places = COORDINATES[:rank]
     offsets = [f"{x}_in_window" for x in COORDINATES[1 : spatial + 1]]
-    name = (f"load_pixels_{rank}" if spatial else f"load_tile_{rank}") + "_for_all" * for_all
+    name = (f"load_pixels_{rank}" if spatial else f"load_tile_{rank}") + "_for_all" * is_multicast
     last = ", ".join(f"%{n + rank + 3}" for n in range(spatial))
     window = f", {{{last}}}" if spatial else ""
     text = LOAD.format(
         name=name,
         rank=rank,
         mode=".im2col" if spatial else "",
-        multicast=".multicast::cluster" * for_all,
+        multicast=".multicast::cluster" * is_multicast,
         parameters=", ".join(f"int {x}" for x in (*places, *offsets)),
         places=", ".join(f"%{n + 2}" for n in range(rank)),
         bar=rank + 2,
-        window=window + f", %{rank + 3 + spatial}" * for_all,
+        window=window + f", %{rank + 3 + spatial}" * is_multicast,
         operands=", ".join(f'"r"({x})' for x in places),
-        offsets="".join(f', "h"((unsigned short){x})' for x in (*offsets, *["blocks"] * for_all)),
-        last=", unsigned blocks" * for_all,
+        offsets="".join(f', "h"((unsigned short){x})' for x in (*offsets, *["blocks"] * is_multicast)),
+        last=", unsigned blocks" * is_multicast,
     )
     return name, text
 

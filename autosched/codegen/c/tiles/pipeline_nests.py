@@ -1,4 +1,4 @@
-"""Recognition of tile pipelines in a nest: their fills and their readers, for `pipelines.py`."""
+"""Recognition of tile pipelines in a nest: the loads of their stages and the products that read them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TilePipeline:
 
 
 def tile_pipeline(nest: Stmt) -> TilePipeline | None:
-    """Return the tile pipeline of a kernel or None. Raises ScheduleError for several, or one that is not as lowered."""
+    """Return the tile pipeline of a kernel or None. Raises ScheduleError for several pipelines or other statements."""
     loops = [s for s in walk(nest) if isinstance(s, For) and s.overlap is not None and s.overlap.by_tiles]
     if not loops:
         return None
@@ -41,12 +41,12 @@ def tile_pipeline(nest: Stmt) -> TilePipeline | None:
         buffers.append(body.buffer)
         body = body.body
     stmts = body.stmts if isinstance(body, Seq) else ()
-    ends = [n for n, s in enumerate(stmts) if isinstance(s, Barrier)]
-    loads = [s.then for s in stmts[1 : ends[1]] if isinstance(s, If)] if len(ends) == 2 else []
-    tiles = tuple(s for s in loads if isinstance(s, TileCopy))
-    if len(loops) > 1 or ends[:1] != [0] or len(tiles) != len(buffers) or len(tiles) + 1 != ends[1]:
+    barriers = [n for n, s in enumerate(stmts) if isinstance(s, Barrier)]
+    loads = [s.then for s in stmts[1 : barriers[1]] if isinstance(s, If)] if len(barriers) == 2 else []
+    tile_copies = tuple(s for s in loads if isinstance(s, TileCopy))
+    if len(loops) > 1 or barriers[:1] != [0] or len(tile_copies) != len(buffers) or len(tile_copies) + 1 != barriers[1]:
         raise ScheduleError("a kernel with tiles has one loop over them: barrier, loads, barrier, product")
-    return TilePipeline(loops[0], tuple(buffers), tiles, stmts[ends[1] + 1 :])
+    return TilePipeline(loops[0], tuple(buffers), tile_copies, stmts[barriers[1] + 1 :])
 
 
 def stores_of(nest: Stmt) -> dict[TileCopy, Buffer]:

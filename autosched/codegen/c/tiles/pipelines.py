@@ -2,16 +2,16 @@
 
     for k: barrier; tiles; barrier; multiply       ->
 
-    loads:       for k: wait until the stage is empty; announce the bytes that will arrive; load the tiles; next stage
-    multiplies:  for k: wait until the stage is full; multiply asynchronously; wait for the products before;
+    producer:    for k: wait until the stage is empty; announce the bytes that will arrive; load the tiles; next stage
+    consumers:   for k: wait until the stage is full; multiply asynchronously; wait for the products before;
                         release their stage; next stage
 
-Each consumer warpgroup arrives once at a stage's empty barrier; where blocks of a cluster load tiles for each other, at
-those of both blocks, whose shared memory must exist until the other block no longer needs it. Registers that the
-producer warpgroup does not need are reallocated to the consumers. Consumer warpgroups of a persistent block that take
-turns skip the stages of each other's tiles; named barriers order their products. One thread loads, unless all threads
-of the producer warpgroup copy tiles (`thread_copies.py`): then its warps arrive at a full barrier some iterations
-later, so that the consumers have one stage to read and one to wait for.
+Each consumer warpgroup arrives once at a stage's empty barrier, in a cluster at the barriers of both blocks; the shared
+memory of a block must outlive its use by the other one. Registers that the producer warpgroup does not need are
+reallocated to the consumers. Consumer warpgroups of a persistent block may compute tiles in turns (ping-pong): each
+skips the stages of the other's tiles, and named barriers order their products. One thread loads, unless the threads of
+the producer warpgroup copy tiles (`thread_copies.py`): then its warps arrive at a full barrier some iterations later,
+so that the consumers have one stage to read and one to wait for.
 Sources: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "setmaxnreg", "mapa", "barrier.cluster".
 """
 
@@ -26,7 +26,7 @@ from autosched.codegen.c.expressions import Expressions
 from autosched.codegen.c.names import Text
 from autosched.codegen.c.shared import SharedMemory
 from autosched.codegen.c.source import PixelBox, TensorMap
-from autosched.codegen.c.tiles.clusters import BlockCluster, LoadedPart, cluster_of, turns_of
+from autosched.codegen.c.tiles.clusters import BlockCluster, TileSlice, cluster_of, turns_of
 from autosched.codegen.c.tiles.copy_engine import (
     BARRIER_TYPE,
     FIRST_TURN,
@@ -36,12 +36,12 @@ from autosched.codegen.c.tiles.copy_engine import (
     KEEP,
     MAP_TYPE,
     PLAIN,
-    SHARE,
+    SETMAXNREG,
     load_function,
     store_function,
 )
 from autosched.codegen.c.tiles.pipeline_nests import TilePipeline, stores_of, tile_pipeline
-from autosched.codegen.c.tiles.thread_copies import copy_tile, number_of_thread, start_group, wait_for_groups
+from autosched.codegen.c.tiles.thread_copies import emit_commit, emit_thread_index, emit_tile_copy, emit_wait
 from autosched.codegen.c.tiles.warp_matrices import CONSTRAINTS, ProductLoops
 from autosched.codegen.c.tiles.warpgroups import DESCRIPTOR, emit_group_product, group_product
 from autosched.errors import ScheduleError
@@ -65,18 +65,20 @@ ZERO = Const(0, INDEX)
 
 def pipeline_code(nest: Stmt, c: Expressions, text: Text) -> PipelineCode | None:
     """Return the writer of a kernel's tile pipeline; None for a kernel without one. Raises as `tile_pipeline` does."""
-    found = tile_pipeline(nest)
-    return None if found is None else PipelineCode(found, c, text, stores_of(nest), cluster_of(nest), turns_of(nest))
+    pipeline = tile_pipeline(nest)
+    return (
+        None if pipeline is None else PipelineCode(pipeline, c, text, stores_of(nest), cluster_of(nest), turns_of(nest))
+    )
 
 
-def for_all_turns(buffer: Buffer, turns: int) -> Buffer:
-    """Return a shared buffer with a copy for each turn."""
+def with_turns(buffer: Buffer, turns: int) -> Buffer:
+    """Return a shared buffer with one copy for each of the warpgroups that take turns."""
     return buffer if turns == 1 else replace(buffer, shape=(Const(turns, INDEX), *buffer.shape[1:]))
 
 
 @dataclass
 class PipelineCode:
-    """Writes the code of a kernel with a tile pipeline; names are those in C.
+    """Emits the code of a kernel with a tile pipeline; fields that are names hold the names in C.
 
     `threads`: variables along x, y and z of the consumer threads, `groups` warpgroups of them; `maps`: tensor maps by
     tile.
@@ -91,14 +93,14 @@ class PipelineCode:
     maps: dict[str, str] = field(default_factory=dict)
     threads: tuple[Var, Var, Var] | None = None
     groups: int = 0
-    is_alone: bool = True  # whether a multiprocessor has one resident block
+    is_alone: bool = True  # whether one block is resident on a multiprocessor
     barriers: str = ""
-    place: str = ""
+    stage: str = ""
     parity: str = ""
     turn: str = ""
     results: dict[str, None] = field(default_factory=dict)  # accumulators of the products, in order
     order: BlockOrder | None = None  # of persistent blocks
-    places: list[str] = field(default_factory=list)  # lines that compute the indices of a block in that order
+    index_lines: list[str] = field(default_factory=list)  # lines that compute a block's indices from its number
 
     def __post_init__(self) -> None:
         if self.cluster is not None:
@@ -121,20 +123,20 @@ class PipelineCode:
     def _tensor_map(self, copy: TileCopy, panels: Panels) -> TensorMap:
         source = self.c.buffers[copy.outside][0]
         name = self.maps[copy.buffer] = self.text.name(f"{copy.outside}_map")
-        shape, strides, distance = constant_shape(source), list[int](), source.itemsize
+        shape, strides, stride = constant_shape(source), list[int](), source.itemsize
         for extent in shape[:0:-1]:
-            distance *= extent
-            strides.append(distance)
+            stride *= extent
+            strides.append(stride)
         whole = TensorMap(name, copy.outside, source.dtype, shape[::-1], tuple(strides), (), panels.span)
         if copy.pixels is not None:
-            return self._of_pixels(whole, copy.pixels, panels)
-        part, at_once = self._part(copy, panels), list(panels.box[::-1])
-        at_once[part.dim] //= part.share
-        box = dict(zip(copy.dims or range(len(shape)), at_once, strict=True))
+            return self._im2col_map(whole, copy.pixels, panels)
+        tile_slice, box_extents = self._slice(copy, panels), list(panels.box[::-1])
+        box_extents[tile_slice.dim] //= tile_slice.share
+        box = dict(zip(copy.dims or range(len(shape)), box_extents, strict=True))
         return replace(whole, box=tuple(box.get(d, 1) for d in reversed(range(len(shape)))))
 
     @staticmethod
-    def _of_pixels(image: TensorMap, pixels: Pixels, panels: Panels) -> TensorMap:
+    def _im2col_map(image: TensorMap, pixels: Pixels, panels: Panels) -> TensorMap:
         """Return the tensor map of an image with channels last; one without a batch gets a batch dimension."""
         extents, strides, spatial = image.extents, image.strides, len(pixels.counts)
         if len(extents) == spatial + 1:
@@ -145,38 +147,40 @@ class PipelineCode:
         box = PixelBox(pixels.lower[::-1], tuple(upper[::-1]), panels.box[0], panels.box[1])
         return replace(image, extents=extents, strides=strides, box=box, steps=(1, *pixels.steps[::-1], 1))
 
-    def _part(self, copy: TileCopy, panels: Panels) -> LoadedPart:
-        """Return the part of a tile that this block loads or stores."""
-        return LoadedPart(panels.count) if self.cluster is None or copy.back else self.cluster.part(copy, panels)
+    def _slice(self, copy: TileCopy, panels: Panels) -> TileSlice:
+        """Return the slice of a tile that this block loads or stores."""
+        return TileSlice(panels.count) if self.cluster is None or copy.back else self.cluster.slice_of(copy, panels)
 
     # roles
 
-    def start(self, threads: tuple[Var, Var, Var], groups: int, resident: int, shared: SharedMemory) -> None:
-        """Write the code before the roles divide: the pipeline's shared memory, and initialised barriers."""
+    def emit_prologue(self, threads: tuple[Var, Var, Var], groups: int, resident: int, shared: SharedMemory) -> None:
+        """Emit the code before producer and consumers diverge: shared memory of the stages, initialised barriers."""
         if self.turns > 1 and (groups > 1 or self.order is None):
-            raise ScheduleError(f"{groups} warpgroups cannot take turns: one does the work of a block, of all blocks'")
+            raise ScheduleError(
+                f"{groups} warpgroups cannot take turns: turns need persistent blocks with one consumer warpgroup each"
+            )
         self.threads, self.groups, self.is_alone = threads, groups * self.turns, resident == 1
         for buffer in self.pipeline.buffers:
             name = self.text.name(buffer.name)
             self.c.buffers[buffer.name] = (buffer, name)
             shared.declare(buffer, self.c.memory_type(buffer.dtype), name, ALIGNMENT)
-        self.barriers, self.place, self.parity = map(self.text.name, ("barriers", "place", "parity"))
+        self.barriers, self.stage, self.parity = map(self.text.name, ("barriers", "place", "parity"))
         count = Const(2 * self.pipeline.stages, INDEX)
         shared.declare(Buffer(self.barriers, (count,), "int64", Scope.SHARED), BARRIER_TYPE, self.barriers)
         with self.text.block(f"if ({self._is_first(0)})"):
             number = self.text.name("n")
             with self.text.block(f"for (int {number} = 0; {number} < {self.pipeline.stages}; ++{number})"):
-                self._call("start_barrier", f"&{self.barriers}[{number} * 2]", str(self._partners))
+                self._call("start_barrier", f"&{self.barriers}[{number} * 2]", str(self._full_barrier_count))
                 arrivals = groups * (1 if self.cluster is None else self.cluster.size)
                 self._call("start_barrier", f"&{self.barriers}[{number} * 2 + 1]", str(arrivals))
             self._call("show_barriers")
         if self.cluster is None:
             self.text.line(self.c.dialect.barrier)
         else:
-            self._meet_cluster()
+            self._synchronise_cluster()
             rank = self.c.variables[self.cluster.rank]
             self.text.line(f"const int {rank} = {self._block()} % {self.cluster.size};")
-        self.text.line(f"int {self.place} = 0;")
+        self.text.line(f"int {self.stage} = 0;")
         self.text.line(f"unsigned {self.parity} = 0;")
 
     def _is_first(self, group: int) -> str:
@@ -188,43 +192,43 @@ class PipelineCode:
         return by_engine(self.c.buffers[copy.outside][0])
 
     @property
-    def _copied(self) -> list[TileCopy]:
+    def _thread_copies(self) -> list[TileCopy]:
         return [copy for copy in self.pipeline.loads if not self._is_loaded(copy)]
 
     @property
-    def _partners(self) -> int:
+    def _full_barrier_count(self) -> int:
         """Return the arrivals at a full barrier: the thread that announces the engine's bytes, and warps that copy."""
-        copied = len(self._copied)
+        copied = len(self._thread_copies)
         return (copied < len(self.pipeline.loads)) + (WARPS if copied else 0)
 
     @contextmanager
-    def loads(self) -> Iterator[None]:
+    def producer(self) -> Iterator[None]:
         """Surround the code of the producer threads."""
         z = self.c.dialect.thread.format(axis="z", number=2)
         self.text.line(f"if ({z} >= {self.groups * WARPS}) {{")
         with self.text.indented():
-            self._share(1, "give", "dec")
-            if self._copied:
+            self._reallocate_registers(1, "give", "dec")
+            if self._thread_copies:
                 yield
             else:
                 with self.text.block(f"if ({self._is_first(self.groups)})"):
                     yield
 
     @contextmanager
-    def multiplies(self) -> Iterator[None]:
+    def consumers(self) -> Iterator[None]:
         """Surround the code of the consumer threads."""
         self.text.line("} else {")
         with self.text.indented():
-            self._share(0, "take", "inc")
-            self._begin_turns()
+            self._reallocate_registers(0, "take", "inc")
+            self._emit_turns()
             yield
             if self.stores:  # shared memory must exist until it has been stored
-                self._first("wait_for_stores")
+                self._call_by_first_thread("wait_for_stores")
         self.text.line("}")
         if self.cluster is not None:  # others write to this block until they have arrived here too
-            self._meet_cluster()
+            self._synchronise_cluster()
 
-    def _begin_turns(self) -> None:
+    def _emit_turns(self) -> None:
         """Compute the turn of a thread; the second turn lets the first begin."""
         if self.turns == 1:
             return
@@ -235,25 +239,25 @@ class PipelineCode:
         self.text.line(f"const int {warp} = {z} % {WARPS};")
         self.c.variables[self.threads[2]] = warp
         with self.text.block(f"if ({self.turn} > 0)"):
-            self._skip()
+            self._skip_other_turn()
             self._call("give_turn", str(FIRST_TURN))
 
-    def _skip(self) -> None:
+    def _skip_other_turn(self) -> None:
         """Skip the stages that the other turn reads."""
         extent = self.pipeline.loop.extent
         assert isinstance(extent, Const)
-        self.text.line(f"{self.place} += {extent.value};")
-        self.text.line(f"{self.parity} ^= {self.place} / {self.pipeline.stages} & 1;")
-        self.text.line(f"{self.place} %= {self.pipeline.stages};")
+        self.text.line(f"{self.stage} += {extent.value};")
+        self.text.line(f"{self.parity} ^= {self.stage} / {self.pipeline.stages} & 1;")
+        self.text.line(f"{self.stage} %= {self.pipeline.stages};")
 
-    def take_own(self, buffer: Buffer, name: str) -> None:
-        """Make `buffer` the copy of this turn in the array `name` from here on."""
+    def select_copy_of_turn(self, buffer: Buffer, name: str) -> None:
+        """Let `buffer` refer to the copy of this turn in the array `name` from here on."""
         if self.turns > 1:
             own = self.text.name(f"own_{name}")
             self.text.line(f"{self.c.memory_type(buffer.dtype)}* const {own} = {name}[{self.turn}];")
             self.c.buffers[buffer.name] = (buffer, own)
 
-    def _meet_cluster(self) -> None:
+    def _synchronise_cluster(self) -> None:
         self.text.line("__syncwarp();")
         self._call("arrive_at_cluster")
         self._call("wait_for_cluster")
@@ -262,67 +266,70 @@ class PipelineCode:
         return self.c.dialect.block.format(axis="x", number=0)
 
     @contextmanager
-    def blocks(self, in_turn: bool = False) -> Iterator[None]:
-        """Surround the code of each block of the grid that this block, or a warpgroup of it `in_turn`, computes."""
+    def block_loop(self, in_turn: bool = False) -> Iterator[None]:
+        """Surround the code of a block with the loop over the blocks of a persistent block, or `in_turn` of a
+        warpgroup."""
         if self.order is None:
-            for line in self.places:
+            for line in self.index_lines:
                 self.text.line(line)
             yield
             return
-        together = self.order.together
-        number, step = self.c.variables[self.order.number], self.order.launched // together
-        first, in_turn = self._block() + f" / {together}" * (together > 1), in_turn and self.turns > 1
+        cluster_size = self.order.blocks_per_number
+        number, step = self.c.variables[self.order.number], self.order.launched // cluster_size
+        first, in_turn = self._block() + f" / {cluster_size}" * (cluster_size > 1), in_turn and self.turns > 1
         if in_turn:
             first, step = f"{first} + {self.turn} * {step}", step * self.turns
         self.text.line(self.c.dialect.unroll_by.format(times=1))
         with self.text.block(f"for (int {number} = {first}; {number} < {self.order.count}; {number} += {step})"):
-            for line in self.places:
+            for line in self.index_lines:
                 self.text.line(line)
             yield
             if in_turn:
-                self._skip()
+                self._skip_other_turn()
 
-    def _share(self, role: int, word: str, way: str) -> None:
-        count = (REGISTERS_OF_COPIES if self._copied else REGISTERS)[self.groups][role]
+    def _reallocate_registers(self, role: int, verb: str, direction: str) -> None:
+        count = (REGISTERS_OF_COPIES if self._thread_copies else REGISTERS)[self.groups][role]
         if count < MOST_REGISTERS and self.is_alone:
-            name = f"{word}_registers_{count}"
-            self.c.helpers[name] = SHARE.format(name=name, way=way, count=count)
+            name = f"{verb}_registers_{count}"
+            self.c.helpers[name] = SETMAXNREG.format(name=name, way=direction, count=count)
             self.text.line(f"{name}();")
 
     # results
 
-    def meet(self) -> None:
-        """Synchronise the threads of a warpgroup; the engine sees their writes, and the elements that it read may be
-        overwritten."""
+    def emit_warpgroup_barrier(self) -> None:
+        """Emit a barrier of a warpgroup's threads: their writes are visible to the copy engine, whose reads have
+        ended."""
         self._call("show_to_engine")
-        self._first("wait_for_stores")
+        self._call_by_first_thread("wait_for_stores")
         z = self.c.dialect.thread.format(axis="z", number=2)
         for group in range(self.groups):  # constant barrier numbers leave barriers to other blocks
             with self.text.block(f"if ({z} / {WARPS} == {group})"):
                 self._call(f"meet_{group + 1}")
 
-    def store(self, copy: TileCopy) -> None:
-        """Store a tile by the calling thread."""
+    def emit_store(self, copy: TileCopy) -> None:
+        """Emit the store of a tile by the copy engine."""
         buffer, name = self.c.buffers[copy.buffer]
         panels, group = panels_of(buffer), self.c.text(self.c.simplify(copy.place[0]))
         tile = f"{name}[{group}]" if versions_of(buffer)[0] > 1 else name
         helper, text = store_function(len(copy.origin))
         self.c.helpers[helper] = text
         for n in range(panels.count):
-            at = self._corner(copy, Const(n * (panels.span // panels.itemsize), INDEX), self._part(copy, panels))
-            self.text.line(f"{helper}(&{self.maps[copy.buffer]}, {at}, &{tile}[{n * panels.elements}]);")
+            coordinates = self._start_coordinates(
+                copy, Const(n * (panels.span // panels.itemsize), INDEX), self._slice(copy, panels)
+            )
+            self.text.line(f"{helper}(&{self.maps[copy.buffer]}, {coordinates}, &{tile}[{n * panels.elements}]);")
         self._call("commit_stores")
 
-    def _first(self, name: str) -> None:
+    def _call_by_first_thread(self, name: str) -> None:
         x, y, z = (self.c.dialect.thread.format(axis=a, number=n) for n, a in enumerate("xyz"))
         with self.text.block(f"if ({x} == 0 && {y} == 0 && {z} % {WARPS} == 0)"):
             self._call(name)
 
     # loops
 
-    def load(self) -> None:
-        """Write the producer loop."""
-        if self._copied:
+    def emit_producer_loop(self) -> None:
+        """Emit the producer loop."""
+        if self._thread_copies:
             self._load_and_copy()
             return
         with self._loop():
@@ -331,57 +338,60 @@ class PipelineCode:
             self._next()
 
     def _start_loads(self) -> None:
-        """Load the engine's tiles of a stage."""
+        """Emit the loads of a stage's tiles by the copy engine."""
         loads = zip(self.pipeline.loads, map(panels_of, self.pipeline.buffers), strict=True)
-        panels = [(load, each) for load, each in loads if self._is_loaded(load)]
-        full = f"&{self.barriers}[{self.place} * 2]"
+        panels = [(load, panels_of_load) for load, panels_of_load in loads if self._is_loaded(load)]
+        full = f"&{self.barriers}[{self.stage} * 2]"
         self._call("expect_bytes", full, str(sum(p.count * p.nbytes for _, p in panels)))
-        for load, each in panels:
-            part = self._part(load, each)
-            mask = f", {self.cluster.mask:#x}" if self.cluster is not None and part.for_all else ""
+        for load, panels_of_load in panels:
+            tile_slice = self._slice(load, panels_of_load)
+            mask = f", {self.cluster.mask:#x}" if self.cluster is not None and tile_slice.is_multicast else ""
             name, text = load_function(load, bool(mask))
             self.c.helpers[name] = text
-            for n in range(part.count):
-                panel, inside = part.panel + n, part.half * (each.elements // part.share)
-                at = self._corner(load, panel * (each.span // each.itemsize), part)
-                place = self._tile(load, panel * each.elements + inside)
-                self.text.line(f"{name}({place}, &{self.maps[load.buffer]}, {at}, {full}{mask});")
+            for n in range(tile_slice.count):
+                panel, inside = tile_slice.panel + n, tile_slice.half * (panels_of_load.elements // tile_slice.share)
+                coordinates = self._start_coordinates(
+                    load, panel * (panels_of_load.span // panels_of_load.itemsize), tile_slice
+                )
+                target = self._tile(load, panel * panels_of_load.elements + inside)
+                self.text.line(f"{name}({target}, &{self.maps[load.buffer]}, {coordinates}, {full}{mask});")
 
     def _load_and_copy(self) -> None:
-        """Write the producer loop where threads copy tiles: they arrive at full barriers in order, iterations later."""
+        """Emit the producer loop with copies by threads, which arrive at full barriers in order, `lag` iterations
+        later."""
         assert isinstance(self.pipeline.loop.extent, Const)
-        later = min(self.pipeline.stages - 2, int(self.pipeline.loop.extent.value))
-        thread, copied = number_of_thread(self.groups * WARPS, self.c, self.text), self.text.name("copied")
-        self.text.line(f"int {copied} = {self.place};")
+        lag = min(self.pipeline.stages - 2, int(self.pipeline.loop.extent.value))
+        thread, copied = emit_thread_index(self.groups * WARPS, self.c, self.text), self.text.name("copied")
+        self.text.line(f"int {copied} = {self.stage};")
         with self._loop() as number:
             self._wait(1, f"{self.parity} ^ 1")
-            if len(self._copied) < len(self.pipeline.loads):
+            if len(self._thread_copies) < len(self.pipeline.loads):
                 with self.text.block(f"if ({self._is_first(self.groups)})"):
                     self._start_loads()
-            for copy in self._copied:
-                copy_tile(copy, self._tile(copy, ZERO), thread, self.c, self.text)
-            start_group(self.c, self.text)
-            with self.text.block(f"if ({number} >= {later})") if later else nullcontext():
-                wait_for_groups(later, self.c, self.text)
-                self._say_full(copied)
+            for copy in self._thread_copies:
+                emit_tile_copy(copy, self._tile(copy, ZERO), thread, self.c, self.text)
+            emit_commit(self.c, self.text)
+            with self.text.block(f"if ({number} >= {lag})") if lag else nullcontext():
+                emit_wait(lag, self.c, self.text)
+                self._signal_full(copied)
             self._next()
-        if later:
-            wait_for_groups(0, self.c, self.text)
+        if lag:
+            emit_wait(0, self.c, self.text)
             self.text.line(self.c.dialect.unroll_by.format(times=1))
-            with self.text.block(f"while ({copied} != {self.place})"):
-                self._say_full(copied)
+            with self.text.block(f"while ({copied} != {self.stage})"):
+                self._signal_full(copied)
 
-    def _say_full(self, place: str) -> None:
+    def _signal_full(self, stage: str) -> None:
         """Arrive for the ended copies of a warp to a stage, and advance to the next one."""
         x, y = (self.c.dialect.thread.format(axis=a, number=n) for n, a in enumerate("xy"))
         self._call("show_to_engine")
         self.text.line("__syncwarp();")
         with self.text.block(f"if ({x} == 0 && {y} == 0)"):
-            self._call("arrive", f"&{self.barriers}[{place} * 2]")
-        self.text.line(f"{place} = {place} == {self.pipeline.stages - 1} ? 0 : {place} + 1;")
+            self._call("arrive", f"&{self.barriers}[{stage} * 2]")
+        self.text.line(f"{stage} = {stage} == {self.pipeline.stages - 1} ? 0 : {stage} + 1;")
 
-    def multiply(self, emit: Callable[[Stmt], None]) -> None:
-        """Write the consumer loop; `emit` writes the code of a stage."""
+    def emit_consumer_loop(self, emit: Callable[[Stmt], None]) -> None:
+        """Emit the consumer loop; `emit` emits the code of a stage."""
         before = self.text.name("before")
         self.text.line(f"int {before} = 0;")
         if self.turns > 1:  # parities distinguish a phase from the next, but not from the one after that
@@ -394,7 +404,7 @@ class PipelineCode:
             self._call("commit_products")
             self._call("wait_for_all_products_but_1")
             self._release(before, f"{number} > 0 && ")
-            self.text.line(f"{before} = {self.place};")
+            self.text.line(f"{before} = {self.stage};")
             self._next()
         if self.turns > 1:
             self._call("give_turn", f"{FIRST_TURN + 1} - {self.turn}")
@@ -404,7 +414,7 @@ class PipelineCode:
         self._release(before, "")
 
     def _keep(self, name: str) -> None:
-        """Keep uses of the results after the wait."""
+        """Emit a compiler barrier that keeps uses of the results after the wait."""
         buffer, array = self.c.buffers[name]
         kind, letter = self.c.type(buffer.dtype), CONSTRAINTS[buffer.dtype]
         self.c.helpers[f"keep_{kind}"] = KEEP.format(kind=kind, letter=letter)
@@ -413,8 +423,8 @@ class PipelineCode:
         with self.text.block(f"for (int {number} = 0; {number} < {element_count(buffer)}; ++{number})"):
             self.text.line(f"keep_{kind}({array}[{number}]);")
 
-    def product(self, loops: ProductLoops) -> None:
-        """Write a product of the tiles in the full stage."""
+    def emit_product(self, loops: ProductLoops) -> None:
+        """Emit a product of the tiles in the full stage."""
         assert self.threads is not None
         group = Var(f"{loops.store.stage}.group", INDEX)
         self.c.simplify.ranges[group] = (0, self.groups // self.turns - 1)
@@ -440,12 +450,12 @@ class PipelineCode:
 
     def _wait(self, which: int, parity: str) -> None:
         self.c.helpers["has_passed"] = HAS_PASSED
-        barrier = f"&{self.barriers}[{self.place} * 2{' + 1' * which}]"
+        barrier = f"&{self.barriers}[{self.stage} * 2{' + 1' * which}]"
         self.text.line(f"while (!has_passed({barrier}, {parity})) {{ }}")
 
-    def _release(self, place: str, condition: str) -> None:
+    def _release(self, stage: str, condition: str) -> None:
         x, y, z = (self.c.dialect.thread.format(axis=a, number=n) for n, a in enumerate("xyz"))
-        barrier = f"&{self.barriers}[{place} * 2 + 1]"
+        barrier = f"&{self.barriers}[{stage} * 2 + 1]"
         ranks = "== 0" if self.cluster is None else f"< {self.cluster.size}"
         with self.text.block(f"if ({condition}{x} {ranks} && {y} == 0 && {z} % {WARPS} == 0)"):
             if self.cluster is None:
@@ -455,29 +465,29 @@ class PipelineCode:
                 self._call("arrive_elsewhere", f"in_block({x}, {barrier})")
 
     def _next(self) -> None:
-        with self.text.block(f"if (++{self.place} == {self.pipeline.stages})"):
-            self.text.line(f"{self.place} = 0;")
+        with self.text.block(f"if (++{self.stage} == {self.pipeline.stages})"):
+            self.text.line(f"{self.stage} = 0;")
             self.text.line(f"{self.parity} ^= 1;")
 
     def _tile(self, load: TileCopy, element: Expr) -> str:
         """Return a pointer into the tile of the current stage."""
         _, name = self.c.buffers[load.buffer]
         text = self.c.text(self.c.simplify(element))
-        return f"&{name}[{self.place}][{text}]" if self.pipeline.stages > 1 else f"&{name}[{text}]"
+        return f"&{name}[{self.stage}][{text}]" if self.pipeline.stages > 1 else f"&{name}[{text}]"
 
     def _call(self, name: str, *arguments: str) -> None:
         parameters, instruction, operands = PLAIN[name]
         self.c.helpers[name] = f'{FUNCTION}void {name}({parameters}) {{ asm volatile("{instruction}" {operands}); }}'
         self.text.line(f"{name}({', '.join(arguments)});")
 
-    def _corner(self, load: TileCopy, along: Expr, part: LoadedPart) -> str:
-        """Return the start of a part of a panel, from the innermost dimension; then offsets in windows."""
+    def _start_coordinates(self, load: TileCopy, along: Expr, tile_slice: TileSlice) -> str:
+        """Return the start of a panel's slice, innermost dimension first, then the offsets in windows."""
         rank = load.rank
-        corner, offsets = list(load.origin[:rank]), load.origin[rank:]
-        corner[-1] = corner[-1] + along
-        if part.share > 1:
-            dim = (load.dims or range(rank))[part.dim]
-            corner[dim] = corner[dim] + part.row
+        coordinates, offsets = list(load.origin[:rank]), load.origin[rank:]
+        coordinates[-1] = coordinates[-1] + along
+        if tile_slice.share > 1:
+            dim = (load.dims or range(rank))[tile_slice.dim]
+            coordinates[dim] = coordinates[dim] + tile_slice.row
         if load.pixels is not None and rank == len(load.pixels.counts) + 1:
-            corner.insert(0, Const(0, INDEX))
-        return ", ".join(self.c.text(self.c.simplify(e)) for e in (*corner[::-1], *offsets[::-1]))
+            coordinates.insert(0, Const(0, INDEX))
+        return ", ".join(self.c.text(self.c.simplify(e)) for e in (*coordinates[::-1], *offsets[::-1]))

@@ -2,8 +2,8 @@
 
     for k: .. A[k % 3] ..          int place = 0; for k: { .. A[place] ..; place = place == 2 ? 0 : place + 1; }
 
-A remainder by a number that is no power of two takes several instructions, the iteration's own and that of what is
-filled ahead; the counters take a comparison and a choice each.
+A remainder by a number that is no power of two takes several instructions, for the stage that is read and again for the
+one that is filled; a carried index takes a comparison and a select.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ ZERO = Const(0, INDEX)
 
 @dataclass(frozen=True)
 class CarriedStage:
-    """`expr`, the remainder of a division by `count`, is one more in the next iteration; `first`: in the first one."""
+    """A stage index `expr`, a remainder by `count`, that advances by one per iteration; `first`: its initial value."""
 
     expr: Expr
     first: Expr
     count: int
 
 
-def carried_stages(loop: For, places: Callable[[str], int], simplify: Simplifier) -> list[CarriedStage]:
-    """Return the stage indices that the loop's body uses and that advance by one with the loop. `places`: stages of a
-    buffer, 1 for most.
+def carried_stages(loop: For, n_stages: Callable[[str], int], simplify: Simplifier) -> list[CarriedStage]:
+    """Return the stage indices in the loop's body that advance by one per iteration. `n_stages`: stages of a buffer, 1
+    outside of pipelines.
     """
     if loop.kind is not ForKind.SERIAL:
         return []
     inner = {s.var for s in walk(loop.body) if isinstance(s, For)}
-    found: list[CarriedStage] = []
-    for expr in dict.fromkeys(_named(loop, places, simplify)):
+    carried: list[CarriedStage] = []
+    for expr in dict.fromkeys(_stage_indices(loop, n_stages, simplify)):
         match expr:
             case Binary(op="mod", a=a, b=Const(value=count)) if not free_vars(expr) & inner:
                 moves = dict(simplify.affine(a).terms).get(loop.var) == 1
-                rest = simplify(substitute(a, {loop.var: ZERO}))
-                if moves and int(count).bit_count() > 1 and loop.var not in free_vars(rest):
-                    found.append(CarriedStage(expr, simplify(rest % int(count)), int(count)))
-    return found
+                offset = simplify(substitute(a, {loop.var: ZERO}))
+                if moves and int(count).bit_count() > 1 and loop.var not in free_vars(offset):
+                    carried.append(CarriedStage(expr, simplify(offset % int(count)), int(count)))
+    return carried
 
 
-def _named(loop: For, places: Callable[[str], int], simplify: Simplifier) -> Iterator[Expr]:
+def _stage_indices(loop: For, n_stages: Callable[[str], int], simplify: Simplifier) -> Iterator[Expr]:
     for stmt in walk(loop.body):
-        if isinstance(stmt, Store) and places(stmt.buffers[0]) > 1:
+        if isinstance(stmt, Store) and n_stages(stmt.buffers[0]) > 1:
             yield simplify(stmt.indices[0])
-        yield from (simplify(x.indices[0]) for e in exprs_of(stmt) for x in loads(e) if places(x.buffer) > 1)
+        yield from (simplify(x.indices[0]) for e in exprs_of(stmt) for x in loads(e) if n_stages(x.buffer) > 1)

@@ -1,9 +1,9 @@
 """Tiles that threads copy into a pipeline, where the copy engine cannot load the rows (`ir/instructions/tiles.py`).
 
-    for n: piece number 128 n + thread of the tile; zero where it is outside of the tensor
+    for n: copy piece number 128 n + thread of the tile; zeros for a piece outside of the tensor
 
-Pieces are of 16, 8 or 4 bytes, which are on their way while the thread goes on, or one element that passes by its
-registers: whatever divides a row, so that a piece is inside of the tensor or outside. Neighbours copy neighbours.
+A piece is the largest of 16, 8 and 4 bytes that divides a row, copied asynchronously, else one element copied through
+registers; so each piece is either inside or outside of the tensor. Adjacent threads copy adjacent pieces.
 
 Source: PTX ISA, "cp.async".
 """
@@ -20,11 +20,11 @@ from autosched.ir.instructions.matrices import ACROSS, DOWN
 from autosched.ir.instructions.tiles import PIECES, WARPGROUP, element_outside, panels_of, piece_bytes, place_in_panels
 from autosched.ir.stmt import TileCopy
 
-MOST_UNROLLED = 8  # pieces of a thread; what registers hold at a time where it is one element
+MAX_UNROLLED = 8  # pieces of a thread; bounds the registers of synchronous copies
 
 
-def number_of_thread(first: int, c: Expressions, text: Text) -> Var:
-    """Return the variable of a thread's number in the warpgroup whose first warp has that number along z."""
+def emit_thread_index(first: int, c: Expressions, text: Text) -> Var:
+    """Emit and return the variable of a thread's index in its warpgroup, whose first warp has index `first` along z."""
     x, y, z = (c.dialect.thread.format(axis=a, number=n) for n, a in enumerate("xyz"))
     thread = Var("thread.of.loads", INDEX)
     c.simplify.ranges[thread] = (0, WARPGROUP - 1)
@@ -33,57 +33,57 @@ def number_of_thread(first: int, c: Expressions, text: Text) -> Var:
     return thread
 
 
-def copy_tile(copy: TileCopy, tile: str, thread: Var, c: Expressions, text: Text) -> None:
-    """Return the loop over a thread's pieces of a tile; `tile`: the C expression of the stage's start."""
+def emit_tile_copy(copy: TileCopy, tile: str, thread: Var, c: Expressions, text: Text) -> None:
+    """Emit the loop over a thread's pieces of a tile; `tile`: C expression of the stage's first element."""
     outside = c.buffers[copy.outside][0]
     shape, itemsize = panels_of(c.buffers[copy.buffer][0]).shape, outside.itemsize
     begin = c.simplify.affine(copy.origin[copy.rank - 1])
     width = piece_bytes(outside, (begin.constant, *(n for _, n in begin.terms)))
     count = width // itemsize
-    row = shape[-1] // count
-    total = math.prod(shape[:-1]) * row
+    pieces_per_row = shape[-1] // count
+    n_pieces = math.prod(shape[:-1]) * pieces_per_row
     number = Var(f"{copy.buffer}.piece", INDEX)
-    times = -(-total // WARPGROUP)
+    times = -(-n_pieces // WARPGROUP)
     c.simplify.ranges[number] = (0, times - 1)
     name = c.variables[number] = text.name("n")
     piece: Expr = number * WARPGROUP + thread
-    points = _points(piece, (*shape[:-1], row))
-    points[-1] = points[-1] * count
-    indices, inside = element_outside(copy, outside, points)
+    coordinates = _digits(piece, (*shape[:-1], pieces_per_row))
+    coordinates[-1] = coordinates[-1] * count
+    indices, inside = element_outside(copy, outside, coordinates)
     source = c.element(copy.outside, tuple(indices))
-    place = c.text(c.simplify(place_in_panels(shape, itemsize, points)))
+    target = c.text(c.simplify(place_in_panels(shape, itemsize, coordinates)))
     condition = c.text(c.simplify(inside))
-    text.line(c.dialect.unroll_by.format(times=min(times, MOST_UNROLLED)))
+    text.line(c.dialect.unroll_by.format(times=min(times, MAX_UNROLLED)))
     with text.block(f"for (int {name} = 0; {name} < {times}; ++{name})"):
-        if total % WARPGROUP:
-            text.line(f"if ({c.text(c.simplify(piece))} >= {total}) break;")
+        if n_pieces % WARPGROUP:
+            text.line(f"if ({c.text(c.simplify(piece))} >= {n_pieces}) break;")
         if width not in PIECES:
-            text.line(f"({tile})[{place}] = {condition} ? {source} : {c.literal(0, outside.dtype)};")
+            text.line(f"({tile})[{target}] = {condition} ? {source} : {c.literal(0, outside.dtype)};")
             return
-        form = Lanes(c, outside.dtype, count) if count > 1 else None
-        kind, zero = (c.memory_type(outside.dtype), "0") if form is None else (form.type, form.zeros)
+        vector = Lanes(c, outside.dtype, count) if count > 1 else None
+        kind, zero = (c.memory_type(outside.dtype), "0") if vector is None else (vector.type, vector.zeros)
         helper, cache = f"start_copy_{kind.replace(' ', '_')}", "cg" if width == PIECES[0] else "ca"
         c.helpers[helper] = c.dialect.copies["start"].format(
             type=kind, name=helper, bytes=width, zero=zero, cache=cache
         )
-        text.line(f"{helper}(({kind}*)({tile} + {place}), (const {kind}*)&{source}, {condition});")
+        text.line(f"{helper}(({kind}*)({tile} + {target}), (const {kind}*)&{source}, {condition});")
 
 
-def start_group(c: Expressions, text: Text) -> None:
-    """Commit the copies since the last call as one group."""
+def emit_commit(c: Expressions, text: Text) -> None:
+    """Emit the commit of the copies since the last commit as one group."""
     c.helpers["commit_copies"] = c.dialect.copies["commit"].format()
     text.line("commit_copies();")
 
 
-def wait_for_groups(pending: int, c: Expressions, text: Text) -> None:
-    """Until no more than the latest ones are under way."""
+def emit_wait(pending: int, c: Expressions, text: Text) -> None:
+    """Emit the wait until at most the latest `pending` groups are incomplete."""
     name = f"wait_for_all_copies_but_{pending}"
     c.helpers[name] = c.dialect.copies["wait"].format(pending=pending)
     text.line(f"{name}();")
 
 
-def _points(number: Expr, shape: tuple[int, ...]) -> list[Expr]:
-    """The digits of a number, the last dimension fastest."""
+def _digits(number: Expr, shape: tuple[int, ...]) -> list[Expr]:
+    """Return the coordinates of a linear index, the last dimension fastest."""
     points: list[Expr] = []
     for n, extent in reversed(list(enumerate(shape))):
         points.insert(0, number % Const(extent, INDEX) if n else number)

@@ -119,8 +119,8 @@ def copy_sums_to_own_registers(
     return [own_register.format(value=t) if isinstance(v, Load) and v.buffer in summed else t for v, t in pairs]
 
 
-def _loop(kind: str, name: str, extent: int) -> str:
-    return f"for ({kind} {name} = 0; {name} < {extent}; ++{name})"
+def _loop(index_type: str, name: str, extent: int) -> str:
+    return f"for ({index_type} {name} = 0; {name} < {extent}; ++{name})"
 
 
 def _extent(loop: For) -> int:
