@@ -102,6 +102,8 @@ BANNED = (
         "autosched/codegen/c/",
     ),
     ("let go", "copied to registers of their own", "autosched/codegen/c/"),
+    ("yardsticks?", "peak rate", "autosched/"),
+    ("blind|keeper|form|found|made|wanted|said", "must synchronise, owner, interface, ...", "autosched/runtime/gpu/"),
     ("meet|meets|meetings?", "launch overlap, barrier", "autosched/codegen/c/"),
     ("forms?|word by word|grain", "vector, descriptor, element by element, row", "autosched/codegen/c/"),
     ("drafted|relatives?", "predicted, nearest shapes", "autosched/kernel/"),

@@ -128,7 +128,7 @@ class GpuModel(DeviceFunction, Model):
     def launch(self, addresses: Sequence[int]) -> None:
         memory = [self._device.adopt(at, spec.nbytes) for at, spec in zip(addresses, self._specs, strict=True)]
         with device_errors(self._device):
-            self._launch([DeviceBlock(self._device, m, keeper=self) for m in memory], (), None)
+            self._launch([DeviceBlock(self._device, m, owner=self) for m in memory], (), None)
 
     def run_step(self, number: int, arrays: Mapping[str, Array]) -> dict[str, Array]:
         graph, step, device = self.program.graph, self.program.steps[number], self._device

@@ -311,7 +311,7 @@ def test_what_does_not_fit_is_refused(stub: Path) -> None:
     for name, (line, (_, words)) in zip(REFUSED, zip(said.splitlines(), REFUSED.values(), strict=False), strict=False):
         assert words in line, name
     assert "output C overlaps A in memory" in said
-    assert "on cuda:1 cannot be reached from here" in said
+    assert "on cuda:1 cannot be accessed from this process" in said
     assert not [line for line in log if line.startswith("launch")]
 
 
@@ -472,8 +472,8 @@ for changed, there in (({"arguments": (replace(tiled, box=(16, 300)),) * 3}, mem
     assert encoded[1].endswith("[-1 -2 to 0 1] 16 7")
     assert log.count("map 0 has 100000") == 4  # once by itself, three times in a graph
     assert log.count("map 1 has 300000") == 4
-    assert "launch_refused no tensor map map_A can be made of A: boxes have 1 to 256 elements" in said
-    assert "launch_refused no tensor map map_A can be made of A: it must begin at a multiple of 16 bytes" in said
+    assert "launch_refused no tensor map map_A of A can be encoded: boxes have 1 to 256 elements" in said
+    assert "launch_refused no tensor map map_A of A can be encoded: it must begin at a multiple of 16 bytes" in said
 
 
 def test_the_next_launch_of_a_call_may_begin_early(stub: Path) -> None:

@@ -134,7 +134,9 @@ def test_images_that_no_driver_maps(columns: PixelBox, message: str) -> None:
 
 
 def test_a_tensor_that_begins_in_between() -> None:
-    with pytest.raises(UsageError, match="no tensor map map can be made of A: it must begin at a multiple of 16 bytes"):
+    with pytest.raises(
+        UsageError, match="no tensor map map of A can be encoded: it must begin at a multiple of 16 bytes"
+    ):
         encoded(map_of("A", np.zeros((8, 8), np.float32), (8, 8)), 264)
 
 

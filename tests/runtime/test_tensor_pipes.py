@@ -1,4 +1,5 @@
-"""The yardsticks of tensor cores: right in the simulator, nothing but products in the loop, for each kind of operand."""
+"""The yardsticks of tensor cores: right in the simulator, nothing but products in the loop, for each kind of
+operand."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ from autosched.runtime.gpu.tensor_pipes import (
     OPERAND_BYTES,
     PIPES,
     STEPS,
-    PipeLoad,
+    PeakKernel,
     TensorPipe,
-    by_warpgroups,
-    by_warps,
-    loads_of,
+    mma_kernel,
+    peak_kernels,
     pipes_of,
+    wgmma_kernel,
 )
 from autosched.runtime.simulator.build import find_compiler
 from autosched.runtime.simulator.execute import EXTREMES, Mode, build, execute
@@ -38,11 +39,11 @@ DTYPES = {"f16": np.float16, "tf32": np.float32, "s8": np.int8, "u8": np.uint8}
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="g++ is not installed (on Debian: g++)")
 
 
-def operands(pipe: TensorPipe, load: PipeLoad) -> tuple[Array, Array]:
+def operands(pipe: TensorPipe, load: PeakKernel) -> tuple[Array, Array]:
     """(words, their elements as numbers): small whole ones, so that sums are exact, and zeros."""
     n = 4 // pipe.nbytes
-    numbers = np.random.default_rng(1).integers(0, 4, (load.operands + load.zeros, n)).astype(np.float64)
-    numbers[load.operands :] = 0
+    numbers = np.random.default_rng(1).integers(0, 4, (load.n_operand_words + load.n_zero_words, n)).astype(np.float64)
+    numbers[load.n_operand_words :] = 0
     if pipe.operand in VALUES:
         ml_dtypes = pytest.importorskip("ml_dtypes")
         small = numbers.astype(getattr(ml_dtypes, VALUES[pipe.operand]))
@@ -51,7 +52,7 @@ def operands(pipe: TensorPipe, load: PipeLoad) -> tuple[Array, Array]:
     return aligned(np.frombuffer(small.tobytes(), np.uint32)), numbers
 
 
-def summed(pipe: TensorPipe, load: PipeLoad, words: Array, mode: Mode) -> Array:
+def summed(pipe: TensorPipe, load: PeakKernel, words: Array, mode: Mode) -> Array:
     launch = load.source.launches[0]
     end = aligned(np.zeros(launch.grid[0] * THREADS, np.uint32))
     ran = execute(
@@ -67,12 +68,14 @@ def summed(pipe: TensorPipe, load: PipeLoad, words: Array, mode: Mode) -> Array:
 def test_warps_multiply(name: str, mode: Mode) -> None:
     """Register r of A: rows from 8 (r % 2), k from half of it (r / 2); r of B: k from half of it r."""
     pipe, tiles, rounds = PIPES[name], 3, 2
-    load = by_warps(pipe, tiles, 2, rounds)
+    load = mma_kernel(pipe, tiles, 2, rounds)
     words, x = operands(pipe, load)
     product = [sum(4 * (x[half + 2 * part] @ x[4 + part]) for part in range(2)) for half in range(2)]
     got = summed(pipe, load, words, mode)
     assert (got == 2 * sum(product) * tiles * STEPS * rounds).all()
-    assert load.operations == 2 * 16 * 8 * pipe.k * tiles * STEPS * rounds * (got.size // 32) / pipe.times
+    assert (
+        load.operations == 2 * 16 * 8 * pipe.k * tiles * STEPS * rounds * (got.size // 32) / pipe.instructions_per_fma
+    )
 
 
 @needs_compiler
@@ -81,7 +84,7 @@ def test_warps_multiply(name: str, mode: Mode) -> None:
 def test_warpgroups_multiply(name: str, mode: Mode) -> None:
     """Each part of a row of A meets the part of B with the same k."""
     pipe, rounds = PIPES[name], 2
-    load = by_warpgroups(pipe, 1, rounds)
+    load = wgmma_kernel(pipe, 1, rounds)
     words, x = operands(pipe, load)
     product = float((x[:32] * x[32:]).sum()) * STEPS * rounds / (128 // OPERAND_BYTES)
     got = summed(pipe, load, words, mode)
@@ -93,7 +96,7 @@ COMPILED = ("mma.float8_e4m3fn", "mma.int8", "wgmma.float16", "wgmma.int8")
 
 
 def test_sources_compile_without_spills_and_without_waiting(tmp_path: Path) -> None:
-    loads = [load for name in COMPILED for load in loads_of(PIPES[name], CUDA_CARDS["sm_90"], 1e-3)]
+    loads = [load for name in COMPILED for load in peak_kernels(PIPES[name], CUDA_CARDS["sm_90"], 1e-3)]
     texts = [
         f"namespace part{n} {{\n{load.source.text.replace('matrix_peak', f'peak{n}')}}}\n"
         for n, load in enumerate(loads)
@@ -105,7 +108,7 @@ def test_sources_compile_without_spills_and_without_waiting(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("name", "arch"), [("mma.bfloat16", "sm_80"), ("wgmma.int8", "sm_90a")])
 def test_nothing_but_products_in_the_loop(name: str, arch: str, tmp_path: Path) -> None:
-    load = loads_of(PIPES[name], CUDA_CARDS["sm_90"], 1e-3)[0]
+    load = peak_kernels(PIPES[name], CUDA_CARDS["sm_90"], 1e-3)[0]
     text = ptx(load.source.text, arch, tmp_path)
     word = name.split(".")[0]
     loop = max(text.split("$L__BB0_"), key=lambda part: part.count(f"{word}."))
@@ -122,14 +125,14 @@ def test_pipes_are_those_of_the_card() -> None:
     assert {row.pipe for row in MATRICES.values()} <= set(pipes_of(CUDA_CARDS["sm_90"]))
     for row in MATRICES.values():
         assert PIPES[row.pipe].operand in row.instruction
-        assert PIPES[row.pipe].times == row.times * row.rows // row.m
+        assert PIPES[row.pipe].instructions_per_fma == row.times * row.rows // row.m
     assert "mma.float8_e4m3fn" not in pipes_of(CUDA_CARDS["sm_80"])
 
 
 def test_a_launch_takes_about_what_is_asked_for() -> None:
     facts = CUDA_CARDS["sm_90"]
     peak = 2 * 2048 * facts.multiprocessors * 1e9 * facts.clock_ghz
-    (load,) = loads_of(PIPES["wgmma.bfloat16"], facts, 1e-3)
+    (load,) = peak_kernels(PIPES["wgmma.bfloat16"], facts, 1e-3)
     assert 0.4e-3 < load.operations / peak < 1.1e-3
 
 

@@ -21,7 +21,7 @@ from autosched.ir.dtype import numpy_dtype
 from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.device import STICKY, Array, DeviceFault, DeviceMemory, GpuDevice, Stream, shortage
 from autosched.runtime.gpu.devices import GPUS, shared_device
-from autosched.runtime.gpu.foreign_arrays import ArrayLocation, ForeignArray, borrow, describe, is_dense, place_of
+from autosched.runtime.gpu.foreign_arrays import ArrayLocation, ForeignArray, borrow, describe, is_dense, location_of
 from autosched.runtime.tensors import materialised
 
 
@@ -42,12 +42,12 @@ class DeviceBlock:
         self,
         device: GpuDevice,
         memory: DeviceMemory,
-        keeper: object = None,
+        owner: object = None,
         used: LastUse | None = None,
         read_only: bool = False,
     ) -> None:
-        self.device, self.memory, self.keeper, self.used, self.read_only = device, memory, keeper, used, read_only
-        if keeper is None:
+        self.device, self.memory, self.owner, self.used, self.read_only = device, memory, owner, used, read_only
+        if owner is None:
             weakref.finalize(self, _release, device, memory).atexit = False  # the driver frees the rest at the end
 
 
@@ -61,7 +61,9 @@ def _release(device: GpuDevice, memory: DeviceMemory) -> None:
 
 def queue_after(device: GpuDevice, blocks: Iterable[DeviceBlock], stream: Stream) -> None:
     """Make `stream` (None: the device's own) wait for the last use of each block."""
-    waiting = [(block, block.used) for block in blocks if block.used is not None and not _is_same(block.used, stream)]
+    waiting = [
+        (block, block.used) for block in blocks if block.used is not None and not _is_on_stream(block.used, stream)
+    ]
     events = {id(use.event): use.event for _, use in waiting if use.event is not None}
     if any(use.event is None for _, use in waiting):
         events[0] = device.record(None)
@@ -72,18 +74,18 @@ def queue_after(device: GpuDevice, blocks: Iterable[DeviceBlock], stream: Stream
             block.used = LastUse(None, None)
 
 
-def _is_same(use: LastUse, stream: Stream) -> bool:
+def _is_on_stream(use: LastUse, stream: Stream) -> bool:
     return bool(use.stream == stream) and stream != dlpack.THREAD_STREAM
 
 
-def mark_used(device: GpuDevice, blocks: Iterable[DeviceBlock], stream: Stream, again: Any = None) -> Any:
-    """Record that the work just queued on `stream` uses the blocks; return its event if one is needed. `again`: an
-    earlier event that may be reused.
+def mark_used(device: GpuDevice, blocks: Iterable[DeviceBlock], stream: Stream, reused_event: Any = None) -> Any:
+    """Record that the work just queued on `stream` uses the blocks; return its event if one is needed. `reused_event`:
+    an earlier event that may be reused.
     """
     blocks = list(blocks)
     if not blocks:
         return None
-    use = LastUse(stream, None if stream is None else device.record(stream, again))
+    use = LastUse(stream, None if stream is None else device.record(stream, reused_event))
     for block in blocks:
         block.used = use
     return use.event
@@ -182,7 +184,7 @@ class DeviceArray:
             raise AttributeError(f"an array on {self.device} has no __cuda_array_interface__")
         device = self._block.device
         with device_errors(device):
-            queue_after(device, (self._block,), None)  # so that who waits for the stream below waits for everything
+            queue_after(device, (self._block,), None)  # orders all uses before later work on the stream returned below
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -269,16 +271,16 @@ def empty(shape: int | Sequence[int], dtype: str = "float32", device: str = "cud
 
     Raises UsageError for a bad shape, DeviceError if there is no such device or not enough memory.
     """
-    given: tuple[object, ...] = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-    sizes, kind = tuple(int(n) for n in given if isinstance(n, Integral)), numpy_dtype(dtype)
-    if len(sizes) < len(given) or min(sizes, default=0) < 0:
+    dimensions: tuple[object, ...] = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    sizes, numpy_type = tuple(int(n) for n in dimensions if isinstance(n, Integral)), numpy_dtype(dtype)
+    if len(sizes) < len(dimensions) or min(sizes, default=0) < 0:
         raise UsageError(f"a shape is whole numbers of at least 0, got {shape!r}")
-    where = _kind(device)
-    if where == "cpu":
-        return np.empty(sizes, kind)
-    name = f"{kind}[{', '.join(map(str, sizes))}]"
-    blocks = allocate(shared_device(where), {name: math.prod(sizes) * kind.itemsize})
-    return DeviceArray(blocks[name], sizes, kind)
+    device_kind = _kind(device)
+    if device_kind == "cpu":
+        return np.empty(sizes, numpy_type)
+    name = f"{numpy_type}[{', '.join(map(str, sizes))}]"
+    blocks = allocate(shared_device(device_kind), {name: math.prod(sizes) * numpy_type.itemsize})
+    return DeviceArray(blocks[name], sizes, numpy_type)
 
 
 def to_device(value: object, device: str = "cuda") -> DeviceArray | Array:
@@ -293,49 +295,51 @@ def to_device(value: object, device: str = "cuda") -> DeviceArray | Array:
             return value
         value = value.numpy()
     value = materialised(value)
-    place = place_of(value)
-    if place.kind == "cpu":
+    location = location_of(value)
+    if location.kind == "cpu":
         host = _host_array(value)
         return host if kind == "cpu" else _uploaded(host, kind)
-    if place.number or place.kind not in GPUS:
-        return to_device(_copy_to_host(value, place), kind)
-    here = _wrap_foreign(shared_device(place.kind), value)
-    return here if place.kind == kind else to_device(here, kind)
+    if location.number or location.kind not in GPUS:
+        return to_device(_copy_to_host(value, location), kind)
+    wrapped = _wrap_foreign(shared_device(location.kind), value)
+    return wrapped if location.kind == kind else to_device(wrapped, kind)
 
 
 def _uploaded(host: Array, kind: str) -> DeviceArray:
-    made = empty(host.shape, host.dtype.name, kind)
-    assert isinstance(made, DeviceArray)
-    upload(made.block, np.ascontiguousarray(host))
-    return made
+    array = empty(host.shape, host.dtype.name, kind)
+    assert isinstance(array, DeviceArray)
+    upload(array.block, np.ascontiguousarray(host))
+    return array
 
 
 def _wrap_foreign(device: GpuDevice, value: object) -> DeviceArray:
     """Return an array of another library as a DeviceArray on the same memory."""
     with device_errors(device):
-        found = borrow(device, "the array", value, None)
-        if found.dtype is None or not is_dense(found):
+        foreign = borrow(device, "the array", value, None)
+        if foreign.dtype is None or not is_dense(foreign):
             raise UsageError(f"the {describe(value)} is not dense and row-major; make it contiguous first")
-        return DeviceArray(borrowed_block(device, found, None), found.shape, found.dtype)
+        return DeviceArray(borrowed_block(device, foreign, None), foreign.shape, foreign.dtype)
 
 
-def borrowed_block(device: GpuDevice, found: ForeignArray, stream: Stream) -> DeviceBlock:
+def borrowed_block(device: GpuDevice, foreign: ForeignArray, stream: Stream) -> DeviceBlock:
     """Return the block of borrowed memory for work on `stream`, last used by the work that its owner has queued
     so far.
     """
-    if found.blind or found.stream == stream:
+    if foreign.must_synchronise or foreign.stream == stream:
         use = LastUse(stream, None)
     else:
-        use = LastUse(found.stream, None if found.stream is None else device.record(found.stream))
-    return DeviceBlock(device, found.memory, found.keep, use, found.read_only)
+        use = LastUse(foreign.stream, None if foreign.stream is None else device.record(foreign.stream))
+    return DeviceBlock(device, foreign.memory, foreign.owner, use, foreign.read_only)
 
 
-def _copy_to_host(value: Any, place: ArrayLocation) -> Array:
+def _copy_to_host(value: Any, location: ArrayLocation) -> Array:
     """Return a copy on the host of an array that this package's device cannot access."""
     for name in ("cpu", "get"):  # torch, CuPy
         if hasattr(value, name):
             return _host_array(getattr(value, name)())
-    raise UsageError(f"a {describe(value)} on {place} cannot be reached from here; copy it to the host first")
+    raise UsageError(
+        f"a {describe(value)} on {location} cannot be accessed from this process; copy it to the host first"
+    )
 
 
 def _host_array(value: Any) -> Array:

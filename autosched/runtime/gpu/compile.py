@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _FORMAT = "2"  # version of DeviceCode.to_bytes
 _PREFIX = 8
 _NVCC_S, _NVCC_VERSION_S = 300.0, 60.0  # deadlines in seconds
-_MESSAGE = 2000  # the largest number of characters of a compiler's output in a message
+_MAX_MESSAGE = 2000  # the largest number of characters of a compiler's output in a message
 
 
 class CompileError(Exception):
@@ -59,16 +59,19 @@ class DeviceCode:
 
     @property
     def spills(self) -> str | None:
-        """A sentence on the kernels that spill registers; None if there are none."""
-        found = [r for r in self.resources if r.spill_bytes]
-        if not found:
+        """A sentence that names the kernels that spill registers; None without spills."""
+        spilling = [r for r in self.resources if r.spill_bytes]
+        if not spilling:
             return None
-        parts = (f"{r.kernel} spills {r.spill_bytes} bytes a thread beyond {r.registers} registers" for r in found)
-        return "; ".join(parts)
+        sentences = (
+            f"{r.kernel} spills {r.spill_bytes} bytes a thread beyond {r.registers} registers" for r in spilling
+        )
+        return "; ".join(sentences)
 
     def to_bytes(self) -> bytes:
-        said = {"resources": [asdict(r) for r in self.resources], "warnings": self.warnings}
-        head = json.dumps(said).encode()
+        """Return the serialised code: length of a JSON header, header, code."""
+        header = {"resources": [asdict(r) for r in self.resources], "warnings": self.warnings}
+        head = json.dumps(header).encode()
         return len(head).to_bytes(_PREFIX, "little") + head + self.code
 
     @classmethod
@@ -76,9 +79,9 @@ class DeviceCode:
         """The inverse of `to_bytes`. Raises ValueError."""
         end = _PREFIX + int.from_bytes(data[:_PREFIX], "little")
         try:
-            said = json.loads(data[_PREFIX:end])
-            resources = tuple(Resources(**entry) for entry in said["resources"])
-            return cls(data[end:], resources, tuple(map(str, said["warnings"])))
+            header = json.loads(data[_PREFIX:end])
+            resources = tuple(Resources(**entry) for entry in header["resources"])
+            return cls(data[end:], resources, tuple(map(str, header["warnings"])))
         except (TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"not a compiled kernel: {error}") from None
 
@@ -101,10 +104,10 @@ def compile_source(source: GpuSource, compiler: Compiler) -> DeviceCode:
     """Return the compiled `source`, from the cache if it was compiled before. Raises CompileError."""
     specific = "specific" if source.is_arch_specific else "general"
     key = disk_cache.key_of(_FORMAT, compiler.identity, specific, source.dialect, source.text)
-    kept = disk_cache.read_code(key)
-    if kept is not None:
+    cached = disk_cache.read_code(key)
+    if cached is not None:
         try:
-            return DeviceCode.from_bytes(kept)
+            return DeviceCode.from_bytes(cached)
         except ValueError:
             pass
     binary = compiler.compile(source)
@@ -144,16 +147,16 @@ def nvrtc_version() -> tuple[int, int] | None:
 def find_nvcc() -> str | None:
     """Return the path of nvcc from the PATH, CUDA_HOME or CUDA_PATH, or its usual directory."""
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    places = [None, *(str(Path(home) / "bin") for home in homes if home)]
-    return next((found for place in places if (found := shutil.which("nvcc", path=place))), None)
+    directories = [None, *(str(Path(home) / "bin") for home in homes if home)]
+    return next((nvcc for directory in directories if (nvcc := shutil.which("nvcc", path=directory))), None)
 
 
 def _nvcc_version(nvcc: str) -> str:
     try:
-        done = run_within(_NVCC_VERSION_S, [nvcc, "--version"])
+        process = run_within(_NVCC_VERSION_S, [nvcc, "--version"])
     except ProcessLost as error:
         raise DeviceError(f"CUDA C cannot be compiled here: {nvcc} {error}") from error
-    return " ".join(done.stdout.split())
+    return " ".join(process.stdout.split())
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ class NvrtcCompiler:
 
         status, program = nvrtc.nvrtcCreateProgram(source.text.encode(), f"{source.name}.cu".encode(), 0, [], [])
         if int(status) != 0:
-            raise CompileError(f"NVRTC does not take the program: {_nvrtc_text(nvrtc, status)}")
+            raise CompileError(f"NVRTC rejects the program: {_nvrtc_text(nvrtc, status)}")
         try:
             options = [
                 f"--gpu-architecture={_arch_of(source, self.arch)}".encode(),
@@ -203,6 +206,8 @@ def _nvrtc_text(nvrtc: Any, status: Any) -> str:
 
 @dataclass(frozen=True)
 class NvccCompiler:
+    """NVIDIA's compiler as a process."""
+
     arch: str
     path: str
     version: str
@@ -218,13 +223,15 @@ class NvccCompiler:
             arch = f"-arch={_arch_of(source, self.arch)}"
             command = [self.path, "-cubin", arch, "-std=c++17", "-Xptxas", "-v", "-o", str(cubin)]
             try:
-                done = run_within(_NVCC_S, [*command, str(text)], cwd=directory)
+                process = run_within(_NVCC_S, [*command, str(text)], cwd=directory)
             except ProcessLost as error:
                 raise CompileError(f"{self.path} {error}") from error
-            if done.returncode != 0:
-                raise CompileError(_shorten(done.stderr or done.stdout or f"nvcc left with {done.returncode}"))
-            said = done.stderr + done.stdout
-            return DeviceCode(cubin.read_bytes(), parse_resources(said), parse_warnings(said))
+            if process.returncode != 0:
+                raise CompileError(
+                    _shorten(process.stderr or process.stdout or f"nvcc exited with status {process.returncode}")
+                )
+            output = process.stderr + process.stdout
+            return DeviceCode(cubin.read_bytes(), parse_resources(output), parse_warnings(output))
 
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
@@ -237,7 +244,7 @@ def parse_resources(text: str) -> tuple[Resources, ...]:
     """Parse the output of `ptxas -v`, which nvcc and NVRTC pass on. Kernels without a line on registers are left
     out.
     """
-    found: list[Resources] = []
+    resources: list[Resources] = []
     kernel, stack, spills = "", 0, 0
     for line in text.splitlines():
         if match := _ENTRY.search(line):
@@ -246,9 +253,9 @@ def parse_resources(text: str) -> tuple[Resources, ...]:
             stack, spills = int(match[1]), int(match[2]) + int(match[3])
         elif kernel and (match := _USED.search(line)):
             shared = _SHARED.search(line)
-            found.append(Resources(kernel, int(match[1]), int(shared[1]) if shared else 0, stack, spills))
+            resources.append(Resources(kernel, int(match[1]), int(shared[1]) if shared else 0, stack, spills))
             kernel = ""
-    return tuple(found)
+    return tuple(resources)
 
 
 # C7508: setmaxnreg is ignored; C7510, C7514, ...: wgmma instructions are serialised; C7517, C7519: waits are
@@ -262,4 +269,4 @@ def parse_warnings(text: str) -> tuple[str, ...]:
 
 
 def _shorten(text: str) -> str:
-    return " ".join(text.split())[:_MESSAGE]
+    return " ".join(text.split())[:_MAX_MESSAGE]

@@ -61,17 +61,17 @@ class _Thread(threading.local):
     inside = stays = False
 
 
-class _Visit(AbstractContextManager[None]):
+class _ContextVisit(AbstractContextManager[None]):
     """Enters the device's context temporarily; one object serves all threads, as their state is thread-local."""
 
-    def __init__(self, come: Callable[[], None], go: Callable[[], None]) -> None:
-        self._come, self._go = come, go
+    def __init__(self, push: Callable[[], None], pop: Callable[[], None]) -> None:
+        self._push_context, self._pop_context = push, pop
 
     def __enter__(self) -> None:
-        self._come()
+        self._push_context()
 
     def __exit__(self, *_: object) -> None:
-        self._go()
+        self._pop_context()
 
 
 class DriverEvent:
@@ -91,7 +91,7 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         self.name = _name(cu, self._device)
         try:
             self._context = self._ok("opening the device", cu.cuDevicePrimaryCtxRetain(self._device))
-            self._thread, self._visit = _Thread(), _Visit(self._come, self._go)
+            self._thread, self._visit = _Thread(), _ContextVisit(self._push_context, self._pop_context)
             with self.visiting():
                 self._stream = self._ok("making a stream", cu.cuStreamCreate(cuda_driver.NON_BLOCKING))
                 self._events = tuple(self._ok("making an event", cu.cuEventCreate(0)) for _ in range(2))
@@ -192,13 +192,14 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
             if isinstance(b, GraphLaunch):
                 self._ok("a launch", self._cu.cuGraphLaunch(b.executable, queue))
             elif b.is_early:
-                config = self._early(b, queue)
+                config = self._early_launch_config(b, queue)
                 self._ok("a launch", self._cu.cuLaunchKernelEx(config, b.function, b.parameters, 0))
             else:
                 self._ok("a launch", launch(b.function, *b.grid, *b.block, b.shared_bytes, queue, b.parameters, 0))
 
-    def _early(self, b: BoundLaunch, queue: Any) -> Any:
-        """Launch a kernel that may begin before the one before it has ended (programmatic dependent launch)."""
+    def _early_launch_config(self, b: BoundLaunch, queue: Any) -> Any:
+        """Return the configuration of a launch that may start before the previous one has ended (programmatic dependent
+        launch)."""
         attribute, config = self._cu.CUlaunchAttribute(), self._cu.CUlaunchConfig()
         attribute.id = self._cu.CUlaunchAttributeID(cuda_driver.PROGRAMMATIC_STREAM_SERIALIZATION)
         attribute.value.programmaticStreamSerializationAllowed = 1
@@ -208,9 +209,9 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         config.attrs, config.numAttrs = [attribute], 1
         return config
 
-    def record(self, stream: Stream = None, again: DriverEvent | None = None) -> DriverEvent:
+    def record(self, stream: Stream = None, reused_event: DriverEvent | None = None) -> DriverEvent:
         self._enter()
-        event = again or DriverEvent(self._cu, self._ok("making an event", self._cu.cuEventCreate(_NO_TIMING)))
+        event = reused_event or DriverEvent(self._cu, self._ok("making an event", self._cu.cuEventCreate(_NO_TIMING)))
         self._ok("recording an event", self._cu.cuEventRecord(event.handle, self._queue(stream)))
         return event
 
@@ -226,10 +227,10 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         """
         cu = self._cu
         self._enter()
-        most = max(1, _GRAPH_LAUNCHES // max(1, len(calls[0].launches)))
-        n_graphs = -(-repeats // most)
-        in_graph = -(-repeats // n_graphs)
-        graph = self._graph_of(tuple(calls), in_graph)
+        max_calls = max(1, _GRAPH_LAUNCHES // max(1, len(calls[0].launches)))
+        n_graphs = -(-repeats // max_calls)
+        calls_per_graph = -(-repeats // n_graphs)
+        graph = self._graph_of(tuple(calls), calls_per_graph)
         start, end = self._events
         self._ok("recording an event", cu.cuEventRecord(start, self._stream))
         for _ in range(n_graphs):
@@ -237,7 +238,7 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
         self._ok("recording an event", cu.cuEventRecord(end, self._stream))
         self._ok("the kernel", cu.cuEventSynchronize(end))
         milliseconds = self._ok("reading the time", cu.cuEventElapsedTime(start, end))
-        return float(milliseconds) * 1e-3 * repeats / (n_graphs * in_graph)
+        return float(milliseconds) * 1e-3 * repeats / (n_graphs * calls_per_graph)
 
     def synchronise(self) -> None:
         self._enter()
@@ -256,19 +257,23 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
     def _graph_of(self, calls: tuple[LaunchSequence, ...], n: int) -> GraphLaunch:
         """Return a graph of `n` calls; the last one is cached."""
         if self._graph is not None:
-            known, size, graph = self._graph
-            if size == n and len(known) == len(calls) and all(a is b for a, b in zip(known, calls, strict=True)):
+            cached_calls, size, graph = self._graph
+            if (
+                size == n
+                and len(cached_calls) == len(calls)
+                and all(a is b for a, b in zip(cached_calls, calls, strict=True))
+            ):
                 return graph
         launches = (launch for i in range(n) for launch in calls[i % len(calls)].launches)
-        made = self._captured(LaunchSequence(tuple(launches)))
-        self._graph = (calls, n, made)
-        return made
+        new_graph = self._capture_graph(LaunchSequence(tuple(launches)))
+        self._graph = (calls, n, new_graph)
+        return new_graph
 
     def capture(self, call: LaunchSequence) -> LaunchSequence:
         self._enter()
-        return LaunchSequence((self._captured(call),))
+        return LaunchSequence((self._capture_graph(call),))
 
-    def _captured(self, call: LaunchSequence) -> GraphLaunch:
+    def _capture_graph(self, call: LaunchSequence) -> GraphLaunch:
         """Return the launches as one executable graph, uploaded to the device. They are captured on a separate stream:
         other threads may queue work on the device's.
         """
@@ -289,9 +294,9 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
             executable = self._ok("making a graph", cu.cuGraphInstantiate(graph, 0))
         finally:
             cu.cuGraphDestroy(graph)
-        made = GraphLaunch(cu, executable, call)
+        launch = GraphLaunch(cu, executable, call)
         self._ok("sending a graph", cu.cuGraphUpload(executable, self._stream))
-        return made
+        return launch
 
     def _driver_version(self) -> str:
         status, version = self._cu.cuDriverGetVersion()
@@ -300,11 +305,11 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
     def visiting(self) -> AbstractContextManager[None]:
         return _INSIDE if self._thread.inside else self._visit
 
-    def _come(self) -> None:
+    def _push_context(self) -> None:
         self._ok("entering the context", self._cu.cuCtxPushCurrent(self._context))
         self._thread.inside = True
 
-    def _go(self) -> None:
+    def _pop_context(self) -> None:
         self._thread.inside = False
         self._cu.cuCtxPopCurrent()
 
@@ -314,12 +319,12 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
             self._ok("entering the context", self._cu.cuCtxSetCurrent(self._context))
             self._thread.stays = True
 
-    def _ok(self, what: str, result: tuple[Any, ...]) -> Any:
+    def _ok(self, operation: str, result: tuple[Any, ...]) -> Any:
         """Return the values of a successful call. Raises DeviceFault for a status other than success."""
         status, *values = result
         if int(status) != 0:
             kind = cuda_driver.FAULT_OF_CODE.get(int(status), "launch_failure")
-            raise DeviceFault(kind, f"{what} failed: {error_text(self._cu, status)}")
+            raise DeviceFault(kind, f"{operation} failed: {error_text(self._cu, status)}")
         return values[0] if len(values) == 1 else tuple(values) or None
 
 
@@ -343,8 +348,8 @@ def _name(cu: Any, device: Any) -> str:
 
 
 def _facts(cu: Any, device: Any, name: str) -> GpuFacts:
-    def attribute(wanted: str) -> int:
-        number = cu.CUdevice_attribute(cuda_driver.ATTRIBUTES[wanted])
+    def attribute(name_of_attribute: str) -> int:
+        number = cu.CUdevice_attribute(cuda_driver.ATTRIBUTES[name_of_attribute])
         status, value = cu.cuDeviceGetAttribute(number, device)
         return int(value) if int(status) == 0 else 0
 

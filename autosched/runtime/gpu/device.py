@@ -117,9 +117,9 @@ class GpuDevice(Protocol):
         """
         ...
 
-    def record(self, stream: Stream = None, again: Any = None) -> Any:
-        """Return an event that happens when all work queued on `stream` so far is done. `again`: an earlier event that
-        may be reused; waits for it that were queued before are not affected.
+    def record(self, stream: Stream = None, reused_event: Any = None) -> Any:
+        """Return an event that happens when all work queued on `stream` so far is done. `reused_event`: an earlier
+        event that may be reused; waits for it that were queued before are not affected.
         """
         ...
 

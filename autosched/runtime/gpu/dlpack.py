@@ -20,7 +20,7 @@ CPU, CUDA, CUDA_HOST, OPENCL, CUDA_MANAGED = 1, 2, 3, 4, 13  # DLDeviceType
 DEVICES = {CPU: "cpu", CUDA: "cuda", CUDA_HOST: "cpu", OPENCL: "opencl", CUDA_MANAGED: "cuda"}
 LEGACY_STREAM = 1  # CUDA's default stream, by __dlpack__'s numbers and by the driver's
 THREAD_STREAM = 2  # the default stream of the calling thread
-NO_ORDER = -1  # the consumer's stream when it asks for no synchronisation
+NO_ORDER = -1  # the consumer's stream number that requests no synchronisation
 _READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # DLDataTypeCode by NumPy's kind
 _KINDS = {code: kind for kind, code in _CODES.items()}
@@ -63,8 +63,8 @@ class _Versioned(ctypes.Structure):
     name = b"dltensor_versioned"
 
 
-# Prototypes of our own: those of `ctypes.pythonapi` belong to everybody. A capsule that is being destroyed is passed as
-# a plain pointer, for its count of references must not change any more.
+# Prototypes of this module: those of `ctypes.pythonapi` are shared by the whole process. A capsule that is being
+# destroyed is passed as a plain pointer, since its reference count must not change any more.
 _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
     ("PyCapsule_New", ctypes.pythonapi)
 )
@@ -91,35 +91,40 @@ class DLTensor:
     read_only: bool
 
 
-def export(found: DLTensor, owner: object, versioned: bool) -> Any:
+def export(exported: DLTensor, owner: object, versioned: bool) -> Any:
     """Return a capsule for a dense tensor that keeps `owner` alive until the consumer releases it.
 
     The structure is in raw memory, with the shape and the strides behind it, since it may outlive the interpreter.
     """
     kind: type[_Managed] | type[_Versioned] = _Versioned if versioned else _Managed
-    size, n = ctypes.sizeof(kind), len(found.shape)
-    place = _allocate(size + 2 * 8 * n)
-    if not place:
+    size, n = ctypes.sizeof(kind), len(exported.shape)
+    pointer = _allocate(size + 2 * 8 * n)
+    if not pointer:
         raise MemoryError("no memory for a DLPack structure")
-    ctypes.memset(place, 0, size)
-    made = kind.from_address(place)
-    sizes = (ctypes.c_int64 * n).from_address(place + size)
-    strides = (ctypes.c_int64 * n).from_address(place + size + 8 * n)
+    ctypes.memset(pointer, 0, size)
+    managed = kind.from_address(pointer)
+    sizes = (ctypes.c_int64 * n).from_address(pointer + size)
+    strides = (ctypes.c_int64 * n).from_address(pointer + size + 8 * n)
     step = 1
     for axis in reversed(range(n)):
-        sizes[axis], strides[axis] = found.shape[axis], step
-        step *= found.shape[axis]
-    tensor = made.tensor
-    tensor.data, tensor.device_type, tensor.device_id, tensor.ndim = found.address, found.device, found.number, n
-    code = DTYPES[found.dtype.name].dlpack_code if is_foreign(found.dtype) else _CODES[found.dtype.kind]
-    tensor.code, tensor.bits, tensor.lanes = code, 8 * found.dtype.itemsize, 1
+        sizes[axis], strides[axis] = exported.shape[axis], step
+        step *= exported.shape[axis]
+    tensor = managed.tensor
+    tensor.data, tensor.device_type, tensor.device_id, tensor.ndim = (
+        exported.address,
+        exported.device,
+        exported.number,
+        n,
+    )
+    code = DTYPES[exported.dtype.name].dlpack_code if is_foreign(exported.dtype) else _CODES[exported.dtype.kind]
+    tensor.code, tensor.bits, tensor.lanes = code, 8 * exported.dtype.itemsize, 1
     tensor.shape = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
     tensor.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64))
-    if isinstance(made, _Versioned):
-        made.major, made.minor, made.flags = 1, 0, _READ_ONLY if found.read_only else 0
-    made.deleter = ctypes.cast(_DELETER, ctypes.c_void_p)
-    _exported[place] = (kind, owner)
-    return _new_capsule(place, kind.name, ctypes.cast(_DESTRUCTOR, ctypes.c_void_p))
+    if isinstance(managed, _Versioned):
+        managed.major, managed.minor, managed.flags = 1, 0, _READ_ONLY if exported.read_only else 0
+    managed.deleter = ctypes.cast(_DELETER, ctypes.c_void_p)
+    _exported[pointer] = (kind, owner)
+    return _new_capsule(pointer, kind.name, ctypes.cast(_DESTRUCTOR, ctypes.c_void_p))
 
 
 def read_capsule(capsule: Any) -> DLTensor:
@@ -129,10 +134,10 @@ def read_capsule(capsule: Any) -> DLTensor:
     kind: type[_Managed] | type[_Versioned]
     for kind in (_Versioned, _Managed):
         if _is_valid(id(capsule), kind.name):
-            made = kind.from_address(_pointer(id(capsule), kind.name))
-            if isinstance(made, _Versioned) and made.major > 1:
-                raise ValueError(f"it is of DLPack {made.major}.{made.minor}, which is newer than 1")
-            return _read(made.tensor, isinstance(made, _Versioned) and bool(made.flags & _READ_ONLY))
+            managed = kind.from_address(_pointer(id(capsule), kind.name))
+            if isinstance(managed, _Versioned) and managed.major > 1:
+                raise ValueError(f"it is of DLPack {managed.major}.{managed.minor}, which is newer than 1")
+            return _read(managed.tensor, isinstance(managed, _Versioned) and bool(managed.flags & _READ_ONLY))
     raise ValueError("it is no DLPack capsule, or one that was consumed already")
 
 
@@ -153,19 +158,19 @@ def _read(tensor: _Tensor, read_only: bool) -> DLTensor:
     )
 
 
-def _give_back(place: int) -> None:
-    if _exported.pop(place, None) is not None:
-        _deallocate(place)
+def _free_structure(pointer: int) -> None:
+    if _exported.pop(pointer, None) is not None:
+        _deallocate(pointer)
 
 
 def _destroy(capsule: int) -> None:
     """Release a capsule that was not consumed: consumers rename theirs."""
     for name in (_Managed.name, _Versioned.name):
         if _is_valid(capsule, name):
-            _give_back(_pointer(capsule, name))
+            _free_structure(_pointer(capsule, name))
 
 
-_DELETER, _DESTRUCTOR = _Deleter(_give_back), _Deleter(_destroy)  # kept: C code has their addresses
+_DELETER, _DESTRUCTOR = _Deleter(_free_structure), _Deleter(_destroy)  # kept: C code has their addresses
 
 
 @atexit.register
@@ -173,5 +178,5 @@ def _forget() -> None:
     """Remove the deleters of exported structures at exit: tensors of other libraries may die after the interpreter,
     when our function must not be called.
     """
-    for place, (kind, _) in _exported.items():
-        kind.from_address(place).deleter = None
+    for pointer, (kind, _) in _exported.items():
+        kind.from_address(pointer).deleter = None

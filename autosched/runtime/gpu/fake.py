@@ -1,4 +1,4 @@
-"""A scripted device for tests: it computes what a workload's reference says, whatever the kernel, and fails on cue.
+"""A scripted device for tests: it returns the reference result of a workload for any kernel, and injects faults.
 
 The script is a JSON file:
 
@@ -8,10 +8,10 @@ The script is a JSON file:
                 {"build": 2, "what": "spills"}, {"canary": 2, "what": "device_lost"},
                 {"kernel": 5, "what": "misaligned_address"}]}
 
-`at` counts launches from 1 over all processes that use the script (in a file beside it), `build` compilations, `canary`
-the canaries that workers begin with, `kernel` the other kernels that are loaded, whose first launch it happens at; an
-event holds for `times` (default 1) of them in a row. `what` is a class of `measure.results.FAULTS`; `wrong_result`
-spoils one element. As on a real device, a fault that loses the context stays until another process opens the device.
+Counters start at 1 and count over all processes that use the script, in files beside it. `at` counts launches, `build`
+compilations, `canary` the canaries with which workers begin, `kernel` other loaded kernels, whose first launch has the
+fault. An event lasts for `times` (default 1) counts. `what` is a class of `measure.results.FAULTS`; `wrong_result`
+corrupts one element. As on a real device, a fault that loses the context lasts until another process opens the device.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from autosched.codegen.c.source import TensorMap
 from autosched.runtime.gpu.compile import CompileError, DeviceCode, Resources
 from autosched.runtime.gpu.device import STICKY, DeviceFault, DeviceMemory, LaunchSequence, Stream, raw
 from autosched.runtime.gpu.host_memory import HostMemory
-from autosched.runtime.gpu.tensor_maps import why_illegal
+from autosched.runtime.gpu.tensor_maps import violated_limit
 
 if TYPE_CHECKING:
     from autosched.codegen.c.source import GpuSource
     from autosched.target import GpuFacts
 
-YARDSTICKS = ("fma_peak", "copy_peak", "matrix_peak")
+PEAK_KERNELS = ("fma_peak", "copy_peak", "matrix_peak")
 COUNTERS = ("at", "build", "canary", "kernel")
 _DEFAULT_MEMORY = 1 << 30
 _BASE_S = 1e-5
@@ -45,35 +45,39 @@ _BASE_S = 1e-5
 
 @dataclass(frozen=True)
 class FakeEvent:
-    """Something that happens at the launches (or what else is counted) from `first` to `last`."""
+    """A fault that is injected while `counter` is from `first` to `last`; `fault`: a class of faults."""
 
     counter: str  # of COUNTERS
     first: int
     last: int
-    what: str
+    fault: str
 
 
 @dataclass(frozen=True)
 class Script:
+    """The content of a script file: workload, bytes of device memory, faults to inject."""
+
     path: Path
     spec: Mapping[str, Any]
     memory: int
     events: tuple[FakeEvent, ...]
 
     def count(self, counter: str) -> str | None:
-        """Counts one more launch or compilation; what happens at it. Safe between processes."""
+        """Increment a counter; return the fault of this count or None. Safe between processes."""
         descriptor = os.open(f"{self.path}.{counter}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             os.write(descriptor, b".")
             number = os.lseek(descriptor, 0, os.SEEK_CUR)
         finally:
             os.close(descriptor)
-        found = (e.what for e in self.events if e.counter == counter and e.first <= number <= e.last)
-        return next(found, None)
+        faults = (
+            event.fault for event in self.events if event.counter == counter and event.first <= number <= event.last
+        )
+        return next(faults, None)
 
 
 class FakeDevice(HostMemory):
-    """A `Device` and a `Compiler` in host memory; `kind` is what it stands for."""
+    """A `GpuDevice` and its `Compiler` in host memory; `kind`: the kind of device that it simulates."""
 
     def __init__(self, script: Script, kind: str) -> None:
         self.name, self.kind = "scripted device", kind
@@ -83,6 +87,7 @@ class FakeDevice(HostMemory):
 
     @classmethod
     def read(cls, path: str, kind: str) -> FakeDevice:
+        """Return the device of the script file `path`."""
         data = json.loads(Path(path).read_text())
         events = []
         for entry in data.get("events", ()):
@@ -98,14 +103,14 @@ class FakeDevice(HostMemory):
         return f"fake {self._script.path}"
 
     def compile(self, source: GpuSource) -> DeviceCode:
-        what = None if source.name in ("canary", *YARDSTICKS) else self._script.count("build")
-        if what == "build_error":
+        fault = None if source.name in ("canary", *PEAK_KERNELS) else self._script.count("build")
+        if fault == "build_error":
             raise CompileError("the script says that this source does not compile")
-        if what in ("hang", "crash"):
-            _stop(what)
-        spills = 16 if what == "spills" else 0
+        if fault in ("hang", "crash"):
+            _stop_process(fault)
+        spills = 16 if fault == "spills" else 0
         resources = (Resources(launch.kernel, 32, launch.shared_bytes, spills, spills) for launch in source.launches)
-        warnings = ("wgmma.mma_async instructions are serialized",) if what == "serialised" else ()
+        warnings = ("wgmma.mma_async instructions are serialized",) if fault == "serialised" else ()
         return DeviceCode(source.text.encode(), tuple(resources), warnings)
 
     # As a device
@@ -135,20 +140,20 @@ class FakeDevice(HostMemory):
     def load(self, binary: DeviceCode, source: GpuSource) -> Mapping[str, Any]:
         self._check()
         if source.name == "canary":
-            self._happens(self._script.count("canary"))
-        elif source.name not in YARDSTICKS:
-            self._next = self._script.count("kernel")
+            self._inject(self._script.count("canary"))
+        elif source.name not in PEAK_KERNELS:
+            self._pending_fault = self._script.count("kernel")
         return {launch.kernel: launch for launch in source.launches}
 
     def prepare(
         self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, DeviceMemory]
     ) -> LaunchSequence:
-        """Raises DeviceFault for maps that no driver makes."""
+        """Bind the launches to buffers. Raises DeviceFault for tensor maps that no driver encodes."""
         for argument in (a for launch in source.launches for a in launch.arguments):
             if isinstance(argument, TensorMap):
-                words = why_illegal(argument, self.address(buffers[argument.buffer]))
-                if words is not None:
-                    raise DeviceFault("launch_refused", words)
+                reason = violated_limit(argument, self.address(buffers[argument.buffer]))
+                if reason is not None:
+                    raise DeviceFault("launch_refused", reason)
         inputs, outputs = [buffers[n] for n in source.inputs], [buffers[n] for n in source.outputs]
         return LaunchSequence(((source, inputs, outputs),))
 
@@ -163,22 +168,22 @@ class FakeDevice(HostMemory):
             outputs[0].handle.view(np.float32)[:] = 2 * inputs[0].handle.view(np.float32)
         else:
             self._evaluate(inputs, outputs)
-        if self._spoilt:
+        if self._corrupts_output:
             outputs[0].handle[:4] = 0x7F
 
     def time(self, calls: Sequence[LaunchSequence], repeats: int) -> float:
-        """A second of its own time for each source, derived from its text; nothing is waited for.
+        """Return a made-up time in seconds, derived from the hash of the source's text, without waiting.
 
-        The yardsticks of `peak` compute nothing and are not counted, so that a script's launches are the candidates'.
+        Kernels that measure peak rates neither compute nor count, so a script's launches are those of candidates.
         """
         source, *_ = calls[0].launches[0]
-        if source.name not in YARDSTICKS:
+        if source.name not in PEAK_KERNELS:
             self.run(calls[0])
         digest = hashlib.sha256(source.text.encode()).digest()
         return repeats * _BASE_S * (1 + int.from_bytes(digest[:2], "little") / 65536)
 
-    _spoilt = False
-    _next: str | None = None
+    _corrupts_output = False
+    _pending_fault: str | None = None
 
     def _check(self) -> None:
         if self._lost is not None:
@@ -186,18 +191,18 @@ class FakeDevice(HostMemory):
 
     def _launch(self) -> None:
         self._check()
-        what, self._next = self._script.count("at") or self._next, None
-        self._spoilt = what == "wrong_result"
-        if not self._spoilt:
-            self._happens(what)
+        fault, self._pending_fault = self._script.count("at") or self._pending_fault, None
+        self._corrupts_output = fault == "wrong_result"
+        if not self._corrupts_output:
+            self._inject(fault)
 
-    def _happens(self, what: str | None) -> None:
-        if what is None:
+    def _inject(self, fault_class: str | None) -> None:
+        if fault_class is None:
             return
-        if what in ("hang", "crash"):
-            _stop(what)
-        fault = DeviceFault(what, f"the script says {what} at this launch")
-        if what in STICKY:
+        if fault_class in ("hang", "crash"):
+            _stop_process(fault_class)
+        fault = DeviceFault(fault_class, f"the script says {fault_class} at this launch")
+        if fault_class in STICKY:
             self._lost = fault
         raise fault
 
@@ -214,8 +219,8 @@ class FakeDevice(HostMemory):
             memory.handle[:] = raw(np.ascontiguousarray(reference.value.astype(tensor.dtype)))
 
 
-def _stop(what: str) -> None:
-    if what == "crash":
+def _stop_process(fault_class: str) -> None:
+    if fault_class == "crash":
         os.abort()
     while True:
         time.sleep(1)

@@ -25,7 +25,7 @@ class FastPath:
 
     def __init__(self, device: GpuDevice, specs: Sequence[ArraySpec], n_inputs: int) -> None:
         self._device, self._n_inputs = device, n_inputs
-        self._wanted = [(spec.shape, spec.numpy_dtype, spec.dtype, spec.nbytes) for spec in specs]
+        self._expected = [(spec.shape, spec.numpy_dtype, spec.dtype, spec.nbytes) for spec in specs]
         self._has_addresses = GPUS[device.kind].has_addresses
 
     def blocks(self, values: Sequence[Any], first: int = 0) -> list[DeviceBlock] | None:
@@ -34,31 +34,31 @@ class FastPath:
         """
         torch = sys.modules.get("torch") if self._has_addresses else None
         tensor = getattr(torch, "Tensor", None)  # None too while another thread imports it
-        found = []
+        accepted = []
         for n, value in enumerate(values, first):
             if type(value) is DeviceArray:
-                block = self._of_ours(n, value)
+                block = self._own_block(n, value)
             else:
-                block = self._of_torch(n, value, torch) if type(value) is tensor else None
+                block = self._torch_block(n, value, torch) if type(value) is tensor else None
             if block is None:
                 return None
-            found.append(block)
-        return found
+            accepted.append(block)
+        return accepted
 
     def torch_stream(self) -> Stream:
         """Return torch's current stream."""
         return stream_handle(self._device, sys.modules["torch"].cuda.current_stream(0).cuda_stream)
 
-    def _of_ours(self, n: int, array: DeviceArray) -> DeviceBlock | None:
-        shape, dtype, _, _ = self._wanted[n]
+    def _own_block(self, n: int, array: DeviceArray) -> DeviceBlock | None:
+        shape, dtype, _, _ = self._expected[n]
         block = array.block
         fits = array.shape == shape and array.dtype == dtype and block.device is self._device
         is_allowed = n < self._n_inputs or not block.read_only
         is_aligned = not self._has_addresses or self._device.address(block.memory) % VECTOR_BYTES == 0
         return block if fits and is_allowed and is_aligned else None
 
-    def _of_torch(self, n: int, x: Any, torch: Any) -> DeviceBlock | None:
-        shape, _, name, nbytes = self._wanted[n]
+    def _torch_block(self, n: int, x: Any, torch: Any) -> DeviceBlock | None:
+        shape, _, name, nbytes = self._expected[n]
         if not (x.is_cuda and x.get_device() == 0 and x.shape == shape and x.dtype is getattr(torch, name, None)):
             return None
         if not x.is_contiguous() or x.layout is not torch.strided or x.requires_grad or is_lazy(x):

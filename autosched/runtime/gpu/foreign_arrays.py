@@ -40,10 +40,10 @@ class ArrayLocation:
 
 @dataclass(frozen=True)
 class ForeignArray:
-    """An array of another library. `strides` in bytes, None if dense. `keep` holds the memory.
+    """An array of another library. `strides` in bytes, None if dense. `owner` keeps the memory alive.
 
-    `stream`: that of its owner; None if the order is established already. `blind`: the owner cannot be told when the
-    work is done, so the host has to wait for it.
+    `stream`: that of its owner; None if the order is established already. `must_synchronise`: the owner's later work
+    cannot be ordered after the kernel, so the host has to wait.
     """
 
     memory: DeviceMemory
@@ -51,12 +51,12 @@ class ForeignArray:
     dtype: np.dtype[Any] | None  # None: bytes without shape and type
     strides: tuple[int, ...] | None
     read_only: bool
-    keep: object
+    owner: object
     stream: Stream = None
-    blind: bool = False
+    must_synchronise: bool = False
 
 
-def place_of(value: Any) -> ArrayLocation:
+def location_of(value: Any) -> ArrayLocation:
     """Return the location of an array. Objects without a device are taken to be on the host, where reading them shows
     an error.
     """
@@ -71,6 +71,7 @@ def place_of(value: Any) -> ArrayLocation:
 
 
 def describe(value: object) -> str:
+    """Return the qualified name of the value's type, for messages."""
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
@@ -102,9 +103,9 @@ def callers_stream(device: GpuDevice, values: Iterable[Any]) -> Stream:
     """Return the current stream of the first array whose library reports one; None if none does."""
     for value in values:
         stream = _owners_stream(value)
-        by_context = stream is not None and not GPUS[device.kind].has_addresses
-        strange = by_context and stream.context != device.stream.context
-        if stream is not None and not strange:  # what is strange is refused when it is borrowed
+        has_context = stream is not None and not GPUS[device.kind].has_addresses
+        is_foreign_context = has_context and stream.context != device.stream.context
+        if stream is not None and not is_foreign_context:  # `borrow` rejects arrays of another context
             return stream_handle(device, stream)
     return None
 
@@ -121,67 +122,71 @@ def borrow(device: GpuDevice, name: str, value: Any, stream: Stream) -> ForeignA
     """Return the memory of `value`, which is on `device`, for work on `stream`. Raises UsageError."""
     try:
         if _is_pyopencl(value):
-            return _of_pyopencl(device, value)
+            return _from_pyopencl(device, value)
         if is_lazy(value):
             raise ValueError("its memory does not hold its elements; give its clone()")
-        form = getattr(value, _INTERFACE) if is_torch(value) else _interface(value)
-        owner = _owners_stream(value) if is_torch(value) else form.get("stream")
-        if owner is not None or not hasattr(value, "__dlpack__"):
-            return _of_interface(device, value, form, dlpack.LEGACY_STREAM if owner is None else owner)
-        return _of_dlpack(device, value, stream)
+        interface = getattr(value, _INTERFACE) if is_torch(value) else _interface(value)
+        owner_stream = _owners_stream(value) if is_torch(value) else interface.get("stream")
+        if owner_stream is not None or not hasattr(value, "__dlpack__"):
+            return _from_interface(
+                device, value, interface, dlpack.LEGACY_STREAM if owner_stream is None else owner_stream
+            )
+        return _from_dlpack(device, value, stream)
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError, KeyError) as error:
         raise UsageError(
             f"{name} is a {describe(value)} that cannot be shared: {' '.join(str(error).split())}"
         ) from error
 
 
-def _of_interface(device: GpuDevice, value: Any, form: dict[str, Any], owner: Any) -> ForeignArray:
-    if form.get("mask") is not None:
+def _from_interface(device: GpuDevice, value: Any, interface: dict[str, Any], owner_stream: Any) -> ForeignArray:
+    if interface.get("mask") is not None:
         raise ValueError("it has a mask")
-    shape, dtype = tuple(map(int, form["shape"])), _dtype(value, form["typestr"])
-    address, read_only = form["data"]
+    shape, dtype = tuple(map(int, interface["shape"])), _dtype(value, interface["typestr"])
+    address, read_only = interface["data"]
     memory = device.adopt(int(address), math.prod(shape) * dtype.itemsize)
-    strides = form.get("strides")
+    strides = interface.get("strides")
     return ForeignArray(
         memory=memory,
         shape=shape,
         dtype=dtype,
         strides=None if strides is None else tuple(strides),
         read_only=bool(read_only),
-        keep=value,
-        stream=stream_handle(device, owner),
+        owner=value,
+        stream=stream_handle(device, owner_stream),
     )
 
 
 def _dtype(value: Any, typestr: str) -> np.dtype[Any]:
-    """Of types that NumPy alone does not know the interface has the size; the array says which it is."""
-    plain = np.dtype(typestr)
+    """Return the type of the elements. For types that NumPy lacks, the interface has the size and the array the
+    name."""
+    numpy_type = np.dtype(typestr)
     named = DTYPES.get(str(getattr(value, "dtype", "")).rpartition(".")[2])  # as in torch.bfloat16
-    known = plain.kind == "V" and named is not None and named.numpy_dtype.itemsize == plain.itemsize
-    return named.numpy_dtype if known and named is not None else plain
+    is_named = numpy_type.kind == "V" and named is not None and named.numpy_dtype.itemsize == numpy_type.itemsize
+    return named.numpy_dtype if is_named and named is not None else numpy_type
 
 
-def _of_dlpack(device: GpuDevice, value: Any, stream: Stream) -> ForeignArray:
+def _from_dlpack(device: GpuDevice, value: Any, stream: Stream) -> ForeignArray:
     handle = device.stream if stream is None else stream
     try:
         capsule = value.__dlpack__(stream=handle, max_version=(1, 0))
     except TypeError:  # made before DLPack 1.0
         capsule = value.__dlpack__(stream=handle)
-    found = dlpack.read_capsule(capsule)
-    size = found.dtype.itemsize
+    tensor = dlpack.read_capsule(capsule)
+    size = tensor.dtype.itemsize
     return ForeignArray(
-        memory=device.adopt(found.address, math.prod(found.shape) * size),
-        shape=found.shape,
-        dtype=found.dtype,
-        strides=None if found.strides is None else tuple(size * n for n in found.strides),
-        read_only=found.read_only,
-        keep=capsule,
-        blind=True,
+        memory=device.adopt(tensor.address, math.prod(tensor.shape) * size),
+        shape=tensor.shape,
+        dtype=tensor.dtype,
+        strides=None if tensor.strides is None else tuple(size * n for n in tensor.strides),
+        read_only=tensor.read_only,
+        owner=capsule,
+        must_synchronise=True,
     )
 
 
-def _of_pyopencl(device: GpuDevice, value: Any) -> ForeignArray:
-    """An Array, or a Buffer, which has a size and no form. Its context must be that of the device."""
+def _from_pyopencl(device: GpuDevice, value: Any) -> ForeignArray:
+    """Return a pyopencl Array, or a Buffer, which has no shape and type. Raises ValueError for another OpenCL
+    context."""
     is_array = hasattr(value, "base_data")
     buffer = value.base_data if is_array else value
     if buffer.context != device.stream.context:
@@ -193,43 +198,45 @@ def _of_pyopencl(device: GpuDevice, value: Any) -> ForeignArray:
         raise ValueError(f"it begins {value.offset} bytes into its buffer, not at a multiple of {device.alignment}")
     if value.offset:
         memory = device.view(memory, int(value.offset), int(value.nbytes))
-    owner = None if value.queue is None else stream_handle(device, value.queue)
-    return ForeignArray(memory, tuple(value.shape), np.dtype(value.dtype), tuple(value.strides), False, value, owner)
+    owner_stream = None if value.queue is None else stream_handle(device, value.queue)
+    return ForeignArray(
+        memory, tuple(value.shape), np.dtype(value.dtype), tuple(value.strides), False, value, owner_stream
+    )
 
 
-def check_form(spec: ArraySpec, role: str, found: ForeignArray) -> None:
+def check_argument(spec: ArraySpec, role: str, array: ForeignArray) -> None:
     """Raise UsageError unless the kernel can use the memory without a copy."""
-    if found.dtype is None:
-        if found.memory.nbytes < spec.nbytes:
+    if array.dtype is None:
+        if array.memory.nbytes < spec.nbytes:
             raise UsageError(
-                f"{role} {spec.name} must be {spec}, but got a {describe(found.keep)} of {found.memory.nbytes} bytes, "
+                f"{role} {spec.name} must be {spec}, but got a {describe(array.owner)} of {array.memory.nbytes} bytes, "
                 f"which are fewer than {spec.nbytes}"
             )
         return
-    check_type(spec, role, found.shape, found.dtype)
-    if not is_dense(found):
+    check_type(spec, role, array.shape, array.dtype)
+    if not is_dense(array):
         raise UsageError(
-            f"{role} {spec.name} is not dense and row-major (its strides are {found.strides} bytes); "
+            f"{role} {spec.name} is not dense and row-major (its strides are {array.strides} bytes); "
             "give a contiguous array, in torch x.contiguous(), in CuPy cupy.ascontiguousarray(x)"
         )
-    if isinstance(found.memory.handle, int) and found.memory.handle % VECTOR_BYTES:
+    if isinstance(array.memory.handle, int) and array.memory.handle % VECTOR_BYTES:
         raise UsageError(
             f"{role} {spec.name} begins at an address that is no multiple of {VECTOR_BYTES} bytes, which the kernel's "
             "vector accesses need; give a copy, in torch x.clone(), in CuPy x.copy()"
         )
-    if role == "output" and found.read_only:
+    if role == "output" and array.read_only:
         raise UsageError(f"output {spec.name} is read-only; give an array that can be written")
 
 
-def is_dense(found: ForeignArray) -> bool:
+def is_dense(array: ForeignArray) -> bool:
     """Return whether an array is row-major without gaps; the stride of an axis of size 1 does not matter."""
-    if found.strides is None or found.dtype is None or 0 in found.shape:
+    if array.strides is None or array.dtype is None or 0 in array.shape:
         return True
-    step = found.dtype.itemsize
-    for size, stride in zip(reversed(found.shape), reversed(found.strides), strict=True):
-        if size != 1 and stride != step:
+    expected_stride = array.dtype.itemsize
+    for size, stride in zip(reversed(array.shape), reversed(array.strides), strict=True):
+        if size != 1 and stride != expected_stride:
             return False
-        step *= size
+        expected_stride *= size
     return True
 
 
@@ -238,6 +245,6 @@ def _is_pyopencl(value: object) -> bool:
 
 
 def _interface(value: Any) -> dict[str, Any]:
-    """What an array says of itself, nothing where it does not speak the interface."""
-    found: dict[str, Any] = getattr(value, _INTERFACE, {})
-    return found
+    """Return the array's `__cuda_array_interface__`; an empty dict if it has none."""
+    interface: dict[str, Any] = getattr(value, _INTERFACE, {})
+    return interface

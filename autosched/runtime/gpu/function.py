@@ -25,9 +25,9 @@ from autosched.runtime.gpu.foreign_arrays import (
     ForeignArray,
     borrow,
     callers_stream,
-    check_form,
+    check_argument,
     describe,
-    place_of,
+    location_of,
     stream_handle,
 )
 from autosched.runtime.kernel import common_torch, like_inputs
@@ -80,47 +80,47 @@ class DeviceFunction(ABC):
             results = items or self._new_outputs(arrays, False)
             if items:
                 self._check_apart(blocks)
-            elif (made := self._fast_path.blocks(results, len(arrays))) is not None:
-                blocks += made
+            elif (result_blocks := self._fast_path.blocks(results, len(arrays))) is not None:
+                blocks += result_blocks
             else:
                 return None
-            ours = [value.block for value in (*arrays, *results) if isinstance(value, DeviceArray)]
-            stream = None if len(ours) == len(blocks) else self._fast_path.torch_stream()
-            self._launch(blocks, ours, stream)
+            own_blocks = [value.block for value in (*arrays, *results) if isinstance(value, DeviceArray)]
+            stream = None if len(own_blocks) == len(blocks) else self._fast_path.torch_stream()
+            self._launch(blocks, own_blocks, stream)
         return results
 
     def _by_protocols(self, arrays: Sequence[object], items: Sequence[object], stream: object) -> Sequence[Any]:
-        on_host = self._place((*arrays, *items))
+        on_host = self._are_on_host((*arrays, *items))
         handle = None if stream is None else stream_handle(self._device, stream)
         if on_host:
             return self._on_host(arrays, items, handle)
         with device_errors(self._device):
             return self._on_device(arrays, items, handle, stream is not None)
 
-    def _place(self, values: Sequence[object]) -> bool:
+    def _are_on_host(self, values: Sequence[object]) -> bool:
         """Return whether the arrays are on the host. Raises UsageError unless all are there or all on the kernel's
         device.
         """
-        here = ArrayLocation(self._device.kind)
-        places = [value.place if isinstance(value, DeviceArray) else place_of(value) for value in values]
-        for spec, value, place in zip(self._specs, values, places, strict=False):
-            if place != here and place.kind != "cpu":
+        own_location = ArrayLocation(self._device.kind)
+        locations = [value.place if isinstance(value, DeviceArray) else location_of(value) for value in values]
+        for spec, value, location in zip(self._specs, values, locations, strict=False):
+            if location != own_location and location.kind != "cpu":
                 raise UsageError(
-                    f"{spec.name} is a {describe(value)} on {place}, but the kernel runs on {here}; "
-                    f'give at.to_device({spec.name}, device="{here.kind}")'
+                    f"{spec.name} is a {describe(value)} on {location}, but the kernel runs on {own_location}; "
+                    f'give at.to_device({spec.name}, device="{own_location.kind}")'
                 )
-        host = [place.kind == "cpu" for place in places]
-        if any(host) and not all(host):
-            first, other = host.index(True), host.index(False)
-            spec, device = self._specs[first], f'device="{here.kind}")'
+        is_on_host = [location.kind == "cpu" for location in locations]
+        if any(is_on_host) and not all(is_on_host):
+            first, other = is_on_host.index(True), is_on_host.index(False)
+            spec, device = self._specs[first], f'device="{own_location.kind}")'
             remedy = f"at.to_device({spec.name}, {device}"
             if first >= len(self.inputs):
                 remedy = f'at.empty({spec.shape}, "{spec.dtype}", {device}'
             raise UsageError(
                 f"{spec.name} is a {describe(values[first])} in host memory, but {self._specs[other].name} is on "
-                f"{here}; give {remedy}"
+                f"{own_location}; give {remedy}"
             )
-        return all(host)
+        return all(is_on_host)
 
     def _out_items(self, out: object) -> Sequence[object]:
         items = out if isinstance(out, (tuple, list)) else (out,)
@@ -130,63 +130,69 @@ class DeviceFunction(ABC):
 
     def _on_host(self, arrays: Sequence[object], items: Sequence[object], stream: Stream) -> Sequence[Any]:
         """Run through device memory for arrays on the host."""
-        given = [as_input(spec, array) for spec, array in zip(self.inputs, arrays, strict=True)]
+        host_inputs = [as_input(spec, array) for spec, array in zip(self.inputs, arrays, strict=True)]
         if items:
             results = [as_output(spec, item) for spec, item in zip(self.outputs, items, strict=True)]
-            check_apart(self._specs, [address_of(array) for array in (*given, *results)], len(given))
+            check_apart(self._specs, [address_of(array) for array in (*host_inputs, *results)], len(host_inputs))
         else:
             results = new_outputs(self.outputs)
         with self._transfer_blocks() as blocks:
-            for block, array in zip(blocks, given, strict=False):
+            for block, array in zip(blocks, host_inputs, strict=False):
                 upload(block, array)
             with device_errors(self._device):
                 self._launch(blocks, blocks, stream)
-            for block, array in zip(blocks[len(given) :], results, strict=True):
+            for block, array in zip(blocks[len(host_inputs) :], results, strict=True):
                 download(block, array)
         return results if items else like_inputs(arrays, results)
 
     def _on_device(
-        self, arrays: Sequence[object], items: Sequence[object], given: Stream, is_given: bool
+        self, arrays: Sequence[object], items: Sequence[object], caller_stream: Stream, has_caller_stream: bool
     ) -> Sequence[Any]:
-        """Run in place. The owners of borrowed arrays are told of the work unless the caller gave the stream."""
+        """Run in place. Later work of the owners of borrowed arrays is ordered after the kernel unless the caller gave
+        the stream."""
         device = self._device
         foreign = [value for value in (*arrays, *items) if not isinstance(value, DeviceArray)]
-        stream = given if is_given else callers_stream(device, foreign)
-        arguments = [self._argument(s, "input", value, stream) for s, value in zip(self.inputs, arrays, strict=True)]
-        results = items or self._new_outputs(arrays, is_given)
+        stream = caller_stream if has_caller_stream else callers_stream(device, foreign)
+        arguments = [
+            self._block_of_argument(s, "input", value, stream) for s, value in zip(self.inputs, arrays, strict=True)
+        ]
+        results = items or self._new_outputs(arrays, has_caller_stream)
         arguments += [
-            self._argument(s, "output", value, stream) for s, value in zip(self.outputs, results, strict=True)
+            self._block_of_argument(s, "output", value, stream) for s, value in zip(self.outputs, results, strict=True)
         ]
         if items:
             self._check_apart([block for block, _ in arguments])
-        lasting = [block for block, found in arguments if found is None]
+        lasting = [block for block, foreign_array in arguments if foreign_array is None]
         self._launch([block for block, _ in arguments], lasting, stream)
-        if not is_given:
-            self._tell_owners([found for _, found in arguments if found is not None], stream)
+        if not has_caller_stream:
+            self._order_owners_after(
+                [foreign_array for _, foreign_array in arguments if foreign_array is not None], stream
+            )
         torch = None if items else common_torch(arrays)
-        return results if torch is None or not is_given else [torch.from_dlpack(result) for result in results]
+        return results if torch is None or not has_caller_stream else [torch.from_dlpack(result) for result in results]
 
-    def _new_outputs(self, arrays: Sequence[object], is_given: bool) -> list[Any]:
+    def _new_outputs(self, arrays: Sequence[object], has_caller_stream: bool) -> list[Any]:
         """Return uninitialised results; torch's allocator provides them if the work is on torch's stream."""
         torch = common_torch(arrays)
-        if torch is not None and not is_given:
-            place: Any = arrays[0]
-            return [torch.empty(s.shape, dtype=getattr(torch, s.dtype), device=place.device) for s in self.outputs]
+        if torch is not None and not has_caller_stream:
+            like: Any = arrays[0]
+            return [torch.empty(s.shape, dtype=getattr(torch, s.dtype), device=like.device) for s in self.outputs]
         blocks = allocate(self._device, {f"output {s.name}": s.nbytes for s in self.outputs}).values()
-        made = [DeviceArray(block, s.shape, s.dtype) for block, s in zip(blocks, self.outputs, strict=True)]
-        return made
+        return [DeviceArray(block, s.shape, s.dtype) for block, s in zip(blocks, self.outputs, strict=True)]
 
-    def _argument(
+    def _block_of_argument(
         self, spec: ArraySpec, role: str, value: object, stream: Stream
     ) -> tuple[DeviceBlock, ForeignArray | None]:
         """Return the memory of a DeviceArray or of an array that is borrowed for this call. Raises UsageError."""
         if isinstance(value, DeviceArray):
             block = value.block
-            check_form(spec, role, ForeignArray(block.memory, value.shape, value.dtype, None, block.read_only, value))
+            check_argument(
+                spec, role, ForeignArray(block.memory, value.shape, value.dtype, None, block.read_only, value)
+            )
             return block, None
-        found = borrow(self._device, spec.name, value, stream)
-        check_form(spec, role, found)
-        return borrowed_block(self._device, found, stream), found
+        foreign = borrow(self._device, spec.name, value, stream)
+        check_argument(spec, role, foreign)
+        return borrowed_block(self._device, foreign, stream), foreign
 
     def _check_apart(self, blocks: Sequence[DeviceBlock]) -> None:
         """Raise UsageError if an output shares memory with any array before it."""
@@ -200,15 +206,15 @@ class DeviceFunction(ABC):
                     name, other = self._specs[i].name, self._specs[j].name
                     raise UsageError(f"output {name} overlaps {other} in memory; give it an array of its own")
 
-    def _tell_owners(self, borrowed: Sequence[ForeignArray], stream: Stream) -> None:
+    def _order_owners_after(self, borrowed: Sequence[ForeignArray], stream: Stream) -> None:
         """Make the work that owners of borrowed arrays queue from now on run after the kernel."""
         device = self._device
-        others = {found.stream for found in borrowed if not found.blind and found.stream != stream}
-        blind = any(found.blind for found in borrowed)
-        event = device.record(stream) if others or (blind and stream is not None) else None
-        for other in others:
-            device.wait(event, other)
-        if blind:
+        owner_streams = {array.stream for array in borrowed if not array.must_synchronise and array.stream != stream}
+        must_synchronise = any(array.must_synchronise for array in borrowed)
+        event = device.record(stream) if owner_streams or (must_synchronise and stream is not None) else None
+        for owner_stream in owner_streams:
+            device.wait(event, owner_stream)
+        if must_synchronise:
             if event is not None:
                 device.wait(event, None)
             device.synchronise()

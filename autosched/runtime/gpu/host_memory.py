@@ -11,7 +11,7 @@ import numpy as np
 from autosched.runtime.gpu.device import Array, DeviceMemory, LaunchSequence, Stream, raw
 from autosched.runtime.tensors import aligned_empty
 
-ALIGNED = 512  # bytes that memory begins at a multiple of
+ALIGNMENT_BYTES = 512  # alignment of allocations
 
 
 class HostMemory:
@@ -24,9 +24,9 @@ class HostMemory:
         return nullcontext()
 
     def allocate(self, nbytes: int) -> DeviceMemory:
-        whole = aligned_empty((nbytes + ALIGNED,), "uint8")
-        begin = -whole.ctypes.data % ALIGNED
-        memory = whole[begin : begin + nbytes]
+        padded = aligned_empty((nbytes + ALIGNMENT_BYTES,), "uint8")
+        offset = -padded.ctypes.data % ALIGNMENT_BYTES
+        memory = padded[offset : offset + nbytes]
         memory[:] = 0
         return DeviceMemory(memory, nbytes)
 
@@ -61,7 +61,7 @@ class HostMemory:
     def capture(self, call: LaunchSequence) -> LaunchSequence:
         return call
 
-    def record(self, stream: Stream = None, again: Any = None) -> Any:
+    def record(self, stream: Stream = None, reused_event: Any = None) -> Any:
         self._check()
 
     def wait(self, event: Any, stream: Stream = None) -> None:

@@ -33,7 +33,7 @@ class GpuKernel(DeviceFunction):
         with device_errors(device):
             self._kernels = device.load(binary, source)
         self._scratch: dict[str, DeviceBlock] | None = None
-        self._launching = threading.Lock()  # between the first and the last kernel of a call the scratch is taken
+        self._launching = threading.Lock()  # guards the workspace from the first to the last kernel of a call
 
     @property
     def workspace_bytes(self) -> int:
@@ -47,11 +47,11 @@ class GpuKernel(DeviceFunction):
         yield list(allocate(self._device, self._sizes()).values())
 
     def _make_scratch(self) -> dict[str, DeviceBlock]:
-        """The workspace; only while `_launching` is held."""
+        """Return the workspace, allocated at the first call; the caller holds `_launching`."""
         if self._scratch is None:
             names = {f"workspace {name}": nbytes for name, nbytes in self.source.workspace}
-            made = allocate(self._device, names)
-            self._scratch = {name: made[f"workspace {name}"] for name, _ in self.source.workspace}
+            blocks = allocate(self._device, names)
+            self._scratch = {name: blocks[f"workspace {name}"] for name, _ in self.source.workspace}
         return self._scratch
 
     def _launch(self, blocks: Sequence[DeviceBlock], lasting: Sequence[DeviceBlock], stream: Stream) -> None:
@@ -88,12 +88,14 @@ def _check_arch(device: GpuDevice, arch: str) -> None:
     """Raise DeviceError if a cubin cannot run: it runs on its own compute capability and on later ones of the same
     generation (CUDA C++ Programming Guide, "Binary Compatibility").
     """
-    here = device.facts().arch
-    if not arch or not here:
+    device_arch = device.facts().arch
+    if not arch or not device_arch:
         return
-    wanted, got = _capability(arch), _capability(here)
-    if wanted[0] != got[0] or wanted[1] > got[1]:
-        raise DeviceError(f"code for {arch} cannot run on {device.name}, which is {here}; tune for cuda -arch={here}")
+    required, available = _capability(arch), _capability(device_arch)
+    if required[0] != available[0] or required[1] > available[1]:
+        raise DeviceError(
+            f"code for {arch} cannot run on {device.name}, which is {device_arch}; tune for cuda -arch={device_arch}"
+        )
 
 
 def _capability(arch: str) -> tuple[int, int]:

@@ -35,7 +35,7 @@ _FAULTS = {
     -61: "out_of_memory",  # INVALID_BUFFER_SIZE: larger than the device allows
     -63: "launch_refused",  # INVALID_GLOBAL_WORK_SIZE
 }
-_OUT_OF_RESOURCES = -5  # at a launch: too much asked for; later: the device's memory, or a fault of the kernel
+_OUT_OF_RESOURCES = -5  # at a launch: resources exceeded; later: the device's memory, or a fault of the kernel
 _MAX_GRID = (1 << 31) - 1
 _GPU_BANDWIDTH, _CPU_BANDWIDTH = 300e9, 20e9  # assumed bytes a second, as OpenCL does not report them
 # Environment of pyopencl and PoCL, unless the user has set it. PoCL 3.1's own choice, "loopvec", keeps arrays of
@@ -43,9 +43,9 @@ _GPU_BANDWIDTH, _CPU_BANDWIDTH = 300e9, 20e9  # assumed bytes a second, as OpenC
 ENVIRONMENT = {"PYOPENCL_NO_CACHE": "1", "POCL_WORK_GROUP_METHOD": "loops"}
 # Platforms that compile a kernel for its work-group size at the first launch. For a binary they would compile it once
 # more, for any work-group size, in vain, so their source text serves as the binary.
-_LATE = frozenset({"Portable Computing Language"})
+_LATE_COMPILING = frozenset({"Portable Computing Language"})
 _DOUBLE = re.compile(r"\bdouble\d*\b")
-_KEPT_SHARE = 0.9  # share of the device's memory that buffers may take
+_USABLE_SHARE = 0.9  # share of the device's memory that buffers may take
 
 
 class SharedKernel:
@@ -55,15 +55,15 @@ class SharedKernel:
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
-        self._holds: BoundLaunch | None = None
+        self._bound: BoundLaunch | None = None
         self._lock = threading.Lock()
 
     def launch(self, cl: Any, queue: Any, bound: BoundLaunch) -> Any:
         """Queue a launch and return its event."""
         with self._lock:
-            if self._holds is not bound:
+            if self._bound is not bound:
                 self.kernel.set_args(*bound.arguments)
-                self._holds = bound
+                self._bound = bound
             return cl.enqueue_nd_range_kernel(queue, self.kernel, bound.threads, bound.block)
 
 
@@ -86,7 +86,7 @@ class OpenClDevice:
         cl = self._cl = _pyopencl()
         self._device = choose_device(cl)
         self.name = str(self._device.name).strip()
-        self._late = str(self._device.platform.name).strip() in _LATE
+        self._compiles_late = str(self._device.platform.name).strip() in _LATE_COMPILING
         self.alignment = max(256, int(self._device.mem_base_addr_align) // 8)
         self._allocated = 0
         with _faults("opening the device"):
@@ -99,7 +99,7 @@ class OpenClDevice:
         """The identity of the compiler: platform, device and driver."""
         platform = self._device.platform
         method = os.environ.get("POCL_WORK_GROUP_METHOD", "")
-        form = "text" if self._late else "binary"
+        form = "text" if self._compiles_late else "binary"
         return f"opencl {platform.name} {platform.version} {self.name} {self._device.driver_version} {method} {form}"
 
     def _has_doubles(self) -> bool:
@@ -116,7 +116,7 @@ class OpenClDevice:
         return nullcontext()
 
     def memory(self) -> tuple[int, int]:
-        total = int(_KEPT_SHARE * self._device.global_mem_size)
+        total = int(_USABLE_SHARE * self._device.global_mem_size)
         return max(total - self._allocated, 0), total
 
     def allocate(self, nbytes: int) -> DeviceMemory:
@@ -171,7 +171,7 @@ class OpenClDevice:
             )
         try:
             program = cl.Program(self._context, source.text).build()
-            if self._late:
+            if self._compiles_late:
                 return DeviceCode(source.text.encode())
             return DeviceCode(bytes(program.get_info(cl.program_info.BINARIES)[0]))
         except cl.Error as error:
@@ -180,7 +180,7 @@ class OpenClDevice:
     def load(self, binary: DeviceCode, source: GpuSource) -> Mapping[str, Any]:
         cl = self._cl
         with _faults(f"loading {source.name}"):
-            if self._late:
+            if self._compiles_late:
                 program = cl.Program(self._context, binary.code.decode())
             else:
                 program = cl.Program(self._context, [self._device], [binary.code])
@@ -208,7 +208,7 @@ class OpenClDevice:
     def capture(self, call: LaunchSequence) -> LaunchSequence:
         return call
 
-    def record(self, stream: Stream = None, again: Any = None) -> Any:
+    def record(self, stream: Stream = None, reused_event: Any = None) -> Any:
         queue = self._queue if stream is None else stream
         with _faults("recording an event"):
             event = self._cl.enqueue_marker(queue)
@@ -303,7 +303,7 @@ def choose_device(cl: Any) -> Any:
 
 
 @contextmanager
-def _faults(what: str, launching: bool = False) -> Iterator[None]:
+def _faults(operation: str, launching: bool = False) -> Iterator[None]:
     """Turn pyopencl's errors into DeviceFault."""
     import pyopencl as cl
 
@@ -314,4 +314,4 @@ def _faults(what: str, launching: bool = False) -> Iterator[None]:
         kind = _FAULTS.get(code, "launch_failure")
         if code == _OUT_OF_RESOURCES and launching:
             kind = "launch_refused"
-        raise DeviceFault(kind, f"{what} failed: {' '.join(str(error).split())[:500]}") from None
+        raise DeviceFault(kind, f"{operation} failed: {' '.join(str(error).split())[:500]}") from None

@@ -1,7 +1,7 @@
 """Measured peak rates of a device: multiply-adds a second, and bytes a second of a copy.
 
-Both kernels are written as generated code is, in CUDA C or OpenCL C, compiled by the same compiler and timed by the
-driver's own events. The arithmetic kernel has independent chains `a = a * 0.5 + x` in registers, in as many threads as
+Both kernels are, as generated code, in CUDA C or OpenCL C, compiled by the same compiler and timed by the driver's
+events. The arithmetic kernel has independent chains `a = a * 0.5 + x` in registers, in as many threads as
 the device holds at a time; compilers contract each step into one multiply-add. The other kernel copies 16 bytes an
 access. The best variant differs between devices, so each kernel has several, and the best rate counts.
 
@@ -25,12 +25,12 @@ from autosched.runtime.gpu.compile import CompileError, compile_source
 from autosched.runtime.gpu.device import Array, DeviceFault, GpuDevice
 from autosched.runtime.gpu.devices import compiler_for
 from autosched.runtime.gpu.handwritten import THREADS, handwritten_source, thread_number
-from autosched.runtime.gpu.tensor_pipes import PIPES, loads_of, pipes_of
+from autosched.runtime.gpu.tensor_pipes import PIPES, peak_kernels, pipes_of
 
 if TYPE_CHECKING:
     from autosched.target import GpuFacts
 
-STEPS = 16  # of every chain in one round of the loop, so that counting rounds costs less than 2 %
+STEPS = 16  # of every chain in one iteration of the loop, so that the loop costs less than 2 %
 SAMPLE_S, SAMPLES = 5e-3, 5
 LAUNCH_S = 1e-3  # seconds that a launch of multiply-adds should take by the device's properties
 L2_FACTOR = 2  # copies rotate through buffers of so many times the last cache
@@ -47,8 +47,7 @@ class ThreadWork:
     lanes: int = 1
 
 
-# One instruction for a vector is what a processor under OpenCL needs; a GPU takes the elements one by one.
-# By kind of device.
+# Variants by kind of device. A processor under OpenCL needs vector operations; a GPU executes scalar ones.
 CHAINS: dict[str, tuple[ThreadWork, ...]] = {
     "cuda": (ThreadWork(8), ThreadWork(16)),
     "opencl": (ThreadWork(16), ThreadWork(12, 8), ThreadWork(12, 16)),
@@ -69,11 +68,11 @@ def _matrix_peak(device: GpuDevice, pipe: str) -> float:
     if pipe not in pipes_of(facts):
         raise DeviceError(f"{device.name} has no {pipe}: it has {', '.join((*_TYPES, *pipes_of(facts)))}")
     rates = []
-    for load in loads_of(PIPES[pipe], facts, LAUNCH_S):
-        start = np.array([PIPES[pipe].one] * load.operands + [0] * load.zeros, np.uint32)
-        threads = load.source.launches[0].grid[0] * THREADS
+    for kernel in peak_kernels(PIPES[pipe], facts, LAUNCH_S):
+        start = np.array([PIPES[pipe].one_bits] * kernel.n_operand_words + [0] * kernel.n_zero_words, np.uint32)
+        threads = kernel.source.launches[0].grid[0] * THREADS
         sizes = {"start": start.nbytes, "end": 4 * threads}
-        rates.append(load.operations / _seconds(device, load.source, [sizes], {"start": start}) / 1e9)
+        rates.append(kernel.operations / _seconds(device, kernel.source, [sizes], {"start": start}) / 1e9)
     return max(rates)
 
 
@@ -81,11 +80,11 @@ def _fma_peak(device: GpuDevice, dtype: str) -> float:
     facts = device.facts()
     itemsize = np.dtype(dtype).itemsize
     rates = []
-    for form in CHAINS[device.kind]:
-        source, n_flops = fma_source(device.kind, form, facts, dtype)
+    for work in CHAINS[device.kind]:
+        source, n_flops = fma_source(device.kind, work, facts, dtype)
         threads = source.launches[0].grid[0] * THREADS
-        start = np.full((form.count + 1) * form.lanes, 0.5, dtype)
-        sizes = {"start": start.nbytes, "end": threads * form.lanes * itemsize}
+        start = np.full((work.count + 1) * work.lanes, 0.5, dtype)
+        sizes = {"start": start.nbytes, "end": threads * work.lanes * itemsize}
         rates.append(n_flops / _seconds(device, source, [sizes], {"start": start}) / 1e9)
     return max(rates)
 
@@ -97,24 +96,24 @@ def measure_gpu_bandwidth(device: GpuDevice, n_bytes: int) -> float:
     DeviceError.
     """
     facts, rates = device.facts(), []
-    for form in ACCESSES:
-        source, moved = copy_source(device.kind, form, n_bytes)
-        wanted = -(-L2_FACTOR * facts.l2_bytes // moved)
-        pairs = max(1, min(wanted, MAX_PAIRS, device.memory()[0] // 2 // moved))
-        sizes = [{"start": moved // 2, "end": moved // 2}] * pairs
-        rates.append(moved / _seconds(device, source, sizes, {}))
+    for work in ACCESSES:
+        source, bytes_per_launch = copy_source(device.kind, work, n_bytes)
+        n_pairs_for_l2 = -(-L2_FACTOR * facts.l2_bytes // bytes_per_launch)
+        n_pairs = max(1, min(n_pairs_for_l2, MAX_PAIRS, device.memory()[0] // 2 // bytes_per_launch))
+        sizes = [{"start": bytes_per_launch // 2, "end": bytes_per_launch // 2}] * n_pairs
+        rates.append(bytes_per_launch / _seconds(device, source, sizes, {}))
     return max(rates)
 
 
-def fma_source(kind: str, form: ThreadWork, facts: GpuFacts, dtype: str) -> tuple[GpuSource, float]:
+def fma_source(kind: str, work: ThreadWork, facts: GpuFacts, dtype: str) -> tuple[GpuSource, float]:
     """Return a kernel that fills the device with chains of multiply-adds, and the operations of one launch."""
     dialect = DIALECTS[kind]
-    vector = _TYPES[dtype] + (str(form.lanes) if form.lanes > 1 else "")
+    vector = _TYPES[dtype] + (str(work.lanes) if work.lanes > 1 else "")
     blocks = facts.multiprocessors * max(1, facts.max_threads_per_multiprocessor // THREADS)
-    per_round = 2.0 * form.count * form.lanes * STEPS * THREADS * blocks
+    per_round = 2.0 * work.count * work.lanes * STEPS * THREADS * blocks
     estimate = 2e9 * facts.clock_ghz * facts.multiprocessors * facts.fma_per_cycle_per_multiprocessor
     rounds = max(1, round(LAUNCH_S * estimate / per_round))
-    chains, half = range(form.count), "0.5f" if dtype == "float32" else "0.5"
+    chains, half = range(work.count), "0.5f" if dtype == "float32" else "0.5"
     lines = [
         f"  const {vector} x = start[0];",
         *(f"  {vector} a{c} = start[{c + 1}];" for c in chains),
@@ -130,20 +129,22 @@ def fma_source(kind: str, form: ThreadWork, facts: GpuFacts, dtype: str) -> tupl
     return handwritten_source(kind, "fma_peak", vector, lines, blocks, prologue), per_round * rounds
 
 
-def copy_source(kind: str, form: ThreadWork, n_bytes: int) -> tuple[GpuSource, int]:
+def copy_source(kind: str, work: ThreadWork, n_bytes: int) -> tuple[GpuSource, int]:
     """Return a kernel that copies whole blocks of threads, at least one, of `n_bytes`; and the bytes it reads and
     writes.
     """
-    of_block = form.count * THREADS
-    blocks = max(1, n_bytes // (_VECTOR_BYTES * of_block))
-    accesses = range(form.count)
-    base = f"{DIALECTS[kind].block.format(axis='x', number=0)} * {of_block}"
+    accesses_per_block = work.count * THREADS
+    blocks = max(1, n_bytes // (_VECTOR_BYTES * accesses_per_block))
+    accesses = range(work.count)
+    base = f"{DIALECTS[kind].block.format(axis='x', number=0)} * {accesses_per_block}"
     lines = [
         f"  const int at = {base} + {DIALECTS[kind].thread.format(axis='x', number=0)};",
         *(f"  const float4 v{k} = start[at + {k * THREADS}];" for k in accesses),
         *(f"  end[at + {k * THREADS}] = v{k};" for k in accesses),
     ]
-    return handwritten_source(kind, "copy_peak", "float4", lines, blocks), 2 * _VECTOR_BYTES * of_block * blocks
+    return handwritten_source(
+        kind, "copy_peak", "float4", lines, blocks
+    ), 2 * _VECTOR_BYTES * accesses_per_block * blocks
 
 
 def _seconds(
@@ -163,7 +164,7 @@ def _seconds(
                 else:
                     device.fill(buffer, b"\0", 0, buffer.nbytes)
             calls.append(device.prepare(kernels, source, buffers))
-        return _least(lambda repeats: device.time(calls, repeats), len(calls))
+        return _fastest_seconds(lambda repeats: device.time(calls, repeats), len(calls))
     except (DeviceFault, CompileError) as fault:
         raise DeviceError(f"the peak rates of {device.name} cannot be measured: {fault}") from None
     finally:
@@ -171,12 +172,13 @@ def _seconds(
             device.free(allocated)
 
 
-def _least(run: Callable[[int], float], calls: int) -> float:
-    """The least seconds of a launch; a sample is as many as take SAMPLE_S, and each of `calls` at least once.
+def _fastest_seconds(run: Callable[[int], float], calls: int) -> float:
+    """Return the second smallest sample in seconds a launch. A sample has enough launches for SAMPLE_S, at least
+    `calls`.
 
-    The second least, in fact: a processor's OpenCL notes the start of a launch too late when it is interrupted there.
+    The smallest may be too small: OpenCL on a processor records the start of a launch late if it is interrupted there.
     """
     repeats = calls
-    while (spent := run(repeats)) < SAMPLE_S:
-        repeats = int(repeats * min(16.0, 1.2 * SAMPLE_S / max(spent, 1e-9))) + 1
+    while (elapsed_s := run(repeats)) < SAMPLE_S:
+        repeats = int(repeats * min(16.0, 1.2 * SAMPLE_S / max(elapsed_s, 1e-9))) + 1
     return sorted(run(repeats) for _ in range(SAMPLES))[1] / repeats

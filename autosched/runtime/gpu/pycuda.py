@@ -107,7 +107,7 @@ class PyCudaDevice(cuda_driver.AddressedDevice):
             module = drv.module_from_buffer(binary.code)
             for launch in source.launches:
                 function = module.get_function(launch.kernel)
-                function.prepare(_form(launch.arguments))
+                function.prepare(_struct_format(launch.arguments))
                 shared = cuda_driver.dynamic_shared_bytes(source, launch)
                 if shared:
                     function.set_attribute(drv.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
@@ -135,13 +135,13 @@ class PyCudaDevice(cuda_driver.AddressedDevice):
     def capture(self, call: LaunchSequence) -> LaunchSequence:
         return call
 
-    def record(self, stream: Stream = None, again: Any = None) -> Any:
-        """None for a caller's stream, which this waits for."""
+    def record(self, stream: Stream = None, reused_event: Any = None) -> Any:
+        """Return an event; for a caller's stream wait for its work and return None."""
         with self._faults("recording an event"):
             if stream is not None:
                 self._drv.Context.synchronize()
                 return None
-            event = again or self._drv.Event(self._drv.event_flags.DISABLE_TIMING)
+            event = reused_event or self._drv.Event(self._drv.event_flags.DISABLE_TIMING)
             event.record(self._stream)
             return event
 
@@ -155,7 +155,7 @@ class PyCudaDevice(cuda_driver.AddressedDevice):
                 event.synchronize()
 
     def time(self, calls: Sequence[LaunchSequence], repeats: int) -> float:
-        """Between two events around the launches."""
+        """Return the seconds between two events around the launches."""
         start, end = self._events
         with self._faults("a launch"):
             start.record(self._stream)
@@ -180,8 +180,8 @@ class PyCudaDevice(cuda_driver.AddressedDevice):
             b.function.prepared_async_call(b.grid, b.block, self._stream, *b.values, shared_size=b.shared_bytes)
 
     @contextmanager
-    def _faults(self, what: str) -> Iterator[None]:
-        """The context is this thread's inside. Turns pycuda's errors into DeviceFault by their words, which are the
+    def _faults(self, operation: str) -> Iterator[None]:
+        """Make the context current inside. Turn pycuda's errors into DeviceFault by their text, which is the
         driver's."""
         try:
             self._context.push()
@@ -190,20 +190,20 @@ class PyCudaDevice(cuda_driver.AddressedDevice):
             finally:
                 self._context.pop()
         except self._drv.Error as error:
-            raise DeviceFault(cuda_driver.fault_of_text(str(error)), f"{what} failed: {error}") from None
+            raise DeviceFault(cuda_driver.fault_of_text(str(error)), f"{operation} failed: {error}") from None
 
 
-def _form(arguments: Sequence[str | TensorMap]) -> list[str]:
-    """How arguments lie behind each other, in the words of Python's `struct`, which aligns addresses only."""
-    words, end = list[str](), 0
+def _struct_format(arguments: Sequence[str | TensorMap]) -> list[str]:
+    """Return the layout of arguments as format of Python's `struct`, with padding before tensor maps."""
+    fields, end = list[str](), 0
     for argument in arguments:
         is_map = isinstance(argument, TensorMap)
-        nbytes, unit = (tensor_maps.NBYTES, tensor_maps.ALIGNMENT) if is_map else (8, 8)
-        if gap := -end % unit:
-            words.append(f"{gap}x")
-        words.append(f"{nbytes}s" if is_map else "P")
+        nbytes, alignment = (tensor_maps.NBYTES, tensor_maps.ALIGNMENT) if is_map else (8, 8)
+        if gap := -end % alignment:
+            fields.append(f"{gap}x")
+        fields.append(f"{nbytes}s" if is_map else "P")
         end += gap + nbytes
-    return words
+    return fields
 
 
 def _value(argument: str | TensorMap, buffers: Mapping[str, DeviceMemory]) -> int | bytes:
@@ -213,7 +213,7 @@ def _value(argument: str | TensorMap, buffers: Mapping[str, DeviceMemory]) -> in
 
 
 def read_facts() -> GpuFacts:
-    """The facts of the first device, without a context on it. Raises DeviceError."""
+    """Return the properties of the first device, without a context on it. Raises DeviceError."""
     drv = _start()
     return _facts(drv, drv.Device(0))
 
@@ -232,7 +232,7 @@ def _facts(drv: Any, device: Any) -> GpuFacts:
 
 
 def _start() -> Any:
-    """pycuda's driver module, initialised. Raises DeviceError with what is missing."""
+    """Return pycuda's initialised driver module. Raises DeviceError that names what is missing."""
     try:
         import pycuda.driver as drv
     except ImportError as error:

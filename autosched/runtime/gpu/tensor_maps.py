@@ -1,7 +1,7 @@
-"""Tensor maps as the CUDA driver encodes them, for any Python package over it: `cuTensorMapEncode...` of libcuda.
+"""Encoding of tensor maps by the CUDA driver's `cuTensorMapEncode...`, called in libcuda without a Python package.
 
-The limits are those of cuda.h 13.0 at these functions. Drivers of CUDA 13.1 and before want one bit off in the maps of
-small tensors (CUTLASS, cute/atom/copy_traits_sm90_tma.hpp).
+The limits are those of cuda.h 13.0 for these functions. Drivers of CUDA 13.1 and before set one bit wrongly in the maps
+of small tensors (CUTLASS, cute/atom/copy_traits_sm90_tma.hpp); it is cleared here.
 """
 
 from __future__ import annotations
@@ -17,111 +17,112 @@ from autosched.runtime.gpu.device import DeviceFault
 
 NBYTES, ALIGNMENT = 128, 64
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # bytes of the span -> CUtensorMapSwizzle
-# CUtensorMapDataType by kind, bits and exponent bits. What is not here is moved as unsigned integers of its size, which
-# copies do not see.
+# CUtensorMapDataType by kind, bits and exponent bits. Other types are copied as unsigned integers of their size.
 _TYPES = {("i", 32, 0): 3, ("f", 16, 5): 6, ("f", 32, 8): 7, ("f", 64, 11): 8, ("f", 16, 8): 9}
 _UNSIGNED = {1: 0, 2: 1, 4: 2, 8: 4}
-_MOST_RANK, _MOST_BOX, _MOST_STEP, _MOST_PIXELS = 5, 256, 8, 1024
-_CORNERS = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}  # by spatial dimensions: corners are from minus this to less than this
-_WHOLE_LINES = 3  # CU_TENSOR_MAP_L2_PROMOTION_L2_256B: what is read is fetched into the cache by lines of 256 bytes
-_NONE = 0  # no interleaving; zeros where a box is outside
-_MENDED, _SMALL, _WORD, _BIT = 13010, 128 << 10, 1, 21  # the last release with the fault, and what it is
+_MAX_RANK, _MAX_BOX, _MAX_STEP, _MAX_PIXELS = 5, 256, 8, 1024
+_CORNER_LIMITS = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}  # by spatial dimensions: -limit <= corner < limit
+_L2_PROMOTION = 3  # CU_TENSOR_MAP_L2_PROMOTION_L2_256B: reads fetch lines of 256 bytes into the L2 cache
+_DEFAULT_MODE = 0  # no interleaving; zeros outside of the tensor
+# Drivers up to this release encode maps of tensors below this size with a wrong bit in this word.
+_LAST_FAULTY_DRIVER, _SMALL_TENSOR_BYTES, _FAULTY_WORD, _FAULTY_BIT = 13010, 128 << 10, 1, 21
 
 
 class EncodedMap(ctypes.Structure):
-    """CUtensorMap."""
+    """The driver's CUtensorMap, 128 bytes."""
 
     _fields_ = (("words", ctypes.c_uint64 * (NBYTES // 8)),)
 
 
-def why_illegal(wanted: TensorMap, address: int) -> str | None:
-    """What no copy engine takes about a map of a buffer at `address`, in one sentence; None where it is legal."""
-    rank, steps = len(wanted.extents), wanted.steps or (1,) * len(wanted.extents)
-    itemsize = DTYPES[wanted.dtype].nbytes
-    found = (
-        (1 <= rank <= _MOST_RANK, f"a tensor has 1 to {_MOST_RANK} dimensions, got {rank}"),
+def violated_limit(tensor_map: TensorMap, address: int) -> str | None:
+    """Return a sentence on the first limit that a map of a buffer at `address` violates; None for a legal map."""
+    rank, steps = len(tensor_map.extents), tensor_map.steps or (1,) * len(tensor_map.extents)
+    itemsize = DTYPES[tensor_map.dtype].nbytes
+    limits = (
+        (1 <= rank <= _MAX_RANK, f"a tensor has 1 to {_MAX_RANK} dimensions, got {rank}"),
         (address % 16 == 0, f"it must begin at a multiple of 16 bytes, got the address {address:#x}"),
-        (all(1 <= n <= 1 << 32 for n in wanted.extents), f"extents are 1 to {1 << 32}, got {wanted.extents}"),
+        (all(1 <= n <= 1 << 32 for n in tensor_map.extents), f"extents are 1 to {1 << 32}, got {tensor_map.extents}"),
         (
-            len(wanted.strides) == rank - 1 and all(s % 16 == 0 and 0 < s < 1 << 40 for s in wanted.strides),
-            f"strides must be multiples of 16 bytes, {rank - 1} of them, got {wanted.strides}",
+            len(tensor_map.strides) == rank - 1 and all(s % 16 == 0 and 0 < s < 1 << 40 for s in tensor_map.strides),
+            f"strides must be multiples of 16 bytes, {rank - 1} of them, got {tensor_map.strides}",
         ),
-        (wanted.swizzle in SWIZZLES, f"a swizzle has 0, 32, 64 or 128 bytes, got {wanted.swizzle}"),
+        (tensor_map.swizzle in SWIZZLES, f"a swizzle has 0, 32, 64 or 128 bytes, got {tensor_map.swizzle}"),
         (
-            len(steps) == rank and all(1 <= n <= _MOST_STEP for n in steps),
-            f"steps are 1 to {_MOST_STEP} for each dimension, got {steps}",
+            len(steps) == rank and all(1 <= n <= _MAX_STEP for n in steps),
+            f"steps are 1 to {_MAX_STEP} for each dimension, got {steps}",
         ),
-        *_of_box(wanted.box, rank),
+        *_limits_of_box(tensor_map.box, rank),
     )
-    inner = (wanted.box.channels if isinstance(wanted.box, PixelBox) else wanted.box[0]) * itemsize
-    row = (
-        (inner % 16 == 0, f"a row of a box must have a multiple of 16 bytes, got {inner}"),
+    row_bytes = (tensor_map.box.channels if isinstance(tensor_map.box, PixelBox) else tensor_map.box[0]) * itemsize
+    row_limits = (
+        (row_bytes % 16 == 0, f"a row of a box must have a multiple of 16 bytes, got {row_bytes}"),
         (
-            not wanted.swizzle or inner <= wanted.swizzle,
-            f"a row of a box has at most the {wanted.swizzle} bytes of the swizzle, got {inner}",
+            not tensor_map.swizzle or row_bytes <= tensor_map.swizzle,
+            f"a row of a box has at most the {tensor_map.swizzle} bytes of the swizzle, got {row_bytes}",
         ),
     )
-    words = next((words for holds, words in (*found, *row) if not holds), None)
-    return None if words is None else f"no tensor map {wanted.name} can be made of {wanted.buffer}: {words}"
+    limit = next((limit for is_met, limit in (*limits, *row_limits) if not is_met), None)
+    return None if limit is None else f"no tensor map {tensor_map.name} of {tensor_map.buffer} can be encoded: {limit}"
 
 
-def _of_box(box: tuple[int, ...] | PixelBox, rank: int) -> Sequence[tuple[bool, str]]:
+def _limits_of_box(box: tuple[int, ...] | PixelBox, rank: int) -> Sequence[tuple[bool, str]]:
     if not isinstance(box, PixelBox):
-        legal = len(box) == rank and all(1 <= n <= _MOST_BOX for n in box)
-        return ((legal, f"boxes have 1 to {_MOST_BOX} elements along each dimension, got {box}"),)
+        is_legal = len(box) == rank and all(1 <= n <= _MAX_BOX for n in box)
+        return ((is_legal, f"boxes have 1 to {_MAX_BOX} elements along each dimension, got {box}"),)
     spatial, corners = rank - 2, (*box.lower, *box.upper)
-    limit = _CORNERS.get(spatial, 0)
+    limit = _CORNER_LIMITS.get(spatial, 0)
     return (
-        (limit > 0, f"an image has 3 to {_MOST_RANK} dimensions, got {rank}"),
+        (limit > 0, f"an image has 3 to {_MAX_RANK} dimensions, got {rank}"),
         (
             len(box.lower) == len(box.upper) == spatial and all(-limit <= n < limit for n in corners),
             f"corners are {spatial} numbers each from {-limit} to {limit - 1}, got {box.lower} and {box.upper}",
         ),
-        (1 <= box.channels <= _MOST_BOX, f"1 to {_MOST_BOX} channels at a time, got {box.channels}"),
-        (1 <= box.pixels <= _MOST_PIXELS, f"1 to {_MOST_PIXELS} pixels at a time, got {box.pixels}"),
+        (1 <= box.channels <= _MAX_BOX, f"1 to {_MAX_BOX} channels at a time, got {box.channels}"),
+        (1 <= box.pixels <= _MAX_PIXELS, f"1 to {_MAX_PIXELS} pixels at a time, got {box.pixels}"),
     )
 
 
 @lru_cache(maxsize=256)
-def encode(wanted: TensorMap, address: int) -> EncodedMap:
-    """The map of a buffer at `address` on the device, at a multiple of ALIGNMENT; nobody may change it.
+def encode(tensor_map: TensorMap, address: int) -> EncodedMap:
+    """Return the encoded map of a buffer at `address` on the device, aligned to ALIGNMENT. It is shared: do not change
+    it.
 
-    Kept, because a kernel that is called again mostly gets the same memory. Raises DeviceFault.
+    Cached, since most calls of a kernel use the same memory. Raises DeviceFault.
     """
-    if words := why_illegal(wanted, address):
-        raise DeviceFault("launch_refused", words)
+    if reason := violated_limit(tensor_map, address):
+        raise DeviceFault("launch_refused", reason)
     driver = _driver()
-    space = ctypes.create_string_buffer(NBYTES + ALIGNMENT)
-    made = EncodedMap.from_buffer(space, -ctypes.addressof(space) % ALIGNMENT)
-    rank = len(wanted.extents)
-    dtype = DTYPES[wanted.dtype]
+    memory = ctypes.create_string_buffer(NBYTES + ALIGNMENT)
+    encoded = EncodedMap.from_buffer(memory, -ctypes.addressof(memory) % ALIGNMENT)
+    rank = len(tensor_map.extents)
+    dtype = DTYPES[tensor_map.dtype]
     code = _TYPES.get((dtype.kind, dtype.bits, dtype.exponent_bits), _UNSIGNED[dtype.nbytes])
     tensor = (
-        ctypes.byref(made), code, rank, ctypes.c_void_p(address),
-        (ctypes.c_uint64 * rank)(*wanted.extents), (ctypes.c_uint64 * rank)(*wanted.strides),
+        ctypes.byref(encoded), code, rank, ctypes.c_void_p(address),
+        (ctypes.c_uint64 * rank)(*tensor_map.extents), (ctypes.c_uint64 * rank)(*tensor_map.strides),
     )  # fmt: skip
-    steps = (ctypes.c_uint32 * rank)(*(wanted.steps or (1,) * rank))
-    modes = (_NONE, SWIZZLES[wanted.swizzle], _WHOLE_LINES, _NONE)
-    box = wanted.box
+    steps = (ctypes.c_uint32 * rank)(*(tensor_map.steps or (1,) * rank))
+    modes = (_DEFAULT_MODE, SWIZZLES[tensor_map.swizzle], _L2_PROMOTION, _DEFAULT_MODE)
+    box = tensor_map.box
     if isinstance(box, PixelBox):
         corners = ((ctypes.c_int * (rank - 2))(*corner) for corner in (box.lower, box.upper))
         status = driver.cuTensorMapEncodeIm2col(*tensor, *corners, box.channels, box.pixels, steps, *modes)
     else:
         status = driver.cuTensorMapEncodeTiled(*tensor, (ctypes.c_uint32 * rank)(*box), steps, *modes)
     if status:
-        kind = FAULT_OF_CODE.get(status, "launch_failure")
-        raise DeviceFault(kind, f"making the tensor map {wanted.name} failed: status {status} of the CUDA driver")
-    reach = dtype.nbytes * wanted.extents[0] + sum(
-        (n - 1) * s for n, s in zip(wanted.extents[1:], wanted.strides, strict=True)
+        fault = FAULT_OF_CODE.get(status, "launch_failure")
+        raise DeviceFault(fault, f"making the tensor map {tensor_map.name} failed: status {status} of the CUDA driver")
+    tensor_bytes = dtype.nbytes * tensor_map.extents[0] + sum(
+        (n - 1) * s for n, s in zip(tensor_map.extents[1:], tensor_map.strides, strict=True)
     )
-    if _driver_version() <= _MENDED and reach < _SMALL:
-        made.words[_WORD] &= ~(1 << _BIT)
-    return made
+    if _driver_version() <= _LAST_FAULTY_DRIVER and tensor_bytes < _SMALL_TENSOR_BYTES:
+        encoded.words[_FAULTY_WORD] &= ~(1 << _FAULTY_BIT)
+    return encoded
 
 
 @cache
 def _driver() -> ctypes.CDLL:
-    """Loaded by then: there is a device. Raises DeviceFault."""
+    """Return libcuda, which an open device has loaded already. Raises DeviceFault."""
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -130,7 +131,7 @@ def _driver() -> ctypes.CDLL:
 
 @cache
 def _driver_version() -> int:
-    """13010 of CUDA 13.1; 0 where it is not told."""
+    """Return 13010 for the driver of CUDA 13.1; 0 if unknown."""
     version = ctypes.c_int(0)
     _driver().cuDriverGetVersion(ctypes.byref(version))
     return version.value

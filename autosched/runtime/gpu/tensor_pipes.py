@@ -1,10 +1,10 @@
-"""Kernels of nothing but products of matrices: what the tensor cores of a GPU do at most, for each kind of operand.
+"""Peak rates of tensor cores: kernels of matrix instructions only, for each pipe, that is each kind of operand.
 
-`mma`: warps keep several tiles of results in registers, and both operands. `wgmma`: two warpgroups have results of 64 x
-256 in registers and read both operands from shared memory, in rows of 128 bytes, as kernels do. All operands are one:
-changing bits would cost power, and with it some of the clock. But registers of A are changed by a number that the
-compiler does not know to be zero: where a device lacks an instruction (float8 on sm_90), a product would be computed
-once before the loop, and only be added in it.
+`mma`: warps keep several tiles of results and both operands in registers. `wgmma`: two warpgroups keep results of 64 x
+256 in registers and read both operands from shared memory, in rows of 128 bytes, as generated kernels do. All operands
+are 1.0, since toggling bits costs power and thereby clock. The registers of A are changed by a number that is zero but
+not known to the compiler: if a device emulates an instruction (float8 on sm_90), the compiler would else hoist the
+product out of the loop and keep only the addition in it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from autosched.runtime.gpu.handwritten import THREADS, handwritten_source, threa
 if TYPE_CHECKING:
     from autosched.target import GpuFacts
 
-NAME = "matrix_peak"  # of the kernels
-STEPS = 16  # instructions for one tile in one round of the loop
-TILES = (8, 12)  # of a warp, whose instructions do not wait for each other
-OPERAND_BYTES = 32  # along k, of every instruction
-ROW_BYTES, GROUP_ROWS, COLUMNS = 128, 64, 256  # of shared operands; of the results of a warpgroup
-_RATE = 2048  # bytes of operands' k, times rows and columns, that a multiprocessor multiplies in a cycle, about
+NAME = "matrix_peak"  # name of the kernels
+STEPS = 16  # instructions for one tile in one iteration of the loop
+TILES_PER_WARP = (8, 12)  # of results of a warp, whose instructions are independent
+OPERAND_BYTES = 32  # bytes of k of every instruction
+ROW_BYTES, GROUP_ROWS, COLUMNS = 128, 64, 256  # rows of shared operands; rows and columns of a warpgroup's results
+_PRODUCTS_PER_CYCLE = 2048  # rows * columns * bytes of k that a multiprocessor multiplies in a cycle, roughly
 
 FUNCTION = "static __device__ __forceinline__ void "
 _PLAIN = {
@@ -39,16 +39,19 @@ PLAIN = "\n".join(f'{FUNCTION}{name}() {{ asm volatile("{ptx}" ::: "memory"); }}
 
 @dataclass(frozen=True)
 class TensorPipe:
-    """`operand`: PTX's name of the type of both operands, of `nbytes`; `one` in 32 bits. Compute capability `since`, or
-    that alone. `name`: who multiplies, and A's type: the `pipe` of rows of `matrices.py`, where there are any."""
+    """A kind of matrix product that tensor cores compute.
+
+    `name`: instruction and type of A, the `pipe` of rows of `ir/instructions/matrices.py`; `operand`: PTX type of both
+    operands, of `nbytes`; `one_bits`: 32 bits of packed ones of that type; `capability`: the least compute capability
+    with the pipe, 90 for 9.0, or the only one if `is_exact_capability`."""
 
     name: str
     operand: str
     nbytes: int
-    one: int
-    since: int
-    only_there: bool = False
-    times: int = 1  # instructions for each multiply-add
+    one_bits: int
+    capability: int
+    is_exact_capability: bool = False
+    instructions_per_fma: int = 1  # instructions for one multiply-add of the pipe
 
     @property
     def is_integer(self) -> bool:
@@ -56,17 +59,18 @@ class TensorPipe:
 
     @property
     def result(self) -> tuple[str, str, str]:
-        """The type of results in C, as an operand of `asm`, and in PTX."""
+        """The type of results in C, its constraint in inline PTX, and its PTX name."""
         return ("int", "r", "s32") if self.is_integer else ("float", "f", "f32")
 
     @property
     def k(self) -> int:
+        """The extent along k of one instruction."""
         return OPERAND_BYTES // self.nbytes
 
-    def is_of(self, facts: GpuFacts) -> bool:
+    def exists_on(self, facts: GpuFacts) -> bool:
         digits = "".join(c for c in facts.arch if c.isdigit())
-        capability = int(digits or 0)
-        return capability == self.since if self.only_there else capability >= self.since
+        number = int(digits or 0)
+        return number == self.capability if self.is_exact_capability else number >= self.capability
 
 
 PIPES: Mapping[str, TensorPipe] = {
@@ -75,7 +79,7 @@ PIPES: Mapping[str, TensorPipe] = {
         TensorPipe("mma.float16", "f16", 2, 0x3C003C00, 80),
         TensorPipe("mma.bfloat16", "bf16", 2, 0x3F803F80, 80),
         TensorPipe("mma.tf32", "tf32", 4, 0x3F800000, 80),
-        TensorPipe("mma.3xtf32", "tf32", 4, 0x3F800000, 80, times=3),
+        TensorPipe("mma.3xtf32", "tf32", 4, 0x3F800000, 80, instructions_per_fma=3),
         TensorPipe("mma.int8", "s8", 1, 0x01010101, 80),
         TensorPipe("mma.uint8", "u8", 1, 0x01010101, 80),
         TensorPipe("mma.float8_e4m3fn", "e4m3", 1, 0x38383838, 89),
@@ -92,37 +96,37 @@ PIPES: Mapping[str, TensorPipe] = {
 
 
 def pipes_of(facts: GpuFacts) -> tuple[str, ...]:
-    """The names of PIPES that a GPU has."""
-    return tuple(pipe.name for pipe in PIPES.values() if pipe.is_of(facts))
+    """Return the names of the PIPES that a GPU has."""
+    return tuple(pipe.name for pipe in PIPES.values() if pipe.exists_on(facts))
 
 
 @dataclass(frozen=True)
-class PipeLoad:
-    """A kernel, the operations of one launch (two for each multiply-add), and the 32-bit words that it begins with:
-    the `operands`, all one, and as many zeros."""
+class PeakKernel:
+    """A kernel that measures a pipe. `operations` of one launch, two for each multiply-add; its input has
+    `n_operand_words` words of 32 bits, all ones of the type, and `n_zero_words` zeros."""
 
     source: GpuSource
     operations: float
-    operands: int
-    zeros: int = 0
+    n_operand_words: int
+    n_zero_words: int = 0
 
 
-def loads_of(pipe: TensorPipe, facts: GpuFacts, seconds: float) -> tuple[PipeLoad, ...]:
-    """Kernels that fill a GPU with a pipe's instructions for about so long."""
+def peak_kernels(pipe: TensorPipe, facts: GpuFacts, seconds: float) -> tuple[PeakKernel, ...]:
+    """Return kernels that fill a GPU with a pipe's instructions for about `seconds`; the fastest has the peak rate."""
 
     def rounds(results: int) -> int:
-        """For `results` that a multiprocessor has at a time."""
-        cycles = STEPS * results * OPERAND_BYTES / _RATE
+        """Return the iterations for `results` elements on a multiprocessor at a time."""
+        cycles = STEPS * results * OPERAND_BYTES / _PRODUCTS_PER_CYCLE
         return max(1, round(1e9 * facts.clock_ghz * seconds / cycles))
 
-    if pipe.only_there:
-        return (by_warpgroups(pipe, facts.multiprocessors, rounds(THREADS // 128 * GROUP_ROWS * COLUMNS)),)
+    if pipe.is_exact_capability:
+        return (wgmma_kernel(pipe, facts.multiprocessors, rounds(THREADS // 128 * GROUP_ROWS * COLUMNS)),)
     resident = max(1, facts.max_threads_per_multiprocessor // THREADS)
     warps, blocks = THREADS // 32 * resident, facts.multiprocessors * resident
-    return tuple(by_warps(pipe, n, blocks, rounds(warps * n * 16 * 8)) for n in TILES)
+    return tuple(mma_kernel(pipe, n, blocks, rounds(warps * n * 16 * 8)) for n in TILES_PER_WARP)
 
 
-def by_warps(pipe: TensorPipe, tiles: int, blocks: int, rounds: int) -> PipeLoad:
+def mma_kernel(pipe: TensorPipe, tiles: int, blocks: int, rounds: int) -> PeakKernel:
     """Reads the operands' words, A's 4 and B's 2, and a zero; each thread writes the sum of its results."""
     result, letter, number = pipe.result
     places = ", ".join(f'"+{letter}"(d[{n}])' for n in range(4))
@@ -145,21 +149,22 @@ def by_warps(pipe: TensorPipe, tiles: int, blocks: int, rounds: int) -> PipeLoad
         *(f"      multiply_matrices(d[{n}], a, b);" for n in range(tiles)),
         "    }",
         "  }",
-        *_summed(pipe, [f"d[{n}][{i}]" for n in range(tiles) for i in range(4)]),
+        *_sum_results(pipe, [f"d[{n}][{i}]" for n in range(tiles) for i in range(4)]),
     ]
     source = handwritten_source("cuda", NAME, "unsigned", lines, blocks, helper)
     operations = 2.0 * 16 * 8 * pipe.k * tiles * STEPS * rounds * blocks * (THREADS // 32)
-    return PipeLoad(source, operations / pipe.times, 6, 1)
+    return PeakKernel(source, operations / pipe.instructions_per_fma, 6, 1)
 
 
-def by_warpgroups(pipe: TensorPipe, blocks: int, rounds: int) -> PipeLoad:
-    """Reads a row of A and one of B, 32 words each, which all rows are like; writes the same sums."""
+def wgmma_kernel(pipe: TensorPipe, blocks: int, rounds: int) -> PeakKernel:
+    """Return a kernel of wgmma. It reads one row of A and one of B, 32 words each, for all rows, and writes sums of
+    results."""
     result, letter, number = pipe.result
     n_results = COLUMNS // 2
     places = ", ".join(f'"+{letter}"(d[{n}])' for n in range(n_results))
     registers = ", ".join(f"%{n}" for n in range(n_results))
     signs = "" if pipe.is_integer else ", 1, 1"
-    majors = ", 0, 0" if pipe.k == 16 else ""  # others lie along k in any case
+    majors = ", 0, 0" if pipe.k == 16 else ""  # other types are always contiguous along k
     instruction = f"wgmma.mma_async.sync.aligned.m64n{COLUMNS}k{pipe.k}.{number}.{pipe.operand}.{pipe.operand}"
     helper = f"""{PLAIN}
 {FUNCTION}multiply_tiles({result}* d, unsigned long long a, unsigned long long b)
@@ -172,7 +177,7 @@ def by_warpgroups(pipe: TensorPipe, blocks: int, rounds: int) -> PipeLoad:
     row, groups = ROW_BYTES // 4, THREADS // 128
     sizes = {"A": groups * GROUP_ROWS * row, "B": COLUMNS * row}
     place = f"w / {row} * {row} + (w % {row} / 4 ^ w / {row} % 8) * 4 + w % 4"
-    # A row's parts of 16 bytes change places; the next k are 32 bytes further on, the next 8 rows 1024.
+    # Descriptor of a swizzle of 128 bytes: the next k is 32 bytes further on, the next 8 rows 1024 bytes.
     form = "(unsigned long long)1 << 62 | (unsigned long long)64 << 32 | (unsigned long long)1 << 16"
     address = "((unsigned)__cvta_generic_to_shared(&{}_shared[{}]) & 0x3ffff) >> 4"
     parts = ROW_BYTES // OPERAND_BYTES
@@ -200,16 +205,16 @@ def by_warpgroups(pipe: TensorPipe, blocks: int, rounds: int) -> PipeLoad:
         "    wait_for_all_products_but_1();",
         "  }",
         "  wait_for_all_products_but_0();",
-        *_summed(pipe, [f"d[{n}]" for n in range(n_results)]),
+        *_sum_results(pipe, [f"d[{n}]" for n in range(n_results)]),
     ]
     source = handwritten_source("cuda", NAME, "unsigned", lines, blocks, helper)
     launch = replace(source.launches[0], shared_bytes=4 * sum(sizes.values()))
     source = replace(source, launches=(launch,), is_arch_specific=True)
     operations = 2.0 * GROUP_ROWS * COLUMNS * pipe.k * STEPS * rounds * blocks * groups
-    return PipeLoad(source, operations / pipe.times, 2 * row)
+    return PeakKernel(source, operations / pipe.instructions_per_fma, 2 * row)
 
 
-def _summed(pipe: TensorPipe, results: list[str]) -> list[str]:
-    """Uses all results, or the compiler would leave out what computes them."""
+def _sum_results(pipe: TensorPipe, results: list[str]) -> list[str]:
+    """Return lines that use all results, so that the compiler does not eliminate their computation."""
     bits = "(unsigned)sum" if pipe.is_integer else "__float_as_uint(sum)"
     return [*(f"  sum += {result};" for result in results), f"  end[{thread_number('cuda')}] = {bits};"]

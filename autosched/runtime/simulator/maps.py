@@ -11,7 +11,7 @@ import numpy.typing as npt
 from autosched.codegen.c.source import PixelBox, TensorMap
 from autosched.errors import UsageError
 from autosched.ir.dtype import DTYPES
-from autosched.runtime.gpu.tensor_maps import ALIGNMENT, NBYTES, SWIZZLES, why_illegal
+from autosched.runtime.gpu.tensor_maps import ALIGNMENT, NBYTES, SWIZZLES, violated_limit
 
 Array = npt.NDArray[Any]
 
@@ -25,22 +25,24 @@ class _Map(ctypes.Structure):
     )  # fmt: skip
 
 
-def encoded(wanted: TensorMap, address: int) -> Array:
+def encoded(tensor_map: TensorMap, address: int) -> Array:
     """Return the map of an array at `address`, in its 128 bytes. Raises UsageError."""
-    if words := why_illegal(wanted, address):
-        raise UsageError(words)
-    rank, box = len(wanted.extents), wanted.box
-    made = _Map(address=address, rank=rank, bytes=DTYPES[wanted.dtype].nbytes, swizzle=SWIZZLES[wanted.swizzle])
-    made.strides[: rank - 1] = wanted.strides
-    made.extents[:rank] = wanted.extents
-    made.steps[:rank] = wanted.steps or (1,) * rank
+    if reason := violated_limit(tensor_map, address):
+        raise UsageError(reason)
+    rank, box = len(tensor_map.extents), tensor_map.box
+    fields = _Map(
+        address=address, rank=rank, bytes=DTYPES[tensor_map.dtype].nbytes, swizzle=SWIZZLES[tensor_map.swizzle]
+    )
+    fields.strides[: rank - 1] = tensor_map.strides
+    fields.extents[:rank] = tensor_map.extents
+    fields.steps[:rank] = tensor_map.steps or (1,) * rank
     if isinstance(box, PixelBox):
-        made.lower[: rank - 2], made.upper[: rank - 2] = box.lower, box.upper
-        made.channels, made.pixels, made.is_im2col = box.channels, box.pixels, 1
+        fields.lower[: rank - 2], fields.upper[: rank - 2] = box.lower, box.upper
+        fields.channels, fields.pixels, fields.is_im2col = box.channels, box.pixels, 1
     else:
-        made.box[:rank] = box
-    raw = np.zeros(NBYTES + ALIGNMENT, np.uint8)
-    begin = -raw.ctypes.data % ALIGNMENT
-    whole = raw[begin : begin + NBYTES]
-    whole[: ctypes.sizeof(made)] = np.frombuffer(bytes(made), np.uint8)
-    return whole
+        fields.box[:rank] = box
+    memory = np.zeros(NBYTES + ALIGNMENT, np.uint8)
+    offset = -memory.ctypes.data % ALIGNMENT
+    aligned = memory[offset : offset + NBYTES]
+    aligned[: ctypes.sizeof(fields)] = np.frombuffer(bytes(fields), np.uint8)
+    return aligned
