@@ -56,9 +56,9 @@ F = TypeVar("F", bound=Operator)
 
 
 def workload(function: F) -> F:
-    """Decorator for a function that returns output tensors: checks that it can be tuned, and returns it unchanged.
+    """Declare a function that returns output tensors as a workload, and return it unchanged.
 
-    Its arguments are the workload's numbers. Raises UsageError if one has no name or no default.
+    Its arguments are the numbers of the workload. Raises UsageError for an argument without a name or a default.
     """
     arguments(function)
     return function
@@ -139,47 +139,44 @@ def tune(
     objective: str | Callable[[dict[str, float]], float] = "sum",
     **options: Unpack[WorkloadKeywords],
 ) -> Result | NetworkResult | NetworksResult:
-    """Searches for the fastest kernel of `workload`: a built-in name, "file.py:function", or a function; or for those
-    of a network, what `load` takes with `example_inputs`, `sizes` and `inputs`, or of several, in a list or by names.
+    """Search for the fastest kernel of a workload, or for the fastest kernels of networks, by measurements.
 
-    What is asked for. `shape` fills the workload's numbers in order, `settings` any argument by name, `batch` replaces
-    the first number (it multiplies one called M), `dtype` is that of the elements (float32, or the function's own).
-    `weights` names inputs that never change: what depends on them alone is computed once, by `Kernel.bind`, and is not
-    timed. `winograd` accepts the error of Winograd's transforms (`te.rewrites.winograd`), `precision` that of float32
-    multiplied as "tf32" or "3xtf32" (`ir.precision`). Each makes another workload, with records of its own.
-    `target`: "cpu", "cuda", "opencl", "llvm -mcpu=haswell" or "cuda -arch=sm_80"; `threads` of a processor: all cores.
-    How long. At most `trials` measurements (64) and `budget_s` seconds, drawn by `seed`. `resume` counts the
-    measurements of earlier runs as trials, and their failures but for candidates that could not be built.
-    What stays. Records in `db` (`autosched db path`), in `out_dir` code of the best; `tuner.callbacks` see the search.
-    How. `rules` are sketch rules of yours (`search_spaces.partial_sketch.SketchRule`), tried before the built-in ones.
-    `search` is what experiments change, and a search without measurements (`tuner.policy.SearchSetup`).
-    Networks. They take a target, threads, how long, a database, and other callbacks; besides, which task is next
-    (`strategy`, `network_tuning.strategies`) and what is minimised (`objective`, see `network_tuning.objectives`, or
-    a function of latencies by name). The result has the network as `model`; of several, theirs as `networks`.
+    Args:
+        workload: name of a built-in operator, "file.py:function", or a function that returns output tensors; a network,
+            as `load` takes it; a list of networks or a mapping from their names.
+        trials: most measurements. None: 64 for a workload; for networks without `budget_s`, until little gain is left.
+        budget_s: most seconds. `seed`: that of the random draws.
+        resume: count measurements of earlier runs as trials, and skip candidates that failed, unless in building.
+        db: database file of the records; None: the path that `autosched db path` prints.
+        out_dir: folder for the code of the best kernel; not for networks.
+        callbacks: observers, `tuner.callbacks.Callback` or `network_tuning.results.NetworkCallback`.
+        rules: `SketchRule`s to try before the built-in ones (`search_spaces.partial_sketch`); not for networks.
+        search: parameters for experiments, or a search without measurements.
+        example_inputs, sizes, inputs: those of `load`, for one network.
+        strategy: how networks' next task is chosen: "gradient", "gain" or "round-robin".
+        objective: what is minimised for networks: a name of `network_tuning.objectives`, or a function of a mapping
+            from their names to latencies in seconds.
+        options: the fields of `WorkloadOptions`; networks take `target`, `threads` and `winograd`.
 
-    Raises UsageError, DeviceError, NoValidCandidate, and Interrupted for a Ctrl-C before the first verified kernel; a
-    later one ends the search with what it has.
+    Returns a `Result`; for a network a `NetworkResult` with the tuned `model`, for several a `NetworksResult`.
+
+    Raises UsageError, DeviceError, NoValidCandidate, for networks GraphError, and Interrupted for Ctrl-C before the
+    first verified kernel; a later Ctrl-C ends the search with the results so far.
     """
-    now, setup = time.monotonic(), search or SearchSetup()
-    begun = now if (said := getattr(setup, "started", None)) is None else said
+    setup = search or SearchSetup()
+    started = time.monotonic() if getattr(setup, "started", None) is None else setup.started
     if _is_whole_network(workload):
         check_tuning({**options, "out_dir": out_dir, "rules": rules}, setup, callbacks)
-        effort = Effort(trials, budget_s, seed, resume, begun, strategy, objective)
+        effort = Effort(trials, budget_s, seed, resume, started, strategy, objective)
         loading = {**options, "example_inputs": example_inputs, "sizes": sizes, "inputs": inputs, "db": db}
         return _tune_networks(workload, loading, effort, callbacks)
     if any(x is not None for x in (example_inputs, sizes, inputs)) or strategy != STRATEGY or objective != "sum":
         raise UsageError("example_inputs, sizes, inputs, strategy, objective are of networks, and the workload is none")
     check_search(rules, callbacks, setup, resume)
-    settings = Settings(TRIALS if trials is None else trials, budget_s, seed, setup.policy, begun)
-    if setup.measure and setup.policy.learned:
-        _check_interpreter()
+    settings = Settings(TRIALS if trials is None else trials, budget_s, seed, setup.policy, started)
     request = _request(workload, WorkloadOptions(**options), runs=setup.measure)
-    request.check()
-    directory = None if out_dir is None else make_output_directory(out_dir)
-    if setup.measure:
-        space = Space(tuple(rules), setup.narrow, setup.policy.draft)
-        return _search(request, space, settings, db, resume, callbacks, directory)
-    return estimate(request, Space(tuple(rules), setup.narrow), directory, begun, setup.simulate)
+    measured_search = partial(_search, db=db, resume=resume, callbacks=callbacks)
+    return _search_or_estimate(request, tuple(rules), setup, settings, measured_search, out_dir)
 
 
 @overload
@@ -202,14 +199,20 @@ def compile(
     check_indices: bool = False,
     **options: Unpack[WorkloadKeywords],
 ) -> Kernel | GpuKernel | IndexCheckedKernel:
-    """Return the best stored kernel of `workload` that fits this version of autosched, or, if none is stored, the best
-    by the analytic model.
+    """Return the best stored kernel of a workload, or, if none is stored, the best by the analytic model.
 
-    What this installation has not verified, a record from elsewhere or of a version without signatures, is used where
-    there is no other, and a worker verifies it first. A RecordWarning tells of that, and of records that were passed
-    over because they are wrong, cannot be built or do not fit. The analytic best takes no measurement and has not been
-    verified. With `weights` it is the best with these inputs as weights, and has a `bind` that packs them once. With
-    `check_indices` calls raise IndexError for indices out of range. Raises NoValidCandidate if there is neither.
+    Args:
+        workload: name of a built-in operator, "file.py:function", or a function that returns output tensors.
+        db: database file of the records; None: the path that `autosched db path` prints.
+        check_indices: let calls raise OutOfRangeError, an IndexError, for indices in data that are out of range.
+        options: the fields of `WorkloadOptions`. With `weights` the kernel has a method `bind`, which packs them once.
+
+    Returns a `Kernel`, for a GPU a `GpuKernel`: functions of arrays. Only records that fit this version of autosched
+    are used. A record that this installation has not verified is used only if there is no verified one, and is verified
+    by a worker first. The best by the analytic model is neither measured nor verified.
+
+    Raises UsageError, DeviceError, and NoValidCandidate if no kernel is legal. Warns (RecordWarning) of unverified
+    records, and of records that were skipped because they are wrong, do not fit or cannot be built.
     """
     request = _request(workload, WorkloadOptions(**options))
     request.check()
@@ -221,9 +224,10 @@ def compile(
 def best(
     workload: Workload, *, db: Path | str | None = None, n: int = 1, **options: Unpack[WorkloadKeywords]
 ) -> list[Record]:
-    """Return the `n` best stored records of `workload`, best first; empty if there are none.
+    """Return the `n` best stored records of a workload, best first; an empty list if there are none.
 
-    Those that this installation has not verified (`Record.verified`) come last: they are claims.
+    `workload`, `db` and `options` are those of `compile`. Records that this installation has not verified
+    (`Record.verified`) come last, whatever their times. Raises UsageError, DeviceError and StoreError.
     """
     return stored_records(_request(workload, WorkloadOptions(**options)), db, n)
 
@@ -265,6 +269,25 @@ def _check_interpreter() -> None:
             "Python runs without docstrings (PYTHONOPTIMIZE=2 or -OO), and XGBoost, which learns from measurements, "
             "cannot do without them: unset PYTHONOPTIMIZE, or set it to 1"
         )
+
+
+def _search_or_estimate(
+    request: Request,
+    rules: tuple[SketchRule, ...],
+    setup: SearchSetup,
+    settings: Settings,
+    measured_search: Callable[..., Result],
+    out_dir: Path | str | None,
+) -> Result:
+    """Run the search, or return the best candidate of the cost model for a `setup` without measurements."""
+    if setup.measure and setup.policy.learned:
+        _check_interpreter()
+    request.check()
+    directory = None if out_dir is None else make_output_directory(out_dir)
+    if setup.measure:
+        return measured_search(request, Space(rules, setup.narrow, setup.policy.draft), settings, directory=directory)
+    assert settings.started is not None
+    return estimate(request, Space(rules, setup.narrow), directory, settings.started, setup.simulate)
 
 
 def _search(

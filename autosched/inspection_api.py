@@ -55,19 +55,24 @@ def verify(
     onnxruntime: Path | None = None,
     fixed: Mapping[str, ArrayLike] | None = None,
 ) -> Any:
-    """Verify a record's kernel or a whole network against the reference.
+    """Verify the kernel of a record, or a network, against the reference.
 
-    A record, by its number, is built again, checked on fresh data drawn by `seed` and timed; the result is recorded.
-    Raises VerificationError if it fails in any way. Its database is `db`, or the second argument.
+    Args:
+        what: the number of a record, or a network, loaded or as `load` takes it.
+        inputs: of a network, arrays in order or by name; None: normally distributed numbers. Structured numbers are
+            checked as well. Of a record, its database.
+        db, workload, target: of a record, as in `show`. `seed`: that of the input data.
+        locate: stop at the first kernel of the network beyond its tolerance.
+        onnxruntime: the network's ONNX file, whose results by onnxruntime are compared, too.
+        fixed: values of the inputs that were fixed when the network was loaded, for onnxruntime.
 
-    A network, loaded or as `load` takes it, is compared with the graph as it was imported in float64, and each of its
-    kernels with its nodes: on `inputs` (in order or by name; default: normal numbers) and on structured numbers. Root
-    mean square and maximum of an error may be 4 times those of a plain evaluation in the network's types, whose sums
-    are in the least accurate order, or 1e-6 of the reference's; with Winograd's transforms 10 times that. Integers must
-    be equal, quantised ones but for ties.
-    `locate` stops at the first kernel beyond its bound; `onnxruntime` is the ONNX file that the network is, for
-    comparing with that package as well, which gets what inputs were `fixed` to. The answer says whether it `passed`,
-    and has a `summary()`.
+    Returns, of a record, the `Measurement` of a new build, which is stored; of a network a `Verification` with `passed`
+    and `summary()`. The outputs of a network are compared with the imported graph in float64, its kernels with their
+    nodes. Root mean square and maximum of an error may be 4 times (with Winograd's transforms 10 times) those of an
+    evaluation in the network's types that sums in the least accurate order, or 1e-6 of the reference's. Integers must
+    be equal, quantised ones except for ties.
+
+    Raises VerificationError for a record that fails, UsageError and DeviceError.
     """
     if is_network(what):
         _refuse("verify", "networks", db=db, workload=workload, target=target, seed=seed if seed != 1 else None)
@@ -90,13 +95,18 @@ def explain(what: Any) -> Mapping[str, Fact]: ...
 def explain(
     what: Any, db: Path | str | None = None, *, workload: Workload | None = None, target: str | None = None
 ) -> Any:
-    """Explain the speed of a record or a network: facts by name; a name that ends in `_s` is a time in seconds.
+    """Explain the speed of a record or a network by the limits of its device.
 
-    Of a record by its number: against the limits of its device, whose peak and bandwidth are measured now, in about a
-    second. Of what torch.compile(..., backend="autosched") returned, once it was called: the operators that torch runs
-    and their share of the time. Of a network, loaded or as `load` takes it: its kernels, those that compute the same
-    together, timed as they run in it, against the least time that their operations and bytes take. Raises UsageError
-    for anything else.
+    Args:
+        what: the number of a record; a network, loaded or as `load` takes it; or what torch.compile(...,
+            backend="autosched") returned, after a call.
+        db, workload, target: of a record, as in `show`.
+
+    Returns, of a record, facts by name, times in seconds under names that end in `_s`; peak and bandwidth are measured
+    in about a second. Of a network an `Explanation`: the time of each kernel in the network against the least time by
+    the measured roofline. Of a compiled torch module: the operators that torch runs, and their share of the time.
+
+    Raises UsageError for anything else.
     """
     if isinstance(what, int):
         from autosched.inspection import record as records
@@ -151,15 +161,20 @@ def show(
     sizes: Mapping[str, int] | None = None,
     inputs: Mapping[str, ArrayLike] | None = None,
 ) -> str:
-    """Return a record or a network as text, in the form `as_`, which may be the second argument too: `show(1, "llvm")`.
+    """Return a record or a network as text.
 
-    A record of the database `db`, by its number: schedule `steps` (one JSON array a line), loop nest (`ir`), what each
-    of the `passes` makes of it, or code: `llvm` and `asm` of one for a processor, `cuda` and `opencl` of one for a GPU.
-    One of a user's own function needs that function as `workload`, one of another machine its `target`.
+    Args:
+        what: the number of a record, or a network, loaded or as `load` takes it.
+        db: database file of the record; None: the user's. A value of `as_` is accepted here, too: `show(1, "llvm")`.
+        as_: of a record its schedule `steps` (default; one JSON array a line), the loop nest `ir`, the nest after each
+            of the `passes`, or code: `llvm` and `asm` for a processor, `cuda` and `opencl` for a GPU. Of a network the
+            `graph` after passes (default), after each of the `passes`, its kernels (`groups`), the plan of its arena
+            (`memory`), a graph for Graphviz (`dot`), or code: `llvm`, `cuda`, `opencl`.
+        workload: the function of a record, if it is the user's own.
+        target: of a record, if it is of another machine; of a network, the device, which may be absent.
+        threads, example_inputs, sizes, inputs: of a network, as in `load`.
 
-    A network, loaded or as `load` takes it, for a `target` that may be elsewhere: its `graph` after passes, what each
-    of the `passes` makes of it, its kernels (`groups`), the plan of its arena as a picture (`memory`), kernels and
-    values for Graphviz (`dot`), or their code (`llvm`, `cuda`, `opencl`).
+    Raises UsageError for a form that does not exist for the record or network, and for arguments of the other kind.
     """
     if is_network(what):
         _refuse("show", "networks", workload=workload)
@@ -186,12 +201,17 @@ def export(
     workload: Workload | None = None,
     target: str | None = None,
 ) -> list[Path]:
-    """Write a record's kernel to `out`: of a processor as an `object`, a shared library (`so`) or a `c-header`, of a
-    GPU as `cuda` or `opencl` source or as a `cubin`. A network is exported by `Model.export`.
+    """Write the kernel of a record to files, and return their paths. `Model.export` exports a network.
 
-    Code comes with its header beside it. Returns the paths. The default names are those of the function,
-    `autosched_<workload>_<record>`. A record that this installation has not verified is verified first. Raises
-    VerificationError for one that failed, DeviceError for one from elsewhere whose device is not here.
+    Args:
+        record_id: the number of the record. `db`: its database file; None: the user's.
+        kind: for a processor `object`, a shared library `so` or a `c-header`; for a GPU `cuda` or `opencl` source, or
+            a `cubin`. Code has a header file beside it.
+        out: path of the file; None: the name of the function, `autosched_<workload>_<record>`, in the working folder.
+        workload, target: as in `show`.
+
+    A record that this installation has not verified is verified first. Raises VerificationError for a failed record,
+    DeviceError for an unverified record whose device is absent, UsageError.
     """
     from autosched.inspection import record as records
 
@@ -211,8 +231,8 @@ def made_inputs(
     return input_sets(load_network(model, example_inputs, sizes, inputs)[0])[0].arrays
 
 
-def _refuse(verb: str, kind: str, **given: object) -> None:
+def _refuse(verb: str, subject: str, **arguments: object) -> None:
     """Raise UsageError for an argument that `verb` does not take for networks, or for records."""
-    wrong = next((name for name, value in given.items() if value is not None), None)
-    if wrong is not None:
-        raise UsageError(f"{verb} of {kind} has no {wrong}")
+    unsupported = next((name for name, value in arguments.items() if value is not None), None)
+    if unsupported is not None:
+        raise UsageError(f"{verb} of {subject} has no {unsupported}")

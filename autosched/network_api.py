@@ -39,19 +39,23 @@ def load(
     options: CompileOptions | None = None,
     **keywords: Unpack[CompileKeywords],
 ) -> Model:
-    """Load a network as one program: an ONNX file, a saved model *.asc, a torch module with `example_inputs`, a program
-    of torch.export (an ExportedProgram, or a file *.pt2), or a graph.
+    """Load a network and compile it as one program, without measurements.
 
-    Kernels have the schedules that were saved with the network, those of the best records in `db` (default:
-    `autosched db path`) that this installation has verified, or the best by the analytic model; nothing is
-    measured. `records` False leaves the database out. A RecordWarning tells of records that do not fit any more.
-    `sizes` says what symbolic dimensions of an ONNX file are, `inputs` has values of inputs that are always the
-    same, {"sr": 16000}: they are constants, and a call does not take them. `target` may be a GPU's; `simulate`
-    executes the kernels of one for CUDA ("cuda -arch=sm_80") on the processor. `winograd` accepts the larger error
-    of Winograd's convolutions, where they are faster. `options` has all of these, but for those that are given
-    beside it. `progress` True shows a line on stderr while it loads, a function gets each `LoadEvent` of
-    `autosched.graph.load_progress`; the logger "autosched" has them, too. Raises GraphError for a network that is
-    not accepted, with all operators that are unknown.
+    Args:
+        model: an ONNX file, a saved model *.asc, a torch module, a program of torch.export (an ExportedProgram or a
+            file *.pt2), or a graph.
+        example_inputs: tensors with which a torch module is exported.
+        sizes: sizes of symbolic dimensions of an ONNX file by name, {"batch": 1}.
+        inputs: values of inputs that never change, {"sr": 16000}. They become constants, and calls do not take them.
+        progress: True shows a line on stderr; a function is called with each `LoadEvent` (`graph.load_progress`). The
+            logger "autosched" has the events, too.
+        options: a `CompileOptions`; `keywords`: fields of it, which override those of `options`.
+
+    Returns a `Model`, a function of arrays. Its kernels have the schedules that were saved with the network, else those
+    of the best records in the database that this installation has verified, else the best by the analytic model.
+
+    Raises GraphError for an unsupported network, with all unknown operators, UsageError and DeviceError. Warns
+    (RecordWarning) of records that do not fit any more.
     """
     from autosched.executor.compile_graph import compile_network
     from autosched.executor.load import load_network, loading
@@ -62,20 +66,20 @@ def load(
         return compile_network(graph, chosen, choices)
 
 
-def is_network(what: object) -> bool:
+def is_network(value: object) -> bool:
     """Return whether the value is a network, or the name of a file that may be one."""
     from autosched.executor.load import is_program
     from autosched.executor.model import Model
     from autosched.graph.graph import Graph
 
-    return isinstance(what, (str, Path, Graph, Model)) or hasattr(what, "forward") or is_program(what)
+    return isinstance(value, (str, Path, Graph, Model)) or hasattr(value, "forward") or is_program(value)
 
 
-def loaded(what: Any, **options: Any) -> Model:
+def loaded(network: Any, **options: Any) -> Model:
     """Return a model unchanged, any other network loaded with `options`."""
     from autosched.executor.model import Model
 
-    return what if isinstance(what, Model) else load(what, **options)
+    return network if isinstance(network, Model) else load(network, **options)
 
 
 def verify_model(
@@ -96,10 +100,12 @@ def verify_model(
     from autosched.verification.verify import verify_network
 
     sets = input_sets(model.original, None if inputs is None else _by_name(model, inputs))
-    foreign = None
+    onnxruntime_outputs = None
     if onnxruntime is not None:
-        foreign = {each.kind: run_onnxruntime(onnxruntime, each.arrays, fixed or {}) for each in sets}
-    return verify_network(model, sets, locate, foreign)
+        onnxruntime_outputs = {
+            input_set.kind: run_onnxruntime(onnxruntime, input_set.arrays, fixed or {}) for input_set in sets
+        }
+    return verify_network(model, sets, locate, onnxruntime_outputs)
 
 
 def _by_name(model: Model, inputs: Mapping[str, object] | Sequence[object]) -> dict[str, Array]:
@@ -132,7 +138,7 @@ def tune_models(
 
 
 def show_network(
-    what: Any,
+    network: Any,
     as_: str = "graph",
     *,
     example_inputs: Sequence[object] | None = None,
@@ -153,13 +159,13 @@ def show_network(
     program_text = program_texts().get(as_)
     if as_ not in (*TEXTS, PASSES) and program_text is None:
         raise UsageError(f"a network is shown as {', '.join((*TEXTS, PASSES, *program_texts()))}, got {as_!r}")
-    if isinstance(what, Model):
+    if isinstance(network, Model):
         if as_ in TEXTS:
-            program = what.program
+            program = network.program
             return TEXTS[as_](PlannedGraph(program.graph, program.steps, program.fusion_choices))
-        graph, device, choices = what.original, what.device, BY_MODEL
+        graph, device, choices = network.original, network.device, BY_MODEL
     else:
-        graph, choices = load_network(what, example_inputs, sizes, inputs)
+        graph, choices = load_network(network, example_inputs, sizes, inputs)
         device = find_device(target, threads, runs=False)
     if as_ == PASSES:
         return _passes_text(graph, device)
@@ -167,19 +173,19 @@ def show_network(
         return show_graph(graph, as_, device)
     if (kind := forms().get(as_)) not in (None, device.target.kind):
         raise UsageError(f"a network for {device.target.kind} has no code as {as_}: give --target {kind}")
-    if isinstance(what, Model):
-        return program_text(what.program)
+    if isinstance(network, Model):
+        return program_text(network.program)
     return program_text(plan_network(graph, CompileOptions(target, threads), choices))
 
 
-def show_graph(graph: Graph, form: str, device: Device) -> str:
+def show_graph(graph: Graph, as_: str, device: Device) -> str:
     """Return a network as text, one of TEXTS: its partition into kernels for `device`, none of which is built."""
     from autosched.inspection.render import TEXTS, PlannedGraph
     from autosched.planning.device_passes import prepare_graph
     from autosched.planning.execution_plan import steps_of
 
     optimised = prepare_graph(graph, device)
-    return TEXTS[form](PlannedGraph(optimised, steps_of(optimised, device)))
+    return TEXTS[as_](PlannedGraph(optimised, steps_of(optimised, device)))
 
 
 def program_texts() -> Mapping[str, Callable[[NetworkProgram], str]]:

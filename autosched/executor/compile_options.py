@@ -22,12 +22,15 @@ class CompileKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """How a network is compiled; each default is stated here and nowhere else.
+    """Options of compiling a network. These are the only definitions of the defaults.
 
-    `target`: "cpu", "cuda", "opencl", "llvm -mcpu=haswell" or "cuda -arch=sm_80"; None is this processor. `threads` of
-    a processor: all cores where it is None. `db`: the database of records, the user's where it is None; `records` False
-    leaves it out. `simulate` executes the kernels for CUDA on the processor. `winograd` accepts the larger error of
-    Winograd's convolutions where they are faster.
+    Attributes:
+        target: "cpu", "cuda", "opencl", "llvm -mcpu=haswell" or "cuda -arch=sm_80"; None: this processor.
+        threads: threads of a processor; None: all its cores.
+        db: database file of the records; None: the user's.
+        records: whether records are used; without them the analytic model chooses the schedules.
+        simulate: execute kernels for CUDA on the processor.
+        winograd: accept the larger error of Winograd's convolutions where they are faster.
 
     Raises UsageError for a value of another type.
     """

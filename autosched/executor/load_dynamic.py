@@ -45,13 +45,19 @@ def load_dynamic(
     options: CompileOptions | None = None,
     **keywords: Unpack[CompileKeywords],
 ) -> VaryingModel:
-    """Load a network with dynamic shapes, as a function of arrays of any sizes.
+    """Load a network with dynamic shapes.
 
-    Dynamic are the symbolic dimensions of an ONNX file, or all dimensions of a torch module's inputs, whose names are
-    like x[0]. A program for each choice of sizes is compiled at its first call. `sizes` fixes a symbolic dimension of
-    an ONNX file, {"batch": 1}, or lists sizes whose programs are compiled at once, {"batch": (1, 4, 16)}. `limits`:
-    allowed sizes, {"batch": range(1, 65)}. The other arguments are those of `autosched.load`; `inputs` is for ONNX
-    files only. Raises UsageError for a network without dynamic dimensions, GraphError for one that is not supported.
+    Dynamic are the symbolic dimensions of an ONNX file, or all dimensions of a torch module's inputs, named like x[0].
+
+    Args:
+        model: an ONNX file or a torch module. `example_inputs`: tensors with which the module is exported.
+        sizes: a size fixes a symbolic dimension of an ONNX file, {"batch": 1}; a list of sizes has the programs for
+            them compiled at once, {"batch": (1, 4, 16)}.
+        limits: allowed sizes by dimension, {"batch": range(1, 65)}.
+        inputs, options, keywords: as in `autosched.load`; `inputs` for ONNX files only.
+
+    Returns a `VaryingModel`, a function of arrays of any sizes, which compiles a program for each choice of sizes at
+    its first call. Raises UsageError for a network without dynamic dimensions, GraphError for an unsupported one.
     """
     chosen, sizes = replace(options or CompileOptions(), **keywords), sizes or {}
     fixed = {name: size for name, size in sizes.items() if isinstance(size, int)}

@@ -82,8 +82,9 @@ class HotSwapModel:
 
 @spelled_out()
 def tune_in_background(model: Model, *, budget_s: float = 600.0) -> HotSwapModel:
-    """Return a network to be called in place of `model`, which a process at idle priority tunes for `budget_s` seconds.
+    """Tune a network in a process at idle priority for `budget_s` seconds, while it is in use.
 
+    Returns a `HotSwapModel` to call in place of `model`; its program is replaced by the tuned one between two calls.
     Records go to the user's database. Raises UsageError unless `budget_s` is a positive number.
     """
     if not 0 < budget_s < math.inf:

@@ -91,10 +91,13 @@ def plan(
     out_dir: Path | str | None = None,
     winograd: bool = False,
 ) -> NetworkPlan:
-    """Compile a network for a device that may be absent, and predict its latency.
+    """Compile a network for a device that may be absent, and predict its latency by the analytic model.
 
-    `model` and the options are those of `autosched.load`. The code of each task is written to a file in `out_dir`.
-    Raises what `load` raises, but for an absent device, and UsageError if files cannot be written.
+    `model`, `example_inputs`, `sizes`, `inputs`, `target`, `threads` and `winograd` are those of `autosched.load`.
+    `out_dir`: folder for the code of the tasks, a file each; None: none is written.
+
+    Returns a `NetworkPlan` with predicted times in seconds. Raises what `load` raises, except for an absent device, and
+    UsageError if files cannot be written.
     """
     directory = None if out_dir is None else make_output_directory(out_dir)
     graph = load_network(model, example_inputs, sizes, inputs, winograd)[0]

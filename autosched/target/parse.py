@@ -20,7 +20,10 @@ from autosched.target.target import Target
 
 
 def parse_target(text: str | None = None) -> Target:
-    """The target that `text` describes; None means this machine. Raises TargetError with near names."""
+    """Return the `Target` that a text describes: "cpu", "llvm -mcpu=NAME", "cuda", "cuda -arch=sm_80" or "opencl".
+
+    None is this machine's processor. Raises TargetError for another text, with the possible names.
+    """
     given: object = text
     if not isinstance(given, str | None):
         raise TargetError(f"a target is a text, as in 'cpu' or 'llvm -mcpu=haswell', got {text!r}")

@@ -267,9 +267,10 @@ def upload(block: DeviceBlock, host: Array) -> None:
 
 
 def empty(shape: int | Sequence[int], dtype: str = "float32", device: str = "cuda") -> DeviceArray | Array:
-    """Return an uninitialised array on "cuda", "opencl" or "cpu" (a NumPy array).
+    """Return an uninitialised array of `shape` and `dtype` (a name) on "cuda", "opencl" or "cpu".
 
-    Raises UsageError for a bad shape, DeviceError if there is no such device or not enough memory.
+    Returns a `DeviceArray`, for "cpu" a NumPy array. Raises UsageError for an invalid shape, type or device name,
+    DeviceError if the device is absent or has not enough memory.
     """
     dimensions: tuple[object, ...] = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     sizes, numpy_type = tuple(int(n) for n in dimensions if isinstance(n, Integral)), numpy_dtype(dtype)
@@ -284,10 +285,11 @@ def empty(shape: int | Sequence[int], dtype: str = "float32", device: str = "cud
 
 
 def to_device(value: object, device: str = "cuda") -> DeviceArray | Array:
-    """Return `value` on "cuda", "opencl" or "cpu" (a NumPy array), without a copy if it is there already.
+    """Return an array on "cuda", "opencl" or "cpu", without a copy if it is there already.
 
-    Takes NumPy arrays and values that NumPy can convert, arrays of this package, and arrays with DLPack or
-    `__cuda_array_interface__`. Raises UsageError, DeviceError.
+    `value`: a NumPy array or a value that NumPy can convert, a `DeviceArray`, or an array with DLPack or
+    `__cuda_array_interface__`. Returns a `DeviceArray`, for "cpu" a NumPy array. Raises UsageError for a value that is
+    no dense array of numbers and for an unknown device, DeviceError if the device is absent or its memory is full.
     """
     kind = _kind(device)
     if isinstance(value, DeviceArray):
