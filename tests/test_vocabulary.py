@@ -102,6 +102,7 @@ BANNED = (
         "autosched/codegen/c/",
     ),
     ("let go", "copied to registers of their own", "autosched/codegen/c/"),
+    *(("found", "thing by its name", f"autosched/{p}/") for p in ("cli", "codegen", "graph", "ir", "runtime", "te")),
     ("yardsticks?", "peak rate", "autosched/"),
     ("blind|keeper|form|found|made|wanted|said", "must synchronise, owner, interface, ...", "autosched/runtime/gpu/"),
     ("meet|meets|meetings?", "launch overlap, barrier", "autosched/codegen/c/"),

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
     with Database(args.db, create=False) as database:
         tasks = stored_tasks(database, args)
-        found = [
+        task_records = [
             (task, record)
             for task in tasks
             for record in database.best(task.workload_hash, task.target, task.threads, args.n)
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
                 "values": record.values,
                 "created": record.created,
             }
-            for task, record in found
+            for task, record in task_records
         ]
         print_json({"schema_version": SCHEMA_VERSION, "records": rows})
         return 0
@@ -71,11 +71,11 @@ def run(args: argparse.Namespace) -> int:
             rate_text(task.gflops(record.seconds)),
             record.target,
         )
-        for task, record in found
+        for task, record in task_records
         if record.seconds is not None
     ]
     print(table(("id", "workload", "threads", "time", "rate", "target"), cells))
-    if not all(record.verified for _, record in found):
+    if not all(record.verified for _, record in task_records):
         verify = command("verify ID", args.db)
         print(f"unverified: from elsewhere, and never run here; `{verify}` has a worker check one")
     return 0

@@ -41,56 +41,61 @@ def _explain_network(args: argparse.Namespace) -> int:
     from autosched.cli.output import SCHEMA_VERSION, print_json
 
     model = arguments.load_network(arguments.require_network(args.id, args), args)
-    found = api.explain(model)
+    explanation = api.explain(model)
     if args.json:
         facts = {"schema_version": SCHEMA_VERSION, "model": args.id, "threads": model.threads}
-        print_json({**facts, **_network_facts(found)})
+        print_json({**facts, **_network_facts(explanation)})
     else:
-        print(_network_text(found))
+        print(_network_text(explanation))
     return 0
 
 
-def _network_facts(found: Explanation) -> dict[str, object]:
+def _network_facts(explanation: Explanation) -> dict[str, object]:
     layers = [
         {
             "operators": layer.operators,
             "origins": list(layer.origins),
             "count": layer.count,
             "seconds": layer.seconds,
-            "share": found.share(layer),
+            "share": explanation.share(layer),
             "flops": layer.flops,
             "bytes": layer.n_bytes,
             "least_s": layer.least_s,
             "fraction_of_roofline": layer.roofline_fraction,
         }
-        for layer in found.layers
+        for layer in explanation.layers
     ]
-    sums = {"kernels_s": found.kernels_s, "call_s": found.call_s, "least_s": found.least_s, "flops": found.flops}
-    split = [{"operators": group.operators, "reason": group.reason} for group in found.split]
-    forms = [part.to_json() for part in found.fusion_choices]
+    sums = {
+        "kernels_s": explanation.kernels_s,
+        "call_s": explanation.call_s,
+        "least_s": explanation.least_s,
+        "flops": explanation.flops,
+    }
+    split = [{"operators": group.operators, "reason": group.reason} for group in explanation.split]
+    forms = [part.to_json() for part in explanation.fusion_choices]
     return {**sums, "layers": layers, "split": split, "alternatives": forms}
 
 
-def _network_text(found: Explanation) -> str:
+def _network_text(explanation: Explanation) -> str:
     """Return a table with a row for each task, and the sums."""
     from autosched.cli.output import rate_text, share_text, table, time_text
 
     rows = []
-    for layer in found.layers:
+    for layer in explanation.layers:
         seconds = max(layer.seconds, 1e-12)
         more = f" and {layer.count - 1} more" if layer.count > 1 else ""
-        times = (time_text(layer.seconds), share_text(found.share(layer)))
+        times = (time_text(layer.seconds), share_text(explanation.share(layer)))
         rates = (rate_text(layer.flops / seconds / 1e9), f"{layer.n_bytes / seconds / 1e9:.1f} GB/s")
         least = (time_text(layer.least_s), share_text(layer.roofline_fraction))
         origin = f"{layer.origins[0]}{more}" if layer.origins else ""
         rows.append((_fitted(layer.operators), str(layer.count), *times, *rates, *least, origin))
     header = ("kernel", "count", "time", "share", "operations", "traffic", "least", "of it", "origin")
-    share = share_text(found.least_s / max(found.kernels_s, 1e-12))
+    share = share_text(explanation.least_s / max(explanation.kernels_s, 1e-12))
     sums = (
-        f"kernels {time_text(found.kernels_s)} together, a call {time_text(found.call_s)}; "
-        f"least {time_text(found.least_s)}, {share} of the kernels' time"
+        f"kernels {time_text(explanation.kernels_s)} together, a call {time_text(explanation.call_s)}; "
+        f"least {time_text(explanation.least_s)}, {share} of the kernels' time"
     )
-    return "\n".join([table(header, rows), sums, *map(str, (*found.split, *found.fusion_choices))])
+    return "\n".join([table(header, rows), sums, *map(str, (*explanation.split, *explanation.fusion_choices))])
 
 
 def _fitted(text: str) -> str:

@@ -59,9 +59,9 @@ def _network(args: argparse.Namespace) -> list[Path]:
             "a network is exported as so, a shared library with header and weights, or as archive, a file that "
             f"autosched.load takes, not as {args.kind}"
         )
-    found = arguments.require_network(args.id, args)
-    out = args.out or Path(f"{found.name}{_NETWORK_SUFFIXES[args.kind]}")
-    model = arguments.load_network(found, args)
+    network = arguments.require_network(args.id, args)
+    out = args.out or Path(f"{network.name}{_NETWORK_SUFFIXES[args.kind]}")
+    model = arguments.load_network(network, args)
     if args.kind == "so":
         return model.export(out)
     model.save(out)

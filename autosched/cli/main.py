@@ -139,13 +139,13 @@ def _warnings_as_lines() -> Iterator[None]:
 
 def _joined(words: Sequence[str]) -> list[str]:
     """Return the words with negative values joined to their options, as argparse would take them for options."""
-    found: list[str] = []
+    joined: list[str] = []
     for word in words:
-        if re.match(r"-\.?\d", word) and found and re.fullmatch(r"--[a-z][a-z-]*", found[-1]):
-            found[-1] += f"={word}"
+        if re.match(r"-\.?\d", word) and joined and re.fullmatch(r"--[a-z][a-z-]*", joined[-1]):
+            joined[-1] += f"={word}"
         else:
-            found.append(word)
-    return found
+            joined.append(word)
+    return joined
 
 
 def _check_encoding(words: Sequence[str]) -> None:

@@ -33,8 +33,8 @@ def integer(lowest: int) -> Callable[[str], int]:
 
 def duration(text: str) -> float:
     """Parse '60s', '2m', '1h' or '90' (seconds) to seconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([smh]?)", text.strip().lower())
-    seconds = float(found[1]) * DURATION_UNITS[found[2]] if found else 0.0
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([smh]?)", text.strip().lower())
+    seconds = float(match[1]) * DURATION_UNITS[match[2]] if match else 0.0
     if not 0.0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"a time is written 60s, 2m or 1h and is above 0, got {text!r}")
     return seconds
@@ -76,14 +76,14 @@ def fixed(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     name, value = name.strip(), value.strip()
     try:
-        found: object = Path(value) if value.lower().endswith(".npy") else json.loads(value)
+        fixed_value: object = Path(value) if value.lower().endswith(".npy") else json.loads(value)
     except (ValueError, RecursionError):
-        found = None
-    if not equals or not name or found is None or isinstance(found, (str, dict)):
+        fixed_value = None
+    if not equals or not name or fixed_value is None or isinstance(fixed_value, (str, dict)):
         raise argparse.ArgumentTypeError(
             f"a fixed input is written NAME=VALUE, a number, a list as in [1, 2], or FILE.npy, got {text!r}"
         )
-    return name, found
+    return name, fixed_value
 
 
 def path(text: str) -> Path:
@@ -115,19 +115,19 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
 
 def settings(args: argparse.Namespace) -> dict[str, int | str]:
     """Return the values of --set by name. Raises UsageError if a name has two values."""
-    found: dict[str, int | str] = {}
+    value_of: dict[str, int | str] = {}
     for name, value in args.settings:
-        if found.setdefault(name, value) != value:
-            raise UsageError(f"{name} has two values, {found[name]} and {value}: give one")
-    return found
+        if value_of.setdefault(name, value) != value:
+            raise UsageError(f"{name} has two values, {value_of[name]} and {value}: give one")
+    return value_of
 
 
 def names(text: str) -> tuple[str, ...]:
     """Parse 'W,bias' to ('W', 'bias')."""
-    found = tuple(part.strip() for part in text.split(","))
-    if not all(found):
+    parts = tuple(part.strip() for part in text.split(","))
+    if not all(parts):
         raise argparse.ArgumentTypeError(f"names are written with commas, as in W,bias, got {text!r}")
-    return found
+    return parts
 
 
 def add_weights(parser: argparse.ArgumentParser, about: str, default: tuple[str, ...] | None = ()) -> None:
@@ -188,7 +188,7 @@ def workload_keywords(args: argparse.Namespace) -> WorkloadKeywords:
     """Return the options of `add_workload` and `add_target`, and those of weights, Winograd and precision if the verb
     has them, as keywords of the library.
     """
-    found: WorkloadKeywords = {
+    keywords: WorkloadKeywords = {
         "shape": args.shape,
         "settings": settings(args),
         "batch": args.batch,
@@ -197,9 +197,9 @@ def workload_keywords(args: argparse.Namespace) -> WorkloadKeywords:
         "threads": args.threads,
     }
     if "weights" in args:
-        found["weights"] = args.weights
+        keywords["weights"] = args.weights
     if "winograd" in args:
-        found["winograd"] = args.winograd
+        keywords["winograd"] = args.winograd
     if "precision" in args:
-        found["precision"] = args.precision
-    return found
+        keywords["precision"] = args.precision
+    return keywords

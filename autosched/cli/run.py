@@ -54,15 +54,15 @@ def run(args: argparse.Namespace) -> int:
     assert given is not None
     results = model(*given)
     ended = time.monotonic()
-    found = dict(zip((spec.name for spec in model.outputs), _several(results), strict=True))
+    outputs = dict(zip((spec.name for spec in model.outputs), _several(results), strict=True))
     if args.outputs is not None:
-        _write(args.outputs, found)
+        _write(args.outputs, outputs)
     if args.json:
         facts = {"schema_version": SCHEMA_VERSION, "model": args.model, "threads": model.threads}
         print_json({**facts, **_described(model), "load_s": loaded - begun, "run_s": ended - loaded})
     else:
         print(f"{args.model}: loaded in {time_text(loaded - begun)}, run in {time_text(ended - loaded)}")
-        for name, array in found.items():
+        for name, array in outputs.items():
             print(f"  {name}: {array.dtype}{list(array.shape)}")
     return 0
 

@@ -49,9 +49,9 @@ def _record(args: argparse.Namespace, form: str) -> str:
 def _network(args: argparse.Namespace, form: str) -> str:
     from autosched import api
 
-    found = arguments.require_network(args.id, args)
+    network = arguments.require_network(args.id, args)
     sizes = arguments.sizes(args.size)
     return api.show(
-        found.model, form, example_inputs=found.example_inputs, sizes=sizes,
+        network.model, form, example_inputs=network.example_inputs, sizes=sizes,
         inputs=arguments.fixed_values(args.fix), target=args.target or "cpu", threads=args.threads,
     )  # fmt: skip

@@ -59,13 +59,13 @@ def stored_tasks(database: Database, args: argparse.Namespace) -> list[StoredTas
     from autosched.store import command
 
     workloads = {w.hash: w for w in database.workloads()}
-    found: dict[tuple[str, str, int], StoredTask] = {}
+    task_of: dict[tuple[str, str, int], StoredTask] = {}
     for run in database.runs():
         key = (run.workload, run.target, run.threads)
-        if key not in found and run.workload in workloads:
-            found[key] = _task(workloads[run.workload], run.target, run.threads)
+        if key not in task_of and run.workload in workloads:
+            task_of[key] = _task(workloads[run.workload], run.target, run.threads)
     wanted = _target(args)
-    tasks = [t for t in found.values() if _fits(t, args) and t.target.startswith(wanted)]
+    tasks = [t for t in task_of.values() if _fits(t, args) and t.target.startswith(wanted)]
     if not tasks:
         what = args.workload or "any workload"
         tune = f"tune {quote(args.workload or 'conv2d')}"

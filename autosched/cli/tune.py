@@ -83,9 +83,9 @@ def run(args: argparse.Namespace) -> int:
     from autosched.cli.progress import watcher
     from autosched.tuner.policy import SearchSetup
 
-    found = arguments.find_networks((args.workload, *args.more), options.settings(args))
-    if found:
-        return tune_named(found, args)
+    networks = arguments.find_networks((args.workload, *args.more), options.settings(args))
+    if networks:
+        return tune_named(networks, args)
     for name in ("size", "sizes", "fix", "strategy", "objective"):
         if getattr(args, name):
             raise UsageError(f"--{name} is of networks, and {args.workload} is none")

@@ -73,28 +73,32 @@ def _verify_network(args: argparse.Namespace) -> int:
     fixed = arguments.fixed_values(args.fix)
     given = arguments.arrays_for(model.inputs, network, args.inputs, fixed)
     onnx = network.model if args.onnxruntime else None
-    found = api.verify(model, given, locate=args.locate, onnxruntime=onnx, fixed=fixed)
+    verification = api.verify(model, given, locate=args.locate, onnxruntime=onnx, fixed=fixed)
     if args.json:
         facts = {"schema_version": SCHEMA_VERSION, "model": args.id, "threads": model.threads}
-        print_json({**facts, "verified": found.passed, "message": found.summary(), **_described(found)})
-        return 0 if found.passed else VerificationError.exit_code
-    print(_text(found))
-    if not found.passed:
-        raise VerificationError(f"{args.id} is not verified: {found.summary()}")
-    print(f"{args.id} is verified: {found.summary()}")
+        print_json(
+            {**facts, "verified": verification.passed, "message": verification.summary(), **_described(verification)}
+        )
+        return 0 if verification.passed else VerificationError.exit_code
+    print(_text(verification))
+    if not verification.passed:
+        raise VerificationError(f"{args.id} is not verified: {verification.summary()}")
+    print(f"{args.id} is verified: {verification.summary()}")
     return 0
 
 
-def _text(found: Verification) -> str:
+def _text(verification: Verification) -> str:
     """Return the errors of the outputs, and those of the kernels nearest to their bounds."""
     from autosched.cli.output import table
 
-    rows = [(f"output {c.name}, {kind} inputs", *_cells(c)) for kind, cs in found.outputs.items() for c in cs]
-    rows += [(f"onnxruntime's {c.name}, {kind} inputs", *_cells(c)) for kind, cs in found.foreign.items() for c in cs]
-    kernels = sorted(found.kernels, key=lambda kernel: -kernel.worst.relative_error)[:SHOWN]
+    rows = [(f"output {c.name}, {kind} inputs", *_cells(c)) for kind, cs in verification.outputs.items() for c in cs]
+    rows += [
+        (f"onnxruntime's {c.name}, {kind} inputs", *_cells(c)) for kind, cs in verification.foreign.items() for c in cs
+    ]
+    kernels = sorted(verification.kernels, key=lambda kernel: -kernel.worst.relative_error)[:SHOWN]
     rows += [(f"kernel {kernel.step}: {kernel.label}", *_cells(kernel.worst)) for kernel in kernels]
-    if len(found.kernels) > SHOWN:
-        rows.append((f"{len(found.kernels) - SHOWN} more kernels", *[""] * 5))
+    if len(verification.kernels) > SHOWN:
+        rows.append((f"{len(verification.kernels) - SHOWN} more kernels", *[""] * 5))
     return table(("what", "rms", "bound", "largest", "bound", ""), rows)
 
 
@@ -103,14 +107,14 @@ def _cells(c: Comparison) -> tuple[str, ...]:
     return *(f"{x:.1e}" for x in numbers), "" if c.passed else "WRONG"
 
 
-def _described(found: Verification) -> dict[str, object]:
+def _described(verification: Verification) -> dict[str, object]:
     return {
-        "outputs": [{"inputs": kind, **_facts(c)} for kind, cs in found.outputs.items() for c in cs],
-        "kernels": [_kernel_facts(kernel) for kernel in found.kernels],
-        "first_wrong": None if found.first_wrong is None else _kernel_facts(found.first_wrong),
-        "passes": list(map(_facts, found.ideal)),
-        "onnxruntime": [{"inputs": kind, **_facts(c)} for kind, cs in found.foreign.items() for c in cs],
-        "max_error": max((c.error.largest for c in found.all_outputs), default=None),
+        "outputs": [{"inputs": kind, **_facts(c)} for kind, cs in verification.outputs.items() for c in cs],
+        "kernels": [_kernel_facts(kernel) for kernel in verification.kernels],
+        "first_wrong": None if verification.first_wrong is None else _kernel_facts(verification.first_wrong),
+        "passes": list(map(_facts, verification.ideal)),
+        "onnxruntime": [{"inputs": kind, **_facts(c)} for kind, cs in verification.foreign.items() for c in cs],
+        "max_error": max((c.error.largest for c in verification.all_outputs), default=None),
     }
 
 

@@ -49,8 +49,8 @@ def describe_format(path: Path) -> str:
         return _archive(path)
     if head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= path.stat().st_size - 8:
         return f"a safetensors file, which {_WEIGHTS}; a network that autosched saved is called *.asc"
-    found = next((what for magic, what in _MAGIC.items() if head.startswith(magic)), None)
-    return found or _AT_4.get(head[4:8], "")
+    description = next((what for magic, what in _MAGIC.items() if head.startswith(magic)), None)
+    return description or _AT_4.get(head[4:8], "")
 
 
 def has_program(names: Sequence[str]) -> bool:

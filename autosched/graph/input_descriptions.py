@@ -38,8 +38,8 @@ def describe_inputs(model: Any, example_inputs: Sequence[Any] | None = None) -> 
         if model.suffix.lower() != SAVED:
             from autosched.graph.onnx import read_onnx
 
-            found = read_onnx(model).described_inputs()
-            return tuple(DescribedInput(name, dtype, shape) for name, (dtype, shape) in found.items())
+            onnx_inputs = read_onnx(model).described_inputs()
+            return tuple(DescribedInput(name, dtype, shape) for name, (dtype, shape) in onnx_inputs.items())
         model = load_saved(model)[0]
     if isinstance(model, Graph):
         values = [model.values[name] for name in model.inputs]

@@ -40,11 +40,11 @@ def every(conditions: Iterable[Expr]) -> Expr:
 
 def comparisons(stores: Iterable[Store]) -> list[Binary]:
     """Those of indices with <, <=, > or >= that what is stored depends on, each once; none that depends on data."""
-    found: dict[Expr, None] = {}
+    conditions: dict[Expr, None] = {}
     for value in (v for store in stores for v in store.values):
         for e in subexpressions(value):
-            found.update(dict.fromkeys(conjuncts(e.cond) if isinstance(e, Select) else ()))
-    return list(filter(is_ordering, found))
+            conditions.update(dict.fromkeys(conjuncts(e.cond) if isinstance(e, Select) else ()))
+    return list(filter(is_ordering, conditions))
 
 
 def adds_nothing(store: Store, comparison: Expr) -> bool:
@@ -99,12 +99,12 @@ def iteration_by_data(loop: For) -> tuple[Expr, Expr] | None:
     stores = [s for s in inside if isinstance(s, Store)]
     if len(stores) != 1 or stores[0].reducer is None:
         return None
-    found = chosen_by_data(stores[0].values, stores[0].reducer, loop.var)
-    if found is None or not all(isinstance(s, (For, Seq, Store)) for s in inside):
+    choice = chosen_by_data(stores[0].values, stores[0].reducer, loop.var)
+    if choice is None or not all(isinstance(s, (For, Seq, Store)) for s in inside):
         return None
     inner: set[Expr] = {s.var for s in inside if isinstance(s, For)}
-    moves = free_vars(found[1]) & inner or any(x.buffer in stores[0].buffers for x in loads(found[1]))
-    return None if moves else found
+    moves = free_vars(choice[1]) & inner or any(x.buffer in stores[0].buffers for x in loads(choice[1]))
+    return None if moves else choice
 
 
 def given(expr: Expr, known: set[Expr]) -> Expr:

@@ -117,8 +117,8 @@ class Dtype:
             return np.dtype(self.name)
         import ml_dtypes
 
-        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.name))
-        return found
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.name))
+        return dtype
 
     @property
     def bits_dtype(self) -> str:

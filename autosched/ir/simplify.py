@@ -102,11 +102,11 @@ class Simplifier:
         return c.op, self._combine(self.affine(c.a), self.affine(c.b), -1)
 
     def _holds_data(self, expr: Expr) -> bool:
-        found = self._data.get(expr)
-        if found is None:
-            found = isinstance(expr, Load) or any(map(self._holds_data, expr.children))
-            self._data[expr] = found
-        return found
+        holds_data = self._data.get(expr)
+        if holds_data is None:
+            holds_data = isinstance(expr, Load) or any(map(self._holds_data, expr.children))
+            self._data[expr] = holds_data
+        return holds_data
 
     @staticmethod
     def _is_int(expr: Expr) -> bool:

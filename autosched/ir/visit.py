@@ -221,8 +221,8 @@ def vector_tile(stmt: Stmt) -> tuple[list[tuple[Var, int]], For] | None:
 
 def _mapped(exprs: tuple[Expr, ...], fn: Callable[[Expr], Expr]) -> tuple[Expr, ...]:
     """`fn` of each; the tuple itself where that changes none."""
-    found = tuple(map(fn, exprs))
-    return exprs if found == exprs else found
+    mapped = tuple(map(fn, exprs))
+    return exprs if mapped == exprs else mapped
 
 
 def map_layout(layout: Layout | None, fn: Callable[[Expr], Expr]) -> Layout | None:

@@ -93,13 +93,13 @@ def compile_interruptibly(ir: str, target: Target) -> bytes:
 
     threading.Thread(target=work, name="autosched-compile", daemon=True).start()
     try:
-        found = answer.get()
+        outcome = answer.get()
     except BaseException:
         _leave_without_destructors()
         raise
-    if isinstance(found, BaseException):
-        raise found
-    return found
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
 
 
 @cache

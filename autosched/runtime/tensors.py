@@ -160,13 +160,13 @@ def _foreign_array(value: Any) -> Array:
     from autosched.runtime.gpu import dlpack
 
     capsule = value.__dlpack__()
-    found = dlpack.read_capsule(capsule)
-    if not is_foreign(found.dtype):
+    tensor = dlpack.read_capsule(capsule)
+    if not is_foreign(tensor.dtype):
         return np.from_dlpack(value)
-    size, data = found.dtype.itemsize, (found.address, found.read_only)
-    strides, bits = None if found.strides is None else tuple(size * s for s in found.strides), f"<u{size}"
-    held = _Held(capsule, {"shape": found.shape, "typestr": bits, "data": data, "strides": strides, "version": 3})
-    return np.asarray(held).view(found.dtype)
+    size, data = tensor.dtype.itemsize, (tensor.address, tensor.read_only)
+    strides, bits = None if tensor.strides is None else tuple(size * s for s in tensor.strides), f"<u{size}"
+    held = _Held(capsule, {"shape": tensor.shape, "typestr": bits, "data": data, "strides": strides, "version": 3})
+    return np.asarray(held).view(tensor.dtype)
 
 
 def as_numpy(spec: ArraySpec, value: Any) -> Array:
@@ -206,5 +206,5 @@ def are_equal(a: Array, b: Array) -> bool:
 
 
 def _bytes(a: Array) -> Array:
-    found: Array = a.reshape(-1).view("uint8")
-    return found
+    as_bytes: Array = a.reshape(-1).view("uint8")
+    return as_bytes

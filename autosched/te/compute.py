@@ -200,13 +200,13 @@ class _Stages:
 
 def _free_axes(reduction: Reduction) -> tuple[AxisVar, ...]:
     """The axes a reduction depends on, those of reductions inside it included, in order of first use."""
-    found: dict[AxisVar, None] = {}
+    axes: dict[AxisVar, None] = {}
     for node in postorder(reduction.sources):
         if isinstance(node, Reduce):
-            found.update(dict.fromkeys(_free_axes(node.reduction)))
+            axes.update(dict.fromkeys(_free_axes(node.reduction)))
         elif isinstance(node, AxisVar):
-            found[node] = None
-    return tuple(a for a in found if a not in reduction.axes)
+            axes[node] = None
+    return tuple(a for a in axes if a not in reduction.axes)
 
 
 def _named_axes(axes: tuple[AxisVar, ...]) -> dict[AxisVar, Var]:

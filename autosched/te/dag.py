@@ -308,11 +308,11 @@ def _stage_flops(op: ComputeOp) -> int:
 
 def _data_nodes(roots: tuple[Expr, ...]) -> set[Expr]:
     """The nodes that depend on an element of a tensor; the others are index arithmetic or constants."""
-    found: set[Expr] = set()
+    data_nodes: set[Expr] = set()
     for node in postorder(roots):
-        if isinstance(node, Load) or any(child in found for child in node.children):
-            found.add(node)
-    return found
+        if isinstance(node, Load) or any(child in data_nodes for child in node.children):
+            data_nodes.add(node)
+    return data_nodes
 
 
 def _count(roots: Sequence[Expr], data: set[Expr], seen: set[Expr]) -> int:

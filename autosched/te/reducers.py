@@ -162,14 +162,14 @@ class TupleReducer:
 
     def _identities(self, dtypes: tuple[str, ...], single: bool) -> tuple[Const, ...]:
         value = self.identity(*dtypes) if callable(self.identity) else self.identity
-        found: list[Const] = []
+        identities: list[Const] = []
         for item, dtype in zip(self._tuple(value, single, len(dtypes), "identity"), dtypes, strict=True):
             node = item if isinstance(item, Expr) else typed_const(item, dtype)
             node = cast(node, dtype)
             if not isinstance(node, Const):
                 raise ExpressionError(f"the identity of reducer {self.name} is {node} but must be a constant")
-            found.append(node)
-        return tuple(found)
+            identities.append(node)
+        return tuple(identities)
 
 
 def reducer(combine: Callable[[Any, Any], Any], identity: Any, name: str = "reduce") -> TupleReducer:
@@ -258,17 +258,17 @@ def all(*conditions: Any, axis: Any = None) -> Expr:
 
 
 def _logical(name: str, op: str, builtin: TupleReducer, conditions: Sequence[Any], axis: Any) -> Expr:
-    found = [to_expr(c, f"te.{name}") for c in conditions]
-    if not found or (axis is not None and len(found) > 1):
-        raise ExpressionError(f"te.{name} takes conditions, or one condition and axis=, but got {len(found)}")
-    for node in found:
+    operands = [to_expr(c, f"te.{name}") for c in conditions]
+    if not operands or (axis is not None and len(operands) > 1):
+        raise ExpressionError(f"te.{name} takes conditions, or one condition and axis=, but got {len(operands)}")
+    for node in operands:
         if node.dtype != "bool":
             raise ExpressionError(f"te.{name} needs conditions but {node} is {node.dtype}; compare it with something")
     if axis is not None:
-        reduced: Expr = builtin(found[0], axis)
+        reduced: Expr = builtin(operands[0], axis)
         return reduced
-    result = found[0]
-    for node in found[1:]:
+    result = operands[0]
+    for node in operands[1:]:
         result = binary(op, result, node)
     return result
 

@@ -227,13 +227,13 @@ def _replaced(indices: tuple[Expr, ...], old: Expr, way: Expr) -> tuple[Expr, ..
 
 def data_nodes(roots: Iterable[Expr]) -> set[Expr]:
     """The nodes below `roots` that are computed from elements of tensors, not only chosen by a condition on them."""
-    found: set[Expr] = set()
+    nodes: set[Expr] = set()
     for node in postorder(roots):
         operands = (node.a, node.b) if isinstance(node, Select) else node.children
         leaf = not (node.children or isinstance(node, Const | Var))  # a scalar, or a reduction that is no stage yet
-        if leaf or isinstance(node, Load) or any(x in found for x in operands):
-            found.add(node)
-    return found
+        if leaf or isinstance(node, Load) or any(x in nodes for x in operands):
+            nodes.add(node)
+    return nodes
 
 
 def _clamped(index: Expr, extent: int) -> Expr:

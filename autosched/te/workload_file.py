@@ -139,14 +139,14 @@ def _import_named(name: str) -> ModuleType:
 
 
 def _function(module: ModuleType, path: Path, name: str) -> Callable[..., Any]:
-    found = getattr(module, name, None)
-    if callable(found):
-        function: Callable[..., Any] = inspect.unwrap(found)  # a decorator of ours keeps the user's function inside
+    attribute = getattr(module, name, None)
+    if callable(attribute):
+        function: Callable[..., Any] = inspect.unwrap(attribute)  # a decorator of ours keeps the user's function inside
         return function
     local = [n for n, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__]
     near = difflib.get_close_matches(name, local, n=1)
     hint = f"did you mean {near[0]}?" if near else f"it defines {', '.join(local) or 'no function'}"
-    problem = "no function" if found is None else f"no function but {_a(type(found))}"
+    problem = "no function" if attribute is None else f"no function but {_a(type(attribute))}"
     raise UsageError(f"{path.name} has {problem} {name!r}; {hint}")
 
 

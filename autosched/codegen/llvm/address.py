@@ -194,14 +194,14 @@ class Addresses:
 
     def _known_lanes(self, atoms: list[tuple[Expr, int]]) -> dict[Expr, tuple[int | Runtime, tuple[int, ...]]] | None:
         """What the atoms with lanes are (see `pattern`), None if one of them is not known."""
-        found = {}
+        lanes_of_atom = {}
         for atom, _ in atoms:
             if any(isinstance(self.bindings.env[v], LaneRange) for v in free_vars(atom)):
                 known = self.bindings.pattern(atom)
                 if known is None:
                     return None
-                found[atom] = known
-        return found
+                lanes_of_atom[atom] = known
+        return lanes_of_atom
 
     def room(self, name: str, indices: tuple[Expr, ...], used: int) -> tuple[int, int]:
         """How many elements the buffer has, whatever the loops do, before the first lane and behind the last of those

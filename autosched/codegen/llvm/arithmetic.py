@@ -67,10 +67,12 @@ class Arithmetic:
         if len(orders) != 1 or any(k is None and v.lanes > 1 for k, v in zip(known, operands, strict=True)):
             return None
         before = (v if k is None else v._replace(name=k[0]) for k, v in zip(known, operands, strict=True))
-        found = operation(*before)
-        fenced = self.fence(found) if DTYPES[found.dtype].is_float and not DTYPES[found.dtype].is_stored_only else found
-        name = self.writer.reordered(value_type(found.dtype, found.lanes), found.name, fenced.name, orders.pop())
-        return found._replace(name=name)
+        result = operation(*before)
+        fenced = (
+            self.fence(result) if DTYPES[result.dtype].is_float and not DTYPES[result.dtype].is_stored_only else result
+        )
+        name = self.writer.reordered(value_type(result.dtype, result.lanes), result.name, fenced.name, orders.pop())
+        return result._replace(name=name)
 
     def fence(self, a: Val) -> Val:
         """Return the same float opaque to LLVM's optimiser, without an instruction."""
@@ -78,8 +80,8 @@ class Arithmetic:
         return self.emitted(f"call {text} @llvm.arithmetic.fence.{suffix(a.dtype, a.lanes)}({text} {a.name})", a)
 
     def binary(self, op: str, lhs: Val, rhs: Val) -> Val:
-        if op not in PREDICATES and (found := self._reordered(partial(self.binary, op), lhs, rhs)) is not None:
-            return found
+        if op not in PREDICATES and (reordered := self._reordered(partial(self.binary, op), lhs, rhs)) is not None:
+            return reordered
         a, b = self.match(lhs, rhs)
         kind = DTYPES[a.dtype].kind
         column = {"f": 0, "i": 1, "u": 2, "b": 2}[kind]
@@ -156,9 +158,9 @@ class Arithmetic:
         here = self.converted("sext", self._compare("uno", b if odd is None else odd, b), integer)
         here = here if lost is None else self.binary("bitor", lost, here)
         bits = self.binary("bitor", self.converted("bitcast", best, integer), here)
-        found = self.converted("bitcast", bits, a.dtype)
-        self.writer.min_max_chains[found.name] = (op, best, lost, b) if odd is None else (op, best, here, None)
-        return found
+        extremum_bits = self.converted("bitcast", bits, a.dtype)
+        self.writer.min_max_chains[extremum_bits.name] = (op, best, lost, b) if odd is None else (op, best, here, None)
+        return extremum_bits
 
     def select(self, cond: Val, a: Val, b: Val) -> Val:
         if cond.name in ("true", "false"):
@@ -180,8 +182,8 @@ class Arithmetic:
         used again. Accumulators would then change registers in each step of an unrolled reduction, and spill. So the
         operand is said to be used once more, by no instruction.
         """
-        if (found := self._reordered(self.fma, a, b, c)) is not None:
-            return found
+        if (reordered := self._reordered(self.fma, a, b, c)) is not None:
+            return reordered
         x, y, z = self.match(a, b, c)
         text = value_type(x.dtype, x.lanes)
         name = self.writer.value(

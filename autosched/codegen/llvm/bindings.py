@@ -86,11 +86,11 @@ class Bindings:
         """The expression with numbers in place of unrolled variables."""
         numbers = [(v, b) for v in free_vars(expr) if isinstance(b := self.env[v], int)]
         key = (expr, *numbers)
-        found = self._fixed.get(key)
-        if found is None:  # copies of an unrolled body ask the same again
+        fixed_expr = self._fixed.get(key)
+        if fixed_expr is None:  # copies of an unrolled body ask the same again
             constants: dict[Expr, Expr] = {v: Const(b, INDEX) for v, b in numbers}
-            found = self._fixed[key] = self.simplify(substitute(expr, constants) if constants else expr)
-        return found
+            fixed_expr = self._fixed[key] = self.simplify(substitute(expr, constants) if constants else expr)
+        return fixed_expr
 
     def lane(self, lanes: int) -> Var:
         """The number of a lane, of so many, as a variable."""
@@ -109,11 +109,11 @@ class Bindings:
         key = (fixed, bound.base, bound.lanes, bound.chunk is None)
         if key not in self._patterns:
             self._patterns[key] = self._lane_numbers(fixed, var, bound)
-        found = self._patterns[key]
-        if found is None:
+        lane_pattern = self._patterns[key]
+        if lane_pattern is None:
             return None
         self._origin(bound)
-        return self.scalar(found[0]), found[1]
+        return self.scalar(lane_pattern[0]), lane_pattern[1]
 
     def _lane_numbers(self, expr: Expr, var: Var, bound: LaneRange) -> tuple[Expr, tuple[int, ...]] | None:
         origin = self._origin(bound) + bound.base

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 def declarations(texts: Sequence[str]) -> list[str]:
     """The declarations of the intrinsics in `texts`: their types differ between LLVM's versions, which adapt them."""
-    found: dict[str, None] = {}
+    lines: dict[str, None] = {}
     for row in INTRINSICS.values():
         for name, form in {f.llvm: f for f in row.forms}.items():
             if any(f"@{name}(" in text for text in texts):
                 result, operand = value_type(row.accumulator, form.lanes), _operand(form)
                 start = f"{result}, " if form.adds else ""
-                found[f"declare {result} @{name}({start}{operand}, {operand})"] = None
-    return list(found)
+                lines[f"declare {result} @{name}({start}{operand}, {operand})"] = None
+    return list(lines)
 
 
 def assemble(m: Arithmetic, parts: list[Val]) -> Val:
@@ -74,8 +74,8 @@ def _instruction(m: Arithmetic, form: WidthForm, a: Val, b: Val, total: Val) -> 
         broadcast = m.broadcast(word, form.lanes)
         operands.append(m.writer.value(f"bitcast {value_type('int32', form.lanes)} {broadcast.name} to {kind}"))
     arguments = [f"{result} {start.name}"] * form.adds + [f"{kind} {x}" for x in operands]
-    found = m.emitted(f"call {result} @{form.llvm}({', '.join(arguments)})", start)
-    return found if form.adds else m.binary("add", start, found)
+    dot = m.emitted(f"call {result} @{form.llvm}({', '.join(arguments)})", start)
+    return dot if form.adds else m.binary("add", start, dot)
 
 
 def _operand(form: WidthForm) -> str:

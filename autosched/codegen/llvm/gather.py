@@ -155,18 +155,18 @@ def scatter(values: ValueEmitter, access: LaneAccess, dtype: str, text: str) -> 
 
 def _one_by_one(values: ValueEmitter, base: str, index: Val, dtype: str) -> str:
     """Each lane's element by a load of its own, at an index that is not negative."""
-    write, kind, scalar, found = values.writer.value, memory_type(dtype, index.lanes), memory_type(dtype), "poison"
+    write, kind, scalar, vector = values.writer.value, memory_type(dtype, index.lanes), memory_type(dtype), "poison"
     for n, number in enumerate(_numbers(values.writer, index, values.arithmetic.target)):
         place = write(f"getelementptr inbounds {scalar}, ptr {base}, i64 {number}", "p")
         element = write(f"load {scalar}, ptr {place}, align {DTYPES[dtype].nbytes}")
-        found = write(f"insertelement {kind} {found}, {scalar} {element}, i64 {n}")
-    return found
+        vector = write(f"insertelement {kind} {vector}, {scalar} {element}, i64 {n}")
+    return vector
 
 
 def _where_they_exist(values: ValueEmitter, access: LaneAccess, dtype: str, mask: str, filler: str) -> str:
     """Each lane's element by a load of its own, from a constant in lanes that the mask leaves out. A masked gather of
     short elements becomes a branch for each lane, which LLVM takes some 20 times as long for."""
-    write, lanes, scalar, found = values.writer.value, values.lanes, memory_type(dtype), filler
+    write, lanes, scalar, vector = values.writer.value, values.lanes, memory_type(dtype), filler
     pointers = lane_pointers(values, access, dtype)
     constant = fill_name(DTYPES[dtype].is_integer, "uint8" if dtype == "bool" else dtype)
     chosen = lanes_of(mask, lanes) if mask.startswith("<") else range(lanes)
@@ -176,8 +176,8 @@ def _where_they_exist(values: ValueEmitter, access: LaneAccess, dtype: str, mask
             exists = write(f"extractelement <{lanes} x i1> {mask}, i64 {n}")
             place = write(f"select i1 {exists}, ptr {place}, ptr {constant}", "p")
         element = write(f"load {scalar}, ptr {place}, align {DTYPES[dtype].nbytes}")
-        found = write(f"insertelement <{lanes} x {scalar}> {found}, {scalar} {element}, i64 {n}")
-    return found
+        vector = write(f"insertelement <{lanes} x {scalar}> {vector}, {scalar} {element}, i64 {n}")
+    return vector
 
 
 def _numbers(writer: Writer, index: Val, target: Target) -> Iterator[str]:
@@ -229,15 +229,15 @@ def _from_short_table(values: ValueEmitter, access: LaneAccess, index: Val, dtyp
             order = ", ".join(f"i32 {n if n < some else 'poison'}" for n in range(lanes))
             short = memory_type(dtype, some)
             table = write(f"shufflevector {short} {table}, {short} poison, <{lanes} x i32> <{order}>")
-        found = "poison"
+        vector = "poison"
         for n, place in enumerate(places):
             element = write(f"extractelement {kind} {table}, {word} {place}")
-            found = write(f"insertelement {kind} {found}, {scalar} {element}, i64 {n}")
+            vector = write(f"insertelement {kind} {vector}, {scalar} {element}, i64 {n}")
         if result:
-            found = write(
-                f"select <{lanes} x i1> {_is_second(values, at, lanes, word)}, {kind} {found}, {kind} {result}"
+            vector = write(
+                f"select <{lanes} x i1> {_is_second(values, at, lanes, word)}, {kind} {vector}, {kind} {result}"
             )
-        result = found
+        result = vector
     return result
 
 

@@ -21,8 +21,8 @@ def lanes_of(mask: str | None, lanes: int) -> list[int]:
 
 def run(mask: str | None, lanes: int) -> tuple[int, int]:
     """Return the first active lane and the count of a mask whose active lanes are known and adjacent; else (0, 0)."""
-    found = lanes_of(mask, lanes)
-    return (found[0], len(found)) if found and found[-1] - found[0] == len(found) - 1 else (0, 0)
+    enabled = lanes_of(mask, lanes)
+    return (enabled[0], len(enabled)) if enabled and enabled[-1] - enabled[0] == len(enabled) - 1 else (0, 0)
 
 
 def leading(mask: str | None) -> int:

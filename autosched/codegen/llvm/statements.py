@@ -180,9 +180,9 @@ class Statements:
     def _packed(self, loop: For, whole: int, lanes: int) -> int:
         """Emits the vectors of a loop that become bytes together: how many, from the first one on."""
         store, count = loop.body, packed_bytes.together(whole)
-        found = packed_bytes.rounded_byte(store) if isinstance(store, Store) else None
+        rounded = packed_bytes.rounded_byte(store) if isinstance(store, Store) else None
         packs = count > 0 and packed_bytes.packs(self.context.target, lanes)
-        if found is None or not packs or loop.var in self.context.deinterleaved:
+        if rounded is None or not packs or loop.var in self.context.deinterleaved:
             return 0
         assert isinstance(store, Store)
         self.bindings.env[loop.var] = LaneRange(0, count * lanes)
@@ -192,9 +192,9 @@ class Statements:
             for chunk in range(first, first + count):
                 self.bindings.env[loop.var] = LaneRange(chunk * lanes, lanes)
                 self.values.begin(store)
-                floats.append(self.arithmetic.broadcast(self.values.emit(found.value), lanes))
-            zero = None if found.zero is None else self.values.emit(found.zero)
-            made = packed_bytes.packed(self.arithmetic, found, floats, zero)
+                floats.append(self.arithmetic.broadcast(self.values.emit(rounded.value), lanes))
+            zero = None if rounded.zero is None else self.values.emit(rounded.zero)
+            made = packed_bytes.packed(self.arithmetic, rounded, floats, zero)
             self.bindings.env[loop.var], self.values.lanes = LaneRange(first * lanes, made.lanes), made.lanes
             self.stores.write(store, made)
         self.values.lanes = 1

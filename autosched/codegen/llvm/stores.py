@@ -128,9 +128,9 @@ class Stores:
             starts = [Val(literal(c.value, c.dtype), c.dtype, 1) for c in stmt.reducer.identity]
             chunks = [[self.arithmetic.select(mask, p, s) for p, s in zip(c, starts, strict=True)] for c in chunks]
         self.values.mask = None
-        found = first_best(stmt.reducer)
-        if found is not None and lanes > 2:
-            chunks, lanes = [self._first_of_lanes(found, chunks)], 1
+        comparison = first_best(stmt.reducer)
+        if comparison is not None and lanes > 2:
+            chunks, lanes = [self._first_of_lanes(comparison, chunks)], 1
         while len(chunks) > 1:
             odd = chunks[len(chunks) // 2 * 2 :]
             chunks = [self._combine(stmt, a, b) for a, b in zip(chunks[::2], chunks[1::2], strict=False)] + odd
@@ -143,38 +143,38 @@ class Stores:
         old = [self.values.emit(e) for e in self._old(stmt)]
         return self._combine(stmt, old, parts)
 
-    def _first_of_lanes(self, found: FirstBest, chunks: list[list[Val]]) -> list[Val]:
+    def _first_of_lanes(self, pattern: FirstBest, chunks: list[list[Val]]) -> list[Val]:
         """The best value of all lanes, then the least place of those that have it: half the work of carrying both.
         Of floats, the value at that place: 0.0 and -0.0 are equally good."""
-        values, places = ([c[n] for c in chunks] for n in (found.value, found.place))
-        best = self._min_or_max(found.op, values, found.knows_nan)
+        values, places = ([c[n] for c in chunks] for n in (pattern.value, pattern.place))
+        best = self._min_or_max(pattern.op, values, pattern.knows_nan)
         beyond = self.arithmetic.number(largest(places[0].dtype).value, places[0].dtype)
-        having = [self._is_best(found, v, best) for v in values]
+        having = [self._is_best(pattern, v, best) for v in values]
         first = self._min_or_max(
             "lt", [self.arithmetic.select(h, p, beyond) for h, p in zip(having, places, strict=True)]
         )
         if DTYPES[best.dtype].is_float:
             best = self._at_place(first, values, places, having)
-        return [first, best] if found.place == 0 else [best, first]
+        return [first, best] if pattern.place == 0 else [best, first]
 
-    def _is_best(self, found: FirstBest, value: Val, best: Val) -> Val:
+    def _is_best(self, pattern: FirstBest, value: Val, best: Val) -> Val:
         """Which lanes have the best value; where NaN is, it is `best` if any lane has it."""
-        if not found.knows_nan:
+        if not pattern.knows_nan:
             return self.arithmetic.is_same(value, best)
         equal, nan = self.arithmetic.binary("eq", value, best), self.arithmetic.binary("ne", value, value)
         return self.arithmetic.binary("or", equal, nan)
 
     def _at_place(self, first: Val, values: list[Val], places: list[Val], having: list[Val]) -> Val:
         """The value of a lane that has the best and its place."""
-        found: tuple[Val, Val] | None = None
+        earlier: tuple[Val, Val] | None = None
         for value, place, has in zip(values, places, having, strict=True):
             here = self.arithmetic.binary("and", has, self.arithmetic.binary("eq", place, first))
-            if found is not None:
-                value = self.arithmetic.select(here, value, found[0])
-                here = self.arithmetic.binary("or", here, found[1])
-            found = value, here
-        assert found is not None
-        value, here = found
+            if earlier is not None:
+                value = self.arithmetic.select(here, value, earlier[0])
+                here = self.arithmetic.binary("or", here, earlier[1])
+            earlier = value, here
+        assert earlier is not None
+        value, here = earlier
         bits = f"i{here.lanes}"
         word = self.writer.value(f"bitcast {value_type('bool', here.lanes)} {here.name} to {bits}")
         lane = self.writer.value(f"call {bits} @llvm.cttz.{bits}({bits} {word}, i1 true)")

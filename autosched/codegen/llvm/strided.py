@@ -60,11 +60,11 @@ def shared_starts(end: int, lanes: int, known: Iterable[int], room: tuple[int, i
     loaded = set(known)
 
     def plan(phase: int) -> list[int]:
-        found = []
+        starts = []
         for start in range(phase - lanes if phase else 0, end, lanes):
             exists = start in loaded or (-start <= room[0] and start + lanes - end <= room[1])
-            found.append(start if exists else min(max(start, 0), end - lanes))
-        return sorted(set(found))
+            starts.append(start if exists else min(max(start, 0), end - lanes))
+        return sorted(set(starts))
 
     plans = [plan(phase) for phase in sorted({0, *(s % lanes for s in loaded)})]
     return min(plans, key=lambda starts: (len(starts), len(set(starts) - loaded)))
@@ -78,17 +78,17 @@ def covering(steps: Collection[int], lanes: int, phase: int | None = None) -> li
     if not wanted:
         return []
     ends = [n for n, (a, b) in enumerate(pairwise(wanted), 1) if b - a > LONGEST_STEP]
-    found = []
+    loads = []
     for begin, end in zip([0, *ends], [*ends, len(wanted)], strict=True):
         first, n = wanted[begin], wanted[end - 1] + 1 - wanted[begin]
         size = min(lanes, 1 << (n.bit_length() - 1))
         if phase is not None and n < lanes:
             start = first - (first - phase) % lanes
             if first + n <= start + lanes and n > size:
-                found.append((start, lanes))
+                loads.append((start, lanes))
                 continue
-        found += [(first + at, size) for at in (*range(0, n - size, size), n - size)]
-    return found if 2 * len(found) <= len(steps) else []
+        loads += [(first + at, size) for at in (*range(0, n - size, size), n - size)]
+    return loads if 2 * len(loads) <= len(steps) else []
 
 
 def placed(

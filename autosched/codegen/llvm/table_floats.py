@@ -34,10 +34,10 @@ def from_table(values: ValueEmitter, expr: Expr) -> Val | None:
     and where all lanes share the integer."""
     if values.lanes != LANES or not has_avx512(values.arithmetic.target) or expr.dtype != FLOAT:
         return None
-    found = _table(expr)
-    if found is None:
+    lookup = _table(expr)
+    if lookup is None:
         return None
-    place, numbers = found
+    place, numbers = lookup
     halves = values.arithmetic.target.has("avx512bw") and not np.any(numbers.view(np.uint32) & HALF)
     lower = _half_lower(place) if halves else None
     index = values.emit(place if lower is None else lower)
@@ -68,10 +68,10 @@ def _upper_halves(values: ValueEmitter, index: Val, numbers: Numbers) -> Val:
     bits = numbers.view(np.uint32) >> HALF_BITS
     table = ", ".join(f"i16 {half}" for half in (*bits, *bits))
     places = writer.value(f"bitcast <{LANES} x i32> {index.name} to {kind}")
-    found = writer.value(f"call {kind} @llvm.x86.avx512.permvar.hi.512({kind} <{table}>, {kind} {places})")
+    permuted = writer.value(f"call {kind} @llvm.x86.avx512.permvar.hi.512({kind} <{table}>, {kind} {places})")
     mask = writer.value(f"load i32, ptr {UPPER_HALVES}, align 4, !invariant.load !{{}}")
     upper = writer.value(f"bitcast i32 {mask} to <{2 * LANES} x i1>")
-    halves = writer.value(f"select <{2 * LANES} x i1> {upper}, {kind} {found}, {kind} zeroinitializer")
+    halves = writer.value(f"select <{2 * LANES} x i1> {upper}, {kind} {permuted}, {kind} zeroinitializer")
     return Val(writer.value(f"bitcast {kind} {halves} to <{LANES} x float>"), FLOAT, LANES)
 
 

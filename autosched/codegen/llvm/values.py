@@ -77,11 +77,11 @@ class Values:
             return Val(literal(expr.value, expr.dtype), expr.dtype, 1)
         if isinstance(expr, Load) and not is_gathered(expr):
             return self._load(expr)
-        found = self._memo.get(expr)
-        if found is None:
+        value = self._memo.get(expr)
+        if value is None:
             made = self._load_gathered(expr) if isinstance(expr, Load) else from_table(self, expr) or self._emit(expr)
-            found = self._memo[expr] = made
-        return found
+            value = self._memo[expr] = made
+        return value
 
     def _converted(self, a: Expr, dtype: str) -> Val:
         if isinstance(a, Call) and a.fn == "round" and (a.dtype, dtype) == ("float32", "int32"):

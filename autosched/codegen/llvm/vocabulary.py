@@ -112,7 +112,7 @@ def fill_name(value: bool | int | float, dtype: str) -> str:
 def fill_constants(parts: Iterable[str], vector_bytes: int) -> list[str]:
     """The definitions of the constants that `parts`, functions, name: with `fill_name`, and UPPER_HALVES."""
     texts = tuple(parts)
-    found = sorted({match.groups() for part in texts for match in _FILL.finditer(part)})
+    fills = sorted({match.groups() for part in texts for match in _FILL.finditer(part)})
     upper = [f"{UPPER_HALVES} = internal global i32 -1431655766, align 4"]
     sizes = {memory: DTYPES[dtype].nbytes for dtype, (_, memory) in TYPES.items()}
     return [
@@ -120,6 +120,6 @@ def fill_constants(parts: Iterable[str], vector_bytes: int) -> list[str]:
         *(
             f"@fill.{kind}.{text} = private unnamed_addr constant "
             f"<{vector_bytes // sizes[kind]} x {kind}> splat ({kind} {text}), align {vector_bytes}"
-            for kind, text in found
+            for kind, text in fills
         ),
     ]

@@ -74,9 +74,9 @@ class Writer:
     def reordered(self, kind: str, name: str, fenced: str, order: tuple[int, ...]) -> str:
         """The lanes `order` of a vector, also known as `fenced`; that they are these is known while the block lasts."""
         picks = ", ".join(f"i32 {n}" for n in order)
-        found = self.value(f"shufflevector {kind} {fenced}, {kind} poison, <{len(order)} x i32> <{picks}>")
-        self.orders[found] = name, order
-        return found
+        shuffled = self.value(f"shufflevector {kind} {fenced}, {kind} poison, <{len(order)} x i32> <{picks}>")
+        self.orders[shuffled] = name, order
+        return shuffled
 
     def new_label(self, prefix: str) -> str:
         return self.fresh(prefix)[1:]
@@ -107,10 +107,10 @@ class Writer:
         self.branch(f"i1 {condition}, label %{seldom}, label %{join}")
         before = self.block
         self.label(seldom)
-        found = rare()
+        rare_values = rare()
         self.branch(f"label %{join}")
         self.label(join)
-        pairs = zip(kinds, usual, found, strict=True)
+        pairs = zip(kinds, usual, rare_values, strict=True)
         return [self.value(f"phi {kind} [ {a}, %{before} ], [ {b}, %{seldom} ]") for kind, a, b in pairs]
 
     def held(self, pointer: str, start: int, lanes: int) -> str | None:
@@ -186,14 +186,14 @@ class Writer:
             self._lines = saved
 
     def text(self) -> str:
-        found: list[str] = []
-        _flatten(self.top, found)
-        return "\n".join(found)
+        lines: list[str] = []
+        _flatten(self.top, lines)
+        return "\n".join(lines)
 
 
-def _flatten(lines: Lines, found: list[str]) -> None:
+def _flatten(lines: Lines, texts: list[str]) -> None:
     for line in lines:
         if isinstance(line, str):
-            found.append(line)
+            texts.append(line)
         else:
-            _flatten(line, found)
+            _flatten(line, texts)

@@ -59,11 +59,11 @@ def _check_text(message: Any, path: Path) -> None:
 
 def opsets_of(model: ModelProto | FunctionProto) -> dict[str, int]:
     """Return the opset version of each domain that a model uses; the standard's domain is ''."""
-    found = {"" if o.domain in STANDARD else o.domain: o.version for o in model.opset_import}
-    version = found.get("")
+    versions = {"" if o.domain in STANDARD else o.domain: o.version for o in model.opset_import}
+    version = versions.get("")
     if version is not None and version not in OPSETS:
         raise GraphError(f"the model is of opset {version}; supported are {OPSETS.start} to {OPSETS.stop - 1}")
-    return found
+    return versions
 
 
 def type_named(number: int) -> str | None:
@@ -136,5 +136,5 @@ def mapped(tensor: TensorProto, folder: Path | None, where: str) -> Array:
         return array_of(whole, None)
     if offset % dtype.itemsize:
         data = data.copy()  # elements must lie at multiples of their size
-    found: Array = data.view(dtype).reshape(shape)
-    return found
+    array: Array = data.view(dtype).reshape(shape)
+    return array

@@ -123,7 +123,7 @@ class Importer:
     def _add(self, node: NodeProto, scope: NameScope) -> None:
         operator = f"{domain_of(node)}.{node.op_type}".lstrip(".")
         inputs = [scope.names[name] if name else None for name in node.input]
-        lost = any(name and found is None for name, found in zip(node.input, inputs, strict=True))
+        lost = any(name and value is None for name, value in zip(node.input, inputs, strict=True))
         start, results = len(self.builder.nodes), tuple[str, ...]()
         try:
             if not lost:
@@ -202,11 +202,11 @@ class Importer:
         if key in RULES and key not in self._definitions:
             is_used, origin = tuple(map(bool, node.output)), f"{node.op_type} {label(node)}"
             site = Site(self, scope, node.op_type, origin, tuple(inputs), is_used, attributes)
-            found = RULES[key](site)
-            if found is not None:
+            results = RULES[key](site)
+            if results is not None:
                 if unread := sorted(set(attributes) - site.read_attributes):
                     raise GraphError(f"the attribute {unread[0]} = {attributes[unread[0]]!r} is not supported")
-                return (found,) if isinstance(found, str) else found
+                return (results,) if isinstance(results, str) else results
         return self._expanded(node, inputs, attributes, scope)
 
     def _constants(self, node: NodeProto, arrays: Sequence[Array], scope: NameScope) -> tuple[str, ...]:

@@ -81,12 +81,12 @@ def call_inputs(graph: GraphProto, fixed: Collection[str] = ()) -> list[ValueInf
 
 def symbolic_dimensions(graph: GraphProto, fixed: Collection[str] = ()) -> dict[str, tuple[str, int]]:
     """Return the symbolic dimensions by name, each with the first input that has it, and its axis there."""
-    found: dict[str, tuple[str, int]] = {}
+    axis_of: dict[str, tuple[str, int]] = {}
     for info in call_inputs(graph, fixed):
         for place, dimension in enumerate(dimensions(info)):
             if dimension.size is None:
-                found.setdefault(dimension.name, (info.name, place))
-    return found
+                axis_of.setdefault(dimension.name, (info.name, place))
+    return axis_of
 
 
 def described_inputs(graph: GraphProto) -> dict[str, tuple[str, tuple[int | str, ...]]]:
@@ -126,8 +126,8 @@ def dimensions(info: ValueInfoProto) -> Iterable[InputDimension]:
 
 def dtype_of(info: ValueInfoProto) -> str:
     number = info.type.tensor_type.elem_type
-    found = type_named(number)
-    if found is None:
+    dtype = type_named(number)
+    if dtype is None:
         name, ours = type_label(number), ", ".join(DTYPES)
         raise GraphError(f"the input {info.name} is of type {name}, which is not supported; {ours} are")
-    return found
+    return dtype

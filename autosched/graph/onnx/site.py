@@ -123,8 +123,8 @@ class Site:
     def integers(self, n: int, attribute: str, since: int) -> tuple[int, ...] | None:
         """Return a list of integers that is input `n` from opset `since` on, and an attribute before."""
         if self.opset < since:
-            found = self.attribute(attribute)
-            return None if found is None else tuple(found)
+            numbers = self.attribute(attribute)
+            return None if numbers is None else tuple(numbers)
         array = self.array(n)
         return None if array is None else tuple(int(i) for i in array.reshape(-1))
 
@@ -134,10 +134,10 @@ class Site:
 
     def parts(self, n: int) -> tuple[str, ...]:
         """Return the tensors of input `n`, a sequence. Raises GraphError for other inputs."""
-        found = self.builder.sequences.get(self.input(n))
-        if found is None:
+        elements = self.builder.sequences.get(self.input(n))
+        if elements is None:
             raise GraphError(f"input {n} is no sequence of tensors")
-        return found
+        return elements
 
     def is_output_used(self, n: int) -> bool:
         return n < len(self.is_used) and self.is_used[n]
@@ -163,10 +163,10 @@ class Site:
         return axis % rank
 
     def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-        found = tuple(self.axis(a, rank) for a in axes)
-        if len(set(found)) != len(found):
+        normalised = tuple(self.axis(a, rank) for a in axes)
+        if len(set(normalised)) != len(normalised):
             raise GraphError(f"the axes {list(axes)} name one twice")
-        return found
+        return normalised
 
     # New values
 

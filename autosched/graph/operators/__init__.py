@@ -84,7 +84,7 @@ def results_of(node: Node, values: Mapping[str, Value]) -> tuple[Value, ...]:
         made = _inferred(node.operator, given, tuple(sorted(node.attributes.items())), len(node.outputs))
     except (ExpressionError, GraphError) as error:
         raise GraphError(f"{node.origin or node}: {error}") from error
-    return tuple(Value(name, *found) for name, found in zip(node.outputs, made, strict=True))
+    return tuple(Value(name, *shape_and_dtype) for name, shape_and_dtype in zip(node.outputs, made, strict=True))
 
 
 def _apply(

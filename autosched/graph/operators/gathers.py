@@ -209,10 +209,10 @@ def write_rows(x: Tensor, at: Tensor, rows: Tensor, axis: int, indexing: str = W
     if count == 1:
         written: Tensor = te.compute(x.shape, one, name="written")
         return written
-    found = te.compute((*at.shape[:-1], size), last, name="last")
+    last_writer = te.compute((*at.shape[:-1], size), last, name="last")
 
     def any_of(*index: Expr) -> Expr:
-        row = found[row_of(index)]
+        row = last_writer[row_of(index)]
         return te.select(row >= 0, rows[replaced(index, axis, row)], x[index])
 
     written = te.compute(x.shape, any_of, name="written")

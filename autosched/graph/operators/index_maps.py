@@ -26,10 +26,10 @@ def axis_of(axis: int, rank: int) -> int:
 
 def axes_of(axes: Iterable[int], rank: int) -> Shape:
     """The dimensions that `axes` mean, in the order given."""
-    found = tuple(axis_of(axis, rank) for axis in axes)
-    if len(set(found)) != len(found):
+    normalised = tuple(axis_of(axis, rank) for axis in axes)
+    if len(set(normalised)) != len(normalised):
         raise GraphError(f"the axes {list(axes)} name a dimension twice")
-    return found
+    return normalised
 
 
 def replaced(index: Sequence[Any], axis: int, place: Any) -> tuple[Any, ...]:
@@ -87,12 +87,12 @@ def reshape(x: Tensor, shape: Shape) -> Tensor:
         raise GraphError(f"the shape {list(x.shape)} cannot become {list(shape)}, which has other elements")
 
     def place(*index: Expr) -> list[Any]:
-        found: list[Any] = [0] * len(x.shape)
+        indices: list[Any] = [0] * len(x.shape)
         for old, new in _runs(x.shape, tuple(shape)):
             where = flat_place([index[d] for d in new], [shape[d] for d in new])
             for d, i in zip(old, index_at(where, [x.shape[d] for d in old]), strict=True):
-                found[d] = i
-        return found
+                indices[d] = i
+        return indices
 
     return moved(x, tuple(shape), place, "reshape")
 

@@ -154,13 +154,13 @@ def _contracted(operands: Sequence[tuple[Tensor, _Labels]], result: _Labels) -> 
 
 def _sizes(operands: Sequence[tuple[Tensor, _Labels]]) -> Mapping[str, int]:
     """The size of each label; one of 1 stretches."""
-    found: dict[str, int] = {}
+    size_of: dict[str, int] = {}
     for tensor, own in operands:
         for label, size in zip(own, tensor.shape, strict=True):
-            if 1 not in (size, known := found.get(label, 1)) and size != known:
+            if 1 not in (size, known := size_of.get(label, 1)) and size != known:
                 raise GraphError(f"the label {label} has the sizes {known} and {size}")
-            found[label] = max(size, known)
-    return found
+            size_of[label] = max(size, known)
+    return size_of
 
 
 def _parsed(equation: str, ranks: Sequence[int]) -> tuple[list[_Labels], _Labels]:

@@ -36,8 +36,8 @@ def quantize(
     """x / scale, rounded half to even, plus zero, as the nearest number of `dtype`. One scale and zero for all, or one
     for each index of `axis`; without a scale it is 1."""
     if dtype not in BYTES or (zero is not None and zero.dtype != dtype):
-        found = "" if zero is None else f" with a zero of {zero.dtype}"
-        raise GraphError(f"quantised numbers are of {' or '.join(BYTES)} but dtype is {dtype}{found}")
+        zero_text = "" if zero is None else f" with a zero of {zero.dtype}"
+        raise GraphError(f"quantised numbers are of {' or '.join(BYTES)} but dtype is {dtype}{zero_text}")
     low, high = DTYPES[dtype].integer_range
 
     def at(*i: Expr) -> Expr:
@@ -108,8 +108,8 @@ def _of_side(zero: Tensor | None, result: Tensor, i: tuple[Expr, ...], dim: int)
     if len(zero.shape) < 2 or zero.shape[-3 - dim] != 1 or broadcast_shape(zero.shape, result.shape) != result.shape:
         what = "row" if dim == -2 else "column"
         raise GraphError(f"zeros of shape {list(zero.shape)} are not one for each {what} of {list(result.shape)}")
-    found: Expr = element(zero, i)
-    return found
+    zero_point: Expr = element(zero, i)
+    return zero_point
 
 
 @operator

@@ -72,13 +72,13 @@ def _one_after_the_other(x: Tensor, k: int, axis: int, largest: bool) -> tuple[T
     """Search the first k one by one: in each round the best element after the last one, and its first index."""
     outer, n = replaced(x.shape, axis, 1), x.shape[axis]
     best, never = (te.max, smallest_number(x.dtype)) if largest else (te.min, largest_number(x.dtype))
-    found: list[tuple[Tensor, Tensor]] = []
+    selected: list[tuple[Tensor, Tensor]] = []
 
     def is_left(index: tuple[Expr, ...], j: Expr) -> list[Expr]:
         """Whether element j comes after the last one; the first round takes any."""
-        if not found:
+        if not selected:
             return []
-        value, place = found[-1][0][index], found[-1][1][index]
+        value, place = selected[-1][0][index], selected[-1][1][index]
         element = x[replaced(index, axis, j)]
         same = te.logical_not(_is_before(element, value, largest))
         return [te.any(_is_before(value, element, largest), te.all(same, te.cast(j, "int64") > place))]
@@ -97,8 +97,8 @@ def _one_after_the_other(x: Tensor, k: int, axis: int, largest: bool) -> tuple[T
             return te.min(te.select(te.all(equal, *is_left(index, j)), te.cast(j, "int64"), n - 1), axis=j)
 
         places: Tensor = te.compute(outer, place, name="place")
-        found.append((values, places))
-    return _joined([v for v, _ in found], axis), _joined([p for _, p in found], axis)
+        selected.append((values, places))
+    return _joined([v for v, _ in selected], axis), _joined([p for _, p in selected], axis)
 
 
 def _joined(parts: list[Tensor], axis: int) -> Tensor:

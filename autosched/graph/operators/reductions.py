@@ -83,8 +83,8 @@ def _place_of(best: Callable[..., Any], x: Tensor, axis: int, keepdims: bool, la
     def at(*index: Expr) -> Expr:
         k = te.reduce_axis(size, "k")
         place = replaced(index, axis, k) if keepdims else (*index[:axis], k, *index[axis:])
-        found: Expr = best((size - 1 - k if last else k, x[place]), axis=k)[0]
-        return size - 1 - found if last else found
+        position: Expr = best((size - 1 - k if last else k, x[place]), axis=k)[0]
+        return size - 1 - position if last else position
 
     shape = replaced(x.shape, axis, 1) if keepdims else (*x.shape[:axis], *x.shape[axis + 1 :])
     made: Tensor = te.compute(shape, at, name="place")

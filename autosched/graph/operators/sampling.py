@@ -44,10 +44,10 @@ def grid_sample(
         """Return the position along dimension d as a fractional index."""
         at = te.cast(grid[(*index, rank - 1 - d)], kind)
         size = float(sizes[d])
-        found = (at + 1.0) * ((size - 1.0) / 2.0) if align_corners else ((at + 1.0) * size - 1.0) * 0.5
+        pixel = (at + 1.0) * ((size - 1.0) / 2.0) if align_corners else ((at + 1.0) * size - 1.0) * 0.5
         if padding == "border" and mode != "cubic":
-            return te.min(te.max(found, 0.0), size - 1.0)
-        return _mirrored(found, sizes[d], align_corners) if padding == "reflection" and mode != "cubic" else found
+            return te.min(te.max(pixel, 0.0), size - 1.0)
+        return _mirrored(pixel, sizes[d], align_corners) if padding == "reflection" and mode != "cubic" else pixel
 
     shape = (grid.shape[0], *grid.shape[1:-1])
     places = [te.compute(shape, lambda *i, d=d: place(d, *i), name=f"place{d}") for d in range(rank)]

@@ -89,8 +89,8 @@ class Windows:
 
     def element(self, padded: Tensor, n: Any, c: Any, position: Sequence[Expr], taps: Sequence[Expr]) -> Expr:
         """Return the element of channel c at the `taps` of the window at `position`."""
-        found: Expr = padded[self.images.index(n, c, self.places(position, taps))]
-        return found
+        pixel: Expr = padded[self.images.index(n, c, self.places(position, taps))]
+        return pixel
 
     def places(self, position: Sequence[Expr], taps: Sequence[Expr]) -> tuple[Expr, ...]:
         """Return the indices in the padded image of the `taps` of the window at `position`."""

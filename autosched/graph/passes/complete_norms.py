@@ -57,9 +57,9 @@ def _with_scale_or_bias(graph: Graph, node: Node) -> Change | None:
             continue
         if node.operator == "add" and norm.operator == "rms_norm":
             continue  # rms_norm has no bias
-        found = _as_parameter(graph, node, other, _OWN_SHAPES[norm.operator](made.shape, norm))
-        if found is not None:
-            parameter, constants = found
+        completed = _as_parameter(graph, node, other, _OWN_SHAPES[norm.operator](made.shape, norm))
+        if completed is not None:
+            parameter, constants = completed
             inputs = (norm.inputs[0], *((parameter,) if node.operator == "mul" else (scale, parameter)))
             return Change((replace(norm, inputs=inputs, outputs=node.outputs),), constants)
     return None

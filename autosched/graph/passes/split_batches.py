@@ -115,14 +115,14 @@ class _Split:
     @cached_property
     def needed(self) -> dict[str, dict[Part, None]]:
         """The parts of each value that its readers need."""
-        found: dict[str, dict[Part, None]] = {name: {} for name in self.graph.values}
+        parts_of: dict[str, dict[Part, None]] = {name: {} for name in self.graph.values}
         for name in self.graph.outputs:
-            found[name][self.whole] = None
+            parts_of[name][self.whole] = None
         for node in reversed(self.graph.nodes):
-            for part in self._computed_parts(node, found):
+            for part in self._computed_parts(node, parts_of):
                 for name in node.used:
-                    found[name][part if has_batch(self.graph, name, self.count) else self.whole] = None
-        return found
+                    parts_of[name][part if has_batch(self.graph, name, self.count) else self.whole] = None
+        return parts_of
 
     def _computed_parts(self, node: Node, needed: Mapping[str, Mapping[Part, None]]) -> list[Part]:
         """Return the parts of its results that a node computes."""

@@ -65,9 +65,9 @@ class TraceBuilder:
     @property
     def result(self) -> Value:
         """The first expected result."""
-        found = self.expected[0]
-        assert found is not None, f"{self.origin}: the first result is no tensor"
-        return found
+        first = self.expected[0]
+        assert first is not None, f"{self.origin}: the first result is no tensor"
+        return first
 
     def emit(self, operator: str, *inputs: Value | None, **attributes: Attribute) -> Value:
         """Add a node with one result."""

@@ -157,14 +157,14 @@ def _codes_of(packed: Tensor) -> Tensor:
     in a byte, as all are where there are no kernels for vectors."""
     width, depth = packed.shape[0], 2 * packed.shape[1]
     block = _COLUMNS.get(torch.backends.cpu.get_cpu_capability(), width + 1)
-    whole, found = width - width % block, []
+    whole, blocks = width - width % block, []
     if whole:
         bytes_ = packed[:whole].reshape(whole // block, depth, block // 2)
-        found.append(torch.cat([bytes_ & 15, bytes_ >> 4], 2).transpose(1, 2).reshape(whole, depth))
+        blocks.append(torch.cat([bytes_ & 15, bytes_ >> 4], 2).transpose(1, 2).reshape(whole, depth))
     if whole < width:
         bytes_ = packed[whole:].reshape(depth, (width - whole) // 2)
-        found.append(torch.stack([bytes_ & 15, bytes_ >> 4], 2).reshape(depth, width - whole).t())
-    return torch.cat(found)
+        blocks.append(torch.stack([bytes_ & 15, bytes_ >> 4], 2).reshape(depth, width - whole).t())
+    return torch.cat(blocks)
 
 
 def _spread(x: Tensor, dims: list[int]) -> Tensor:

@@ -22,13 +22,13 @@ def numbers_for(places: Sequence[fx.Node], arguments: Sequence[Any]) -> Numbers 
     None if an argument has another fixed size than in the trace, or if a guard of the trace does not hold.
     """
     pairs = [pair for node, x in zip(places, arguments, strict=True) for pair in _sizes(node.meta.get("val"), x)]
-    found = {size.node.expr: int(n) for size, n in pairs if _is_symbol(size)}
+    numbers = {size.node.expr: int(n) for size, n in pairs if _is_symbol(size)}
     environments = {id(s.node.shape_env): s.node.shape_env for s, _ in pairs if isinstance(s, torch.SymInt)}
     try:
-        fit = all(_number(size, found) == n for size, n in pairs)
+        fit = all(_number(size, numbers) == n for size, n in pairs)
     except NoNumber:
         return None
-    return found if fit and all(_holds(each, found) for each in environments.values()) else None
+    return numbers if fit and all(_holds(each, numbers) for each in environments.values()) else None
 
 
 def with_numbers(module: fx.GraphModule, numbers: Numbers) -> fx.GraphModule:
@@ -75,12 +75,12 @@ def _number(size: Any, numbers: Numbers) -> Any:
     """Return a number for a number that may be symbolic. Raises NoNumber."""
     if not isinstance(size, _SYMBOLIC):
         return size
-    found = size.node.expr.subs(numbers)
-    if not found.is_number and found not in (True, False):
-        raise NoNumber(f"{found} is known at run time only")
+    number = size.node.expr.subs(numbers)
+    if not number.is_number and number not in (True, False):
+        raise NoNumber(f"{number} is known at run time only")
     if isinstance(size, torch.SymFloat):
-        return float(found)
-    return bool(found) if isinstance(size, torch.SymBool) else int(found)
+        return float(number)
+    return bool(number) if isinstance(size, torch.SymBool) else int(number)
 
 
 def _with_numbers(value: Any, numbers: Numbers) -> Any:

@@ -440,14 +440,14 @@ def _owns_row(graph: ExpressionGraph, node: int) -> bool:
 
 def _needed(graph: ExpressionGraph, roots: list[int]) -> set[int]:
     """The nodes that `roots` need, themselves with them."""
-    args, found = graph.args, set(roots)
-    stack = list(found)
+    args, needed = graph.args, set(roots)
+    stack = list(needed)
     while stack:
         for arg in args[stack.pop()]:
-            if arg not in found:
-                found.add(arg)
+            if arg not in needed:
+                needed.add(arg)
                 stack.append(arg)
-    return found
+    return needed
 
 
 def _evaluation_order(graph: ExpressionGraph, roots: list[int]) -> list[int]:

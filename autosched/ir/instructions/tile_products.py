@@ -70,7 +70,7 @@ def tile_product(store: Store, loops: Sequence[Loop]) -> TileProduct | None:
     if left is None or right is None or len(loops) - first < 2 or loops[-1].kind is not ForKind.VECTORIZE:
         return None
     moved = [frozenset[Var]().union(*map(free_vars, x)) for x in (left.indices, right.indices, store.indices)]
-    sides = [tuple(x.var in found for found in moved) for x in loops]
+    sides = [tuple(x.var in variables for variables in moved) for x in loops]
     inner = range(first, len(loops) - 1)
     depth = [n for n in inner if loops[n].reduce]
     over = [n for n in inner if not loops[n].reduce]

@@ -39,12 +39,12 @@ def translate_assembly(text: str) -> str:
     Raises UsageError for PTX that the runtime lacks.
     """
     parts, end = [], 0
-    for found in _ASM.finditer(text):
-        if found.start() < end:
+    for statement in _ASM.finditer(text):
+        if statement.start() < end:
             continue
-        close = _closing(text, found.end() - 1)
-        inside = text[found.end() : close]
-        parts += [text[end : found.start()], _calls(inside), "\n" * inside.count("\n")]
+        close = _closing(text, statement.end() - 1)
+        inside = text[statement.end() : close]
+        parts += [text[end : statement.start()], _calls(inside), "\n" * inside.count("\n")]
         end = close + 1
         end += text[end : end + 1] == ";"
     return "".join([*parts, text[end:]])
@@ -55,9 +55,9 @@ def _closing(text: str, at: int) -> int:
     depth = 0
     while True:
         if text[at] == '"':
-            found = _STRING.match(text, at)
-            assert found is not None
-            at = found.end()
+            match = _STRING.match(text, at)
+            assert match is not None
+            at = match.end()
             continue
         depth += {"(": 1, ")": -1}.get(text[at], 0)
         if depth == 0:
@@ -70,9 +70,9 @@ def _split(text: str, mark: str) -> list[str]:
     parts, begin, at = [], 0, 0
     while at < len(text):
         if text[at] == '"':
-            found = _STRING.match(text, at)
-            assert found is not None
-            at = found.end()
+            match = _STRING.match(text, at)
+            assert match is not None
+            at = match.end()
         elif text[at] in "([{":
             at = _closing(text, at) + 1 if text[at] == "(" else text.index({"[": "]", "{": "}"}[text[at]], at) + 1
         elif text[at] == mark:
@@ -96,10 +96,10 @@ def _calls(inside: str) -> str:
 
 
 def _bound(text: str) -> Bound:
-    found = _STRING.match(text)
-    assert found is not None
-    inner = text[found.end() :].strip()
-    return Bound(found[1], inner[1:-1])
+    match = _STRING.match(text)
+    assert match is not None
+    inner = text[match.end() :].strip()
+    return Bound(match[1], inner[1:-1])
 
 
 def _statement(text: str, bound: Sequence[Bound]) -> str:
@@ -119,9 +119,9 @@ def _statement(text: str, bound: Sequence[Bound]) -> str:
 def find(opcode: str) -> tuple[Instruction, tuple[str | None, ...]]:
     """Return the row of an instruction and the groups of its pattern. Raises UsageError for an unknown instruction."""
     for instruction in INSTRUCTIONS:
-        found = re.fullmatch(instruction.pattern, opcode)
-        if found is not None:
-            return instruction, found.groups()
+        match = re.fullmatch(instruction.pattern, opcode)
+        if match is not None:
+            return instruction, match.groups()
     raise UsageError(
         f"the PTX instruction {opcode} cannot be executed on the processor: add a row for it to "
         "autosched/runtime/simulator/instructions.py"

@@ -61,7 +61,7 @@ class SimulatedDevice(HostMemory):
     def prepare(
         self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, DeviceMemory]
     ) -> LaunchSequence:
-        memory = {name: found.handle for name, found in buffers.items()}
+        memory = {name: buffer.handle for name, buffer in buffers.items()}
         initialised = frozenset(source.inputs)
         return LaunchSequence(
             tuple(SimulatedLaunch(kernels[launch.kernel], launch, memory, initialised) for launch in source.launches)
@@ -70,8 +70,8 @@ class SimulatedDevice(HostMemory):
     def run(self, call: LaunchSequence, stream: Stream = None) -> None:
         """Run the launches. Raises DeviceFault for the first mistake that the simulator finds."""
         for bound in call.launches:
-            found = execute(bound.simulated, (bound.launch,), bound.memory, bound.initialised, MODE)
-            for mistake in found.mistakes:
+            execution = execute(bound.simulated, (bound.launch,), bound.memory, bound.initialised, MODE)
+            for mistake in execution.mistakes:
                 raise DeviceFault(FAULTS_OF.get(mistake.kind, "launch_failure"), str(mistake))
 
     def time(self, calls: Sequence[LaunchSequence], repeats: int) -> float:

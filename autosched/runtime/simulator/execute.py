@@ -166,9 +166,9 @@ def _execute(
     is_whole = all(_launch(library, simulated, launch, memory) for launch in launches)
     library.simulator_findings.restype = ctypes.c_char_p
     library.simulator_numbers.restype = ctypes.POINTER(_Numbers)
-    found = [line.split("\t") for line in library.simulator_findings().decode().splitlines()]
+    findings = [line.split("\t") for line in library.simulator_findings().decode().splitlines()]
     numbers = library.simulator_numbers().contents
-    mistakes = tuple(_mistake(simulated, kind, int(times), int(place), first) for kind, times, place, first in found)
+    mistakes = tuple(_mistake(simulated, kind, int(times), int(place), first) for kind, times, place, first in findings)
     return Execution(mistakes, {name: int(getattr(numbers, name)) for name in COUNTED}, is_whole)
 
 

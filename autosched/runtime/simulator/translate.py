@@ -51,7 +51,7 @@ def translate(text: str) -> Translated:
     body = "".join(_placed(piece) for piece in pieces)
     entries = [_entry(name, _listed(parameters)) for _, name, parameters in kernels]
     written = {name: tuple("const " not in p for p in _listed(parameters)) for _, name, parameters in kernels}
-    clusters = {name: int(found[1]) if (found := _CLUSTER.search(words)) else 1 for words, name, _ in kernels}
+    clusters = {name: int(cluster[1]) if (cluster := _CLUSTER.search(words)) else 1 for words, name, _ in kernels}
     lines = [*HEAD_LINES, body, *entries]
     return Translated("\n".join(lines) + "\n", clusters, written, granule(text))
 
@@ -65,9 +65,9 @@ def _placed(text: str) -> str:
     """Allocate arrays one after the other in the arena, each at a multiple of its alignment."""
     end = 0
 
-    def place(found: re.Match[str]) -> str:
+    def place(match: re.Match[str]) -> str:
         nonlocal end
-        alignment, kind, name, extents = found.groups()
+        alignment, kind, name, extents = match.groups()
         size = SIZES[kind]
         unit = int(alignment or size)
         start = -(-end // unit) * unit

@@ -20,8 +20,8 @@ def winograd(
     w = te.placeholder((3, 3, CI, CO), dtype, name="W")
     direct = conv_channels_last("winograd", x, w, 1, pad)
     assert isinstance(direct.op, ComputeOp)
-    found = match_stage(direct.op)
-    assert found is not None
+    convolution = match_stage(direct.op)
+    assert convolution is not None
     tensors = {t.name: t for t in direct.op.inputs}
-    data, weights = tensors[found.data.buffer], tensors[found.weights.buffer]
-    return transformed(found, m, data, weights, "conv", direct.op.axes)
+    data, weights = tensors[convolution.data.buffer], tensors[convolution.weights.buffer]
+    return transformed(convolution, m, data, weights, "conv", direct.op.axes)

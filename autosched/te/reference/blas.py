@@ -83,10 +83,10 @@ def match(body: Expr, extents: Mapping[str, int], spatial: int, tensors: Mapping
     batch = tuple(x for x in space if a.uses(x) and b.uses(x))
     columns = tuple(x for x in space if b.uses(x) and not a.uses(x))
     rows = tuple(x for x in space if x not in batch and x not in columns)
-    found = Contraction(a, b, tuple(extents.values()), batch, rows, columns, inner)
-    if found.size(rows) >= found.size(columns):
-        return found
-    return Contraction(b, a, found.extents, batch, columns, rows, inner)
+    contraction = Contraction(a, b, tuple(extents.values()), batch, rows, columns, inner)
+    if contraction.size(rows) >= contraction.size(columns):
+        return contraction
+    return Contraction(b, a, contraction.extents, batch, columns, rows, inner)
 
 
 def _operand(expr: Expr, extents: Mapping[str, int], tensors: Mapping[str, Bounded]) -> Operand | None:

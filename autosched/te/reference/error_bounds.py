@@ -96,8 +96,8 @@ def order_deviation(total: Array, squares: Array, terms: int, dtype: str) -> Arr
     (k/n)^2 s^2 + k/n (1 - k/n) (sum t^2 - s^2/n), and a rounding of a number x is _ROUNDING u |x| on average.
     """
     spread = np.maximum(squares - np.square(total) / max(terms, 1), 0.0)
-    found = _ROUNDING * unit(dtype) * np.sqrt((terms - 1) * (np.square(total) / 3 + spread / 6))
-    return np.where(np.isfinite(found), found, 0.0)
+    deviation = _ROUNDING * unit(dtype) * np.sqrt((terms - 1) * (np.square(total) / 3 + spread / 6))
+    return np.where(np.isfinite(deviation), deviation, 0.0)
 
 
 def in_some_direction(deviation: Array) -> Array:

@@ -108,13 +108,13 @@ def _unused_after(dag: ComputeDAG) -> list[list[str]]:
     wanted = {t.name for t in dag.outputs}
     last = {t.name: i for i, op in enumerate(dag.stages) for t in op.inputs}
     known = {t.name for t in dag.inputs}
-    found = []
+    unused_after = []
     for i, op in enumerate(dag.stages):
         known |= {t.name for t in op.outputs}
         unused = [name for name in known if last.get(name, i) <= i and name not in wanted]
         known.difference_update(unused)
-        found.append(unused)
-    return found
+        unused_after.append(unused)
+    return unused_after
 
 
 def _run(dag: ComputeDAG, tensors: dict[str, Bounded], tile: int = 0) -> None:
@@ -130,11 +130,11 @@ def _run(dag: ComputeDAG, tensors: dict[str, Bounded], tile: int = 0) -> None:
 
 def _winograd_error(op: ComputeOp, tensors: Mapping[str, Bounded], m: int) -> Array | None:
     """The error of the stage computed with Winograd's tiles of m outputs; None where it is no such convolution."""
-    found = match_stage(op)
-    if found is None:
+    convolution = match_stage(op)
+    if convolution is None:
         return None
-    data, weights = (next(t for t in op.inputs if t.name == x.buffer) for x in (found.data, found.weights))
-    result = transformed(found, m, _as_input(data), _as_input(weights), op.name, op.axes)
+    data, weights = (next(t for t in op.inputs if t.name == x.buffer) for x in (convolution.data, convolution.weights))
+    result = transformed(convolution, m, _as_input(data), _as_input(weights), op.name, op.axes)
     values = {t.name: tensors[t.name] for t in (data, weights)}
     _run(ComputeDAG(result), values)
     return values[op.name].err
@@ -193,8 +193,8 @@ def product_of(op: ComputeOp, tensors: Mapping[str, Bounded]) -> blas.Contractio
     if op.reducer is None or kind_of(op.reducer) != "sum":
         return None
     extents = {axis.name: axis.extent for axis in (*op.axes, *op.reduce_axes)}
-    found = blas.match(op.body[0], extents, len(op.axes), tensors)
-    return found if found is not None and (found.worthwhile or math.prod(op.shape) < 4096) else None
+    contraction = blas.match(op.body[0], extents, len(op.axes), tensors)
+    return contraction if contraction is not None and (contraction.worthwhile or math.prod(op.shape) < 4096) else None
 
 
 _ACCUMULATED = {"sum": np.add, "max": np.maximum, "min": np.minimum}
@@ -237,9 +237,9 @@ class _Output:
         self.errors: list[Array | None] = [None] * len(op.body)
         self._lock = Lock()
 
-    def put(self, box: Mapping[str, tuple[int, int]], found: Sequence[Bounded]) -> None:
+    def put(self, box: Mapping[str, tuple[int, int]], results: Sequence[Bounded]) -> None:
         place = tuple(slice(lo, hi) for lo, hi in box.values())
-        for i, val in enumerate(found):
+        for i, val in enumerate(results):
             self.values[i][place] = val.value
             if val.err is not None:
                 self._errors(i)[place] = val.err
@@ -324,13 +324,13 @@ def _in_any_order(parts: Iterator[tuple[Bounded, ...]], whole: Sequence[bool]) -
 
 def _whole(op: ComputeOp, parts: Iterator[tuple[Bounded, ...]]) -> list[bool]:
     """Of each operand whether all its numbers are integers, which are exact in any order."""
-    found = [True] * len(op.body)
+    is_whole = [True] * len(op.body)
     for part in parts:
-        known = zip(found, part, op.body, strict=True)
-        found = [w and (not DTYPES[b.dtype].is_float or rules.integral(x.value)) for w, x, b in known]
-        if not any(found):
+        known = zip(is_whole, part, op.body, strict=True)
+        is_whole = [w and (not DTYPES[b.dtype].is_float or rules.integral(x.value)) for w, x, b in known]
+        if not any(is_whole):
             break
-    return found
+    return is_whole
 
 
 def term_parts(
@@ -386,8 +386,8 @@ def _peak(parts: Iterator[tuple[Bounded, ...]], space: tuple[int, ...], kind: st
     total: Array | None = None
     err: Array | None = None
     for (part,) in parts:
-        found = _over(_ACCUMULATED[kind], part.value)
-        total = found if total is None else _ACCUMULATED[kind](total, found)
+        peak_of_part = _over(_ACCUMULATED[kind], part.value)
+        total = peak_of_part if total is None else _ACCUMULATED[kind](total, peak_of_part)
         if part.err is not None:
             worst = _over(np.maximum, part.err)
             err = worst if err is None else np.maximum(err, worst)
@@ -421,10 +421,10 @@ def _joined(a: Bounded, b: Bounded) -> Bounded:
 
 def _combine(reducer: Reducer, x: tuple[Bounded, ...], y: tuple[Bounded, ...]) -> tuple[Bounded, ...]:
     """combine(x, y); of a tuple reducer also combine(y, x), the difference of both being allowed."""
-    found = _apply(reducer, x, y)
-    if len(found) == 1:
-        return found
-    return tuple(_either(a, b) for a, b in zip(found, _apply(reducer, y, x), strict=True))
+    combined = _apply(reducer, x, y)
+    if len(combined) == 1:
+        return combined
+    return tuple(_either(a, b) for a, b in zip(combined, _apply(reducer, y, x), strict=True))
 
 
 def _apply(reducer: Reducer, x: tuple[Bounded, ...], y: tuple[Bounded, ...]) -> tuple[Bounded, ...]:

@@ -124,29 +124,29 @@ def _make_special(array: npt.NDArray[Any], denormal: float, share: int, rng: np.
 
 def positive_inputs(dag: ComputeDAG) -> frozenset[str]:
     """Names of the inputs that stand below a function defined on positive numbers only, or in a divisor."""
-    found: set[str] = set()
+    positive: set[str] = set()
     pending = [load.buffer for op in dag.stages for load in _restricted(op)]
     while pending:
         name = pending.pop()
-        if name in found:
+        if name in positive:
             continue
-        found.add(name)
+        positive.add(name)
         op = dag.tensors[name].op
         if isinstance(op, ComputeOp) and op.reducer is None:
             pending.extend(load.buffer for load in dag.reads(op))
-    return frozenset(name for name in found if isinstance(dag.tensors[name].op, PlaceholderOp))
+    return frozenset(name for name in positive if isinstance(dag.tensors[name].op, PlaceholderOp))
 
 
 def index_inputs(dag: ComputeDAG) -> dict[str, tuple[int, int]]:
     """The smallest and the largest number of the inputs that indices are, or are computed from."""
-    found: dict[str, tuple[int, int]] = {}
+    bounds_of: dict[str, tuple[int, int]] = {}
     for op in dag.stages:
         for load in dag.reads(op):
             for index, extent in zip(load.indices, dag.tensors[load.buffer].shape, strict=True):
                 for name, (low, high) in _made_of(dag, index, extent):
-                    known = found.get(name, (low, high))
-                    found[name] = min(low, known[0]), max(high, known[1])
-    return found
+                    known = bounds_of.get(name, (low, high))
+                    bounds_of[name] = min(low, known[0]), max(high, known[1])
+    return bounds_of
 
 
 def _made_of(dag: ComputeDAG, index: Expr, extent: int) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -43,15 +43,15 @@ def evaluate_plainly(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Arra
 def _plain_values(op: ComputeOp, tensors: Mapping[str, Bounded]) -> list[Array]:
     product = product_of(op, tensors)
     if product is not None and DTYPES[op.body[0].dtype].is_float:
-        found = [_added_in_order(op, *blas.sums(product, op.shape, op.body[0].dtype))]
+        values = [_added_in_order(op, *blas.sums(product, op.shape, op.body[0].dtype))]
     elif op.reducer is not None and kind_of(op.reducer) == "sum" and DTYPES[op.body[0].dtype].is_float:
         scan = find_scan(op)
-        found = [_added_in_order(op, *_plain_sums(op, tensors)) if scan is None else _plain_scan(op, scan, tensors)]
+        values = [_added_in_order(op, *_plain_sums(op, tensors)) if scan is None else _plain_scan(op, scan, tensors)]
     else:
-        found = [x.value for x in evaluate_stage(op, tensors)]
+        values = [x.value for x in evaluate_stage(op, tensors)]
         if op.reducer is not None and kind_of(op.reducer) == "general":
-            found = [_rounded_in_order(op, x) if x.dtype.kind == "f" else x for x in found]
-    rounded = [x.astype(DTYPES[t.dtype].numpy_dtype) for x, t in zip(found, op.outputs, strict=True)]
+            values = [_rounded_in_order(op, x) if x.dtype.kind == "f" else x for x in values]
+    rounded = [x.astype(DTYPES[t.dtype].numpy_dtype) for x, t in zip(values, op.outputs, strict=True)]
     return [x.astype(rules.working_type(t.dtype), copy=False) for x, t in zip(rounded, op.outputs, strict=True)]
 
 

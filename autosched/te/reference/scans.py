@@ -61,13 +61,13 @@ def find_scan(op: ComputeOp) -> Scan | None:
         return None
     conditions, term = _guarded(op.body[0], op.reducer)
     for n, condition in enumerate(conditions):
-        found = _ordered(condition, op)
+        axes = _ordered(condition, op)
         rest = [*conditions[:n], *conditions[n + 1 :]]
-        if found is None or any(op.axes[found[1]].var in free_vars(e) for e in (term, *rest)):
+        if axes is None or any(op.axes[axes[1]].var in free_vars(e) for e in (term, *rest)):
             continue
         for other in reversed(rest):  # the outer ones keep the inner ones from reading outside of a tensor
             term = Select(other, term, op.reducer.identity[0])
-        return Scan(*found, term)
+        return Scan(*axes, term)
     return None
 
 

@@ -160,11 +160,11 @@ class _Fixpoint:
 
 def _bare_uses(body: tuple[Expr, ...]) -> set[Var]:
     """The variables that occur elsewhere than as a whole index of a load."""
-    found = {root for root in body if isinstance(root, Var)}
+    variables = {root for root in body if isinstance(root, Var)}
     for node in postorder(body):
         if not isinstance(node, Load):
-            found.update(child for child in node.children if isinstance(child, Var))
-    return found
+            variables.update(child for child in node.children if isinstance(child, Var))
+    return variables
 
 
 def _chains(together: list[bool], rank: int) -> Groups:

@@ -37,13 +37,13 @@ def split_groups(dag: ComputeDAG) -> ComputeDAG:
 def _read_as(dag: ComputeDAG, op: ComputeOp, axis: Axis) -> set[tuple[str, Var]] | None:
     """The axis and those of later stages that index its dimension, by stage and variable; None where something else
     indexes it than a plain axis of the same extent."""
-    found: set[tuple[str, Var]] = set()
+    readers: set[tuple[str, Var]] = set()
     stack = [(op, axis)]
     while stack:
         stage, here = stack.pop()
-        if (stage.name, here.var) in found:
+        if (stage.name, here.var) in readers:
             continue
-        found.add((stage.name, here.var))
+        readers.add((stage.name, here.var))
         if here not in stage.axes:
             continue
         dim, written = stage.axes.index(here), {t.name for t in stage.outputs}
@@ -54,7 +54,7 @@ def _read_as(dag: ComputeDAG, op: ComputeOp, axis: Axis) -> set[tuple[str, Var]]
                 if not isinstance(index, Var) or index not in extents:
                     return None
                 stack.append((reader, extents[index]))
-    return found
+    return readers
 
 
 def _in_groups(dag: ComputeDAG, op: ComputeOp, split: Mapping[tuple[str, Var], int]) -> ComputeOp:
@@ -96,13 +96,13 @@ def _group_size(op: ComputeOp, axis: Axis) -> int | None:
     divisions, least = (("floordiv",), 2) if op.reducer is not None else (("floordiv", "mod"), LONG_PERIOD)
     nodes = postorder(op.body)
     in_rows = {n.indices[-1] for n in nodes if isinstance(n, Load) and n.indices}
-    found = {
+    sizes = {
         int(node.b.value)
         for node in nodes
         if isinstance(node, Binary) and node.op in divisions and node.a is axis.var and isinstance(node.b, Const)
         if node not in in_rows or node.b.value >= LONG_PERIOD
     }
-    n = found.pop() if len(found) == 1 else 1
+    n = sizes.pop() if len(sizes) == 1 else 1
     return n if least <= n < axis.extent and axis.extent % n == 0 else None
 
 
@@ -129,9 +129,9 @@ def _digits_size(dag: ComputeDAG, op: ComputeOp, axis: Axis) -> int | None:
 
 def _are_elementwise(dag: ComputeDAG, op: ComputeOp) -> bool:
     """Whether there are stages that use the results, directly or by way of others, and none of them reduces."""
-    found, waiting = dict[str, ComputeOp](), [op]
+    readers, waiting = dict[str, ComputeOp](), [op]
     while waiting:
-        later = {r.name: r for r in dag.consumers(waiting.pop().name) if r.name not in found}
-        found.update(later)
+        later = {r.name: r for r in dag.consumers(waiting.pop().name) if r.name not in readers}
+        readers.update(later)
         waiting.extend(later.values())
-    return bool(found) and all(r.reducer is None for r in found.values())
+    return bool(readers) and all(r.reducer is None for r in readers.values())

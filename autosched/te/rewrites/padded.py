@@ -73,10 +73,10 @@ class _Place:
     @staticmethod
     def of(value: Expr, simplify: Simplifier) -> _Place | None:
         """None where it is no element, or one under conditions on other things than its place."""
-        found = moved(value)
-        if found is None or found[1] is None or is_gathered(found[0]):
+        load_and_condition = moved(value)
+        if load_and_condition is None or load_and_condition[1] is None or is_gathered(load_and_condition[0]):
             return None
-        load, cond = found[0], simplify(found[1])
+        load, cond = load_and_condition[0], simplify(load_and_condition[1])
         forms = [simplify.affine(i) for i in load.indices]
         ends = [simplify.bounds(i) for i in load.indices]
         axes = tuple(Axis(Var(f"i{d}", INDEX), high - low + 1) for d, (low, high) in enumerate(ends))

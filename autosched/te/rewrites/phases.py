@@ -65,8 +65,8 @@ def in_phases(dag: ComputeDAG) -> ComputeDAG:
 def _parts(op: ComputeOp) -> _Parts | None:
     """The stage in phases; None where it has none, or what it would read is not known to exist."""
     phases = tuple(_phases(op)) if op.reducer is not None and len(op.body) == 1 else ()
-    found = (_Parts(op, phases, careful) for careful in (False, True) if phases)
-    return next((parts for parts in found if is_inside(parts.stage)), None)
+    candidates = (_Parts(op, phases, careful) for careful in (False, True) if phases)
+    return next((parts for parts in candidates if is_inside(parts.stage)), None)
 
 
 def _phases(op: ComputeOp) -> Iterator[Phase]:
@@ -76,12 +76,12 @@ def _phases(op: ComputeOp) -> Iterator[Phase]:
     used: set[Axis] = set()
     conditions = dict.fromkeys(c for e in postorder(op.body) if isinstance(e, Select) for c in conjuncts(e.cond))
     for condition in conditions:
-        found = _phase(op, condition, simplify)
-        if found is not None and leaves_identity(op.body, op.reducer, condition):
-            axes = {found.term, *([found.output] if found.output else [])}
+        phase = _phase(op, condition, simplify)
+        if phase is not None and leaves_identity(op.body, op.reducer, condition):
+            axes = {phase.term, *([phase.output] if phase.output else [])}
             if not axes & used:
                 used |= axes
-                yield found
+                yield phase
 
 
 def _phase(op: ComputeOp, condition: Expr, simplify: Simplifier) -> Phase | None:

@@ -21,8 +21,8 @@ def with_precision(dag: ComputeDAG, precision: str) -> ComputeDAG:
 
 def allowed_precision(dag: ComputeDAG) -> str:
     """That in which some of its products may be computed; EXACT where there are none."""
-    found = (precision_of(node) for op in dag.stages for node in postorder(op.body))
-    return next(filter(None, found), EXACT)
+    precisions = (precision_of(node) for op in dag.stages for node in postorder(op.body))
+    return next(filter(None, precisions), EXACT)
 
 
 def _allowed(op: ComputeOp, precision: str) -> tuple[Tensor, ...] | None:

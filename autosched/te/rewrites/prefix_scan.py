@@ -83,10 +83,10 @@ class _Bound:
 
 def find_prefix_scan(op: _Stage) -> ScanPattern | None:
     """What the stage reduces element by element; None for all other stages."""
-    return next(_found(op), None)
+    return next(_matches(op), None)
 
 
-def _found(op: _Stage) -> Iterator[ScanPattern]:
+def _matches(op: _Stage) -> Iterator[ScanPattern]:
     for condition, bound in _bounds(op):
         order = next((o for o, limit in LIMITS.items() if limit == (bound.is_least, bound.end)), None)
         term = given(op.body[0], {condition})
@@ -133,13 +133,13 @@ def _compared(condition: Expr, spatial: list[Var], reduced: list[Var]) -> _Bound
     return _Bound(k, i, is_least, end - shift)
 
 
-def elements(op: ComputeOp, found: ScanPattern | Band, name: str) -> ComputeOp:
+def elements(op: ComputeOp, pattern: ScanPattern | Band, name: str) -> ComputeOp:
     """The stage of what is reduced, over the axes of the whole with k instead of i: what else it is reduced over is so
     for each element before."""
-    k, i = op.reduce_axes[found.k], op.axes[found.i]
+    k, i = op.reduce_axes[pattern.k], op.axes[pattern.i]
     axes = tuple(replace(k, reduce=False) if a is i else a for a in op.axes)
     others = tuple(a for a in op.reduce_axes if a is not k)
-    return ComputeOp(name, axes, others, (found.term,), op.reducer if others else None, op.inputs)
+    return ComputeOp(name, axes, others, (pattern.term,), op.reducer if others else None, op.inputs)
 
 
 def combined(reducer: Reducer, parts: list[Expr]) -> Expr:
@@ -154,6 +154,6 @@ def step_along(body: Iterable[Expr], k: Var, i: Var) -> tuple[int, int]:
     nodes = list(postorder(body))
     forms = [Simplifier({}).affine(x) for e in nodes if isinstance(e, Load) for x in e.indices if free_vars(x) & {k, i}]
     plain = all(isinstance(a, Var) or not free_vars(a) & {k, i} for f in forms for a, _ in f.terms)
-    found = {(dict(f.terms).get(k, 0), dict(f.terms).get(i, 0)) for f in forms}
+    steps = {(dict(f.terms).get(k, 0), dict(f.terms).get(i, 0)) for f in forms}
     outside = any(e in (k, i) for value in body for e in elements_of(value))
-    return found.pop() if plain and len(found) == 1 and not outside else (0, 0)
+    return steps.pop() if plain and len(steps) == 1 and not outside else (0, 0)

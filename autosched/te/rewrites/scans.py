@@ -35,10 +35,10 @@ def in_blocks(dag: ComputeDAG) -> ComputeDAG:
     taken = dag.names
 
     def made(op: ComputeOp) -> tuple[Tensor, ...] | None:
-        found = find_prefix_scan(op)
-        if found is None or op.reduce_axes[found.k].extent <= LONGEST or op.axes[found.i].extent <= LONGEST:
+        scan = find_prefix_scan(op)
+        if scan is None or op.reduce_axes[scan.k].extent <= LONGEST or op.axes[scan.i].extent <= LONGEST:
             return None
-        return (_Blocks(op, found, taken).result(not dag.consumers(op.name)),)
+        return (_Blocks(op, scan, taken).result(not dag.consumers(op.name)),)
 
     changed = dag.remade(made)
     return dag if changed is dag else in_blocks(changed)
@@ -46,23 +46,23 @@ def in_blocks(dag: ComputeDAG) -> ComputeDAG:
 
 def digits_of(n: int, contiguous: bool) -> tuple[int, ...]:
     """Numbers of blocks of each level, the outermost first, whose product is n or a little more."""
-    found = list[int]()
+    digits = list[int]()
     while n > LONGEST:
-        size = VECTOR if contiguous and not found else BLOCK
+        size = VECTOR if contiguous and not digits else BLOCK
         exact = [d for d in range(size // 2, 2 * size + 1) if n % d == 0]
-        found.insert(0, min(exact, key=lambda d: (d % EVEN > 0, abs(d - size))) if exact else size)
-        n = -(-n // found[0])
-    return (n, *found)
+        digits.insert(0, min(exact, key=lambda d: (d % EVEN > 0, abs(d - size))) if exact else size)
+        n = -(-n // digits[0])
+    return (n, *digits)
 
 
 class _Blocks:
     """A stage that is a running reduction of one axis, over the digits of its place."""
 
-    def __init__(self, op: ComputeOp, found: ScanPattern, taken: set[str]) -> None:
+    def __init__(self, op: ComputeOp, scan: ScanPattern, taken: set[str]) -> None:
         assert op.reducer is not None
-        self.op, self.reducer, self.found, self.taken = op, op.reducer, found, taken
-        self.k, self.i = op.reduce_axes[found.k], op.axes[found.i]
-        contiguous = all(a.extent == 1 for a in op.axes[found.i + 1 :])
+        self.op, self.reducer, self.scan, self.taken = op, op.reducer, scan, taken
+        self.k, self.i = op.reduce_axes[scan.k], op.axes[scan.i]
+        contiguous = all(a.extent == 1 for a in op.axes[scan.i + 1 :])
         digits = digits_of(max(self.k.extent, self.i.extent), contiguous)
         names = {a.name for a in (*op.axes, *op.reduce_axes)}
         self.digits = [Axis(Var(fresh_name(f"{self.i.name}_{n}", names), INDEX), d) for n, d in enumerate(digits)]
@@ -73,7 +73,7 @@ class _Blocks:
         parts, (term, blocks) = list[Tensor](), self._elements()
         for level in range(self.last, -1, -1):
             number = self.digits[level].var
-            order = self.found.op if level == self.last else "gt" if self.found.backwards else "lt"
+            order = self.scan.op if level == self.last else "gt" if self.scan.backwards else "lt"
             element = self._in_block(term) if level == self.last else self._read(blocks[0], level + 1, self.k.var)
             before = select(binary(order, self.k.var, number), element, self.reducer.identity[0])
             parts.insert(0, self._reduced(f"w{level}", level + 1, level, before, blocks))
@@ -100,11 +100,11 @@ class _Blocks:
     def _elements(self) -> tuple[Expr, tuple[Tensor, ...]]:
         """What is reduced at place k, and what it reads. It is a stage where it takes arithmetic, or another reduction,
         and where there are places beyond the last element."""
-        k, term = self.k, self.found.term
+        k, term = self.k, self.scan.term
         plain = isinstance(term.a if isinstance(term, Cast) else term, Load) and len(self.op.reduce_axes) == 1
         if plain and self.size == k.extent:
             return term, self.op.inputs
-        stage = elements(self.op, self.found, fresh_name(f"{self.op.name}.term", self.taken))
+        stage = elements(self.op, self.scan, fresh_name(f"{self.op.name}.term", self.taken))
         if self.size > k.extent:
             axes = tuple(replace(a, extent=self.size) if a.var is k.var else a for a in stage.axes)
             stage = replace(stage, axes=axes, body=(select(k.var < k.extent, term, self.reducer.identity[0]),))

@@ -34,9 +34,9 @@ def in_windows(dag: ComputeDAG) -> ComputeDAG:
     taken = dag.names
 
     def made(op: ComputeOp) -> tuple[Tensor, ...] | None:
-        found = band(op)
-        if found is not None and 0 < found.last - found.first < op.reduce_axes[found.k].extent:
-            return _over_places(op, found, taken)
+        sliding = band(op)
+        if sliding is not None and 0 < sliding.last - sliding.first < op.reduce_axes[sliding.k].extent:
+            return _over_places(op, sliding, taken)
         window = _window(op)
         return None if window is None else window.result(taken)
 
@@ -44,14 +44,14 @@ def in_windows(dag: ComputeDAG) -> ComputeDAG:
     return dag if changed is dag else in_windows(changed)
 
 
-def _over_places(op: ComputeOp, found: Band, taken: set[str]) -> tuple[Tensor, ...]:
+def _over_places(op: ComputeOp, sliding: Band, taken: set[str]) -> tuple[Tensor, ...]:
     """The stage over windows of a stage of the band's elements."""
     assert op.reducer is not None
-    k, i, length = op.reduce_axes[found.k], op.axes[found.i], found.last - found.first + 1
-    stage = elements(op, found, fresh_name(f"{op.name}.term", taken))
+    k, i, length = op.reduce_axes[sliding.k], op.axes[sliding.i], sliding.last - sliding.first + 1
+    stage = elements(op, sliding, fresh_name(f"{op.name}.term", taken))
     axes = tuple(replace(a, extent=i.extent + length - 1) if a.var is k.var else a for a in stage.axes)
-    there = k.var + found.first
-    term = select((there >= 0) & (there < k.extent), substitute(found.term, {k.var: there}), op.reducer.identity[0])
+    there = k.var + sliding.first
+    term = select((there >= 0) & (there < k.extent), substitute(sliding.term, {k.var: there}), op.reducer.identity[0])
     simplify = Simplifier({a.var: (0, a.extent - 1) for a in (*axes, *stage.reduce_axes)})
     (term_at,) = replace(stage, axes=axes, body=(simplify(term),)).outputs
     load: Load = Load(term_at.name, tuple(i.var + k.var if a.var is k.var else a.var for a in axes), term_at.dtype)

@@ -113,9 +113,9 @@ def match(
     a, b = _operand(product.a), _operand(product.b)
     for data, weights in ((a, b), (b, a)):
         if data is not None and weights is not None and data.buffer != weights.buffer:
-            found = _convolution(data, weights, product.dtype, axes, reduced)
-            if found is not None:
-                return found
+            convolution = _convolution(data, weights, product.dtype, axes, reduced)
+            if convolution is not None:
+                return convolution
     return None
 
 
@@ -165,9 +165,9 @@ def _window(dim: int, index: Expr, axes: Mapping[Var, int], reduced: Mapping[Var
 
 def _distinct(indices: Sequence[Expr]) -> list[Var] | None:
     """The variables of indices that are different variables or constants, None where they are something else."""
-    found = [index for index in indices if isinstance(index, Var)]
+    variables = [index for index in indices if isinstance(index, Var)]
     constant = all(isinstance(index, Var | Const) for index in indices)
-    return found if constant and len(set(found)) == len(found) else None
+    return variables if constant and len(set(variables)) == len(variables) else None
 
 
 def transformed(conv: Convolution, m: int, data: Tensor, weights: Tensor, name: str, axes: Sequence[Axis]) -> Tensor:
@@ -221,12 +221,12 @@ class _Grid:
 
     def position(self, number: Expr) -> dict[Var, Expr]:
         """The inverse: image, and first row and column of the tile's outputs."""
-        found: list[Expr] = []
+        digits: list[Expr] = []
         for size in reversed(self.sizes[1:]):
-            found.insert(0, number % size if size > 1 else Const(0, INDEX))
+            digits.insert(0, number % size if size > 1 else Const(0, INDEX))
             number = number // size if size > 1 else number
         row, column = (w.position for w in self.conv.windows)
-        image = dict(zip((*self.conv.images, row, column), (number, *found), strict=True))
+        image = dict(zip((*self.conv.images, row, column), (number, *digits), strict=True))
         return {**image, row: image[row] * self.m, column: image[column] * self.m}
 
 

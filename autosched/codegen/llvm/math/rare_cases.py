@@ -211,7 +211,7 @@ def are_called(text: str) -> bool:
 
 def definitions(functions: Iterable[str]) -> list[str]:
     """The functions of this file that `functions`, texts, call."""
-    called = sorted({found.groups() for text in functions for found in _CALLED.finditer(text)})
+    called = sorted({match.groups() for text in functions for match in _CALLED.finditer(text)})
     scalars = {"fmod": _FMOD, "reduced": _REDUCED}
     return [
         *(_filled(scalars[name]) for name in sorted({name for name, _, _ in called})),

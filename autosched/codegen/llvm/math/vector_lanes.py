@@ -168,15 +168,15 @@ class LaneWriter:
 
     def remainder(self, x: str, y: str) -> str:
         """The exact remainder of x / y, of any numbers, slowly."""
-        found = self.called("fmod", self._vector(self.type), (self.type, x), (self.type, y))
-        return found if self.lanes > 1 else self.emit(f"extractelement <1 x {self.type}> {found}, i64 0")
+        remainders = self.called("fmod", self._vector(self.type), (self.type, x), (self.type, y))
+        return remainders if self.lanes > 1 else self.emit(f"extractelement <1 x {self.type}> {remainders}, i64 0")
 
     def reduced(self, x: str, r: str, n: str) -> list[str]:
         """x - n pi / 2, and n, where |x| is above FAR; r and n elsewhere."""
         kinds = [self.type, self.integer]
         both = f"{{ {self._vector(kinds[0])}, {self._vector(kinds[1])} }}"
-        found = self.called("reduced", both, *zip((kinds[0], *kinds), (x, r, n), strict=True))
-        parts = [self.emit(f"extractvalue {both} {found}, {at}") for at in (0, 1)]
+        pair = self.called("reduced", both, *zip((kinds[0], *kinds), (x, r, n), strict=True))
+        parts = [self.emit(f"extractvalue {both} {pair}, {at}") for at in (0, 1)]
         if self.lanes > 1:
             return parts
         return [self.emit(f"extractelement <1 x {k}> {p}, i64 0") for k, p in zip(kinds, parts, strict=True)]

@@ -77,8 +77,8 @@ def _is_moved(bound: Expr, value: int, zero: Cast | None) -> bool:
     if zero is None:
         return isinstance(bound, Const) and bound.value == value
     match bound:
-        case Binary(op="sub", a=Const(value=found), b=Cast(a=byte)):
-            return found == value and byte == zero.a and DTYPES[byte.dtype].nbytes == 1
+        case Binary(op="sub", a=Const(value=constant), b=Cast(a=byte)):
+            return constant == value and byte == zero.a and DTYPES[byte.dtype].nbytes == 1
     return False
 
 
@@ -92,7 +92,7 @@ def together(whole: int) -> int:
     return 4 if whole >= 4 else whole // 2 * 2
 
 
-def packed(arithmetic: Arithmetic, found: RoundedByte, floats: Sequence[Val], zero: Val | None) -> Val:
+def packed(arithmetic: Arithmetic, rounded_byte: RoundedByte, floats: Sequence[Val], zero: Val | None) -> Val:
     """Bytes of two or four vectors of floats, which are at most the greatest byte without the zero."""
     lanes, w = floats[0].lanes, arithmetic.writer
     how = _BY_LANES[lanes]
@@ -100,14 +100,16 @@ def packed(arithmetic: Arithmetic, found: RoundedByte, floats: Sequence[Val], ze
     half = None if zero is None else _broadcast(arithmetic, zero, 2 * lanes)
     words = [_words(arithmetic, how, pair, half) for pair in zip(integers[::2], integers[1::2], strict=True)]
     kind, wide = f"<{4 * lanes} x i8>", f"<{2 * lanes} x i16>"
-    name = how.unsigned if found.dtype == "uint8" else how.signed
+    name = how.unsigned if rounded_byte.dtype == "uint8" else how.signed
     made = w.value(f"call {kind} @llvm.x86.{name}({wide} {words[0]}, {wide} {words[-1]})")
     pieces, count = lanes // 4, len(floats)
     order = [piece * 4 + vector for vector in range(count) for piece in range(pieces)]
     picks = ", ".join(f"i32 {n}" for n in order)
     whole = w.value(f"bitcast {kind} {made} to <{lanes} x i32>")
     moved = w.value(f"shufflevector <{lanes} x i32> {whole}, <{lanes} x i32> poison, <{len(order)} x i32> <{picks}>")
-    return Val(w.value(f"bitcast <{len(order)} x i32> {moved} to <{count * lanes} x i8>"), found.dtype, count * lanes)
+    return Val(
+        w.value(f"bitcast <{len(order)} x i32> {moved} to <{count * lanes} x i8>"), rounded_byte.dtype, count * lanes
+    )
 
 
 def _rounded(arithmetic: Arithmetic, how: _Instructions, x: Val) -> str:

@@ -26,13 +26,13 @@ def emit_prefix_scan(emitter: StatementEmitter, plan: ScanPlan) -> None:
         lanes, mask = len(vector), _mask(vector, plan.extent)
         emitter.bindings.env[lane], values.lanes, values.mask = LaneRange(vector.start, lanes), lanes, mask
         values.begin(store)
-        found = _scanned(emitter, store, emitter.arithmetic.broadcast(values.emit(plan.term), lanes), mask, backwards)
-        last = _last(emitter, found, backwards)
+        scanned = _scanned(emitter, store, emitter.arithmetic.broadcast(values.emit(plan.term), lanes), mask, backwards)
+        last = _last(emitter, scanned, backwards)
         if plan.operator in ("lt", "gt"):
-            found = _shifted(emitter, store, found, 1, backwards)
+            scanned = _shifted(emitter, store, scanned, 1, backwards)
         if before is not None:
-            found, last = stores.combined(store, before, found), stores.combined(store, before, last)
-        stores.update(store, found)
+            scanned, last = stores.combined(store, before, scanned), stores.combined(store, before, last)
+        stores.update(store, scanned)
         before = last
     values.lanes, values.mask = 1, None
     del emitter.bindings.env[lane]

@@ -95,11 +95,11 @@ class _Code:
         bindings = self.emitter.bindings
 
         def tiles(at: dict[Expr, Expr]) -> None:
-            found: list[int | str] = []
+            block_sizes: list[int | str] = []
             for var, extent in ((loops[p.rows].var, rows), (loops[p.columns].var, columns)):
                 size = bindings.scalar(imin(SIDE, extent - at[var]))
-                found.append(size if isinstance(size, int) else size.name)
-            self._block([at], [at], (found[0], found[1]))
+                block_sizes.append(size if isinstance(size, int) else size.name)
+            self._block([at], [at], (block_sizes[0], block_sizes[1]))
 
         def along(places: list[tuple[Var, Expr, int]], at: dict[Expr, Expr]) -> None:
             if not places:

@@ -133,14 +133,14 @@ def _exchanged(writer: Writer, vectors: list[str], lanes: int, block: int, scala
     """As many vectors as each has pieces of 128 bits: number q has the pieces q of all, in their order."""
     if len(vectors) == 1:
         return vectors
-    found = []
+    transposed = []
     for odd in (0, 1):
         pieces = range(odd, 2 * lanes // block, 2)
         order = [q * block + n for q in pieces for n in range(block)]
         pairs = zip(vectors[::2], vectors[1::2], strict=True)
         halves = [_shuffled(writer, a, b, lanes, order, scalar) for a, b in pairs]
-        found.append(_exchanged(writer, halves, lanes, block, scalar))
-    return [vector for pair in zip(*found, strict=True) for vector in pair]
+        transposed.append(_exchanged(writer, halves, lanes, block, scalar))
+    return [vector for pair in zip(*transposed, strict=True) for vector in pair]
 
 
 def _joined(writer: Writer, parts: list[str], lanes: int, scalar: str) -> str:

@@ -35,8 +35,8 @@ def attention(site: Site) -> Results | None:
 
 def keeps_some_of_each_row(site: Site, mask: str) -> bool:
     """Whether that is known."""
-    found = site.builder.constants.get(mask)
-    return found is not None and bool(found.any(axis=-1).all())
+    mask_array = site.builder.constants.get(mask)
+    return mask_array is not None and bool(mask_array.any(axis=-1).all())
 
 
 def by_head(site: Site, name: str, heads: int | None) -> str:

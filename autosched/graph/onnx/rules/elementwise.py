@@ -133,7 +133,7 @@ def clip(site: Site) -> Results:
         return site.emit("clip", x, low=site.attribute("min"), high=site.attribute("max"))
     bounds = [site.optional(n) for n in (1, 2)]
     if all(name is None or name in site.builder.constants for name in bounds):
-        low, high = (None if (found := site.array(n)) is None else found.item() for n in (1, 2))
+        low, high = (None if (limit := site.array(n)) is None else limit.item() for n in (1, 2))
         return x if low is None and high is None else site.emit("clip", x, low=low, high=high)
     result = x
     for name, operator in zip(bounds, ("maximum", "minimum"), strict=True):

@@ -95,14 +95,16 @@ def sliced(site: Site, x: str, axes: Sequence[int], slices: Sequence[slice]) -> 
         size = shape[axis]
         if part.step == 0:
             raise GraphError("a slice has the step 0")
-        found = range(*part.indices(size))
-        if not len(found):
+        selected = range(*part.indices(size))
+        if not len(selected):
             return empty(site, x, axis)
-        start, step = (size - 1 - found.start, -found.step) if found.step < 0 else (found.start, found.step)
-        flipped += [axis] if found.step < 0 else []
-        if (start, step, len(found)) != (0, 1, size):
+        start, step = (
+            (size - 1 - selected.start, -selected.step) if selected.step < 0 else (selected.start, selected.step)
+        )
+        flipped += [axis] if selected.step < 0 else []
+        if (start, step, len(selected)) != (0, 1, size):
             starts.append(start)
-            stops.append(start + (len(found) - 1) * step + 1)
+            stops.append(start + (len(selected) - 1) * step + 1)
             steps.append(step)
             cut.append(axis)
     if flipped:

@@ -47,9 +47,9 @@ def dequantize(site: Site) -> Results:
 
 def in_bytes(site: Site, name: str) -> str:
     """Unpack a constant of a few bits to bytes."""
-    found = site.builder.constants.get(name)
-    wider = None if found is None else IN_BYTES.get(found.dtype.name)
-    return name if found is None or wider is None else site.constant(found.astype(wider))
+    array = site.builder.constants.get(name)
+    wider = None if array is None else IN_BYTES.get(array.dtype.name)
+    return name if array is None or wider is None else site.constant(array.astype(wider))
 
 
 def of_blocks(site: Site, name: str, x: str, axis: int, block: int) -> str:

@@ -227,7 +227,7 @@ def activations_of(site: Site, direction: int) -> tuple[Activation, ...]:
     count = len(DEFAULTS[kind_of(site)])
     names = tuple(site.attribute("activations", DEFAULTS[kind_of(site)] * 2))
     numbers = {name: list(site.attribute(f"activation_{name}", ())) for name in ("alpha", "beta")}
-    known = {name.lower(): found for name, found in ACTIVATIONS.items()}
+    known = {name.lower(): activation for name, activation in ACTIVATIONS.items()}
     made: list[Activation] = []
     for name in names:
         refuse(name.lower() not in known, f"the activation {name}")

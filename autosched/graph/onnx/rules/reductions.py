@@ -24,10 +24,10 @@ def reduce(site: Site) -> Results:
     keep = bool(site.attribute("keepdims", 1))
     if site.attribute("noop_with_empty_axes", 0) and not axes:  # elementwise functions of the reduction remain
         return site.emit(ours, site.reshape(x, (*shape, 1)), axes=(len(shape),), keepdims=False)
-    found = site.axes(axes or range(len(shape)), len(shape))
-    if not found:  # a scalar
+    reduced_axes = site.axes(axes or range(len(shape)), len(shape))
+    if not reduced_axes:  # a scalar
         return site.emit(ours, site.reshape(x, (1,)), axes=(0,), keepdims=False)
-    return site.emit(ours, x, axes=tuple(sorted(found)), keepdims=keep)
+    return site.emit(ours, x, axes=tuple(sorted(reduced_axes)), keepdims=keep)
 
 
 @rule("TopK")

@@ -11,8 +11,8 @@ from autosched.graph.onnx.site import Results, Site, rule
 
 def _place(site: Site, n: int, size: int) -> int:
     """Return a position among `size` counted from the start; by default the last one."""
-    found = site.array(n)
-    place = size - 1 if found is None else int(found.item())
+    position = site.array(n)
+    place = size - 1 if position is None else int(position.item())
     if not -size <= place < size:
         raise GraphError(f"there is no place {place} in a sequence, where {size} are")
     return place % size

@@ -58,9 +58,9 @@ def with_channels_last(graph: Graph, node: Node, channels: int = 1) -> ChannelsL
         return None
     if channels > 1 or node.operator == "reshape":
         moving = _SHUFFLES.get(node.operator)
-        found = moving(graph, node, channels) if moving is not None else None
-        if found is not None or channels > 1:
-            return found
+        converted = moving(graph, node, channels) if moving is not None else None
+        if converted is not None or channels > 1:
+            return converted
     rule = _RULES.get(node.operator) or (_by_attribute if _CHANNELS_LAST in _parameters(node.operator) else None)
     ranks = [len(graph.values[name].shape) for name in (*node.used[:1], node.outputs[0])]
     return None if rule is None or max(ranks) < 3 else rule(graph, node)

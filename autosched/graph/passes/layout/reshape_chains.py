@@ -50,21 +50,21 @@ def _made(graph: Graph, node: Node, name: str, steps: Sequence[tuple[str, Shape]
 
 def _digits(graph: Graph, shape: Shape, chain: Sequence[Node]) -> list[list[_Digit]] | None:
     """Return the digits of each axis of the result; None if an axis begins within a digit that does not divide."""
-    found = [[(math.prod(shape[d + 1 :]), size)] if size > 1 else [] for d, size in enumerate(shape)]
+    digits = [[(math.prod(shape[d + 1 :]), size)] if size > 1 else [] for d, size in enumerate(shape)]
     for node, after in zip(chain, (*chain[1:], None), strict=True):
         if node.operator == "transpose":
-            found = [found[d] for d in cast("Shape", node.attributes["perm"])]
+            digits = [digits[d] for d in cast("Shape", node.attributes["perm"])]
         elif after is None or after.operator == "transpose":  # the last of several reshapes determines the shape
-            regrouped = _regrouped([digit for dim in found for digit in dim], graph.values[node.outputs[0]].shape)
+            regrouped = _regrouped([digit for dim in digits for digit in dim], graph.values[node.outputs[0]].shape)
             if regrouped is None:
                 return None
-            found = regrouped
+            digits = regrouped
     starts = {math.prod(shape[d + 1 :]) for d in range(len(shape))}
-    return [_joined(dim, starts) for dim in found]
+    return [_joined(dim, starts) for dim in digits]
 
 
 def _regrouped(digits: list[_Digit], shape: Shape) -> list[list[_Digit]] | None:
-    found: list[list[_Digit]] = []
+    grouped: list[list[_Digit]] = []
     for size in reversed(shape):
         dim: list[_Digit] = []
         while size > 1:
@@ -76,18 +76,18 @@ def _regrouped(digits: list[_Digit], shape: Shape) -> list[list[_Digit]] | None:
             size //= inner
             if inner < own:
                 digits.append((step * inner, own // inner))
-        found.insert(0, dim)
-    return found
+        grouped.insert(0, dim)
+    return grouped
 
 
 def _joined(dim: Sequence[_Digit], starts: AbstractSet[int]) -> list[_Digit]:
     """Merge neighbouring digits that belong to one axis of the source; `starts`: the strides of its axes."""
-    found: list[_Digit] = []
+    joined: list[_Digit] = []
     for step, size in dim:
-        if found and found[-1][0] == step * size and step * size not in starts:
-            size *= found.pop()[1]
-        found.append((step, size))
-    return found
+        if joined and joined[-1][0] == step * size and step * size not in starts:
+            size *= joined.pop()[1]
+        joined.append((step, size))
+    return joined
 
 
 def _steps(source: Shape, shape: Shape, digits: Sequence[Sequence[_Digit]]) -> list[tuple[str, Shape]]:
@@ -100,9 +100,9 @@ def _steps(source: Shape, shape: Shape, digits: Sequence[Sequence[_Digit]]) -> l
     sizes, moved = (tuple(1 if digit is None else digit[1] for digit in side) for side in (apart, slots))
     free = [d for d, digit in enumerate(apart) if digit is None]
     perm = tuple(free.pop(0) if digit is None else apart.index(digit) for digit in slots)
-    found = [("reshape", sizes)] if sizes != source else []
-    found.append(("transpose", perm))
-    return [*found, ("reshape", shape)] if moved != shape else found
+    steps = [("reshape", sizes)] if sizes != source else []
+    steps.append(("transpose", perm))
+    return [*steps, ("reshape", shape)] if moved != shape else steps
 
 
 def _slots(

@@ -57,18 +57,22 @@ def _move_behind(graph: Graph, node: Node) -> Change | None:
         return None
     count = len(node.inputs) if node.operator == "concat" else 1
     inner = [made_by(graph, name, "dequantize") for name in node.inputs[:count]]
-    found = [maker for maker in inner if maker is not None and _is_of_bytes(graph, maker)]
-    if len(found) < count or not can(graph, node, found[0]) or not _have_same_parameters(graph, found):
+    dequantised = [maker for maker in inner if maker is not None and _is_of_bytes(graph, maker)]
+    if (
+        len(dequantised) < count
+        or not can(graph, node, dequantised[0])
+        or not _have_same_parameters(graph, dequantised)
+    ):
         return None
-    if len({graph.values[maker.inputs[0] or ""].dtype for maker in found}) > 1:
+    if len({graph.values[maker.inputs[0] or ""].dtype for maker in dequantised}) > 1:
         return None
-    return _on_bytes(graph, node, found)
+    return _on_bytes(graph, node, dequantised)
 
 
-def _on_bytes(graph: Graph, node: Node, found: list[Node]) -> Change:
+def _on_bytes(graph: Graph, node: Node, dequantised: list[Node]) -> Change:
     """Replace a node by the same node on bytes, followed by `dequantize`."""
-    bytes_ = tuple(maker.inputs[0] for maker in found)
-    scale, zero = _parameters(found[0])
+    bytes_ = tuple(maker.inputs[0] for maker in dequantised)
+    scale, zero = _parameters(dequantised[0])
     names = tuple(new_name(graph, node, f"bytes{n}" if n else "bytes") for n in range(len(node.outputs)))
     constants: dict[str, Array] = {}
     if node.operator == "relu":
@@ -78,11 +82,11 @@ def _on_bytes(graph: Graph, node: Node, found: list[Node]) -> Change:
             constants[least] = np.zeros((), graph.values[bytes_[0] or ""].dtype)
         made = Node("maximum", (*bytes_, least), names, {}, node.origin)
     else:
-        made = replace(node, inputs=(*bytes_, *node.inputs[len(found) :]), outputs=names)
+        made = replace(node, inputs=(*bytes_, *node.inputs[len(dequantised) :]), outputs=names)
     parameters = (scale,) if zero is None else (scale, zero)
-    attributes: dict[str, Attribute] = {"axis": _axis_after(graph, node, found[0])}
+    attributes: dict[str, Attribute] = {"axis": _axis_after(graph, node, dequantised[0])}
     dequantized = (
-        Node("dequantize", (name, *parameters), (floats,), attributes, found[0].origin)
+        Node("dequantize", (name, *parameters), (floats,), attributes, dequantised[0].origin)
         for name, floats in zip(names, node.outputs, strict=True)
     )
     return Change((made, *dequantized), constants)

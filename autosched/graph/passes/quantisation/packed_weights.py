@@ -59,11 +59,11 @@ def _to_low_bits(graph: Graph, node: Node) -> Change | None:
     rows = math.prod(x.shape[:-1])
     if not plain or rows > MAX_ROWS or math.prod(weights.shape) < MIN_WEIGHTS or weights.name in graph.constants:
         return None
-    found = _codes(graph, weights.name)
-    if found is None:
+    codes = _codes(graph, weights.name)
+    if codes is None:
         return None
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    return _packed(graph, node, found, node.operator == "matmul", bias)
+    return _packed(graph, node, codes, node.operator == "matmul", bias)
 
 
 def _codes(graph: Graph, name: str) -> _Codes | None:
@@ -113,13 +113,13 @@ def _dequantized(graph: Graph, node: Node, inner: _Codes) -> _Codes | None:
     return None if shifted is None or scale is None else shifted.scaled(scale)
 
 
-def _packed(graph: Graph, node: Node, found: _Codes, turned: bool, bias: str | None) -> Change | None:
+def _packed(graph: Graph, node: Node, quantised: _Codes, turned: bool, bias: str | None) -> Change | None:
     """Return the product with the codes packed in words; None for codes of more bits or groups of partial words."""
-    if len(found.shape) != 2 or not np.all(found.scale):
+    if len(quantised.shape) != 2 or not np.all(quantised.scale):
         return None
-    low, high = int(found.codes.min()), int(found.codes.max())
+    low, high = int(quantised.codes.min()), int(quantised.codes.max())
     least, bits = (0 if low >= 0 else -8, 4) if high - min(low, 0) < 16 and low >= -8 else (0 if low >= 0 else -128, 8)
-    grouped = _grouped(found, turned)
+    grouped = _grouped(quantised, turned)
     if high - least >= 1 << bits or low < least or grouped is None:
         return None
     codes, scales, zeros = grouped
@@ -140,23 +140,23 @@ def _packed(graph: Graph, node: Node, found: _Codes, turned: bool, bias: str | N
     return Change((Node("linear_few_bits", inputs, node.outputs, attributes, node.origin),), constants)
 
 
-def _grouped(found: _Codes, turned: bool) -> tuple[Array, Array, Array] | None:
+def _grouped(quantised: _Codes, turned: bool) -> tuple[Array, Array, Array] | None:
     """Return codes [N, K], scales and zeros [N, groups]; None where scales differ between neighbours along K."""
-    shape = found.codes.shape
-    parts = [np.broadcast_to(a, (*(1,) * (len(shape) - a.ndim), *a.shape)) for a in (found.scale, found.zero)]
+    shape = quantised.codes.shape
+    parts = [np.broadcast_to(a, (*(1,) * (len(shape) - a.ndim), *a.shape)) for a in (quantised.scale, quantised.zero)]
     if turned:  # [K, N], of which each column is a group
         if len(shape) != 2 or any(a.shape[0] > 1 for a in parts):
             return None
         scales, zeros = (np.broadcast_to(a, (1, shape[1])).T for a in parts)
-        return found.codes.T, scales, zeros
+        return quantised.codes.T, scales, zeros
     own = max((n + 1 for n in range(len(shape)) if any(a.shape[n] > 1 for a in parts)), default=1)
-    if shape[0] != found.shape[0] or own == len(shape):
+    if shape[0] != quantised.shape[0] or own == len(shape):
         return None
     outer = shape[:own]
     scales, zeros = (
         np.broadcast_to(a.reshape(a.shape[:own]), outer).reshape(shape[0], math.prod(outer[1:])) for a in parts
     )
-    return found.codes.reshape(found.shape), scales, zeros
+    return quantised.codes.reshape(quantised.shape), scales, zeros
 
 
 def _words(codes: Array, bits: int) -> Array:

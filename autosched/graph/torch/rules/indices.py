@@ -75,12 +75,12 @@ def _indexed(b: TraceBuilder, x: Value, indices: Sequence[Value | None]) -> _Ind
 
 @rule("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index(b: TraceBuilder, x: Value, indices: Sequence[Value | None]) -> Value:
-    found = _indexed(b, x, indices)
-    if len(found.places) == 1:
+    indexed = _indexed(b, x, indices)
+    if len(indexed.places) == 1:
         only = next(i for i in indices if i is not None)
-        return b.emit("gather", x, only, axis=found.at)
-    made = b.emit("gather_nd", b.transpose(x, found.order), found.ids)
-    at, n = found.at, found.n
+        return b.emit("gather", x, only, axis=indexed.at)
+    made = b.emit("gather_nd", b.transpose(x, indexed.order), indexed.ids)
+    at, n = indexed.at, indexed.n
     return b.transpose(made, [*range(n, n + at), *range(n), *range(n + at, len(made.shape))])
 
 
@@ -90,15 +90,15 @@ def index_put(
 ) -> Value:
     if len(indices) == 1 and indices[0] is not None and indices[0].dtype == "bool":
         return _put_where(b, x, indices[0], b.cast(values, x.dtype), accumulate)
-    found = _indexed(b, x, indices)
-    at, n = found.at, found.n
-    sizes = [x.shape[axis] for axis in found.rest]
-    written = (*sizes[:at], *found.ids.shape[:-1], *sizes[at:])  # as x[indices] is
+    indexed = _indexed(b, x, indices)
+    at, n = indexed.at, indexed.n
+    sizes = [x.shape[axis] for axis in indexed.rest]
+    written = (*sizes[:at], *indexed.ids.shape[:-1], *sizes[at:])  # as x[indices] is
     updates = b.expand(b.cast(values, x.dtype), written)
     updates = b.transpose(updates, [*range(at, at + n), *range(at), *range(at + n, len(written))])
-    front = b.transpose(x, found.order)
-    made = b.emit("scatter_nd", front, found.ids, updates, reduction="add" if accumulate else "none")
-    return b.transpose(made, [found.order.index(axis) for axis in range(len(x.shape))])
+    front = b.transpose(x, indexed.order)
+    made = b.emit("scatter_nd", front, indexed.ids, updates, reduction="add" if accumulate else "none")
+    return b.transpose(made, [indexed.order.index(axis) for axis in range(len(x.shape))])
 
 
 def _put_where(b: TraceBuilder, x: Value, mask: Value, values: Value, accumulate: bool) -> Value:

@@ -184,8 +184,8 @@ def _greatest_of_windows(b: TraceBuilder, x: Value, sizes: Sequence[int]) -> Val
         ends = ((window + 1) * size + parts - 1) // parts
         starts = window * size // parts
         taps = starts[:, None] + np.arange((ends - starts).max())
-        found = b.emit("gather", x, b.constant(np.minimum(taps, ends[:, None] - 1)), axis=axis)
-        x = b.emit("reduce_max", found, axes=(axis + 1,), keepdims=False)
+        gathered = b.emit("gather", x, b.constant(np.minimum(taps, ends[:, None] - 1)), axis=axis)
+        x = b.emit("reduce_max", gathered, axes=(axis + 1,), keepdims=False)
     return x
 
 
@@ -244,8 +244,8 @@ def fold(
     b: TraceBuilder, x: Value, output_size: Sizes, kernel_size: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes
 ) -> Value:
     columns = b.reshape(x, (1, *x.shape)) if len(x.shape) == 2 else x
-    found = b.emit(
+    summed = b.emit(
         "col2im", columns, sizes=_each(2, output_size), kernel=_each(2, kernel_size), strides=_each(2, stride),
         pads=_around(2, padding), dilations=_each(2, dilation),
     )  # fmt: skip
-    return b.reshape(found, b.result.shape)
+    return b.reshape(summed, b.result.shape)
