@@ -108,6 +108,7 @@ def _with_steps(kernel_spec: KernelSpec, schedule: ChosenSchedule, emit: Emit[Co
 
 def _by_model(kernel_spec: KernelSpec, number: int, emit: Emit[Code]) -> EmittedCode[Code]:
     from autosched.lower import lower
+    from autosched.tuner.policy import FULL, QUICK
 
     task, sketches = make_task(kernel_spec.request, name=kernel_spec.name)
 
@@ -116,7 +117,8 @@ def _by_model(kernel_spec: KernelSpec, number: int, emit: Emit[Code]) -> Emitted
         nest = lower(state, kernel_spec.name)
         return emit(nest, state.steps, task.values(candidate)), _array_bytes(nest)
 
-    candidate, (code, array_bytes) = analytic_best(task, number + 1, make)[-1]
+    policy = FULL if kernel_spec.device.target.backend.is_gpu else QUICK
+    candidate, (code, array_bytes) = analytic_best(task, number + 1, make, policy)[-1]
     sketch, row = sketches[candidate.sketch], np.array([candidate.values], np.int64)
     (estimate_s,) = task.model.analytic_latency(candidate.sketch, row)
     steps = steps_to_json(sketch.state, task.values(candidate))

@@ -16,7 +16,7 @@ from autosched.tuner.workload_spec import WEIGHTS_IN, WorkloadSpec, distance
 if TYPE_CHECKING:
     from autosched.codegen import Source
     from autosched.store import Database, TargetRow, WorkloadRow
-    from autosched.tuner.policy import Narrow
+    from autosched.tuner.policy import Narrow, Policy
     from autosched.tuner.protocols import Candidate
     from autosched.tuner.recorder import DatabaseRecorder
     from autosched.tuner.task import Task
@@ -79,14 +79,18 @@ def make_task(
     return Task(_subject(request), found, space, model, emit, request.load, bound), found
 
 
-def analytic_best(task: Task, n: int, make: Callable[[Candidate], Made]) -> list[tuple[Candidate, Made]]:
+def analytic_best(
+    task: Task, n: int, make: Callable[[Candidate], Made], policy: Policy | None = None
+) -> list[tuple[Candidate, Made]]:
     """Return the best candidates by the analytic model for which `make`, code generation say, succeeds: 1 to `n`.
 
-    Each comes with the result of `make`. Raises NoValidCandidate if there are none.
+    Each comes with the result of `make`. `policy`: of the search, default FULL. Raises NoValidCandidate if there are
+    none.
     """
+    from autosched.tuner.policy import FULL
     from autosched.tuner.search import Search
 
-    search = Search(task.space, task.sketches, task.model, seed=0)
+    search = Search(task.space, task.sketches, task.model, seed=0, policy=policy or FULL)
     found: list[tuple[Candidate, Made]] = []
     error: Exception | None = None
     for candidate in search.propose(0, 2 * n, "draft"):

