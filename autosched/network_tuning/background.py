@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 import os
-import queue
 import sys
 import threading
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from autosched.errors import DeviceError, UsageError
+from autosched.executor.background_jobs import enqueue
 from autosched.executor.compile_graph import compile_graph
 from autosched.executor.model import Model
 from autosched.kernel.trust import warn_user
@@ -25,8 +24,6 @@ from autosched.planning.archive import SUFFIX, load_archive
 from autosched.runtime.processes import ProcessLost, run_within
 
 SPARE_S = 1800.0  # time-out beyond the budget: on a busy machine a process at idle priority is often suspended
-
-_Job: TypeAlias = Callable[[], None]
 
 
 def tune_here(model: Model, budget_s: float) -> Model:
@@ -97,8 +94,7 @@ def enqueue_tuning(
 ) -> None:
     """Enqueue the model for background tuning, and call `on_result` with the tuned one.
 
-    One thread tunes one model at a time, because processes would disturb each other's measurements. An error becomes a
-    warning. `on_end` is called in any case.
+    Models are tuned one at a time. An error becomes a warning. `on_end` is called in any case.
     """
 
     def job() -> None:
@@ -109,19 +105,7 @@ def enqueue_tuning(
         finally:
             on_end()
 
-    _jobs().put(job)
-
-
-@cache
-def _jobs() -> queue.SimpleQueue[_Job]:
-    jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-
-    def work() -> None:
-        while True:
-            jobs.get()()
-
-    threading.Thread(target=work, name="autosched-improve", daemon=True).start()
-    return jobs
+    enqueue(job)
 
 
 def _search_path() -> str:
