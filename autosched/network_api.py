@@ -52,7 +52,8 @@ def load(
         options: a `CompileOptions`; `keywords`: fields of it, which override those of `options`.
 
     Returns a `Model`, a function of arrays. Its kernels have the schedules that were saved with the network, else those
-    of the best records in the database that this installation has verified, else the best by the analytic model.
+    of the best records in the database that this installation has verified, else the best by the analytic model: with
+    `specialise` "background", the default, some of them only after a while.
 
     Raises GraphError for an unsupported network, with all unknown operators, UsageError and DeviceError. Warns
     (RecordWarning) of records that do not fit any more.
@@ -76,10 +77,11 @@ def is_network(value: object) -> bool:
 
 
 def loaded(network: Any, **options: Any) -> Model:
-    """Return a model unchanged, any other network loaded with `options`."""
+    """Return a model unchanged, any other network loaded with `options` and a schedule of its own for each kernel."""
+    from autosched.executor.compile_options import NOW
     from autosched.executor.model import Model
 
-    return network if isinstance(network, Model) else load(network, **options)
+    return network if isinstance(network, Model) else load(network, specialise=NOW, **options)
 
 
 def verify_model(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 from autosched.errors import SplitWarning, UsageError, locating_bugs
-from autosched.executor.compile_options import DEFAULTS, CompileOptions
+from autosched.executor.compile_options import BACKGROUND, DEFAULTS, NOW, CompileOptions
 from autosched.executor.memory_check import check_memory
 from autosched.executor.model import Model
+from autosched.executor.specialise import SpecialisingModel, has_transferred
 from autosched.graph.graph import Graph
 from autosched.graph.load_progress import report_stage
 from autosched.graph.mapped_arrays import check_mapped
@@ -18,12 +20,14 @@ from autosched.kernel.device import Device, find_device
 from autosched.kernel.lookup import stored_schedules
 from autosched.kernel.request import check_winograd
 from autosched.kernel.spec import KernelSpec
+from autosched.kernel.transfer import NearestSchedules
 from autosched.kernel.trust import warn_user
 from autosched.passes import DUMP, debug_level
 from autosched.planning.device_passes import prepare_graph
 from autosched.planning.execution_plan import NetworkProgram, build_program
 from autosched.planning.extract_tasks import BY_MODEL, Choices
 from autosched.planning.kernel_table import kernel_table
+from autosched.target import parse_target
 
 SIMULATED = "cuda"  # kind of the targets that can be simulated
 
@@ -67,12 +71,14 @@ def compile_network(graph: Graph, options: CompileOptions = DEFAULTS, choices: C
     Raises what `compile_graph` raises, and StoreError for a file that is no database.
     """
     with _completed(choices, options) as completed:
-        return compile_graph(graph, options.target, options.threads, completed, options.simulate)
+        model = compile_graph(graph, options.target, options.threads, completed, options.simulate)
+    is_improved = options.specialise == BACKGROUND and choices.nearest is None and has_transferred(model)
+    return SpecialisingModel(model) if is_improved else model
 
 
 def plan_network(graph: Graph, options: CompileOptions = DEFAULTS, choices: Choices = BY_MODEL) -> NetworkProgram:
-    """Return the execution plan that `compile_network` links; the device may be absent."""
-    with _completed(choices, options) as completed:
+    """Return the execution plan that `compile_network` links with specialise="now"; the device may be absent."""
+    with _completed(choices, replace(options, specialise=NOW)) as completed:
         return plan_graph(graph, options.target, options.threads, completed)[0]
 
 
@@ -80,15 +86,19 @@ def plan_network(graph: Graph, options: CompileOptions = DEFAULTS, choices: Choi
 def _completed(choices: Choices, options: CompileOptions) -> Iterator[Choices]:
     """Yield the given choices, completed by stored ones and by transfer from the nearest sizes."""
     nearest = choices.nearest
+    if nearest is None and options.specialise != NOW and not parse_target(options.target).backend.is_gpu:
+        nearest = NearestSchedules(one_of_each=True)
     with stored_schedules(options.db) if options.records else nullcontext() as stored:
 
         def schedules(kernel_specs: Sequence[KernelSpec]) -> Sequence[KernelSpec]:
             chosen = choices.schedules(kernel_specs)
             if stored is not None:
                 chosen = stored(chosen)
-                if nearest is not None:
-                    nearest.add(stored.transferable([kernel_spec for kernel_spec in chosen if not kernel_spec.steps]))
-            return chosen if nearest is None else nearest(chosen)
+                if choices.nearest is not None:
+                    choices.nearest.add(
+                        stored.transferable([kernel_spec for kernel_spec in chosen if not kernel_spec.steps])
+                    )
+            return chosen
 
         def is_fused(kernel_spec: KernelSpec) -> bool | None:
             given = choices.is_fused(kernel_spec)

@@ -8,6 +8,9 @@ from typing import TypedDict
 
 from autosched.errors import UsageError
 
+NOW, BACKGROUND, NEVER = "now", "background", "never"
+SPECIALISE = (NOW, BACKGROUND, NEVER)
+
 
 class CompileKeywords(TypedDict, total=False):
     """The fields of `CompileOptions` as keywords, for type checkers and editors."""
@@ -18,6 +21,7 @@ class CompileKeywords(TypedDict, total=False):
     records: bool
     simulate: bool
     winograd: bool
+    specialise: str
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,11 @@ class CompileOptions:
         records: whether records are used; without them the analytic model chooses the schedules.
         simulate: execute kernels for CUDA on the processor.
         winograd: accept the larger error of Winograd's convolutions where they are faster.
+        specialise: whether the analytic model chooses the schedule of each kernel of a processor that has no record
+            ("now"), or of one of all that differ in sizes alone ("never"), which loads faster. With "background" the
+            others get their own while the network is in use.
 
-    Raises UsageError for a value of another type.
+    Raises UsageError for a value of another type, or an unknown word.
     """
 
     target: str | None = "cpu"
@@ -41,11 +48,14 @@ class CompileOptions:
     records: bool = True
     simulate: bool = False
     winograd: bool = False
+    specialise: str = BACKGROUND
 
     def __post_init__(self) -> None:
         for name in ("records", "simulate", "winograd"):
             if not isinstance(value := getattr(self, name), bool):
                 raise UsageError(f"{name} must be True or False, got {value!r}")
+        if self.specialise not in SPECIALISE:
+            raise UsageError(f"specialise is {' or '.join(SPECIALISE)}, got {self.specialise!r}")
         target: object = self.target
         if target is not None and not isinstance(target, str):
             raise UsageError(f"target is a word such as 'cpu' or 'cuda -arch=sm_80', got {target!r}")

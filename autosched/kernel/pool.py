@@ -10,8 +10,10 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, takewhile
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from autosched.errors import NoValidCandidate, UsageError
@@ -34,6 +36,7 @@ SPARE_S = 30.0  # seconds that idle processes wait for more kernels, of the next
 
 Result = TypeVar("Result")
 Made = TypeVar("Made", covariant=True)
+W = TypeVar("W", bound=Worker)
 
 
 class _Request(Numbered, Protocol[Made]):
@@ -50,15 +53,28 @@ class UnbuiltKernel(NoValidCandidate):
         self.kernel_spec = kernel_spec
 
 
-def build_kernels(kernel_specs: Sequence[KernelSpec]) -> dict[KernelSpec, KernelObject]:
-    """Return the compiled kernels, from the cache or compiled in parallel.
+def build_kernels(kernel_specs: Sequence[KernelSpec]) -> tuple[dict[KernelSpec, KernelObject], dict[KernelSpec, str]]:
+    """Return the compiled kernels, from the cache or compiled in parallel, and for those without code the reason.
 
-    Raises UnbuiltKernel for a kernel that cannot be compiled, UsageError for a cache directory that cannot be used.
+    Raises UsageError for a cache directory that cannot be used.
     """
-    kernels, unbuilt = _results(kernel_specs, BuildKernel, find_object)
-    for kernel_spec, reason in unbuilt.items():
-        raise UnbuiltKernel(kernel_spec, reason)
-    return kernels
+    return _results(kernel_specs, BuildKernel, find_object)
+
+
+def build_at_idle_priority(kernel_specs: Sequence[KernelSpec], is_wanted: Callable[[], bool]) -> None:
+    """Compile kernels into the cache, one after the other at idle priority, as long as `is_wanted` says so.
+
+    Kernels that cannot be compiled are skipped.
+    """
+    pool = ProcessPool(kernel_specs[0].device.target, 1, BUILD_DEADLINE_S, IdleBuildProcess)
+    missing = (spec for spec in kernel_specs if find_object(spec) is None)
+    try:
+        pool.run(
+            takewhile(lambda _: is_wanted(), missing), lambda id, spec: BuildKernel(id, spec, 0),
+            lambda spec, reply: None,
+        )  # fmt: skip
+    finally:
+        pool.close()
 
 
 def choose_schedules(kernel_specs: Sequence[KernelSpec]) -> dict[KernelSpec, ChosenSchedule]:
@@ -97,6 +113,17 @@ class BuildProcess(Worker):
 
     module = "autosched.kernel.pool_worker"
     replies = REPLIES
+
+
+class IdleBuildProcess(BuildProcess):
+    """A process that builds kernels at idle priority (SCHED_IDLE), beside a network that is in use."""
+
+    @classmethod
+    def spawn(cls: type[W], directory: Path, log: Path) -> W:
+        process = super().spawn(directory, log)
+        with suppress(ProcessLookupError):
+            os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
+        return process
 
 
 class _SparePool:

@@ -29,6 +29,8 @@ class BuildKernel:
     def run(self) -> KernelObject:
         kernel = build_kernel(self.kernel_spec, self.passed_over)
         keep_object(self.kernel_spec, kernel)
+        if not self.kernel_spec.steps:
+            keep_schedule(self.kernel_spec, kernel.schedule)
         return kernel
 
 

@@ -107,28 +107,35 @@ def extract_tasks(
             numbers.setdefault(kernels_of.spec(step), []).append(n)
     kernel_specs = list(numbers)
     chosen = dict(zip(kernel_specs, choices.schedules(kernel_specs), strict=True))
+    scheduled = dict(chosen)
+    if choices.nearest is not None:
+        transferred = choices.nearest.transfer(list(chosen.values()))
+        scheduled = {kernel_spec: transferred.get(own, own) for kernel_spec, own in chosen.items()}
     try:
-        kernels = _build(chosen)
+        kernels = _build(scheduled)
     except UnbuiltKernel as failure:
         raise UnbuiltTask(numbers[failure.kernel_spec], str(failure)) from failure
     return tuple(
-        NetworkTask(chosen[kernel_spec], kernels[chosen[kernel_spec]], tuple(ns)) for kernel_spec, ns in numbers.items()
+        NetworkTask(kernel_spec if built == kernel_spec else chosen[kernel_spec], kernels[built], tuple(ns))
+        for (kernel_spec, ns), built in zip(numbers.items(), scheduled.values(), strict=True)
     )
 
 
-def _build(chosen: dict[KernelSpec, KernelSpec]) -> dict[KernelSpec, KernelObject]:
-    """Return the kernels of the specifications with schedules, the values of `chosen`.
+def _build(scheduled: dict[KernelSpec, KernelSpec]) -> dict[KernelSpec, KernelObject]:
+    """Return the kernels of the specifications with schedules, the values of `scheduled`.
 
-    A schedule that gives no code, as one of other sizes may, is dropped: `chosen` then maps the kernel to itself.
+    A schedule that gives no code, as one of other sizes may, is dropped: `scheduled` then maps the kernel to itself.
     """
-    while True:
-        try:
-            return build_kernels(list(chosen.values()))
-        except UnbuiltKernel as failure:
-            misfits = [kernel_spec for kernel_spec, own in chosen.items() if own == failure.kernel_spec != kernel_spec]
-            if not misfits:
-                raise
-            chosen.update(zip(misfits, misfits, strict=True))
+    kernels, unbuilt = build_kernels(list(scheduled.values()))
+    misfits = [kernel_spec for kernel_spec, own in scheduled.items() if own in unbuilt and own != kernel_spec]
+    if misfits:
+        scheduled.update(zip(misfits, misfits, strict=True))
+        own_kernels, own_unbuilt = build_kernels(misfits)
+        kernels, unbuilt = kernels | own_kernels, unbuilt | own_unbuilt
+    for kernel_spec in scheduled.values():
+        if kernel_spec not in kernels:
+            raise UnbuiltKernel(kernel_spec, unbuilt[kernel_spec])
+    return kernels
 
 
 def objects_of(tasks: Sequence[NetworkTask]) -> list[bytes]:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from autosched.graph.fusion.choice import PredictedGroup
+from autosched.graph.fusion.cost import rates_of
 from autosched.graph.fusion.partition import dag_of
 from autosched.graph.graph import Graph
+from autosched.graph.memory.storage import nbytes_of
 from autosched.graph.steps import Group
 from autosched.kernel.device import Device
 from autosched.kernel.pool import choose_schedules
@@ -28,7 +30,8 @@ class LatencyPredictor:
     """Predicts the latency of groups of a graph.
 
     `nearest` has the predictions and schedules of the same groups at other sizes, so that a network for another batch
-    size makes the same fusion choices without new predictions.
+    size makes the same fusion choices without new predictions. Groups of which the model predicts no latency take as
+    many seconds per cycle that they need at least as a group of the same structure.
     """
 
     kernels_of: GroupKernels
@@ -47,18 +50,31 @@ class LatencyPredictor:
         """Return the groups with the seconds that the analytic model predicts, infinity if no code can be made."""
         kernel_specs = [self.kernels_of.spec(group) for group in groups]
         earlier = {kernel_spec: self.nearest.seconds_of(kernel_spec.workload) for kernel_spec in kernel_specs}
-        predicted = {kernel_spec: math.inf for kernel_spec, seconds in earlier.items() if seconds is None}
-        schedules = choose_schedules(list(predicted))
+        cycles = dict(zip(kernel_specs, map(self._least_cycles, groups), strict=True))
+        unknown = list(dict.fromkeys(kernel_spec for kernel_spec, seconds in earlier.items() if seconds is None))
+        chosen = self.nearest.representatives(unknown)
+        schedules = choose_schedules(chosen)
         self.nearest.add_predicted(
             (kernel_spec.workload, schedule.steps) for kernel_spec, schedule in schedules.items()
         )
-        predicted |= {kernel_spec: schedule.estimate_s for kernel_spec, schedule in schedules.items()}
+        own = {spec: schedules[spec].estimate_s if spec in schedules else math.inf for spec in chosen}
+        self.nearest.add_rates((spec.workload, seconds / cycles[spec]) for spec, seconds in own.items())
+        predicted = {
+            spec: own[spec] if spec in own else self.nearest.rate_of(spec.workload) * cycles[spec] for spec in unknown
+        }
         self.nearest.add_seconds((kernel_spec.workload, seconds) for kernel_spec, seconds in predicted.items())
         every = [
             predicted[kernel_spec] if (seconds := earlier[kernel_spec]) is None else seconds
             for kernel_spec in kernel_specs
         ]
         return [PredictedGroup(*each) for each in zip(groups, kernel_specs, every, strict=True)]
+
+    def _least_cycles(self, group: Group) -> float:
+        """Return the cycles of a group's arithmetic, or of its traffic with the shared cache if those are more."""
+        graph, rates = self.kernels_of.graph, rates_of(self.target, self.threads)
+        n_bytes = sum(nbytes_of(graph, name) for name in (*group.inputs, *group.outputs))
+        operations = dag_of(graph, group).flops / 2
+        return max(operations / rates.operations_per_cycle, n_bytes / rates.bytes_per_cycle)
 
     def can_fuse(self, fused: Group, unfused: Sequence[Group]) -> bool:
         """Whether a rule of the search space has a sketch for the fused group; kept in the disk cache."""

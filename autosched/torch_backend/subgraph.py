@@ -149,7 +149,9 @@ class Subgraph:
             {name: order for name, (order, _) in zip(graph.inputs, inputs, strict=True)},
             {n: order for n, (order, _) in enumerate(outputs)},
         )
-        model = compile_network(graph, CompileOptions(threads=self.options.threads), Choices(nearest=self.nearest))
+        model = compile_network(
+            graph, CompileOptions(threads=self.options.threads, specialise="now"), Choices(nearest=self.nearest)
+        )
         return TensorModel(
             tune_here(model, self.options.budget_s) if self.options.tune == NOW else model,
             weights,

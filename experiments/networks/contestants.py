@@ -84,7 +84,7 @@ def loader(entrance: Entrance, winograd: bool = False) -> tuple[Callable[[], Any
     """What loads ours, and its inputs; from the file, where only that has the network."""
     import autosched
 
-    load = partial(autosched.load, threads=entrance.threads, winograd=winograd)
+    load = partial(autosched.load, threads=entrance.threads, winograd=winograd, specialise="now")
     if entrance.is_int8:
         return partial(load, entrance.directory / MODEL), exported_inputs(entrance.directory)
     module, tensors = built(entrance)

@@ -57,7 +57,8 @@ def test_a_program_takes_over_schedules_and_weights(path: Path) -> None:
     assert not any(task.kernel_spec.steps for task in first.tasks)
     steps = {task.kernel_spec.workload.sized.structure: task.kernel.schedule.steps for task in first.tasks}
     for task in second.tasks:
-        assert task.kernel_spec.steps == steps[task.kernel_spec.workload.sized.structure]
+        assert task.kernel.schedule.steps == steps[task.kernel_spec.workload.sized.structure]
+        assert not task.kernel_spec.steps, "a transferred schedule is not a tuned one"
     assert second.block is first.block
     for name, array in first.program.graph.constants.items():
         assert second.program.graph.constants[name] is array

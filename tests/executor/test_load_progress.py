@@ -31,7 +31,8 @@ def stages(events: list[LoadEvent]) -> list[str]:
 def test_a_callback_hears_of_each_stage_and_each_kernel(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     events: list[LoadEvent] = []
-    api.load(networks.perceptron((3, 5, 7, 9, 11)), threads=1, records=False, progress=events.append)
+    graph = networks.perceptron((3, 5, 7, 9, 11))
+    api.load(graph, threads=1, records=False, progress=events.append, specialise="now")
     assert stages(events) == [*STAGES[:2], "building kernels", STAGES[2]]
     counts = [(event.done, event.of) for event in events if event.stage == "building kernels"]
     assert counts == sorted(counts)

@@ -54,7 +54,7 @@ def block(images: int) -> Graph:
 def run(images: int, nearest: NearestSchedules, threads: int = 1) -> Model:
     """The model for a number of images, checked."""
     graph = block(images)
-    model = compile_graph(graph, threads=threads, choices=Choices(nearest, nearest=nearest))
+    model = compile_graph(graph, threads=threads, choices=Choices(nearest=nearest))
     x = np.random.default_rng(images).normal(size=graph.values["x"].shape).astype("float32")
     np.testing.assert_allclose(model(x), interpret(graph, {"x": x})["y"], rtol=1e-4, atol=1e-5)
     nearest.add((task.kernel_spec.workload, task.kernel.schedule.steps) for task in model.tasks)

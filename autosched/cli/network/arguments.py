@@ -231,6 +231,7 @@ def load_network(network: NamedNetwork, args: argparse.Namespace) -> Model:
         db=args.db,
         simulate="simulate" in args and args.simulate,
         winograd=bool(args.winograd),
+        specialise="now",
     )
 
 

@@ -65,7 +65,7 @@ def ours(case: NetworkCase, inputs: Sequence[Any]) -> NetworkRun:
     threads = None if case.is_on_gpu else case.threads
     model = api.load(
         network.model, network.example_inputs, sizes=case.sizes, inputs=case.fixed, target=case.target, threads=threads,
-        db=case.db,
+        db=case.db, specialise="now",
     )  # fmt: skip
     inputs = [x for name, x in zip(case.names, inputs, strict=True) if name not in case.fixed]
     is_quantised = model.original.rounds_to_bytes
