@@ -11,7 +11,9 @@ identifies a task, is sent to the processes that compile kernels, and is stored 
 
 from __future__ import annotations
 
+import json
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -45,6 +47,16 @@ def describe(graph: Graph, group: Group, has_weights: bool = True) -> dict[str, 
 def has_winograd_stage(graph: Graph, group: Group) -> bool:
     """Whether a reduction of the group is a convolution that Winograd's transforms compute."""
     return any(match_stage(op) is not None for op in dag_of(graph, group).stages)
+
+
+def flops_of(graph: Graph, group: Group) -> int:
+    """Return the floating-point operations of a group; those of equal groups are counted once."""
+    return _flops(json.dumps(describe(graph, group)))
+
+
+@lru_cache(maxsize=4096)
+def _flops(description: str) -> int:
+    return described_dag(json.loads(description)).flops
 
 
 def described_dag(description: object) -> ComputeDAG:

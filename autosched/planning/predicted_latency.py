@@ -11,6 +11,7 @@ from autosched.graph.fusion.choice import PredictedGroup
 from autosched.graph.fusion.cost import rates_of
 from autosched.graph.fusion.partition import dag_of
 from autosched.graph.graph import Graph
+from autosched.graph.group_description import flops_of
 from autosched.graph.memory.storage import nbytes_of
 from autosched.graph.steps import Group
 from autosched.kernel.device import Device
@@ -73,7 +74,7 @@ class LatencyPredictor:
         """Return the cycles of a group's arithmetic, or of its traffic with the shared cache if those are more."""
         graph, rates = self.kernels_of.graph, rates_of(self.target, self.threads)
         n_bytes = sum(nbytes_of(graph, name) for name in (*group.inputs, *group.outputs))
-        operations = dag_of(graph, group).flops / 2
+        operations = flops_of(graph, group) / 2
         return max(operations / rates.operations_per_cycle, n_bytes / rates.bytes_per_cycle)
 
     def can_fuse(self, fused: Group, unfused: Sequence[Group]) -> bool:

@@ -17,8 +17,8 @@ from typing import Generic, Protocol
 from autosched.graph.fusion.choice import FusionChoice, Kernel, KernelSequence, PredictedGroup
 from autosched.graph.fusion.cost import FusionRates, rates_of
 from autosched.graph.fusion.node_properties import NodeKind, properties_of
-from autosched.graph.fusion.partition import dag_of
 from autosched.graph.graph import Graph
+from autosched.graph.group_description import flops_of
 from autosched.graph.steps import Alias, Group, NetworkStep, Write
 from autosched.ir.dtype import DTYPES
 from autosched.target import Target
@@ -161,7 +161,7 @@ class _CandidateFinder(Generic[Kernel]):
         n_bytes = self._nbytes(self.group(before).outputs[0])
         if n_bytes <= L2_SHARE * self.model.target.l2_bytes:
             return False
-        operations = sum(dag_of(self.graph, self.group(n)).flops for n in (before, after)) / 2
+        operations = sum(flops_of(self.graph, self.group(n)) for n in (before, after)) / 2
         share = MIN_TRAFFIC_SHARE * operations / self.rates.operations_per_cycle
         return 2 * n_bytes / self.rates.bytes_per_cycle > share
 
