@@ -26,7 +26,7 @@ from autosched.graph.fusion.node_properties import weights_bytes, weights_of
 from autosched.graph.fusion.partition import partition
 from autosched.graph.graph import Graph, Value
 from autosched.graph.index_checks import IndexCheck, checks_of, reports_of
-from autosched.graph.memory.arena import ArenaPlan, plan_arena
+from autosched.graph.memory.arena import ArenaPlan
 from autosched.graph.memory.buffers import (
     PackedWeights,
     arena_buffers,
@@ -51,6 +51,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import Device
 from autosched.kernel.spec import KernelObject, KernelSpec
 from autosched.kernel.transfer import NearestSchedules
+from autosched.planning.cached_arena import find_arena
 from autosched.planning.extract_tasks import BY_MODEL, Choices, GroupKernels, NetworkTask, UnbuiltTask, extract_tasks
 from autosched.planning.predicted_latency import LatencyPredictor
 from autosched.runtime.spec import ArraySpec
@@ -285,7 +286,7 @@ def with_storage(
     """Plan the memory of `kernels`, by the numbers of their steps, and verify the plan. StorageError means a bug."""
     packed = dict(_packed_weights(graph, steps, kernels))
     weights = place_weights(graph, steps, packed, backend.array_alignment)
-    memory = plan_arena(arena_buffers(graph, steps, _workspaces(kernels), backend))
+    memory = find_arena(arena_buffers(graph, steps, _workspaces(kernels), backend))
     program = NetworkProgram(
         graph, tuple(steps), (), kernels, backend, memory, weights.raw, weights.packed, weights.nbytes,
         checks=tuple(checks),
