@@ -110,6 +110,7 @@ def _is_fixed(variant: ChannelsLast) -> bool:
 def _cut(graph: Graph, variants: Variants, gains: Mapping[str, int]) -> AbstractSet[str]:
     """Return the first results of the nodes that get channels last, the fewest of the lowest cost."""
     import networkx
+    from networkx.algorithms.flow import boykov_kolmogorov  # the default, preflow-push, takes four times as long
 
     network = networkx.DiGraph()
     for name, gain in gains.items():
@@ -119,7 +120,7 @@ def _cut(graph: Graph, variants: Variants, gains: Mapping[str, int]) -> Abstract
             known = network.get_edge_data(start, end, {"capacity": 0})
             network.add_edge(start, end, capacity=known["capacity"] + cost)
     network.add_node(_FIRST)
-    _, (chosen, _) = networkx.minimum_cut(network, _LAST, _FIRST)
+    _, (chosen, _) = networkx.minimum_cut(network, _LAST, _FIRST, flow_func=boykov_kolmogorov)
     fixed = {name for name, variant in variants.items() if _is_fixed(variant)}
     return {name for name in chosen if name in variants} | fixed
 
