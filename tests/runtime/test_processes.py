@@ -101,5 +101,5 @@ def test_linkers_and_compilers_that_are_struck_are_one_sentence(
     with pytest.raises(UsageError, match=r"cc (cannot link the library: exit code -9|was stopped by a signal)"):
         link_library([b""], tmp_path / "x.so")
     source = GpuSource("f", "cuda", "", (), (), (), ())
-    with pytest.raises(CompileError, match=r"nvcc (left with -9|was stopped by a signal)"):
+    with pytest.raises(CompileError, match=r"nvcc (exited with status -9|was stopped by a signal)"):
         NvccCompiler("sm_80", str(tmp_path / "nvcc"), "12").compile(source)
