@@ -35,9 +35,9 @@ class CompileOptions:
         records: whether records are used; without them the analytic model chooses the schedules.
         simulate: execute kernels for CUDA on the processor.
         winograd: accept the larger error of Winograd's convolutions where they are faster.
-        specialise: whether the analytic model chooses the schedule of each kernel of a processor that has no record
-            ("now"), or of one of all that differ in sizes alone ("never"), which loads faster. With "background" the
-            others get their own while the network is in use.
+        specialise: how kernels for processors without a record get a schedule. "now": the analytic model chooses one
+            for each. "never": it chooses one for all that differ in sizes alone, which loads faster. "background": the
+            same, and each gets its own while the network is in use.
 
     Raises UsageError for a value of another type, or an unknown word.
     """

