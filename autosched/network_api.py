@@ -77,10 +77,16 @@ def is_network(value: object) -> bool:
 
 
 def loaded(network: Any, **options: Any) -> Model:
-    """Return a model unchanged, any other network loaded with `options` and a schedule of its own for each kernel."""
+    """Return a model, or any other network loaded with `options`, with a schedule of its own for each kernel.
+
+    But for the one in progress, no kernels are compiled beside it any more, which would disturb what is timed.
+    """
     from autosched.executor.compile_options import NOW
     from autosched.executor.model import Model
+    from autosched.executor.specialise import SpecialisingModel
 
+    if isinstance(network, SpecialisingModel):
+        return network.finish()
     return network if isinstance(network, Model) else load(network, specialise=NOW, **options)
 
 

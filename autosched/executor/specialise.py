@@ -20,10 +20,10 @@ from autosched.executor.background_jobs import enqueue
 from autosched.executor.model import Clocks, Model
 from autosched.graph.graph import Array, Graph
 from autosched.kernel.object_cache import find_object
-from autosched.kernel.pool import build_at_idle_priority
+from autosched.kernel.pool import build_at_idle_priority, build_kernels
+from autosched.kernel.spec import KernelSpec
 from autosched.passes import DUMP, debug_level
 from autosched.planning.execution_plan import NetworkProgram, with_storage
-from autosched.planning.extract_tasks import NetworkTask
 from autosched.runtime.spec import ArraySpec
 
 DELAY_S = 2.0  # before the first kernel: many networks are loaded, called once and dropped
@@ -40,6 +40,12 @@ class SpecialisingModel(Model):
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until the kernels are replaced, `seconds` at most, and return whether that has ended."""
         return self._ended.wait(seconds)
+
+    def finish(self) -> Model:
+        """Give all kernels their own schedules now, and return the program with them."""
+        build_kernels(_transferred_specs(self.model))
+        self.model = _with_own_kernels(self.model)
+        return self.model
 
     def __getattr__(self, name: str) -> Any:
         if name == "model":  # not set yet
@@ -99,11 +105,11 @@ class SpecialisingModel(Model):
 
 def has_transferred(model: Model) -> bool:
     """Whether kernels of the model have the schedule of other sizes."""
-    return any(map(_is_transferred, model.tasks))
+    return bool(_transferred_specs(model))
 
 
-def _is_transferred(task: NetworkTask) -> bool:
-    return task.kernel.name != task.kernel_spec.name
+def _transferred_specs(model: Model) -> list[KernelSpec]:
+    return [task.kernel_spec for task in model.tasks if task.kernel.name != task.kernel_spec.name]
 
 
 def _specialise(reference: weakref.ref[SpecialisingModel], ended: threading.Event, start: float) -> None:
@@ -118,9 +124,9 @@ def _specialise(reference: weakref.ref[SpecialisingModel], ended: threading.Even
             return
         model = specialising.model
         del specialising
-        specs = [task.kernel_spec for task in model.tasks if _is_transferred(task)]
-        build_at_idle_priority(specs, lambda: reference() is not None)
-        if (specialising := reference()) is not None:
+        if specs := _transferred_specs(model):
+            build_at_idle_priority(specs, lambda: getattr(reference(), "model", None) is model)
+        if (specialising := reference()) is not None and specialising.model is model:
             specialising.model = _with_own_kernels(model)
     except Exception as error:  # no caller waits for the thread, and the network in use does not depend on it
         if debug_level() >= DUMP:

@@ -18,6 +18,7 @@ from autosched.graph.graph import Graph
 from autosched.graph.interpret import interpret
 from autosched.kernel.spec import KernelSpec
 from autosched.kernel.transfer import NearestSchedules
+from autosched.network_api import loaded
 from autosched.planning.extract_tasks import Choices
 from autosched.tuner.workload_spec import WorkloadSpec
 from tests.graph import networks
@@ -77,6 +78,16 @@ def test_own_schedules_replace_transferred_ones_in_a_network_that_is_in_use() ->
     check(first, graph)  # of a caller that is still in it
     assert not isinstance(again := load(graph, "background"), SpecialisingModel)
     assert not transferred(again)
+
+
+def test_a_model_that_is_timed_has_its_own_schedules_before() -> None:
+    graph = networks.perceptron(SIZES)
+    model = autosched.load(graph, threads=THREADS, records=False)
+    assert isinstance(model, SpecialisingModel)
+    finished = loaded(model)
+    assert not transferred(finished)
+    assert model.model is finished
+    check(model, graph)
 
 
 def test_nothing_is_compiled_for_a_network_that_is_gone() -> None:
