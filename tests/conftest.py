@@ -94,3 +94,9 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return Answer(code, captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks that a test loads are not improved beside later tests, whose environment the thread would see."""
+    monkeypatch.setattr("autosched.executor.specialise.enqueue", lambda job: None)

@@ -11,6 +11,7 @@ import pytest
 
 import autosched
 from autosched.errors import UsageError
+from autosched.executor import background_jobs, specialise
 from autosched.executor.compile_graph import compile_graph
 from autosched.executor.model import Model
 from autosched.executor.specialise import SpecialisingModel
@@ -25,6 +26,11 @@ from tests.graph import networks
 
 SIZES = (24, 40, 17, 3, 30)  # of four products with bias and relu
 THREADS = 1
+
+
+@pytest.fixture(autouse=True)
+def with_background_jobs(nothing_in_the_background: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(specialise, "enqueue", background_jobs.enqueue)
 
 
 @pytest.fixture(autouse=True)
