@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from autosched import te
-from autosched.codegen.llvm.tiles.packed_bytes import rounded_byte, together
 from autosched.ir.stmt import Store, walk
 from autosched.lower import concretise, lower
+from autosched.lower.register_tiles.plan import tiles_text
+from autosched.lower.register_tiles.vectors import rounded_byte
 from autosched.runtime.jit import emit_assembly
 from autosched.schedule import State, Vectorize, initial_state
 from autosched.target import parse_target
@@ -97,5 +98,9 @@ def test_what_is_clipped_elsewhere_is_not_packed() -> None:
         assert any(rounded_byte(store) is not None for store in stores) == (high is None)
 
 
-def test_single_vectors_are_left_alone() -> None:
-    assert [together(n) for n in (1, 2, 3, 4, 7)] == [0, 2, 2, 4, 4]
+@pytest.mark.parametrize(("n", "want"), [(1, ""), (2, "2"), (3, "2"), (4, "4"), (7, "4"), (17, "")])
+def test_the_plan_packs_two_or_four_vectors_at_a_time(n: int, want: str) -> None:
+    """A single vector gains nothing, and more than 16 are a loop."""
+    target = parse_target("llvm -mcpu=znver4")
+    text = tiles_text(*concretise(lower(vectors(quantised(16 * n, "uint8", True))), {}), target)
+    assert text == (f"Q [Q.j={16 * n}]: {n} vectors of 16 lanes, {want} at a time packed to bytes" if want else "none")

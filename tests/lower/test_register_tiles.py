@@ -11,7 +11,7 @@ from autosched.codegen.llvm.kernel import emit
 from autosched.codegen.llvm.tiles import forms
 from autosched.lower import concretise, lower
 from autosched.lower.register_tiles.plan import TilePlan, tiles_text
-from autosched.schedule import Reorder, Split, State, Unroll, Vectorize, initial_state
+from autosched.schedule import Reorder, Split, State, Stream, Unroll, Vectorize, initial_state
 from autosched.target import Target, parse_target
 from autosched.te import ComputeDAG
 from autosched.te.operators.registry import build as workload
@@ -81,6 +81,13 @@ def across(read: bool) -> State:
 def test_transposes() -> None:
     assert lines_of(across(read=True)) == ["transpose, X read across, 16 rows, 4 at a time"]
     assert lines_of(across(read=False)) == ["transpose, Y written across, 16 rows, 4 at a time"]
+
+
+def test_outputs_that_are_stored_around_the_caches() -> None:
+    state = across(read=True).apply(Stream("Y"))
+    line = "transpose, X read across, 16 rows, 4 at a time"
+    assert lines_of(state) == [line, "Y: stored around the caches"]
+    assert lines_of(state, parse_target("llvm -mcpu=neoverse-n1"))[1:] == []
 
 
 def test_orders_of_loops() -> None:

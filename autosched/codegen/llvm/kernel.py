@@ -34,9 +34,7 @@ from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Buffer, For, ForKind, Func, If, Stmt, Store, shared_and_nests, walk
 from autosched.ir.storage import element_count
 from autosched.lower.limits import check_workspace
-from autosched.lower.register_tiles.byte_moves import moves_as_bytes
-from autosched.lower.register_tiles.context import TileContext
-from autosched.lower.register_tiles.lane_pairs import deinterleaved_loops
+from autosched.lower.register_tiles.plan import non_temporal_outputs, plan_nest
 from autosched.target import Target
 
 CHUNKS_PER_THREAD = 32  # many small tasks are handed out in chunks
@@ -49,13 +47,6 @@ class RootNest:
     name: str
     parallel: tuple[For, ...]
     body: Stmt
-
-    def non_temporal(self, target: Target) -> tuple[str, ...]:
-        """Return the outputs with non-temporal stores; none on a processor without these."""
-        if target.arch != "x86_64":
-            return ()
-        stores = (s for s in walk(self.body) if isinstance(s, Store) and s.non_temporal)
-        return tuple(dict.fromkeys(b for s in stores for b in s.buffers))
 
     @property
     def n_tasks(self) -> int:
@@ -138,7 +129,7 @@ def emit_nests(
     for nest in nests:
         text, peak = _nest_function(nest, buffers, simplify, target)
         bodies.append(plain(text))
-        around = nest.non_temporal(target)
+        around = non_temporal_outputs(nest.body, target)
         if around:
             renamed = text.replace(f"@{nest.name}(", f"@{nest.name}.stream(", 1)
             bodies.append(non_temporal(renamed, target.vector_bytes))
@@ -173,10 +164,8 @@ def _nest_function(nest: RootNest, buffers: Sequence[Buffer], simplify: Simplifi
     steady = frozenset(placed.keys() - written)
     addresses = Addresses(writer, Bindings(writer, simplify), placed, target.reduces_strength, steady=steady)
     local = LocalMemory("%local")
-    body = moves_as_bytes(nest.body)
-    pairs = deinterleaved_loops(body, {b.name: b for b in buffers}, simplify, target)
-    context = TileContext(target, simplify, lambda name: placed[name].buffer, pairs)
-    statements = Statements(writer, addresses, context, local)
+    body, planner = plan_nest(nest.body, buffers, lambda name: placed[name].buffer, simplify, target)
+    statements = Statements(writer, addresses, planner, local)
     inner = nest.n_tasks
     for loop in nest.parallel:
         assert isinstance(loop.bound, Const)

@@ -15,17 +15,17 @@ from autosched.codegen.llvm.address import Addresses, Placed
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.bindings import LaneRange, Runtime
 from autosched.codegen.llvm.stores import Stores
-from autosched.codegen.llvm.tiles import packed_bytes
 from autosched.codegen.llvm.tiles.forms import emit_tile
+from autosched.codegen.llvm.tiles.packed_bytes import emit_packed
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import INDEX, Const, Expr
 from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store
 from autosched.ir.storage import element_count
-from autosched.ir.visit import reduces_lanes
-from autosched.lower.limits import MAX_CHUNKS, is_on_stack
-from autosched.lower.register_tiles.context import TileContext
+from autosched.lower.limits import is_on_stack
+from autosched.lower.register_tiles.context import next_power
 from autosched.lower.register_tiles.plan import TilePlanner
+from autosched.lower.register_tiles.vectors import VectorPlan, plan_vectors
 
 ALIGN = 64
 LOCALITY = {1: 3, 2: 2}  # of LLVM's prefetches, by the level of the cache that a line is brought to
@@ -49,14 +49,14 @@ class LocalMemory:
 class Statements:
     """Emits statements at the writer's current point."""
 
-    def __init__(self, writer: Writer, addresses: Addresses, context: TileContext, local: LocalMemory) -> None:
+    def __init__(self, writer: Writer, addresses: Addresses, planner: TilePlanner, local: LocalMemory) -> None:
         self.writer = writer
         self.addresses, self.bindings = addresses, addresses.bindings
-        self.context, self.planner = context, TilePlanner(context)
+        self.context, self.planner = planner.context, planner
         self.local = local
-        self.arithmetic = Arithmetic(writer, context.target)
+        self.arithmetic = Arithmetic(writer, self.context.target)
         self.values = Values(writer, addresses, self.arithmetic)
-        self.stores = Stores(self.values, context.target)
+        self.stores = Stores(self.values, self.context.target)
 
     def emit(self, stmt: Stmt) -> None:
         match stmt:
@@ -133,37 +133,36 @@ class Statements:
         self.values.forget()
 
     def _vector_loop(self, stmt: For) -> None:
-        extent = stmt.extent
         width = self.context.width(stmt)
-        if isinstance(extent, Const):
-            n = int(extent.value)
-            lanes = min(width, _next_power(n))
-            whole, rest = divmod(n, lanes)
-            most = MAX_CHUNKS // 2 if stmt.var in self.context.deinterleaved else MAX_CHUNKS
-            if 1 < whole <= most and reduces_lanes(stmt):
-                self._reduced_chunks(stmt, whole, lanes)
-            elif whole <= most:
-                self.writer.single = whole + bool(rest) == 1
-                for chunk in range(self._packed(stmt, whole, lanes), whole):
-                    self.vector(stmt, LaneRange(chunk * lanes, lanes), None)
-            else:
-                self._vector_chunks(stmt, str(whole), lanes, may_skip=False)
-            self.vector_rest(stmt, whole * lanes, rest, width)
-            self.writer.single = False
+        if isinstance(stmt.extent, Const):
+            self._vectors(stmt, plan_vectors(stmt, self.context), width)
             return
-        count = self.bindings.scalar(extent)
-        name = str(count) if isinstance(count, int) else count.name
-        self._dynamic_vectors(stmt, name, width)
+        count = self.bindings.scalar(stmt.extent)
+        self._dynamic_vectors(stmt, str(count) if isinstance(count, int) else count.name, width)
+
+    def _vectors(self, stmt: For, plan: VectorPlan, width: int) -> None:
+        if plan.combines_vectors:
+            self._combined_vectors(stmt, plan.whole, plan.lanes)
+        elif plan.is_unrolled:
+            self.writer.single = plan.whole + bool(plan.rest) == 1
+            if plan.packing is not None:
+                emit_packed(self, stmt, plan.lanes, plan.packing)
+            for chunk in range(0 if plan.packing is None else plan.packing.vectors, plan.whole):
+                self.vector(stmt, LaneRange(chunk * plan.lanes, plan.lanes), None)
+        else:
+            self._vector_chunks(stmt, str(plan.whole), plan.lanes, may_skip=False)
+        self.vector_rest(stmt, plan.whole * plan.lanes, plan.rest, width)
+        self.writer.single = False
 
     def vector_rest(self, stmt: For, first: int, rest: int, width: int) -> None:
         """The last `rest` iterations, fewer than a vector has lanes."""
         if not rest:
             return
-        tail = min(width, _next_power(rest))
+        tail = min(width, next_power(rest))
         bits = ", ".join(f"i1 {'true' if i < rest else 'false'}" for i in range(tail))
         self.vector(stmt, LaneRange(first, tail), None if rest == tail else f"<{bits}>")
 
-    def _reduced_chunks(self, loop: For, whole: int, lanes: int) -> None:
+    def _combined_vectors(self, loop: For, whole: int, lanes: int) -> None:
         """Whole vectors are combined with each other first, so that lanes are combined only once."""
         store = loop.body
         assert isinstance(store, Store)
@@ -176,30 +175,6 @@ class Statements:
         del self.bindings.env[loop.var]
         self.writer.deinterleaved = False
         self.stores.reduce(store, chunks, lanes)
-
-    def _packed(self, loop: For, whole: int, lanes: int) -> int:
-        """Emits the vectors of a loop that become bytes together: how many, from the first one on."""
-        store, count = loop.body, packed_bytes.together(whole)
-        rounded = packed_bytes.rounded_byte(store) if isinstance(store, Store) else None
-        packs = count > 0 and packed_bytes.packs(self.context.target, lanes)
-        if rounded is None or not packs or loop.var in self.context.deinterleaved:
-            return 0
-        assert isinstance(store, Store)
-        self.bindings.env[loop.var] = LaneRange(0, count * lanes)
-        taken = whole // count * count if self.stores.are_neighbours(store) else 0
-        for first in range(0, taken, count):
-            self.values.lanes, floats = lanes, list[Val]()
-            for chunk in range(first, first + count):
-                self.bindings.env[loop.var] = LaneRange(chunk * lanes, lanes)
-                self.values.begin(store)
-                floats.append(self.arithmetic.broadcast(self.values.emit(rounded.value), lanes))
-            zero = None if rounded.zero is None else self.values.emit(rounded.zero)
-            made = packed_bytes.packed(self.arithmetic, rounded, floats, zero)
-            self.bindings.env[loop.var], self.values.lanes = LaneRange(first * lanes, made.lanes), made.lanes
-            self.stores.write(store, made)
-        self.values.lanes = 1
-        del self.bindings.env[loop.var]
-        return taken
 
     def _vector_chunks(self, stmt: For, count: str, lanes: int, may_skip: bool) -> None:
         def body(var: Runtime) -> None:
@@ -289,7 +264,3 @@ class Statements:
         pointer = self.addresses.at(access, self.addresses.placed[stmt.buffer].buffer.dtype)
         hint = f"i32 {int(stmt.writes)}, i32 {LOCALITY[stmt.level]}, i32 1"
         self.writer.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, {hint})")
-
-
-def _next_power(n: int) -> int:
-    return 1 << (n - 1).bit_length()

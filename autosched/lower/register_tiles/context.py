@@ -140,6 +140,11 @@ def loops_and_points(unrolled: Sequence[tuple[Var, int]]) -> tuple[tuple[Var, ..
     return tuple(var for var, _ in unrolled), list(product(*(range(n) for _, n in unrolled)))
 
 
+def next_power(n: int) -> int:
+    """Return the least power of two that is `n` or more, which is at least 1."""
+    return 1 << (n - 1).bit_length()
+
+
 def number_of(extent: Expr) -> int:
     assert isinstance(extent, Const)
     return int(extent.value)

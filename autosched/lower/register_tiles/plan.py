@@ -3,9 +3,9 @@
     a product on a processor with tile registers    `tile_product.py`
     PLANS, in this order                            of unrolled loops around a vectorised one; the first that applies
 
-A tile that takes none is written out in the order of its loops. LLVM code generation carries the plans out
-(`codegen/llvm/tiles/`), `autosched show ID --as passes` prints them (`tiles_text`), and the cost model asks the same
-rules about registers (`rules.py`) in closed form.
+A tile that takes none is written out in the order of its loops, the vectorised one by `vectors.py`. LLVM code
+generation carries the plans out (`codegen/llvm/tiles/`), `autosched show ID --as passes` prints them (`tiles_text`),
+and the cost model asks the same rules about registers (`rules.py`) in closed form.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from autosched.ir.expr import Const
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import (
     Allocate,
@@ -37,6 +38,7 @@ from autosched.lower.register_tiles.rolling import WindowPlan, plan_window
 from autosched.lower.register_tiles.scan import ScanPlan, plan_scan
 from autosched.lower.register_tiles.tile_product import ProductPlan, plan_cleared_product, plan_product
 from autosched.lower.register_tiles.transpose import TransposePlan, plan_transpose
+from autosched.lower.register_tiles.vectors import VectorPlan, plan_vectors
 from autosched.target import Target
 
 TilePlan: TypeAlias = WindowPlan | ScanPlan | TransposePlan | OrderPlan | ProductPlan
@@ -105,21 +107,42 @@ class TilePlanner:
         return known.plan
 
 
+def plan_nest(
+    nest: Stmt, buffers: Sequence[Buffer], buffer: Callable[[str], Buffer], simplify: Simplifier, target: Target
+) -> tuple[Stmt, TilePlanner]:
+    """Return a root nest as its tiles are computed, and what plans them; `buffer` has the `buffers` outside of the nest
+    and those that it allocates."""
+    nest = moves_as_bytes(nest)
+    pairs = deinterleaved_loops(nest, {b.name: b for b in buffers}, simplify, target)
+    return nest, TilePlanner(TileContext(target, simplify, buffer, pairs))
+
+
+def non_temporal_outputs(nest: Stmt, target: Target) -> tuple[str, ...]:
+    """Return the outputs of a root nest whose whole vectors are stored around the caches, where all of these outputs
+    begin at a multiple of a vector; none on a processor without these stores."""
+    if target.arch != "x86_64":
+        return ()
+    stores = (s for s in walk(nest) if isinstance(s, Store) and s.non_temporal)
+    return tuple(dict.fromkeys(b for s in stores for b in s.buffers))
+
+
 def tiles_text(func: Func, simplify: Simplifier, target: Target) -> str:
-    """Return a line for each register tile of a concrete nest for a processor, in the order of execution."""
+    """Return a line for each register tile of a concrete nest for a processor, in the order of execution, and for each
+    loop whose vectors are packed to bytes and each output that is stored around the caches."""
     lines: list[str] = []
     for body in (func.body, func.prepare):
         shared, nests = ([], []) if body is None else shared_and_nests(body)
         buffers = {b.name: b for b in (*func.params, *func.prepared, *shared)}
         for nest in nests:
-            nest = moves_as_bytes(nest)
-            pairs = deinterleaved_loops(nest, buffers, simplify, target)
-            planner = TilePlanner(TileContext(target, simplify, buffers.__getitem__, pairs))
+            nest, planner = plan_nest(nest, tuple(buffers.values()), buffers.__getitem__, simplify, target)
             lines += [_line(first, plan) for first, plan in _plans(nest, planner, buffers)]
+            lines += [f"{name}: stored around the caches" for name in non_temporal_outputs(nest, target)]
     return "\n".join(lines) or "none"
 
 
-def _plans(stmt: Stmt, planner: TilePlanner, buffers: dict[str, Buffer]) -> Iterator[tuple[Stmt, TilePlan | None]]:
+def _plans(
+    stmt: Stmt, planner: TilePlanner, buffers: dict[str, Buffer]
+) -> Iterator[tuple[Stmt, TilePlan | VectorPlan | None]]:
     """Yield each plan with its first statement, and the tiles without one; buffers that are allocated are added."""
     if isinstance(stmt, Seq):
         for plan, first in planner.sequence(stmt.stmts):
@@ -129,6 +152,10 @@ def _plans(stmt: Stmt, planner: TilePlanner, buffers: dict[str, Buffer]) -> Iter
     if plan is not None:
         yield stmt, plan
         return
+    if isinstance(stmt, For) and stmt.kind is ForKind.VECTORIZE and isinstance(stmt.extent, Const):
+        vectors = plan_vectors(stmt, planner.context)
+        yield from [(stmt, vectors)] if vectors.packing else []
+        return
     if isinstance(stmt, Allocate):
         buffers[stmt.buffer.name] = stmt.buffer
     inside = [found for inner in stmt.body_stmts for found in _plans(inner, planner, buffers)]
@@ -136,9 +163,13 @@ def _plans(stmt: Stmt, planner: TilePlanner, buffers: dict[str, Buffer]) -> Iter
     yield from [(stmt, None)] if is_tile and not any(plan for _, plan in inside) else inside
 
 
-def _line(stmt: Stmt, plan: TilePlan | None) -> str:
+def _line(stmt: Stmt, plan: TilePlan | VectorPlan | None) -> str:
     loops = [s for s in walk(stmt) if isinstance(s, For)]
     stage = next(s.stage or s.buffers[0] for s in walk(stmt) if isinstance(s, Store))
     around = " ".join(f"{s.var.name}={s.extent}" for s in loops)
-    together = "" if plan is None or plan.n_statements == 1 else f", {plan.n_statements} statements"
+    together = (
+        ""
+        if plan is None or isinstance(plan, VectorPlan) or plan.n_statements == 1
+        else f", {plan.n_statements} statements"
+    )
     return f"{stage} [{around}]: {'loops in their order' if plan is None else plan}{together}"

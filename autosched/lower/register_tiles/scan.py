@@ -16,7 +16,7 @@ from autosched.ir.expr import Expr, Select, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Store
 from autosched.ir.visit import free_vars, is_gathered, loads, substitute
-from autosched.lower.register_tiles.context import RegisterTile, TileContext, number_of
+from autosched.lower.register_tiles.context import RegisterTile, TileContext, next_power, number_of
 from autosched.lower.register_tiles.rules import LEAST_SCANNED
 
 
@@ -60,15 +60,11 @@ def plan_scan(tile: RegisterTile, context: TileContext) -> ScanPlan | None:
 
 def _vectors(extent: int, width: int) -> Iterator[range]:
     """Yield the lanes of the vectors of a loop; the last has as few as a power of two can."""
-    lanes = min(width, _next_power(extent))
+    lanes = min(width, next_power(extent))
     whole, rest = divmod(extent, lanes)
     yield from (range(n * lanes, (n + 1) * lanes) for n in range(whole))
     if rest:
-        yield range(whole * lanes, whole * lanes + _next_power(rest))
-
-
-def _next_power(n: int) -> int:
-    return 1 << (n - 1).bit_length()
+        yield range(whole * lanes, whole * lanes + next_power(rest))
 
 
 def _operator(cond: Expr, k: Var, lane: Var, simplify: Simplifier) -> str | None:

@@ -1,4 +1,4 @@
-"""Packing of rounded floats to bytes, several vectors at a time.
+"""Packing of rounded floats to bytes (`lower/register_tiles/vectors.py`), several vectors at a time.
 
     vminps, vcvtps2dq    of each vector
     vpackssdw            of two: integers of 16 bits
@@ -14,21 +14,18 @@ shuffles for each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
-from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Binary, Call, Cast, Const, Expr
-from autosched.ir.stmt import Store
-from autosched.ir.visit import free_vars
-from autosched.target import Target
+from autosched.codegen.llvm.bindings import LaneRange
+from autosched.codegen.llvm.emitters import StatementEmitter
+from autosched.ir.stmt import For, Store
+from autosched.lower.register_tiles.vectors import BytePacking
 
 
 class _Instructions(NamedTuple):
-    """For vectors of so many bits: an extension of the processor, what rounds and what packs words, LLVM's names."""
+    """For vectors of so many lanes: what rounds and what packs words, by LLVM's names."""
 
-    feature: str
     rounded: str
     words: str
     unsigned: str
@@ -36,80 +33,45 @@ class _Instructions(NamedTuple):
 
 
 _BY_LANES = {
-    16: _Instructions(
-        "avx512bw", "avx512.mask.cvtps2dq.512", "avx512.packssdw.512", "avx512.packuswb.512", "avx512.packsswb.512"
-    ),
-    8: _Instructions("avx2", "avx.cvt.ps2dq.256", "avx2.packssdw", "avx2.packuswb", "avx2.packsswb"),
+    16: _Instructions("avx512.mask.cvtps2dq.512", "avx512.packssdw.512", "avx512.packuswb.512", "avx512.packsswb.512"),
+    8: _Instructions("avx.cvt.ps2dq.256", "avx2.packssdw", "avx2.packuswb", "avx2.packsswb"),
 }  # lanes of 32 bits
 
 
-@dataclass(frozen=True)
-class RoundedByte:
-    """`value`, at most `high`, rounded half to even, plus `zero`, as the nearest number of `dtype`."""
-
-    value: Expr
-    zero: Expr | None
-    dtype: str
-
-
-def rounded_byte(store: Store) -> RoundedByte | None:
-    """Return the rounded float behind a stored byte in the form of `lower.passes.integral_floats`; else None."""
-    if len(store.values) != 1 or store.reducer is not None:
-        return None
-    match store.values[0]:
-        case Cast(a=Cast() as whole, dtype="int8" | "uint8" as dtype):
-            zero = None
-        case Cast(a=Binary(op="add", a=Cast() as whole, b=Cast() as zero), dtype="int8" | "uint8" as dtype):
-            if free_vars(zero):
-                return None
-        case _:
-            return None
-    match whole:
-        case Cast(a=Call(fn="round", args=(Binary(op="max", a=Binary(op="min") as least, b=low),)), dtype="int32"):
-            first = DTYPES[dtype].integer_range[0]
-            is_least = least.dtype == "float32" and _is_moved(low, first, zero)
-            return RoundedByte(least, zero, dtype) if is_least else None
-    return None
+def emit_packed(emitter: StatementEmitter, loop: For, lanes: int, packing: BytePacking) -> None:
+    """Emit the vectors of a loop that become bytes together."""
+    store, values, environment = loop.body, emitter.values, emitter.bindings.env
+    assert isinstance(store, Store)
+    for first in range(0, packing.vectors, packing.together):
+        values.lanes, floats = lanes, list[Val]()
+        for chunk in range(first, first + packing.together):
+            environment[loop.var] = LaneRange(chunk * lanes, lanes)
+            values.begin(store)
+            floats.append(emitter.arithmetic.broadcast(values.emit(packing.byte.value), lanes))
+        zero = None if packing.byte.zero is None else values.emit(packing.byte.zero)
+        made = _packed(emitter.arithmetic, packing.byte.dtype, floats, zero)
+        environment[loop.var], values.lanes = LaneRange(first * lanes, made.lanes), made.lanes
+        emitter.stores.write(store, made)
+    values.lanes = 1
+    del environment[loop.var]
 
 
-def _is_moved(bound: Expr, value: int, zero: Cast | None) -> bool:
-    """Whether a float is an integer without the zero that is added after it."""
-    if zero is None:
-        return isinstance(bound, Const) and bound.value == value
-    match bound:
-        case Binary(op="sub", a=Const(value=constant), b=Cast(a=byte)):
-            return constant == value and byte == zero.a and DTYPES[byte.dtype].nbytes == 1
-    return False
-
-
-def packs(target: Target, lanes: int) -> bool:
-    """Whether the processor has the instructions for vectors of so many floats."""
-    return target.arch == "x86_64" and lanes in _BY_LANES and target.has(_BY_LANES[lanes].feature)
-
-
-def together(whole: int) -> int:
-    """How many of so many vectors are packed at a time; none of a single one."""
-    return 4 if whole >= 4 else whole // 2 * 2
-
-
-def packed(arithmetic: Arithmetic, rounded_byte: RoundedByte, floats: Sequence[Val], zero: Val | None) -> Val:
+def _packed(arithmetic: Arithmetic, dtype: str, floats: Sequence[Val], zero: Val | None) -> Val:
     """Bytes of two or four vectors of floats, which are at most the greatest byte without the zero."""
     lanes, w = floats[0].lanes, arithmetic.writer
     how = _BY_LANES[lanes]
     integers = [_rounded(arithmetic, how, x) for x in floats]
     half = None if zero is None else _broadcast(arithmetic, zero, 2 * lanes)
-    words = [_words(arithmetic, how, pair, half) for pair in zip(integers[::2], integers[1::2], strict=True)]
+    words = [_words(arithmetic, how, lanes, pair, half) for pair in zip(integers[::2], integers[1::2], strict=True)]
     kind, wide = f"<{4 * lanes} x i8>", f"<{2 * lanes} x i16>"
-    name = how.unsigned if rounded_byte.dtype == "uint8" else how.signed
+    name = how.unsigned if dtype == "uint8" else how.signed
     made = w.value(f"call {kind} @llvm.x86.{name}({wide} {words[0]}, {wide} {words[-1]})")
     pieces, count = lanes // 4, len(floats)
     order = [piece * 4 + vector for vector in range(count) for piece in range(pieces)]
     picks = ", ".join(f"i32 {n}" for n in order)
     whole = w.value(f"bitcast {kind} {made} to <{lanes} x i32>")
     moved = w.value(f"shufflevector <{lanes} x i32> {whole}, <{lanes} x i32> poison, <{len(order)} x i32> <{picks}>")
-    return Val(
-        w.value(f"bitcast <{len(order)} x i32> {moved} to <{count * lanes} x i8>"), rounded_byte.dtype, count * lanes
-    )
+    return Val(w.value(f"bitcast <{len(order)} x i32> {moved} to <{count * lanes} x i8>"), dtype, count * lanes)
 
 
 def _rounded(arithmetic: Arithmetic, how: _Instructions, x: Val) -> str:
@@ -119,8 +81,8 @@ def _rounded(arithmetic: Arithmetic, how: _Instructions, x: Val) -> str:
     return arithmetic.writer.value(f"call {new} @llvm.x86.{how.rounded}({old} {x.name}{masked})")
 
 
-def _words(arithmetic: Arithmetic, how: _Instructions, pair: tuple[str, str], zero: str | None) -> str:
-    n = 32 if how.feature == "avx512bw" else 16
+def _words(arithmetic: Arithmetic, how: _Instructions, lanes: int, pair: tuple[str, str], zero: str | None) -> str:
+    n = 2 * lanes
     kind, half = f"<{n} x i16>", f"<{n // 2} x i32>"
     made = arithmetic.writer.value(f"call {kind} @llvm.x86.{how.words}({half} {pair[0]}, {half} {pair[1]})")
     if zero is None:
