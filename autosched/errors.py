@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class AutoschedError(Exception):
@@ -27,6 +28,14 @@ class ExpressionError(AutoschedError):
 
 class GraphError(AutoschedError):
     """A network that autosched does not accept; the message names the node, or all operators that are unknown."""
+
+
+class RefusedNodes(GraphError):
+    """An ONNX model has nodes that are refused. `split`: the model at them, a `graph.onnx.split.ModelSplit`."""
+
+    def __init__(self, message: str, split: Any) -> None:
+        super().__init__(message)
+        self.split = split
 
 
 class OutOfRangeError(AutoschedError, IndexError):
@@ -95,6 +104,10 @@ class AutoschedWarning(UserWarning):
 
 class RecordWarning(AutoschedWarning):
     """A stored record is verified before use, or was skipped."""
+
+
+class FallbackWarning(AutoschedWarning):
+    """A network has operators without a rule, which another engine runs."""
 
 
 class SplitWarning(AutoschedWarning):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from autosched.backends import BACKENDS, forms
-from autosched.errors import UsageError
+from autosched.errors import RefusedNodes, UsageError
 from autosched.executor.compile_options import CompileKeywords, CompileOptions
 from autosched.keywords import spelled_out
 
@@ -55,6 +55,9 @@ def load(
     of the best records in the database that this installation has verified, else the best by the analytic model: with
     `specialise` "background", the default, some of them only after a while.
 
+    ONNX nodes without a rule run by onnxruntime if it is installed, else by onnx's reference evaluator, which a
+    FallbackWarning names, unless `strict` refuses them.
+
     Raises GraphError for an unsupported network, with all unknown operators, UsageError and DeviceError. Warns
     (RecordWarning) of records that do not fit any more.
     """
@@ -63,7 +66,12 @@ def load(
 
     chosen = replace(options or CompileOptions(), **keywords)
     with loading(model, progress):
-        graph, choices = load_network(model, example_inputs, sizes, inputs, chosen.winograd)
+        try:
+            graph, choices = load_network(model, example_inputs, sizes, inputs, chosen.winograd)
+        except RefusedNodes as error:
+            from autosched.executor.partitioned_model import compile_parts
+
+            return compile_parts(error, chosen)
         return compile_network(graph, chosen, choices)
 
 
@@ -105,8 +113,12 @@ def verify_model(
     """
     from autosched.verification.onnx_runtime import run_onnxruntime
     from autosched.verification.sample_inputs import input_sets
-    from autosched.verification.verify import verify_network
+    from autosched.verification.verify import join, verify_network
 
+    if model.compiled_parts != (model,):
+        if inputs is not None or onnxruntime is not None:
+            raise UsageError("a network in parts is verified part by part, on drawn inputs: leave out inputs")
+        return join([verify_model(part, locate=locate) for part in model.compiled_parts])
     sets = input_sets(model.original, None if inputs is None else _by_name(model, inputs))
     onnxruntime_outputs = None
     if onnxruntime is not None:
@@ -135,14 +147,26 @@ def tune_models(
     networks: Any, load: Callable[[Any], Model], effort: Effort, db: Path | str | None,
     callbacks: Sequence[NetworkCallback],
 ) -> NetworkResult | NetworksResult:  # fmt: skip
-    """Load and tune a network, or the networks of a list or a mapping of names. Raises what `tune_networks` raises."""
+    """Load and tune a network, or the networks of a list or a mapping of names. The compiled parts of one that another
+    engine runs parts of are networks of their own. Raises what `tune_networks` raises."""
     from autosched.executor.load import networks_by_name
     from autosched.network_tuning.tune import tune_networks
 
     has_many = isinstance(networks, (list, Mapping))
     by_name = networks_by_name(networks if has_many else [networks])
-    result = tune_networks(lambda: {name: load(network) for name, network in by_name.items()}, effort, db, callbacks)
-    return result if has_many else result.networks[0]
+    result = tune_networks(lambda: _parts_by_name(by_name, load), effort, db, callbacks)
+    return result if has_many or len(result.networks) > 1 else result.networks[0]
+
+
+def _parts_by_name(by_name: Mapping[str, Any], load: Callable[[Any], Model]) -> dict[str, Model]:
+    """Return the compiled parts of networks, with numbers after the names of networks that have several."""
+    models: dict[str, Model] = {}
+    for name, network in by_name.items():
+        parts = load(network).compiled_parts
+        if not parts:
+            raise UsageError(f"no part of {name} is compiled: there is nothing to tune")
+        models |= {name if len(parts) == 1 else f"{name}.{n}": part for n, part in enumerate(parts, 1)}
+    return models
 
 
 def show_network(

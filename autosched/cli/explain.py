@@ -73,7 +73,11 @@ def _network_facts(explanation: Explanation) -> dict[str, object]:
     }
     split = [{"operators": group.operators, "reason": group.reason} for group in explanation.split]
     forms = [part.to_json() for part in explanation.fusion_choices]
-    return {**sums, "layers": layers, "split": split, "alternatives": forms}
+    fallbacks = [
+        {"operators": list(part.operators), "engine": part.engine, "seconds": part.seconds}
+        for part in explanation.fallbacks
+    ]
+    return {**sums, "layers": layers, "fallbacks": fallbacks, "split": split, "alternatives": forms}
 
 
 def _network_text(explanation: Explanation) -> str:
@@ -95,7 +99,13 @@ def _network_text(explanation: Explanation) -> str:
         f"kernels {time_text(explanation.kernels_s)} together, a call {time_text(explanation.call_s)}; "
         f"least {time_text(explanation.least_s)}, {share} of the kernels' time"
     )
-    return "\n".join([table(header, rows), sums, *map(str, (*explanation.split, *explanation.fusion_choices))])
+    return "\n".join(
+        [
+            table(header, rows),
+            sums,
+            *map(str, (*explanation.fallbacks, *explanation.split, *explanation.fusion_choices)),
+        ]
+    )
 
 
 def _fitted(text: str) -> str:

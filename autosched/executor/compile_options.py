@@ -22,6 +22,7 @@ class CompileKeywords(TypedDict, total=False):
     simulate: bool
     winograd: bool
     specialise: str
+    strict: bool
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class CompileOptions:
         specialise: how kernels for processors without a record get a schedule. "now": the analytic model chooses one
             for each. "never": it chooses one for all that differ in sizes alone, which loads faster. "background": the
             same, and each gets its own while the network is in use.
+        strict: refuse an ONNX model with nodes that would run by another engine.
 
     Raises UsageError for a value of another type, or an unknown word.
     """
@@ -49,9 +51,10 @@ class CompileOptions:
     simulate: bool = False
     winograd: bool = False
     specialise: str = BACKGROUND
+    strict: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("records", "simulate", "winograd"):
+        for name in ("records", "simulate", "winograd", "strict"):
             if not isinstance(value := getattr(self, name), bool):
                 raise UsageError(f"{name} must be True or False, got {value!r}")
         if self.specialise not in SPECIALISE:

@@ -38,14 +38,13 @@ class Dimension:
 class VaryingModel:
     """A network as a function of arrays of any sizes: `model(x)`, `model(x, out=y)`.
 
-    `inputs`: names of the arrays. `make_graph` returns the graph for sizes by name. `compile` compiles it with
-    schedules transferred from other programs.
+    `inputs`: names of the arrays. `compile` returns the program for sizes by name, with schedules transferred from
+    other programs.
     """
 
     inputs: tuple[str, ...]
     dimensions: tuple[Dimension, ...]
-    make_graph: Callable[[Mapping[str, int]], Graph]
-    compile: Callable[[Graph, NearestSchedules], Model]
+    compile: Callable[[Mapping[str, int], NearestSchedules], Model]
     _programs: dict[Key, Model] = field(default_factory=dict)  # most recently used last
     _last: Key | None = None
     _transfer: NearestSchedules = field(default_factory=NearestSchedules)
@@ -127,7 +126,7 @@ class VaryingModel:
                 allowed = f"{dimension.sizes.start} to {dimension.sizes.stop - 1}"
                 allowed += f" in steps of {dimension.sizes.step}" if dimension.sizes.step > 1 else ""
                 raise UsageError(f"{dimension.name} is {size}, and may be {allowed}")
-        model = self.compile(self.make_graph(self._by_name(key)), self._transfer)
+        model = self.compile(self._by_name(key), self._transfer)
         self._transfer.add((task.kernel_spec.workload, task.kernel.schedule.steps) for task in model.tasks)
         for other in self._programs.values():
             model = share_weights(model, other)
@@ -138,7 +137,12 @@ class VaryingModel:
 
 
 def share_weights(model: Model, other: Model) -> Model:
-    """Return the model with those constants and packed weights of the other model that are equal, to save memory."""
+    """Return the model with those constants and packed weights of the other model that are equal, to save memory.
+
+    Models in parts keep their own.
+    """
+    if model.compiled_parts != (model,) or other.compiled_parts != (other,):
+        return model
     original = _with_constants(model.original, other.original)
     program = replace(model.program, graph=_with_constants(model.program.graph, other.program.graph))
     return model.with_shared_weights(original, program, other)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from autosched.errors import UsageError
+from autosched.errors import RefusedNodes, UsageError
 from autosched.executor.compile_graph import compile_network
 from autosched.executor.compile_options import CompileKeywords, CompileOptions
 from autosched.executor.dynamic_model import ANY_SIZE, Dimension, VaryingModel
@@ -77,13 +77,16 @@ def load_dynamic(
         for name, (x, axis) in network.axes.items()
     )
 
-    def make_graph(dynamic: Mapping[str, int]) -> Graph:
-        return replace(network.make_graph(dynamic), winograd=chosen.winograd)
+    def compile_for(dynamic: Mapping[str, int], nearest: NearestSchedules) -> Model:
+        try:
+            graph = replace(network.make_graph(dynamic), winograd=chosen.winograd)
+        except RefusedNodes as error:
+            from autosched.executor.partitioned_model import compile_parts
 
-    def compile_graph(graph: Graph, nearest: NearestSchedules) -> Model:
+            return compile_parts(error, chosen)
         return compile_network(graph, chosen, Choices(nearest=nearest))
 
-    dynamic = VaryingModel(network.inputs, dimensions, make_graph, compile_graph)
+    dynamic = VaryingModel(network.inputs, dimensions, compile_for)
     dynamic.prepare(precompiled)
     return dynamic
 

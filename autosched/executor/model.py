@@ -26,6 +26,18 @@ Clock: TypeAlias = Callable[[int], float]  # returns the seconds of n calls
 
 
 @dataclass(frozen=True)
+class FallbackTime:
+    """The seconds of a call in which another `engine` runs the `operators`."""
+
+    operators: tuple[str, ...]
+    engine: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.engine} runs {', '.join(self.operators)}: {1e3 * self.seconds:.3g} ms of a call"
+
+
+@dataclass(frozen=True)
 class Clocks:
     """Clocks of each kernel, by its step, and of the whole call, on the same arrays. Kernels have to run in order,
     because each reads results of earlier ones."""
@@ -59,6 +71,15 @@ class Model(ABC):
     @abstractmethod
     def threads(self) -> int:
         """Threads of the processor."""
+
+    @property
+    def compiled_parts(self) -> tuple[Model, ...]:
+        """The network itself, or its parts that are compiled if another engine runs the others."""
+        return (self,)
+
+    def fallback_times(self) -> tuple[FallbackTime, ...]:
+        """Return the times of the parts of a call that another engine runs."""
+        return ()
 
     @property
     def tasks(self) -> tuple[NetworkTask, ...]:

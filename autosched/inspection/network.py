@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autosched.executor.kernel_origin import kernel_origin
-from autosched.executor.model import Model
+from autosched.executor.model import FallbackTime, Model
 from autosched.executor.profile import profile
 from autosched.graph.fusion.choice import FusionChoice
 from autosched.kernel.measured_roofline import MeasuredRooflines
@@ -49,12 +49,14 @@ class Layer:
 @dataclass(frozen=True)
 class Explanation:
     """`layers`: in descending order of time. `call_s`: a call of the whole network. `split`: operators that should be
-    one kernel, but could not be built as one. `fusion_choices`: the fusion candidates."""
+    one kernel, but could not be built as one. `fusion_choices`: the fusion candidates. `fallbacks`: what another engine
+    runs."""
 
     layers: tuple[Layer, ...]
     call_s: float
     split: tuple[SplitGroup, ...] = ()
     fusion_choices: tuple[FusionChoice[KernelSpec], ...] = ()
+    fallbacks: tuple[FallbackTime, ...] = ()
 
     @property
     def kernels_s(self) -> float:
@@ -74,12 +76,19 @@ class Explanation:
 
 def explain_model(model: Model) -> Explanation:
     """Profile the network on normal inputs for about two seconds, and measure the roofline in about one."""
-    (normal, _) = input_sets(model.original)
-    times = profile(model, normal.arrays)
-    rooflines = MeasuredRooflines(model.device)
-    layers = [_layer(model, task, times.kernels, rooflines) for task in model.tasks]
+    rooflines, layers, call_s = MeasuredRooflines(model.device), list[Layer](), 0.0
+    split, choices = list[SplitGroup](), list[FusionChoice[KernelSpec]]()
+    for part in model.compiled_parts:
+        (normal, _) = input_sets(part.original)
+        times = profile(part, normal.arrays)
+        layers += [_layer(part, task, times.kernels, rooflines) for task in part.tasks]
+        call_s += times.call
+        split += part.program.split
+        choices += part.program.fusion_choices
+    fallbacks = model.fallback_times()
+    call_s += sum(fallback.seconds for fallback in fallbacks)
     ordered = tuple(sorted(layers, key=lambda layer: -layer.seconds))
-    return Explanation(ordered, times.call, model.program.split, model.program.fusion_choices)
+    return Explanation(ordered, call_s, tuple(split), tuple(choices), fallbacks)
 
 
 def _layer(model: Model, task: NetworkTask, seconds: Mapping[int, float], rooflines: MeasuredRooflines) -> Layer:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from autosched.errors import UsageError
 from autosched.executor.kernel_origin import kernel_origin
 from autosched.executor.model import Model
 from autosched.graph.fusion.partition import dag_of
@@ -131,6 +132,16 @@ def verify_network(
         outputs[each.kind] = _compare_all(results, *expected[each.kind], _tolerance_factor(model))
     others = {} if foreign is None else {kind: _compare_all(foreign[kind], *expected[kind], 1.0) for kind in expected}
     return _check_kernels(model, inputs, expected, outputs, others, locate)
+
+
+def join(parts: Sequence[Verification]) -> Verification:
+    """Return the verification of a network in these parts. Raises UsageError if there is none."""
+    if not parts:
+        raise UsageError("no part of the network is compiled: there is nothing to verify")
+    outputs = {kind: tuple(c for part in parts for c in part.outputs.get(kind, ())) for kind in parts[0].outputs}
+    kernels = tuple(kernel for part in parts for kernel in part.kernels)
+    ideal = tuple(comparison for part in parts for comparison in part.ideal)
+    return Verification(outputs, kernels, ideal, {}, next((part.death for part in parts if part.death), ""))
 
 
 def verify_outputs(model: Model, inputs: InputSet, expected: tuple[Arrays, Arrays]) -> Verification:

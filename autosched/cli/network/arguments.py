@@ -98,6 +98,9 @@ def add_network(parser: argparse.ArgumentParser) -> None:
         help="an argument of FUNCTION",
     )  # fmt: skip
     parser.add_argument("--threads", type=options.integer(1), metavar="N", help="default: the processor's cores")
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse an ONNX file with operators that another engine would run"
+    )
     options.add_winograd(parser, "a network's 3x3 convolutions may take fewer operations, with a larger error")
 
 
@@ -116,7 +119,7 @@ def add_record_or_network(parser: argparse.ArgumentParser) -> None:
 
 def check_record(args: argparse.Namespace, *network_options: str) -> None:
     """Raise UsageError if options of networks are given with a record's id."""
-    for name in ("size", "fix", "set", "threads", "winograd", *network_options):
+    for name in ("size", "fix", "set", "threads", "winograd", "strict", *network_options):
         if getattr(args, {"set": "settings"}.get(name, name)):
             raise UsageError(f"--{name} is for networks, and {args.id} is the number of a record")
 
@@ -231,6 +234,7 @@ def load_network(network: NamedNetwork, args: argparse.Namespace) -> Model:
         db=args.db,
         simulate="simulate" in args and args.simulate,
         winograd=bool(args.winograd),
+        strict="strict" in args and args.strict,
         specialise="now",
     )
 

@@ -39,6 +39,7 @@ def tune_named(networks: Sequence[NamedNetwork], args: argparse.Namespace) -> in
     from autosched.cli.network.arguments import check_options, with_size_lists
     from autosched.cli.network.plan import plan_named
     from autosched.cli.output import print_json
+    from autosched.network_tuning.results import NetworksResult
 
     for network in networks:
         check_options(network, args)
@@ -56,7 +57,9 @@ def tune_named(networks: Sequence[NamedNetwork], args: argparse.Namespace) -> in
     with _watcher(as_json=args.json) as callbacks:
         if len(networks) == 1:
             result = _tune_one(networks[0], args, callbacks)
-            text, data = [summary(networks[0], result, args)], {**result.to_json(), "model": networks[0].word}
+            parts = result.networks if isinstance(result, NetworksResult) else (result,)
+            text = [summary(networks[0], part, args) for part in parts]
+            data = {**result.to_json(), "model": networks[0].word}
         else:
             result = _tune_together(networks, args, callbacks)
             text, data = summaries(networks, result, args), result.to_json()
@@ -69,7 +72,9 @@ def tune_named(networks: Sequence[NamedNetwork], args: argparse.Namespace) -> in
     return INTERRUPTED if result.interrupted else 0
 
 
-def _tune_one(network: NamedNetwork, args: argparse.Namespace, callbacks: Sequence[NetworkCallback]) -> NetworkResult:
+def _tune_one(
+    network: NamedNetwork, args: argparse.Namespace, callbacks: Sequence[NetworkCallback]
+) -> NetworkResult | NetworksResult:
     from autosched import api
     from autosched.cli import options
     from autosched.cli.network.arguments import fixed_values, sizes

@@ -4,6 +4,7 @@ files      the model of a path, arrays of its tensors
 importer   one forward pass: shapes, constants, rules
 folding    what is known while importing: shapes and arithmetic on small constants
 site       what a rule sees of a node, and the table of rules
+split      a model with nodes that are refused: the parts before, at and after them
 rules/     ONNX operators as nodes of ours: one function each
 """
 

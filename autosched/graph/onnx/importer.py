@@ -10,23 +10,26 @@ import importlib
 import math
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper
 
-from autosched.errors import GraphError, locating_bugs
+from autosched.errors import GraphError, RefusedNodes, locating_bugs
 from autosched.graph.fixed_inputs import how_to_fix
-from autosched.graph.graph import Array, Graph
+from autosched.graph.graph import Array, Graph, Value
 from autosched.graph.onnx.builder import GraphBuilder
 from autosched.graph.onnx.definitions import OperatorDefinition, definition_of, has_definition, local_definitions
 from autosched.graph.onnx.files import array_of, opsets_of
 from autosched.graph.onnx.folding import FOLDED_ONLY, folded
-from autosched.graph.onnx.inputs import fixed_inputs, inputs_of
-from autosched.graph.onnx.order import in_order, label
+from autosched.graph.onnx.inputs import fixed_inputs, input_types, values_of
+from autosched.graph.onnx.order import in_order, label, reads
 from autosched.graph.onnx.schemas import check_node, domain_of
 from autosched.graph.onnx.site import RULES, NameScope, NotConstant, Site
+from autosched.graph.onnx.split import ModelPart, ModelSplit, split_nodes
+from autosched.graph.passes.rewrite import without_dead
 from autosched.graph.verify import verify
 
 FAMILIES = (
@@ -44,60 +47,95 @@ MAX_DEPTH = 50  # of nested graphs and definitions
 def import_model(
     model: ModelProto, sizes: Mapping[str, int], fixed: Mapping[str, npt.ArrayLike], folder: Path | None = None
 ) -> Graph:
-    """Return the graph of a model in memory; `folder`: that of external data. Raises GraphError."""
+    """Return the graph of a model in memory; `folder`: that of external data.
+
+    Raises GraphError, and RefusedNodes, which is one, for nodes that are not supported.
+    """
+    arrays = fixed_inputs(model.graph, fixed)
+    types = input_types(model.graph, sizes, arrays)
+    constants = {**initializers(model.graph, folder), **arrays}
+    outputs = tuple(o.name for o in model.graph.output)
+    return import_part(ModelPart(model, tuple(model.graph.node), constants, outputs, folder), types)
+
+
+def import_part(part: ModelPart, types: Mapping[str, TypeProto]) -> Graph:
+    """Return the graph of a part of a model for inputs of these types, without symbolic dimensions.
+
+    Raises GraphError, and RefusedNodes for nodes that are not supported.
+    """
+    inputs, refused = values_of(types)
     for family in FAMILIES:
         importlib.import_module(f"autosched.graph.onnx.rules.{family}")
-    scope = NameScope({}, opsets_of(model))
-    importer = Importer(local_definitions(model), folder)
+    scope = NameScope(dict.fromkeys(refused), opsets_of(part.source))
+    importer = Importer(local_definitions(part.source), part.folder, refused)
     builder = importer.builder
-    importer.add_initializers(model.graph, scope)
-    arrays = fixed_inputs(model.graph, fixed)
-    inputs = inputs_of(model.graph, sizes, arrays)
-    for constant, array in arrays.items():
-        builder.name_constant(constant, array)
-        scope.names[constant] = constant
+    for name, array in part.constants.items():
+        builder.name_constant(name, array)
     for value in inputs:
         builder.add_value(value)
-        scope.names[value.name] = value.name
-    outputs = tuple(o.name for o in model.graph.output)
-    builder.reserve(outputs)
-    name = model.graph.name or "network"
+    scope.names.update({name: name for name in builder.values})
+    builder.reserve(part.outputs)
+    name = part.source.graph.name or "network"
     with locating_bugs(lambda _: f"a bug of autosched: the model {name} cannot be imported"):
-        importer.add_nodes(model.graph.node, scope)
-    importer.raise_what_failed()
+        importer.add_nodes(part.nodes, scope)
+    if importer.failures or refused:
+        raise importer.refusal(part, types, scope) from importer.error()
+    return _graph(builder, scope, inputs, part.outputs, name)
+
+
+def _graph(
+    builder: GraphBuilder, scope: NameScope, inputs: Iterable[Value], outputs: Sequence[str], name: str
+) -> Graph:
     for output in outputs:
         if scope.names.get(output) is None:
             raise GraphError(f"the output {output} of the model is made by nothing")
         builder.output(output, scope.names[output] or "")
-    whole = Graph(tuple(v.name for v in inputs), outputs, (), builder.values, builder.constants, name)
+    whole = Graph(tuple(v.name for v in inputs), tuple(outputs), (), builder.values, builder.constants, name)
     graph = whole.with_nodes(builder.nodes)
     verify(graph)
     return graph
+
+
+def _head(builder: GraphBuilder, scope: NameScope, inputs: Iterable[str], outputs: Sequence[str], name: str) -> Graph:
+    """Return the graph of the nodes that `outputs` depend on, with those of the inputs that it reads."""
+    values = [builder.values[name] for name in inputs if name in builder.values]
+    whole = without_dead(_graph(builder, scope, values, outputs, name or "network"))
+    read = {*whole.outputs, *(name for node in whole.nodes for name in node.used)}
+    return replace(whole, inputs=tuple(name for name in whole.inputs if name in read)).with_nodes(whole.nodes)
+
+
+def initializers(graph: GraphProto, folder: Path | None) -> dict[str, Array]:
+    """Return the arrays of a graph's initializers."""
+    if len(graph.sparse_initializer):
+        raise GraphError("the model has sparse initializers, which are not supported")
+    return {tensor.name: array_of(tensor, folder) for tensor in graph.initializer}
 
 
 class Unsupported(GraphError):
     """An operator without a rule."""
 
 
+class Refusal(NamedTuple):
+    """A node that cannot be imported."""
+
+    node: NodeProto
+    operator: str
+    error: GraphError
+
+
 class Importer:
     """Adds ONNX nodes to a graph and collects errors, so that all unsupported operators are reported together."""
 
-    def __init__(self, definitions: Mapping[tuple[str, str], OperatorDefinition], folder: Path | None) -> None:
+    def __init__(
+        self,
+        definitions: Mapping[tuple[str, str], OperatorDefinition],
+        folder: Path | None,
+        refused_inputs: Mapping[str, GraphError],
+    ) -> None:
         self.builder = GraphBuilder()
-        self._definitions, self._folder = definitions, folder
-        self._unsupported: dict[str, list[str]] = {}  # nodes by operator
-        self._errors: list[GraphError] = []
-
-    def add_initializers(self, graph: GraphProto, scope: NameScope) -> None:
-        if len(graph.sparse_initializer):
-            raise GraphError("the model has sparse initializers, which are not supported")
-        for tensor in graph.initializer:
-            array = array_of(tensor, self._folder)
-            if scope.depth:
-                scope.names[tensor.name] = self.builder.add_constant(array, tensor.name)
-            else:
-                self.builder.name_constant(tensor.name, array)
-                scope.names[tensor.name] = tensor.name
+        self.failures: list[Refusal] = []
+        self._definitions, self._folder, self._refused_inputs = definitions, folder, refused_inputs
+        self._nodes: list[NodeProto] = []  # of the model itself, in topological order
 
     def add_graph(self, graph: GraphProto, scope: NameScope, given: Sequence[str]) -> tuple[str, ...]:
         """Import a subgraph, which sees the names of the enclosing scope, and return its results."""
@@ -105,7 +143,8 @@ class Importer:
             raise GraphError(f"its graph {graph.name} has {len(graph.input)} inputs, and is given {len(given)}")
         names = ChainMap(dict[str, "str | None"](), scope.names)
         inner = NameScope(names, scope.opsets, scope.attributes, scope.depth + 1)
-        self.add_initializers(graph, inner)
+        arrays = initializers(graph, self._folder)
+        names.update({name: self.builder.add_constant(array, name) for name, array in arrays.items()})
         names.update({info.name: value for info, value in zip(graph.input, given, strict=True)})
         self.add_nodes(graph.node, inner)
         return self._resolve([o.name for o in graph.output], inner)
@@ -117,6 +156,7 @@ class Importer:
         sequence = in_order(nodes, scope.names)
         if scope.depth == 0:
             self.builder.reserve(name for node in sequence for name in node.output)
+            self._nodes = sequence
         for node in sequence:
             self._add(node, scope)
 
@@ -124,22 +164,20 @@ class Importer:
         operator = f"{domain_of(node)}.{node.op_type}".lstrip(".")
         inputs = [scope.names[name] if name else None for name in node.input]
         lost = any(name and value is None for name, value in zip(node.input, inputs, strict=True))
-        start, results = len(self.builder.nodes), tuple[str, ...]()
+        start, results, n_failures = len(self.builder.nodes), tuple[str, ...](), len(self.failures)
         try:
             if not lost:
                 with locating_bugs(lambda _: f"{operator} {label(node)}"):
                     results = self._results(node, inputs, scope)
             elif not self._has_meaning(node, scope):
                 raise Unsupported
-        except Unsupported:
-            lost = True
-            self._unsupported.setdefault(operator, []).append(label(node))
+            elif refused := [name for name in node.input if name in self._refused_inputs and not scope.depth]:
+                raise GraphError(str(self._refused_inputs[refused[0]]))
         except GraphError as error:
-            lost = True
             hint = self._hint(error) if isinstance(error, NotConstant) else ""
             error.args = (f"{operator} {label(node)}: {error}{hint}",)
-            self._errors.append(error)
-        if lost:
+            self.failures.append(Refusal(node, operator, error))
+        if lost or len(self.failures) > n_failures:
             scope.names.update({name: None for name in node.output if name})
             return
         pairs = [(old, new) for old, new in zip(results, node.output, strict=False) if new]
@@ -258,9 +296,49 @@ class Importer:
             results.append(scope.names.get(name) or "")
         return tuple(results)
 
+    def refusal(self, part: ModelPart, types: Mapping[str, TypeProto], scope: NameScope) -> GraphError:
+        """Return an error for the failures, with the part split at them."""
+        error = next(iter(self._refused_inputs.values()), None) or self.error()
+        refused, rest = split_nodes(self._nodes, {id(failure.node) for failure in self.failures})
+        if error is None or not refused:
+            return error or GraphError(f"the part {part.source.graph.name} has no node that is refused")
+        later = [self._part(part, self._with_sequences(nodes, scope), scope) for nodes in (refused, rest)]
+        read = dict.fromkeys([*(name for each in later for name in each.inputs), *part.outputs])
+        made = [name for name in read if scope.names.get(name) and (name in part.outputs or name not in types)]
+        later[0] = replace(later[0], outputs=tuple(name for name in read if name in later[0].made))
+        head = _head(self.builder, scope, types, made, part.source.graph.name) if made else None
+        return RefusedNodes(str(error), ModelSplit(types, part.outputs, head, later[0], later[1] if rest else None))
+
+    def _part(self, part: ModelPart, nodes: Sequence[NodeProto], scope: NameScope) -> ModelPart:
+        """Return the part with these nodes only, and with what is known while importing as constants."""
+        constants = self.builder.constants
+        known = {name: scope.names.get(name) for node in nodes for name in reads(node)}
+        arrays = {name: constants[value] for name, value in known.items() if value in constants}
+        made = {name for node in nodes for name in node.output}
+        return replace(part, nodes=tuple(nodes), constants=arrays, outputs=tuple(o for o in part.outputs if o in made))
+
+    def _with_sequences(self, nodes: Sequence[NodeProto], scope: NameScope) -> list[NodeProto]:
+        """Return the nodes and those that make the sequences of tensors that they read, which no array holds."""
+        makers = {name: node for node in self._nodes for name in node.output}
+        kept, waiting = {id(node) for node in nodes}, list(nodes)
+        while waiting:
+            for name in reads(waiting.pop()):
+                if scope.names.get(name) in self.builder.sequences and id(makers[name]) not in kept:
+                    kept.add(id(makers[name]))
+                    waiting.append(makers[name])
+        return [node for node in self._nodes if id(node) in kept]
+
     def raise_what_failed(self) -> None:
-        if self._unsupported:
-            rows = [f"{name} ({len(nodes)}, first {nodes[0]})" for name, nodes in sorted(self._unsupported.items())]
-            raise GraphError(f"the model uses operators that are not supported: {', '.join(rows)}")
-        if self._errors:
-            raise self._errors[0]
+        if error := self.error():
+            raise error
+
+    def error(self) -> GraphError | None:
+        """Return an error that names all operators without a rule, else the first one."""
+        unsupported: dict[str, list[str]] = {}
+        for node, operator, error in self.failures:
+            if isinstance(error, Unsupported):
+                unsupported.setdefault(operator, []).append(label(node))
+        rows = [f"{name} ({len(nodes)}, first {nodes[0]})" for name, nodes in sorted(unsupported.items())]
+        if rows:
+            return GraphError(f"the model uses operators that are not supported: {', '.join(rows)}")
+        return next((failure.error for failure in self.failures), None)

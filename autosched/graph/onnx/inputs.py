@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy.typing as npt
-from onnx import GraphProto, ValueInfoProto, helper
+from onnx import GraphProto, TypeProto, ValueInfoProto, helper
 
 from autosched.errors import GraphError
 from autosched.graph.fixed_inputs import fixed_array, unknown_input
@@ -32,10 +32,11 @@ class InputDimension:
         return self.size if self.size is not None else sizes.get(self.name, sizes.get(self.written))
 
 
-def inputs_of(graph: GraphProto, sizes: Mapping[str, int], fixed: Mapping[str, Array]) -> list[Value]:
-    """Return the inputs of the network, with `sizes` for symbolic dimensions. Raises GraphError.
+def input_types(graph: GraphProto, sizes: Mapping[str, int], fixed: Mapping[str, Array]) -> dict[str, TypeProto]:
+    """Return the types of the inputs that a call passes, with `sizes` for the symbolic dimensions of tensors.
 
-    `fixed` inputs are constants, whose shapes determine their symbolic dimensions.
+    `fixed` inputs are constants, whose shapes determine their symbolic dimensions. Raises GraphError for sizes that are
+    missing or unknown.
     """
     known: set[str] = set()  # names of symbolic dimensions
     sizes = dict(sizes)
@@ -48,8 +49,11 @@ def inputs_of(graph: GraphProto, sizes: Mapping[str, int], fixed: Mapping[str, A
                     f"to has {size} there"
                 )
     unbound: dict[str, str] = {}  # the input that has it first
-    values = []
+    types = {}
     for info in call_inputs(graph, fixed):
+        types[info.name] = info.type
+        if not info.type.tensor_type.HasField("shape"):
+            continue  # not a tensor: `values_of` says so
         shape = []
         for dimension in dimensions(info):
             known |= _names(dimension)
@@ -59,14 +63,27 @@ def inputs_of(graph: GraphProto, sizes: Mapping[str, int], fixed: Mapping[str, A
             shape.append(1 if size is None else int(size))
         if min(shape, default=1) < 1:
             raise GraphError(f"the input {info.name} has the shape {shape}; sizes of 0 and less are not supported")
-        values.append(Value(info.name, tuple(shape), dtype_of(info)))
+        types[info.name] = helper.make_tensor_type_proto(info.type.tensor_type.elem_type, shape)
     if unbound:
         which = ", ".join(f"{name} (of {value})" for name, value in unbound.items())
         raise GraphError(f"the model has dimensions whose sizes must be given: {which}")
     if strangers := [name for name in sizes if name not in known]:
         names = ", ".join(sorted(known)) or "none"
         raise GraphError(f"the model has no dimension {strangers[0]} to give a size to; it has: {names}")
-    return values
+    return types
+
+
+def values_of(types: Mapping[str, TypeProto]) -> tuple[list[Value], dict[str, GraphError]]:
+    """Return the values of inputs without symbolic dimensions, and errors by the names of inputs that are no tensors of
+    our types."""
+    values, refused = list[Value](), dict[str, GraphError]()
+    for name, given in types.items():
+        info = ValueInfoProto(name=name, type=given)
+        try:
+            values.append(Value(name, tuple(d.size or 0 for d in dimensions(info)), dtype_of(info)))
+        except GraphError as error:
+            refused[name] = error
+    return values, refused
 
 
 def _names(dimension: InputDimension) -> set[str]:

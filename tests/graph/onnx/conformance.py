@@ -28,7 +28,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, numpy_helper
 
-from autosched.errors import GraphError
+from autosched.errors import GraphError, RefusedNodes
 from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import interpret
 from autosched.graph.onnx.importer import import_model
@@ -91,7 +91,10 @@ def imported(model: ModelProto, inputs: dict[str, Array]) -> Graph:
     while True:
         try:
             return import_model(model, {}, fixed)
-        except NotConstant as error:
+        except RefusedNodes as refused:
+            error = refused.__cause__
+            if not isinstance(error, NotConstant):
+                raise
             left = {name: array for name, array in inputs.items() if name not in fixed}
             names = [error.value] if error.value in left else [n for n, a in left.items() if a.dtype.kind in "iub"]
             if not names:

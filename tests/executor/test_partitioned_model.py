@@ -1,0 +1,149 @@
+"""Models with nodes that another engine runs: the results, the parts, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import autosched as at
+from autosched.errors import FallbackWarning, GraphError, UsageError
+
+onnx = pytest.importorskip("onnx")
+reference = pytest.importorskip("onnx.reference")
+
+from autosched.executor.fallback import Fallback  # noqa: E402
+from autosched.executor.partitioned_model import CompiledPart, PartitionedModel, VaryingPart  # noqa: E402
+
+HEAD = '<ir_version: 9, opset_import: ["" : 20]>'
+COUNTED = f"""{HEAD} counted (float[4, 6] x, float[6] w) => (float[N, 6] y, float[4, 6] z) {{
+    first = Constant <value = int64[1] {{0}}> ()
+    all = Constant <value = int64[1] {{-1}}> ()
+    last = Constant <value = int64[1] {{1}}> ()
+    six = Constant <value = int64[1] {{6}}> ()
+    nothing = Constant <value = float {{0.0}}> ()
+    z = Relu(x)
+    at = NonZero(z)
+    rows = Gather <axis = 0> (at, first)
+    flat = Reshape(z, all)
+    flags = Greater(flat, nothing)
+    picked = Compress(flat, flags)
+    column = Unsqueeze(picked, last)
+    shape = Shape(at)
+    n = Gather(shape, last)
+    sizes = Concat <axis = 0> (n, six)
+    wide = Expand(column, sizes)
+    scaled = Mul(wide, w)
+    whole = Cast <to = 1> (rows)
+    across = Reshape(whole, all)
+    number = Unsqueeze(across, last)
+    y = Add(scaled, number)
+}}"""
+TEXTS = f"""{HEAD} texts (string[3] s, float[3] x) => (float[3] y) {{
+    double = Add(x, x)
+    is = RegexFullMatch <pattern = "a+"> (s)
+    number = Cast <to = 1> (is)
+    y = Mul(number, double)
+}}"""
+BRANCH = f"""{HEAD} branch (float[4] x, bool[1] flag) => (float[4] y) {{
+    d = Exp(x)
+    e = If (flag) <
+        then_branch = yes () => (float[4] r) {{ r = Neg(d) }},
+        else_branch = no () => (float[4] r) {{ r = Add(d, d) }}>
+    y = Mul(e, x)
+}}"""
+STRANGE = """<ir_version: 9, opset_import: ["" : 20, "strange": 1]> strange (float[4] x) => (float[4] y) {
+    d = strange.Thing(x)
+    y = Exp(d)
+}"""
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """A function that loads the model of a text, and expects a warning of the other engine."""
+
+    def loaded(text: str, **options: Any) -> Any:
+        path = tmp_path / "model.onnx"
+        onnx.save(onnx.parser.parse_model(text), path)
+        with pytest.warns(FallbackWarning, match="is compiled in parts"):
+            return at.load(path, threads=1, **options)
+
+    return loaded
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
+
+
+def check(model: Any, text: str, **arrays: np.ndarray) -> None:
+    wanted = reference.ReferenceEvaluator(onnx.parser.parse_model(text)).run(None, arrays)
+    results = model(**arrays)
+    results = results if isinstance(results, tuple) else (results,)
+    for result, want in zip(results, wanted, strict=True):
+        assert result.shape == want.shape
+        np.testing.assert_allclose(result, want, rtol=1e-5, atol=1e-6)
+
+
+def test_sizes_that_depend_on_data(load: Callable[..., Any]) -> None:
+    """The same sizes twice: what follows is compiled at the second call, and other sizes follow."""
+    model = load(COUNTED)
+    assert [type(part) for part in model.parts] == [CompiledPart, Fallback, VaryingPart]
+    x = numbers(4, 6)
+    for given in (x, x, -x, x, -x, x.clip(-1, 0), -abs(x) + 0.1):
+        check(model, COUNTED, x=given, w=numbers(6, seed=1))
+
+
+def test_texts(load: Callable[..., Any]) -> None:
+    model = load(TEXTS)
+    assert [type(part) for part in model.parts] == [CompiledPart, Fallback, CompiledPart]
+    check(model, TEXTS, s=np.array(["aa", "ab", "a"], object), x=numbers(3))
+    assert [spec.name for spec in model.inputs] == ["s", "x"]
+    assert str(model.outputs[0]) == "float32[3]"
+    assert len(model.tasks) == 2
+
+
+def test_branches_on_data(load: Callable[..., Any]) -> None:
+    model = load(BRANCH)
+    for flag in (True, False):
+        check(model, BRANCH, x=numbers(4), flag=np.array([flag]))
+
+
+def test_results_are_written_to_given_arrays(load: Callable[..., Any]) -> None:
+    model, out, x = load(BRANCH), np.zeros(4, "float32"), numbers(4)
+    assert model(x, np.array([True]), out=out) is out
+    np.testing.assert_allclose(out, -np.exp(x) * x, rtol=1e-6)
+    with pytest.raises(UsageError, match=r"out has arrays of the shapes \[\[5\]\], and the results have \[\[4\]\]"):
+        model(x, np.array([True]), out=np.zeros(5, "float32"))
+
+
+def test_without_onnxruntime(load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    model = load(BRANCH)
+    assert [part.engine for part in model.parts if isinstance(part, Fallback)] == ["onnx.reference"]
+    check(model, BRANCH, x=numbers(4), flag=np.array([True]))
+
+
+def test_what_is_refused(tmp_path: Path, load: Callable[..., Any]) -> None:
+    path = tmp_path / "strange.onnx"
+    onnx.save(onnx.parser.parse_model(STRANGE), path)
+    with pytest.raises(GraphError, match=r"not supported: strange.Thing .1, first d.; no other engine runs strange.Thing: onnxruntime"):
+        at.load(path)
+    onnx.save(onnx.parser.parse_model(BRANCH), path)
+    with pytest.raises(GraphError, match="If e: "):
+        at.load(path, strict=True)
+
+
+def test_verbs(load: Callable[..., Any], tmp_path: Path) -> None:
+    """Compiled parts are explained and verified; what needs one program says why there is none."""
+    model = load(BRANCH)
+    assert isinstance(model, PartitionedModel)
+    explanation = at.explain(model)
+    assert [fallback.operators for fallback in explanation.fallbacks] == [("If",)]
+    assert 0 < explanation.fallbacks[0].seconds < explanation.call_s
+    assert at.verify(model).passed
+    with pytest.raises(UsageError, match="branch is no single program"):
+        model.save(tmp_path / "branch.asc")
