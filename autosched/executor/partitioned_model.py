@@ -23,6 +23,7 @@ from autosched.executor.compile_options import CompileOptions
 from autosched.executor.fallback import Fallback, fallback_for, operators
 from autosched.executor.model import Clocks, FallbackTime, Model
 from autosched.graph.graph import Array, Graph
+from autosched.graph.onnx.files import type_label, type_named
 from autosched.graph.onnx.importer import import_part
 from autosched.graph.onnx.split import ModelPart, ModelSplit, tensor_type
 from autosched.ir.dtype import DTYPES
@@ -268,23 +269,23 @@ def _of_any_size(given: TypeProto) -> TypeProto:
 def _spec(name: str, given: TypeProto) -> ArraySpec:
     tensor = given.tensor_type
     shape = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
-    dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type).name if tensor.elem_type else "unknown"
-    return ArraySpec(name, shape, dtype)
+    return ArraySpec(name, shape, type_named(tensor.elem_type) or type_label(tensor.elem_type).lower())
 
 
 def _drawn(spec: ArraySpec, rng: np.random.Generator) -> Array:
     """Return normally distributed floats, integers that are 0 or 1, or texts."""
-    if spec.dtype == "object":
+    if spec.dtype == "string":
         return np.full(spec.shape, "a", object)
     floats = rng.standard_normal(spec.shape) if DTYPES[spec.dtype].is_float else rng.integers(0, 2, spec.shape)
     return floats.astype(spec.numpy_dtype)
 
 
 def _as_value(given: Any) -> Any:
-    """Return an argument as an array, or as a list of arrays."""
+    """Return an argument as an array, one of objects for texts, or as a list of arrays."""
     if isinstance(given, (list, tuple)):
         return [np.asarray(materialised(each)) for each in given]
-    return np.asarray(materialised(given))
+    array = np.asarray(materialised(given))
+    return array.astype(object) if array.dtype.kind in "US" else array
 
 
 def _written(out: Any, results: tuple[Array, ...]) -> tuple[Any, ...]:

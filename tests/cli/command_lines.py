@@ -62,7 +62,18 @@ VALUES: Mapping[str, Sequence[str]] = {
     "--peers": ("numpy", "torch", "onnxruntime", "torch,numpy", "openvino,torch"),
     "-n": ("1", "3"),
 }
-FLAGS = {"--json", "--winograd", "--resume", "--no-run", "--simulate", "--locate", "--onnxruntime", "--all", "--strict", "--help"}
+FLAGS = {
+    "--json",
+    "--winograd",
+    "--resume",
+    "--no-run",
+    "--simulate",
+    "--locate",
+    "--onnxruntime",
+    "--all",
+    "--strict",
+    "--help",
+}
 SUBJECTS = (
     *("matmul", "{d}/nets.py:operator", "{d}/nets.py:network", "{d}/net.onnx", "{d}/net.asc", "{d}/net.pt2"),
     *("1", "99", "0", "{d}/gone.onnx", "{d}/in.npz", "nothing", ""),

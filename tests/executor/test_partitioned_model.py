@@ -130,7 +130,9 @@ def test_without_onnxruntime(load: Callable[..., Any], monkeypatch: pytest.Monke
 def test_what_is_refused(tmp_path: Path, load: Callable[..., Any]) -> None:
     path = tmp_path / "strange.onnx"
     onnx.save(onnx.parser.parse_model(STRANGE), path)
-    with pytest.raises(GraphError, match=r"not supported: strange.Thing .1, first d.; no other engine runs strange.Thing: onnxruntime"):
+    with pytest.raises(
+        GraphError, match=r"not supported: strange.Thing .1, first d.; no other engine runs strange.Thing: onnxruntime"
+    ):
         at.load(path)
     onnx.save(onnx.parser.parse_model(BRANCH), path)
     with pytest.raises(GraphError, match="If e: "):

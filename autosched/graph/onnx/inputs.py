@@ -108,10 +108,12 @@ def symbolic_dimensions(graph: GraphProto, fixed: Collection[str] = ()) -> dict[
 
 def described_inputs(graph: GraphProto) -> dict[str, tuple[str, tuple[int | str, ...]]]:
     """Return type and shape of the inputs that a call passes, by name, with names for symbolic dimensions."""
-    return {
-        info.name: (dtype_of(info), tuple(d.name if d.size is None else d.size for d in dimensions(info)))
-        for info in call_inputs(graph)
-    }
+    described = {}
+    for info in call_inputs(graph):
+        number = info.type.tensor_type.elem_type
+        shape = tuple(d.name if d.size is None else d.size for d in dimensions(info))
+        described[info.name] = (type_named(number) or type_label(number).lower(), shape)
+    return described
 
 
 def fixed_inputs(graph: GraphProto, fixed: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:

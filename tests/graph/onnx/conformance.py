@@ -4,6 +4,7 @@
     python -m tests.graph.onnx.conformance --update    writes those that pass into the list, which may only grow
     python -m tests.graph.onnx.conformance softmax     the cases whose name has this word, each with its outcome
     python -m tests.graph.onnx.conformance --compiled  the listed cases as kernels, in processes that may end
+    python -m tests.graph.onnx.conformance --loaded    all cases as `autosched.load` runs them, nodes without a rule too
 
 The list lacks test_resize_downsample_scales_linear_align_corners and its cubic sibling: they expect the size before it is
 rounded down in the formula, where ONNX Runtime and PyTorch have the size of the result.
@@ -22,13 +23,15 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import ModelProto, numpy_helper
 
-from autosched.errors import GraphError, RefusedNodes
+import autosched
+from autosched.errors import GraphError, RefusedNodes, UsageError
 from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import interpret
 from autosched.graph.onnx.importer import import_model
@@ -129,10 +132,31 @@ def by_kernels(graph: Graph, inputs: Mapping[str, Array]) -> Mapping[str, Array]
     return dict(zip(graph.outputs, results if isinstance(results, tuple) else (results,), strict=True))
 
 
-def outcomes(cases: Sequence[Case], compiled: bool) -> Iterator[tuple[str, Outcome]]:
+def as_loaded(case: Case) -> Outcome:
+    """The outcome of a case by `autosched.load`, with all inputs as they are given."""
+    given, expected = ([as_array(a) for a in arrays] for arrays in case.data_sets[0])
+    if any(array is None for array in (*given, *expected)):
+        return Outcome("refused", "sequences and optional values")
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = Path(folder) / "case.onnx"
+        onnx.save(case.model, path)
+        try:
+            results = autosched.load(path, threads=1, specialise="never")(*given)
+        except (GraphError, UsageError) as error:
+            return Outcome("refused", str(error))
+    results = results if isinstance(results, tuple) else (results,)
+    for info, result, array in zip(case.model.graph.output, results, expected, strict=True):
+        if difference := differs(np.asarray(result), array, case):
+            return Outcome("wrong", f"{info.name}: {difference}")
+    return Outcome(PASSED)
+
+
+def outcomes(cases: Sequence[Case], compiled: bool, loaded: bool) -> Iterator[tuple[str, Outcome]]:
     """By the reference, or by kernels in processes, which LLVM may end."""
-    if compiled:
-        yield from ((case.name, o) for case, o in in_processes(cases, lambda c: outcome_of(c, by_kernels), CASE_S))
+    if compiled or loaded:
+        judge = as_loaded if loaded else lambda case: outcome_of(case, by_kernels)
+        yield from ((case.name, o) for case, o in in_processes(cases, judge, CASE_S))
     else:
         yield from ((case.name, found(case, outcome_of)) for case in cases)
 
@@ -150,13 +174,14 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="cases whose name has all of these")
     parser.add_argument("--update", action="store_true", help="write the list of cases that pass")
     parser.add_argument("--compiled", action="store_true", help="the listed cases as compiled kernels")
+    parser.add_argument("--loaded", action="store_true", help="as `autosched.load` runs them")
     options = parser.parse_args()
-    if options.update and (options.words or options.compiled):
+    if options.update and (options.words or options.compiled or options.loaded):
         parser.error("the list is written of all cases by the reference: give --update alone")
     known = set(listed())
     chosen = [case for case in cases_of() if all(word in case.name for word in options.words)]
     cases = [case for case in chosen if case.name in known or not options.compiled]
-    results = dict(outcomes(cases, options.compiled))
+    results = dict(outcomes(cases, options.compiled, options.loaded))
     if options.words:
         print("\n".join(f"{name}: {o.kind} {o.why}" for name, o in results.items()))
         return 0
