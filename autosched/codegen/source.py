@@ -1,4 +1,5 @@
-"""The interface from code generation to the runtime: one kernel as LLVM IR text."""
+"""The interface from code generation to the runtime: a kernel as LLVM IR text, and what is known of code that is
+compiled."""
 
 from __future__ import annotations
 
@@ -39,6 +40,28 @@ class KernelSource:
     def suffix(self) -> str:
         """Of a file with the text."""
         return ".ll"
+
+
+@dataclass(frozen=True)
+class NestCode:
+    """What entry points know of the code of a nest: its functions, `name` and where outputs are `non_temporal` also
+    `name`.stream, each for one of `n_tasks`."""
+
+    name: str
+    n_tasks: int
+    non_temporal: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PieceCode:
+    """What entry points know of the code of a piece: the `buffers` that its nests take, by name, of which some are in
+    the workspace, at `offsets` and in `shared_bytes`, and what a thread needs there."""
+
+    buffers: tuple[str, ...]
+    offsets: tuple[tuple[str, int], ...]
+    shared_bytes: int
+    private_bytes: int
+    nests: tuple[NestCode, ...]
 
 
 _STACK_ALIGNMENT = 16  # bytes, by the calling conventions of x86-64 and AArch64

@@ -15,6 +15,7 @@ from autosched.executor.specialise import SpecialisingModel, has_transferred
 from autosched.graph.graph import Graph
 from autosched.graph.load_progress import report_stage
 from autosched.graph.mapped_arrays import check_mapped
+from autosched.graph.operator_facts import save_facts
 from autosched.graph.verify import verify
 from autosched.kernel.device import Device, find_device
 from autosched.kernel.lookup import stored_schedules
@@ -116,6 +117,7 @@ def _program(graph: Graph, target: str | None, device: Device, choices: Choices)
     report_stage("planning kernels")
     with locating_bugs(lambda error: _bug_in(graph, error)):
         program = build_program(prepare_graph(graph, device), target or "cpu", device, choices)
+    save_facts()
     for group in program.split:
         warn_user(str(group), SplitWarning)
     return program

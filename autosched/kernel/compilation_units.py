@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
-from autosched.codegen.llvm.compilation_units import PieceCode, emit_entries, emit_piece
-from autosched.codegen.source import KernelSource
-from autosched.ir.stmt import Func
-from autosched.kernel.versions import code_key
-from autosched.lower.code_splitting import Piece, pieces_of
+from autosched.codegen.source import KernelSource, PieceCode
 from autosched.measure.protocol import ProtocolError, checked
 from autosched.runtime.disk_cache import read, write
 from autosched.runtime.jit import compile_object
-from autosched.schedule import Step, largest_tile
+from autosched.runtime.versions import code_key
 from autosched.target import Target
+
+if TYPE_CHECKING:
+    from autosched.ir.stmt import Func
+    from autosched.lower.code_splitting import Piece
+    from autosched.schedule import Step
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ def emit_kernel(
     nest: Func, steps: tuple[Step, ...], values: Mapping[str, int], target: Target, threads: int
 ) -> EmittedKernel:
     """Emit the code of a lowered schedule with `values` for the parameters of its steps. Raises what lowering does."""
+    from autosched.codegen.llvm.compilation_units import emit_entries
+    from autosched.lower.code_splitting import pieces_of
+    from autosched.schedule import largest_tile
+
     concrete, pieces = pieces_of(nest, values)
     emitted = [_emitted(piece, target) for piece in pieces]
     interfaces = [(piece, unit.interface) for piece, unit, _ in emitted]
@@ -89,6 +95,8 @@ def find_unit(key: str) -> CompiledUnit | None:
 
 def _emitted(piece: Piece, target: Target) -> tuple[Piece, CompiledUnit, str]:
     """Return the piece that is emitted, its unit, and its text, which is empty if the unit is in the cache."""
+    from autosched.codegen.llvm.compilation_units import emit_piece
+
     key = code_key(piece.digest, target)
     if (unit := find_unit(key)) is not None:
         return piece, unit, ""

@@ -8,8 +8,8 @@ from functools import cached_property
 from autosched.kernel.compilation_units import CompiledUnit
 from autosched.kernel.device import Device, find_device
 from autosched.kernel.request import Request
-from autosched.kernel.versions import code_version
 from autosched.runtime.disk_cache import key_of
+from autosched.runtime.versions import code_version
 from autosched.target import GpuFacts
 from autosched.tuner.definition import redefine
 from autosched.tuner.workload_spec import WorkloadSpec

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from autosched.errors import ExpressionError
@@ -26,6 +28,8 @@ MAX_DEPTH = 200  # later passes walk expressions recursively, with up to four Py
 _FACT_DEPTH = 2  # how many conditions may be combined for one bound
 _INT_DTYPES = frozenset(name for name, row in DTYPES.items() if row.is_integer)
 _TOO_DEEP = "operations in one another; reduce over a te.reduce_axis, or split the stage in two"
+
+CHECKED: ContextVar[bool] = ContextVar("stages that are made were checked before", default=False)
 
 Facts = tuple[Expr, ...]  # integer expressions known to be >= 0
 
@@ -51,8 +55,20 @@ def check_shape(shape: Any, what: str, dtype: str) -> tuple[int, ...]:
     return tuple(extents)
 
 
+@contextmanager
+def checked_before() -> Iterator[None]:
+    """Within it, stages that are made are not checked: they have been, over operands of the same shapes."""
+    token = CHECKED.set(True)
+    try:
+        yield
+    finally:
+        CHECKED.reset(token)
+
+
 def check_op(op: ComputeOp) -> None:
     """Refuse a domain that is too large, a division by zero, and an index that is not affine or not inside."""
+    if CHECKED.get():
+        return
     points = 1
     for axis in (*op.axes, *op.reduce_axes):
         points *= axis.extent
@@ -103,8 +119,8 @@ def _check_affine(op: ComputeOp, load: Load) -> None:
         if index.dtype not in _INT_DTYPES:
             instead = "use // instead of /, or te.cast"
             raise ExpressionError(f"{where} of type {index.dtype} but must be an integer; {instead}")
-        if not _is_index(index):
-            continue  # data, any integer expression
+        if isinstance(index, Var | Const) or not _is_index(index):
+            continue  # an axis; data, any integer expression
         nodes = (n for n in postorder((index,)) if n.dtype != "bool")  # of a select, not its condition is to be named
         culprit = next((n for n in nodes if not _is_affine_node(n)), None)
         if culprit is not None:
@@ -140,8 +156,9 @@ def _check_bounds(op: ComputeOp) -> None:
         for dim, (index, extent) in enumerate(zip(load.indices, shape, strict=True)):
             if AS_GIVEN.get() and not _is_index(index):
                 continue
-            low = prover.lower(index, facts)
-            high = -prover.lower(-index, facts)
+            low, high = prover.range(index, ())
+            if facts and (low < 0 or high >= extent):
+                low, high = prover.range(index, facts)
             if (low >= 0 and high < extent) or any(-prover.lower(-fact, ()) < 0 for fact in facts):
                 continue  # inside, or in a branch that is never taken
             under = " under its condition" if facts else ""
@@ -216,6 +233,10 @@ class _Prover:
     def __init__(self, simplifier: Simplifier) -> None:
         self.simplifier = simplifier
         self.open: set[Expr] = set()  # the quotients whose dividend is being bounded: facts may lead back to one
+
+    def range(self, expr: Expr, facts: Facts) -> tuple[int, int]:
+        """Numbers that `expr` is never below and never above while all `facts` hold."""
+        return self.lower(expr, facts), -self.lower(-expr, facts)
 
     def lower(self, expr: Expr, facts: Facts, depth: int = _FACT_DEPTH) -> int:
         """A number that `expr` is never below while all `facts` hold."""

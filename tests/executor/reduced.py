@@ -26,8 +26,8 @@ from autosched.executor.compile_graph import SIMULATED, compile_graph
 from autosched.executor.load import load_network
 from autosched.graph.graph import Graph
 from autosched.kernel.device import find_device
-from autosched.kernel.versions import source_digest
 from autosched.network_api import verify_model
+from autosched.runtime.versions import source_digest
 from experiments.networks.models import NETWORKS, build
 
 DTYPES = ("float32", "float16", "bfloat16")

@@ -13,11 +13,11 @@ from autosched.executor.compile_graph import compile_graph
 from autosched.executor.model import Model
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
-from autosched.kernel import compilation_units, pool, versions
+from autosched.kernel import compilation_units, pool
 from autosched.kernel.object_cache import find_object
 from autosched.kernel.transfer import NearestSchedules
 from autosched.planning.extract_tasks import Choices
-from autosched.runtime import disk_cache
+from autosched.runtime import disk_cache, versions
 
 CHANNELS, IMAGE = 5, 7
 

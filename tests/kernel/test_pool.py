@@ -21,7 +21,7 @@ from autosched.errors import InternalError, NoValidCandidate, SplitWarning, Usag
 from autosched.executor.compile_graph import compile_graph
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.interpret import interpret
-from autosched.kernel import pool, pool_worker, versions
+from autosched.kernel import pool, pool_worker
 from autosched.kernel.object_cache import find_object
 from autosched.kernel.pool import BuildProcess, build_kernels
 from autosched.kernel.spec import KernelObject, KernelSpec
@@ -29,7 +29,7 @@ from autosched.measure.process import Worker, WorkerError, memory_limit
 from autosched.measure.process_pool import ProcessPool
 from autosched.measure.protocol import Numbered, Setup
 from autosched.planning.execution_plan import SplitGroup
-from autosched.runtime import disk_cache, processes
+from autosched.runtime import disk_cache, processes, versions
 from autosched.tuner.workload_spec import WorkloadSpec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,7 +158,7 @@ def test_a_damaged_file_is_as_good_as_none() -> None:
 def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = (kernel_specs(chain(sizes))[0] for sizes in ([4, 5], [4, 6]))
     both = sum(path.stat().st_size for path in disk_cache.path_of(new.key).parent.iterdir())
-    monkeypatch.setattr(disk_cache, "LIMIT_BYTES", both + both // 4)
+    monkeypatch.setattr(disk_cache, "LIMIT_BYTES", both + disk_cache.path_of(new.key).stat().st_size // 2)
     (newest,) = kernel_specs(chain([4, 7]))
     assert [find_object(r) is not None for r in (old, new, newest)] == [False, True, True]
 

@@ -7,27 +7,15 @@ know the extents that pieces do not, and call the nests for each task.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from autosched.codegen.llvm.kernel import EntryPoint, NestCode, emit_nests, module_text, offsets_of, split_nests
-from autosched.codegen.source import KernelSource
+from autosched.codegen.llvm.kernel import EntryPoint, emit_nests, module_text, offsets_of, split_nests
+from autosched.codegen.source import KernelSource, NestCode, PieceCode
 from autosched.ir.stmt import For, Func
 from autosched.lower.code_splitting import ANY_EXTENT, Piece
 from autosched.lower.limits import check_workspace
 from autosched.lower.pipeline import concretise_piece
 from autosched.target import Target
-
-
-@dataclass(frozen=True)
-class PieceCode:
-    """What entry points know of the code of a piece: the `buffers` that its nests take, by name, of which some are in
-    the workspace, at `offsets` and in `shared_bytes`, and what a thread needs there."""
-
-    buffers: tuple[str, ...]
-    offsets: tuple[tuple[str, int], ...]
-    shared_bytes: int
-    private_bytes: int
-    nests: tuple[NestCode, ...]
 
 
 def emit_piece(piece: Piece, symbol: str, target: Target) -> tuple[str, PieceCode] | None:

@@ -28,7 +28,7 @@ from autosched.codegen.llvm.stores import non_temporal, plain
 from autosched.codegen.llvm.tiles import tile_products
 from autosched.codegen.llvm.vocabulary import fill_constants
 from autosched.codegen.llvm.writer import Writer
-from autosched.codegen.source import KernelSource, function_attributes
+from autosched.codegen.source import KernelSource, NestCode, function_attributes
 from autosched.ir.expr import Const, binary
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Buffer, For, ForKind, Func, If, Stmt, Store, shared_and_nests, walk
@@ -55,16 +55,6 @@ class RootNest:
             assert isinstance(loop.bound, Const)
             count *= int(loop.bound.value)
         return count
-
-
-@dataclass(frozen=True)
-class NestCode:
-    """What entry points know of the code of a nest: its functions, `name` and where outputs are `non_temporal` also
-    `name`.stream, each for one of `n_tasks`."""
-
-    name: str
-    n_tasks: int
-    non_temporal: tuple[str, ...]
 
 
 def emit(func: Func, simplify: Simplifier, target: Target, threads: int) -> KernelSource:

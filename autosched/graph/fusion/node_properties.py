@@ -5,19 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import lru_cache
+from typing import Any
 
 from autosched.errors import GraphError
-from autosched.graph.graph import Attribute, Graph, Node
-from autosched.graph.operators import build
+from autosched.graph.graph import Graph, Node, Value
+from autosched.graph.operator_facts import Attributes, OperandTypes, operator_fact
+from autosched.graph.operators import build, results_of
 from autosched.graph.steps import Group, NetworkStep
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Affine, Simplifier
 from autosched.ir.visit import free_vars, is_gathered, loads
-from autosched.schedule.state import initial_state
-from autosched.schedule.steps.online import weighted_sum
 from autosched.te import ComputeDAG, Tensor, placeholder
 from autosched.te.tensor import ComputeOp, PlaceholderOp, postorder
 
@@ -111,14 +111,13 @@ def is_attention(node: Node, graph: Graph) -> bool:
     return _is_attention(node.operator, operand_types, tuple(sorted(node.attributes.items())), len(node.outputs))
 
 
-_Shapes = tuple[tuple[tuple[int, ...], str] | None, ...]
+def _properties_from(stored: dict[str, Any]) -> NodeProperties:
+    operands = tuple(OperandAccess(**operand) for operand in stored["operands"])
+    return NodeProperties(**{**stored, "kind": NodeKind[stored["kind"]], "operands": operands})
 
 
-@lru_cache(maxsize=4096)
-def _properties(
-    operator: str, operand_types: _Shapes, attributes: tuple[tuple[str, Attribute], ...], n_outputs: int
-) -> NodeProperties:
-    """Cached, because the layers of a network are often equal."""
+@operator_fact(lambda properties: {**asdict(properties), "kind": properties.kind.name}, _properties_from)
+def _properties(operator: str, operand_types: OperandTypes, attributes: Attributes, n_outputs: int) -> NodeProperties:
     inputs = tuple(None if x is None else f"x{n}" for n, x in enumerate(operand_types))
     node = Node(operator, inputs, tuple(f"y{n}" for n in range(n_outputs)), dict(attributes))
     tensors = [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(operand_types)]
@@ -154,10 +153,8 @@ def _properties(
     return NodeProperties(kind, operands, -(-each * points // results), functions > 0)
 
 
-@lru_cache(maxsize=1024)
-def _is_attention(
-    operator: str, operand_types: _Shapes, attributes: tuple[tuple[str, Attribute], ...], n_outputs: int
-) -> bool:
+@operator_fact(bool, bool)
+def _is_attention(operator: str, operand_types: OperandTypes, attributes: Attributes, n_outputs: int) -> bool:
     node = Node(
         operator, tuple(None if x is None else f"x{n}" for n, x in enumerate(operand_types)), ("y",), dict(attributes)
     )
@@ -166,6 +163,9 @@ def _is_attention(
     )
     if n_outputs != 1 or any(isinstance(t.op, PlaceholderOp) for t in outputs):
         return False
+    from autosched.schedule.state import initial_state
+    from autosched.schedule.steps.online import weighted_sum
+
     state = initial_state(ComputeDAG(outputs))
     return any(weighted_sum(state, stage) is not None for stage in state.stages)
 
@@ -315,13 +315,10 @@ def is_batchwise(node: Node, graph: Graph, count: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_batchwise(
-    operator: str,
-    operand_types: _Shapes,
-    batches: tuple[bool, ...],
-    attributes: tuple[tuple[str, Attribute], ...],
-    n_outputs: int,
+    operator: str, operand_types: OperandTypes, batches: tuple[bool, ...], attributes: Attributes, n_outputs: int
 ) -> bool:
-    node = Node(operator, tuple(f"x{n}" for n in range(len(operand_types))), ("y",) * n_outputs, dict(attributes))
+    inputs = tuple(None if x is None else f"x{n}" for n, x in enumerate(operand_types))
+    node = Node(operator, inputs, ("y",) * n_outputs, dict(attributes))
     tensors = [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(operand_types)]
     outputs = build(node, tensors)
     if any(isinstance(t.op, PlaceholderOp) for t in outputs):
@@ -341,11 +338,11 @@ def _is_batchwise(
         moving |= {t.name for t in op.outputs}
     one = [x and ((1, *x[0][1:]), x[1]) if is_one else x for x, is_one in zip(operand_types, batches, strict=True)]
     try:
-        alone = build(node, [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(one)])
+        alone = results_of(node, {f"x{n}": Value(f"x{n}", *x) for n, x in enumerate(one) if x is not None})
     except GraphError:  # attributes depend on the batch size
         return False
-    shapes = [t.public_shape for t in outputs]
-    return all(t.name in moving for t in outputs) and [t.public_shape for t in alone] == [(1, *s[1:]) for s in shapes]
+    shapes = [(1, *t.public_shape[1:]) for t in outputs]
+    return all(t.name in moving for t in outputs) and [value.shape for value in alone] == shapes
 
 
 def _indexes_only(e: Expr, entry: Var, moving: set[str]) -> bool:

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, TypeVar
 
 from autosched.errors import ExpressionError, GraphError
 from autosched.graph.graph import Attribute, Node, Value
+from autosched.graph.operator_facts import Attributes, OperandTypes, operator_fact
 from autosched.te import Tensor, compute, placeholder
+from autosched.te.checks import checked_before
 from autosched.te.tensor import ComputeOp
 
 F = TypeVar("F", bound=Callable[..., "Tensor | tuple[Tensor, ...]"])
@@ -62,9 +64,13 @@ def operators() -> Mapping[str, Callable[..., Any]]:
 
 
 def build(node: Node, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """Return the results of a node as stages over `tensors`, one for each input. Raises GraphError."""
+    """Return the results of a node as stages over `tensors`, one for each input. Raises GraphError.
+
+    The stages were checked when the types of the results were inferred.
+    """
     try:
-        return _apply(node.operator, tensors, node.attributes, len(node.outputs))
+        with checked_before():
+            return _apply(node.operator, tensors, node.attributes, len(node.outputs))
     except (ExpressionError, GraphError) as error:
         raise GraphError(f"{node.origin or node}: {error}") from error
 
@@ -100,13 +106,10 @@ def _apply(
     return results[:n_outputs]
 
 
-@lru_cache(maxsize=4096)
+@operator_fact(list, lambda stored: tuple((tuple(shape), dtype) for shape, dtype in stored))
 def _inferred(
-    name: str,
-    given: tuple[tuple[tuple[int, ...], str] | None, ...],
-    attributes: tuple[tuple[str, Attribute], ...],
-    n_outputs: int,
+    name: str, given: OperandTypes, attributes: Attributes, n_outputs: int
 ) -> tuple[tuple[tuple[int, ...], str], ...]:
-    """Return shapes and types of the results; cached, because the layers of a network are often equal."""
+    """Return shapes and types of the results."""
     tensors = [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(given)]
     return tuple((t.public_shape, t.dtype) for t in _apply(name, tensors, dict(attributes), n_outputs))
