@@ -26,7 +26,6 @@ from autosched.graph.operators import operators, results_of
 from autosched.graph.steps import Group
 from autosched.ir.dtype import DTYPES
 from autosched.te import ComputeDAG
-from autosched.te.rewrites.winograd import match_stage
 
 
 def describe(graph: Graph, group: Group, has_weights: bool = True) -> dict[str, Any]:
@@ -46,6 +45,8 @@ def describe(graph: Graph, group: Group, has_weights: bool = True) -> dict[str, 
 
 def has_winograd_stage(graph: Graph, group: Group) -> bool:
     """Whether a reduction of the group is a convolution that Winograd's transforms compute."""
+    from autosched.te.rewrites.winograd import match_stage
+
     return any(match_stage(op) is not None for op in dag_of(graph, group).stages)
 
 

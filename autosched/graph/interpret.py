@@ -16,14 +16,14 @@ from autosched.graph.graph import Array, Graph, Node
 from autosched.graph.operators import build, own_result
 from autosched.ir.dtype import DTYPES
 from autosched.te import ComputeDAG, placeholder
-from autosched.te.reference.evaluate import evaluate_exactly
-from autosched.te.reference.plain import evaluate_plainly
 
 Arithmetic: TypeAlias = Callable[[ComputeDAG, Mapping[str, Array]], tuple[Array, ...]]
 
 
 def exact(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
     """Evaluate in float64 without rounding to smaller types; integers in their own types."""
+    from autosched.te.reference.evaluate import evaluate_exactly
+
     return evaluate_exactly(dag, inputs)
 
 
@@ -33,7 +33,11 @@ def rounded(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
     return tuple(value.astype(dtype) for value, dtype in zip(exact(dag, inputs), types, strict=True))
 
 
-plain: Arithmetic = evaluate_plainly
+def plain(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
+    """Evaluate in the types of the values."""
+    from autosched.te.reference.plain import evaluate_plainly
+
+    return evaluate_plainly(dag, inputs)
 
 
 def interpret(graph: Graph, inputs: Mapping[str, Array], arithmetic: Arithmetic = rounded) -> dict[str, Array]:

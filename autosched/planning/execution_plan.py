@@ -26,7 +26,7 @@ from autosched.graph.fusion.node_properties import weights_bytes, weights_of
 from autosched.graph.fusion.partition import partition
 from autosched.graph.graph import Graph, Value
 from autosched.graph.index_checks import IndexCheck, checks_of, reports_of
-from autosched.graph.memory.arena import ArenaPlan
+from autosched.graph.memory.arena import ArenaPlan, find_arena
 from autosched.graph.memory.buffers import (
     PackedWeights,
     arena_buffers,
@@ -51,7 +51,6 @@ from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import Device
 from autosched.kernel.spec import KernelObject, KernelSpec
 from autosched.kernel.transfer import NearestSchedules
-from autosched.planning.cached_arena import find_arena
 from autosched.planning.extract_tasks import BY_MODEL, Choices, GroupKernels, NetworkTask, UnbuiltTask, extract_tasks
 from autosched.planning.predicted_latency import LatencyPredictor
 from autosched.runtime.spec import ArraySpec

@@ -8,7 +8,6 @@ from autosched.graph.fusion.cost import rates_of
 from autosched.kernel.device import Device
 from autosched.kernel.roofline import Roof, compulsory_bytes
 from autosched.planning.extract_tasks import NetworkTask
-from cost_model.cpu.machine import CLOCK_HZ
 
 HEAD = f"{'kernels':>7} {'operations':>13} {'bytes':>12} {'least us':>9}  operators"
 
@@ -19,6 +18,8 @@ def kernel_table(tasks: Sequence[NetworkTask], device: Device) -> str:
     Bytes are compulsory traffic, times are microseconds at the rates of the device's table and its last cache. A
     multiply-add is two operations.
     """
+    from cost_model.cpu.machine import CLOCK_HZ
+
     rates = rates_of(device.target, device.threads)
     roof = Roof(2 * rates.operations_per_cycle * CLOCK_HZ, rates.bytes_per_cycle * CLOCK_HZ)
     rows: list[tuple[float, str]] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from autosched.graph.fusion.choice import PredictedGroup
 from autosched.graph.fusion.cost import rates_of
@@ -18,12 +17,10 @@ from autosched.kernel.device import Device
 from autosched.kernel.pool import choose_schedules
 from autosched.kernel.spec import KernelSpec
 from autosched.kernel.transfer import NearestSchedules
-from autosched.kernel.versions import code_key
 from autosched.planning.extract_tasks import GroupKernels
 from autosched.runtime.disk_cache import read, write
+from autosched.runtime.versions import code_key
 from autosched.target import Target
-from autosched.te.rewrites.collapse import collapse
-from search_spaces.cpu.fused_reductions import MOST_MEMBERS
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,6 @@ class LatencyPredictor:
 
     kernels_of: GroupKernels
     nearest: NearestSchedules
-    max_groups: ClassVar[int] = MOST_MEMBERS  # groups that a rule of the search space fuses
 
     @property
     def target(self) -> Target:
@@ -46,6 +42,13 @@ class LatencyPredictor:
     @property
     def threads(self) -> int:
         return self.kernels_of.device.threads
+
+    @property
+    def max_groups(self) -> int:
+        """Groups that a rule of the search space fuses."""
+        from search_spaces.cpu.fused_reductions import MOST_MEMBERS
+
+        return MOST_MEMBERS
 
     def predict(self, groups: Sequence[Group]) -> list[PredictedGroup[KernelSpec]]:
         """Return the groups with the seconds that the analytic model predicts, infinity if no code can be made."""
@@ -97,5 +100,7 @@ class LatencyPredictor:
 
 def has_fused_sketch(graph: Graph, group: Group, device: Device) -> bool:
     """Whether a rule of the search space has a sketch that fuses all reductions of a group."""
+    from autosched.te.rewrites.collapse import collapse
+
     dag = collapse(dag_of(graph, group))
     return any(sketch.fuses_reductions for sketch in device.hardware.sketches(dag, device, ()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from autosched.backends import Backend
 from autosched.graph.graph import Graph
@@ -11,6 +11,7 @@ from autosched.graph.memory.liveness import KernelRun, LiveBuffer, analyse_liven
 from autosched.graph.memory.order import order_steps
 from autosched.graph.memory.storage import nbytes_of, regions_of
 from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write, views_of
+from autosched.runtime.decisions import decided_once
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,9 @@ def in_memory_order(graph: Graph, steps: Sequence[NetworkStep]) -> tuple[Network
     """Return views first, then the other steps in an order in which few bytes are live at once."""
     others = [step for step in steps if not isinstance(step, Alias)]
     bases = {name: view.base for name, view in views_of(steps).items()}
-    numbers = order_steps([run_of(step) for step in others], _arena_sizes(graph, steps), aliases=bases)
+    runs, sizes = [run_of(step) for step in others], _arena_sizes(graph, steps)
+    depends = [[astuple(run) for run in runs], sizes, bases]
+    numbers = decided_once("order of steps", depends, lambda: order_steps(runs, sizes, aliases=bases))
     return (*(step for step in steps if isinstance(step, Alias)), *(others[n] for n in numbers))
 
 

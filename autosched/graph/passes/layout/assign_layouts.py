@@ -13,7 +13,7 @@ readers is transposed once. Transposing an image of one channel or one pixel is 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -32,6 +32,7 @@ from autosched.graph.passes.layout.channels_last import (
 )
 from autosched.graph.passes.layout.merge_reshapes import merge_reshapes
 from autosched.ir.dtype import DTYPES
+from autosched.runtime.decisions import decided_once
 
 FLOP_PER_BYTE = 16  # operations of a channels-last convolution that gain the time of transposing a byte
 MIN_CHANNELS = 8  # output channels of a group; convolutions with fewer gain nothing
@@ -109,20 +110,26 @@ def _is_fixed(variant: ChannelsLast) -> bool:
 
 def _cut(graph: Graph, variants: Variants, gains: Mapping[str, int]) -> AbstractSet[str]:
     """Return the first results of the nodes that get channels last, the fewest of the lowest cost."""
+    edges: dict[tuple[Hashable, Hashable], float] = {(_LAST, name): gain for name, gain in gains.items()}
+    for start, end, cost in _cut_edges(graph, variants):
+        if start != end:
+            edges[start, end] = edges.get((start, end), 0) + cost
+    depends = sorted([str(start), str(end), cost] for (start, end), cost in edges.items())
+    chosen = decided_once("layouts", depends, lambda: [name for name in _last_side(edges) if name in variants])
+    fixed = {name for name, variant in variants.items() if _is_fixed(variant)}
+    return {*chosen, *fixed}
+
+
+def _last_side(edges: Mapping[tuple[Hashable, Hashable], float]) -> Iterable[Hashable]:
+    """Return the nodes on the side of channels last in the minimum cut of a network with these capacities."""
     import networkx
     from networkx.algorithms.flow import boykov_kolmogorov  # preflow-push, the default, takes 1.2 to 4 times as long
 
     network = networkx.DiGraph()
-    for name, gain in gains.items():
-        network.add_edge(_LAST, name, capacity=gain)
-    for start, end, cost in _cut_edges(graph, variants):
-        if start != end:
-            known = network.get_edge_data(start, end, {"capacity": 0})
-            network.add_edge(start, end, capacity=known["capacity"] + cost)
+    network.add_edges_from((start, end, {"capacity": cost}) for (start, end), cost in edges.items())
     network.add_node(_FIRST)
     _, (chosen, _) = networkx.minimum_cut(network, _LAST, _FIRST, flow_func=boykov_kolmogorov)
-    fixed = {name for name, variant in variants.items() if _is_fixed(variant)}
-    return {name for name in chosen if name in variants} | fixed
+    return cast("Iterable[Hashable]", chosen)
 
 
 def _cut_edges(graph: Graph, variants: Variants) -> Iterator[tuple[Hashable, Hashable, float]]:
