@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ onnx = pytest.importorskip("onnx")
 reference = pytest.importorskip("onnx.reference")
 
 from autosched.executor.fallback import Fallback  # noqa: E402
-from autosched.executor.partitioned_model import CompiledPart, PartitionedModel, VaryingPart  # noqa: E402
+from autosched.executor.partitioned_model import PartitionedModel  # noqa: E402
+from autosched.executor.parts import BranchPart, CompiledPart, LoopPart, VaryingPart  # noqa: E402
 
 HEAD = '<ir_version: 9, opset_import: ["" : 20]>'
 COUNTED = f"""{HEAD} counted (float[4, 6] x, float[6] w) => (float[N, 6] y, float[4, 6] z) {{
@@ -56,6 +58,36 @@ BRANCH = f"""{HEAD} branch (float[4] x, bool[1] flag) => (float[4] y) {{
         else_branch = no () => (float[4] r) {{ r = Add(d, d) }}>
     y = Mul(e, x)
 }}"""
+LOOPS = f"""{HEAD} loops (float[3] x, int64 most, bool go) => (float[3] y, float[K, 3] rows, float[N, 3] grown) {{
+    three = Constant <value = float {{3.0}}> ()
+    start = Exp(x)
+    axes = Constant <value = int64[1] {{0}}> ()
+    begun = Unsqueeze(x, axes)
+    v, w, rows = Loop (most, go, start, begun) <body = step (int64 n, bool c, float[3] a, float[M, 3] b)
+        => (bool d, float[3] e, float[O, 3] f, float[3] g) {{
+        number = Cast <to = 1> (n)
+        moved = Add(a, number)
+        e = Mul(moved, x)
+        least = ReduceMin <keepdims = 0> (e)
+        d = Less(least, three)
+        row = Unsqueeze(e, axes)
+        f = Concat <axis = 0> (b, row)
+        g = If (d) <
+            then_branch = yes () => (float[3] r) {{ r = Neg(e) }},
+            else_branch = no () => (float[3] r) {{ r = Add(e, a) }}>
+    }}>
+    y = Sub(v, x)
+    grown = Mul(w, three)
+}}"""
+TWICE = f"""{HEAD} twice (float[4] x, int64 most) => (float[4] y) {{
+    going = Constant <value = int64 {{1}}> ()
+    on = Cast <to = 9> (going)
+    v = Loop (most, on, x) <body = step (int64 n, bool c, float[4] a) => (bool d, float[4] e) {{
+        d = Identity(c)
+        e = Sin(a)
+    }}>
+    y = Mul(v, x)
+}}"""
 STRANGE = """<ir_version: 9, opset_import: ["" : 20, "strange": 1]> strange (float[4] x) => (float[4] y) {
     d = strange.Thing(x)
     y = Exp(d)
@@ -64,11 +96,15 @@ STRANGE = """<ir_version: 9, opset_import: ["" : 20, "strange": 1]> strange (flo
 
 @pytest.fixture
 def load(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """A function that loads the model of a text, and expects a warning of the other engine."""
+    """A function that loads the model of a text, and expects a warning if another engine is used."""
 
     def loaded(text: str, **options: Any) -> Any:
         path = tmp_path / "model.onnx"
         onnx.save(onnx.parser.parse_model(text), path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if text not in (COUNTED, TEXTS):
+                return at.load(path, threads=1, **options)
         with pytest.warns(FallbackWarning, match="is compiled in parts"):
             return at.load(path, threads=1, **options)
 
@@ -108,8 +144,32 @@ def test_texts(load: Callable[..., Any]) -> None:
 
 def test_branches_on_data(load: Callable[..., Any]) -> None:
     model = load(BRANCH)
+    assert [type(part) for part in model.parts] == [CompiledPart, BranchPart, CompiledPart]
     for flag in (True, False):
         check(model, BRANCH, x=numbers(4), flag=np.array([flag]))
+
+
+@pytest.mark.parametrize("most", [0, 1, 3, 20])
+def test_loops_on_data(load: Callable[..., Any], most: int) -> None:
+    """Carried values of one shape and of a growing one, rows, and a branch in the body."""
+    model = load(LOOPS)
+    assert [type(part) for part in model.parts] == [CompiledPart, LoopPart, VaryingPart]
+    for go in (True, False, True):
+        if most and go:
+            check(model, LOOPS, x=abs(numbers(3)), most=np.array(most), go=np.array(go))
+        else:
+            y, rows, grown = model(x := abs(numbers(3)), np.array(most), np.array(go))
+            np.testing.assert_allclose(y, np.exp(x) - x, rtol=1e-6)
+            assert (rows.shape, grown.shape) == ((0, 3), (1, 3))
+
+
+def test_bodies_of_one_shape_are_compiled_at_load(load: Callable[..., Any]) -> None:
+    model = load(TWICE)
+    assert [type(part) for part in model.parts] == [LoopPart, CompiledPart]
+    assert str(model.outputs[0]) == "float32[4]"
+    assert len(model.compiled_parts) == 2
+    for most in (0, 1, 7):
+        check(model, TWICE, x=numbers(4), most=np.array(most))
 
 
 def test_results_are_written_to_given_arrays(load: Callable[..., Any]) -> None:
@@ -122,9 +182,9 @@ def test_results_are_written_to_given_arrays(load: Callable[..., Any]) -> None:
 
 def test_without_onnxruntime(load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    model = load(BRANCH)
+    model = load(TEXTS)
     assert [part.engine for part in model.parts if isinstance(part, Fallback)] == ["onnx.reference"]
-    check(model, BRANCH, x=numbers(4), flag=np.array([True]))
+    check(model, TEXTS, s=np.array(["aa", "ab", "a"], object), x=numbers(3))
 
 
 def test_what_is_refused(tmp_path: Path, load: Callable[..., Any]) -> None:
@@ -141,11 +201,11 @@ def test_what_is_refused(tmp_path: Path, load: Callable[..., Any]) -> None:
 
 def test_verbs(load: Callable[..., Any], tmp_path: Path) -> None:
     """Compiled parts are explained and verified; what needs one program says why there is none."""
-    model = load(BRANCH)
+    model = load(TEXTS)
     assert isinstance(model, PartitionedModel)
     explanation = at.explain(model)
-    assert [fallback.operators for fallback in explanation.fallbacks] == [("If",)]
+    assert [fallback.operators for fallback in explanation.fallbacks] == [("RegexFullMatch",)]
     assert 0 < explanation.fallbacks[0].seconds < explanation.call_s
     assert at.verify(model).passed
-    with pytest.raises(UsageError, match="branch is no single program"):
-        model.save(tmp_path / "branch.asc")
+    with pytest.raises(UsageError, match="texts is no single program"):
+        model.save(tmp_path / "texts.asc")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import FunctionProto, ModelProto, TensorProto
+from onnx import FunctionProto, GraphProto, ModelProto, TensorProto
 
 from autosched.errors import GraphError
 from autosched.graph.file_formats import ACCEPTED, describe_format
@@ -83,6 +83,13 @@ def type_label(number: int) -> str:
 def _has_elements(number: int) -> bool:
     """Whether a type of ONNX's is one of numbers."""
     return number in TensorProto.DataType.values() and number not in (TensorProto.UNDEFINED, TensorProto.STRING)
+
+
+def initializers(graph: GraphProto, folder: Path | None) -> dict[str, Array]:
+    """Return the arrays of a graph's initializers."""
+    if len(graph.sparse_initializer):
+        raise GraphError("the model has sparse initializers, which are not supported")
+    return {tensor.name: array_of(tensor, folder) for tensor in graph.initializer}
 
 
 def array_of(tensor: TensorProto, folder: Path | None) -> Array:

@@ -22,7 +22,7 @@ from autosched.graph.fixed_inputs import how_to_fix
 from autosched.graph.graph import Array, Graph, Value
 from autosched.graph.onnx.builder import GraphBuilder
 from autosched.graph.onnx.definitions import OperatorDefinition, definition_of, has_definition, local_definitions
-from autosched.graph.onnx.files import array_of, opsets_of
+from autosched.graph.onnx.files import array_of, initializers, opsets_of
 from autosched.graph.onnx.folding import FOLDED_ONLY, folded
 from autosched.graph.onnx.inputs import fixed_inputs, input_types, values_of
 from autosched.graph.onnx.order import in_order, label, reads
@@ -102,13 +102,6 @@ def _head(builder: GraphBuilder, scope: NameScope, inputs: Iterable[str], output
     whole = without_dead(_graph(builder, scope, values, outputs, name or "network"))
     read = {*whole.outputs, *(name for node in whole.nodes for name in node.used)}
     return replace(whole, inputs=tuple(name for name in whole.inputs if name in read)).with_nodes(whole.nodes)
-
-
-def initializers(graph: GraphProto, folder: Path | None) -> dict[str, Array]:
-    """Return the arrays of a graph's initializers."""
-    if len(graph.sparse_initializer):
-        raise GraphError("the model has sparse initializers, which are not supported")
-    return {tensor.name: array_of(tensor, folder) for tensor in graph.initializer}
 
 
 class Unsupported(GraphError):

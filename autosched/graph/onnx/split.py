@@ -8,14 +8,20 @@ rest      the nodes that read their results, whose shapes may depend on data: to
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from onnx import ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
+from autosched.errors import GraphError
 from autosched.graph.graph import Array, Graph
-from autosched.graph.onnx.order import reads
+from autosched.graph.onnx.files import initializers
+from autosched.graph.onnx.order import label, reads
+from autosched.graph.onnx.schemas import domain_of
+
+BRANCHES = ("else_branch", "then_branch")  # graphs of an If, by its condition
+CONTROL = ("If", "Loop")
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,45 @@ class ModelSplit:
     rest: ModelPart | None
 
 
+def graph_attribute(node: NodeProto, name: str) -> GraphProto:
+    """Return a graph that is an attribute of a node. Raises GraphError if there is none."""
+    for attribute in node.attribute:
+        if attribute.name == name:
+            return attribute.g
+    raise GraphError(f"{node.op_type} {label(node)} has no graph {name}")
+
+
+def is_control(node: NodeProto) -> bool:
+    """Whether a node is control flow, whose graphs are parts of their own."""
+    return domain_of(node) == "" and node.op_type in CONTROL
+
+
+def body_of(part: ModelPart, graph: GraphProto) -> ModelPart:
+    """Return a graph of a node of the part as a part: its inputs are those of the graph, and values around it."""
+    outer = {name: array for name, array in part.constants.items() if name not in {info.name for info in graph.input}}
+    whole = ModelPart(part.source, tuple(graph.node), outer, tuple(o.name for o in graph.output), part.folder)
+    read = {*whole.outputs, *(name for node in whole.nodes for name in reads(node))}
+    constants = {name: array for name, array in outer.items() if name in read}
+    return replace(whole, constants={**constants, **initializers(graph, part.folder)})
+
+
+def groups_of(part: ModelPart) -> list[ModelPart]:
+    """Return the nodes of a part as parts in their order, each of which is one node of control flow, or has none."""
+    groups: list[list[NodeProto]] = []
+    for node in part.nodes:
+        if not groups or is_control(node) or is_control(groups[-1][0]):
+            groups.append([])
+        groups[-1].append(node)
+    later, parts = set(part.outputs), list[ModelPart]()
+    for nodes in reversed(groups):
+        read = {name for node in nodes for name in reads(node)}
+        constants = {name: array for name, array in part.constants.items() if name in read}
+        outputs = tuple(name for node in nodes for name in node.output if name in later)
+        parts.append(ModelPart(part.source, tuple(nodes), constants, outputs, part.folder))
+        later |= read
+    return parts[::-1]
+
+
 def split_nodes(nodes: Iterable[NodeProto], failed: Collection[int]) -> tuple[list[NodeProto], list[NodeProto]]:
     """Return the nodes that are refused, `failed` by identity, and those that read their results, both in order.
 
@@ -89,7 +134,7 @@ def split_nodes(nodes: Iterable[NodeProto], failed: Collection[int]) -> tuple[li
     return refused, rest
 
 
-def tensor_type(array: Array | list[Array]) -> TypeProto:
+def type_of(array: Array | list[Array]) -> TypeProto:
     """Return ONNX's type of an array, or of a sequence of arrays."""
     if isinstance(array, list):
         kind = helper.np_dtype_to_tensor_dtype(array[0].dtype) if array else TensorProto.FLOAT
