@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Types = Mapping[str, TypeProto]
 
-MAX_PROGRAMS = 16  # of a part whose sizes vary
+MAX_SIZES = 16  # for which a part is compiled; the other engine runs it for others
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ class VaryingPart:
 
     def __init__(self, part: ModelPart, options: CompileOptions) -> None:
         self.part, self.options = part, options
-        self._sequences: OrderedDict[tuple[object, ...], tuple[Part, ...] | None] = OrderedDict()  # None: called once
+        self._sequences: OrderedDict[tuple[object, ...], tuple[Part, ...]] = OrderedDict()
+        self._last: tuple[object, ...] | None = None  # sizes of the last call that the other engine ran
         self._fallbacks: dict[tuple[object, ...], Fallback] = {}  # by types and ranks
         self._lock = threading.Lock()
 
@@ -92,21 +93,21 @@ class VaryingPart:
     def models(self) -> Iterator[Model]:
         """Yield the programs for the sizes that were compiled."""
         for parts in list(self._sequences.values()):
-            yield from models_of(parts or ())
+            yield from models_of(parts)
 
     def _parts_for(self, key: tuple[object, ...], values: Values) -> tuple[Part, ...]:
         with self._lock:
-            is_new = key not in self._sequences
-            parts = self._sequences.pop(key, None)
-            if parts is None:
-                types = {name: type_of(value) for name, value in values.items()}
-                fallback = self._fallback(types) if is_new else None
-                if fallback is None:
-                    parts, _ = parts_of(self.part, types, self.options)
-            self._sequences[key] = parts
-            if len(self._sequences) > MAX_PROGRAMS:
+            if (parts := self._sequences.get(key)) is not None:
+                return parts
+            types, is_full = {name: type_of(value) for name, value in values.items()}, len(self._sequences) >= MAX_SIZES
+            fallback = self._fallback(types)
+            if fallback is not None and (is_full or self._last != key):
+                self._last = key
+                return (fallback,)
+            if is_full:
                 self._sequences.popitem(last=False)
-            return (fallback,) if parts is None and fallback is not None else parts or ()
+            self._sequences[key], _ = parts_of(self.part, types, self.options)
+            return self._sequences[key]
 
     def _fallback(self, types: Types) -> Fallback | None:
         """Return the part run by another engine for inputs of any sizes; None if none accepts all of its nodes."""
@@ -214,12 +215,16 @@ def models_of(parts: Iterable[Part]) -> Iterator[Model]:
 
 
 def parts_of(part: ModelPart, types: Types, options: CompileOptions) -> tuple[tuple[Part, ...], dict[str, TypeProto]]:
-    """Return the parts of a part of a model for inputs of these types, and the types that are known of values."""
+    """Return the parts of a part of a model for inputs of these types, and the types that are known of values.
+
+    A part that is refused as a whole is run by the other engine.
+    """
     try:
-        graph = import_part(part, {name: types[name] for name in part.inputs})
+        compiled = _compiled(import_part(part, {name: types[name] for name in part.inputs}), options)
     except RefusedNodes as refused:
         return parts_at(refused.split, options)
-    compiled = _compiled(graph, options)
+    except GraphError:
+        return (fallback_for(part, types, options.threads),), {**types, **_inferred(part, types)}
     return (compiled,), {**types, **compiled.types()}
 
 
