@@ -209,3 +209,16 @@ def test_verbs(load: Callable[..., Any], tmp_path: Path) -> None:
     assert at.verify(model).passed
     with pytest.raises(UsageError, match="texts is no single program"):
         model.save(tmp_path / "texts.asc")
+
+
+def test_dynamic_shapes(tmp_path: Path) -> None:
+    text = COUNTED.replace("float[4, 6] x", "float[rows, 6] x").replace("float[4, 6] z", "float[rows, 6] z")
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    with pytest.warns(FallbackWarning, match="is compiled in parts"):
+        model = at.load_dynamic(path, threads=1)
+        for rows in (4, 1, 4, 3):
+            check(model, text, x=numbers(rows, 6), w=numbers(6))
+    assert model.sizes == ({"rows": 1}, {"rows": 4}, {"rows": 3})
+    with pytest.raises(GraphError, match="NonZero"):
+        at.load_dynamic(path, threads=1, strict=True)(numbers(2, 6), numbers(6))
