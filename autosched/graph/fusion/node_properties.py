@@ -13,12 +13,12 @@ from typing import Any
 from autosched.errors import GraphError
 from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.operator_facts import Attributes, OperandTypes, operator_fact
-from autosched.graph.operators import build, results_of
+from autosched.graph.operators import results_of, stages_of
 from autosched.graph.steps import Group, NetworkStep
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Affine, Simplifier
 from autosched.ir.visit import free_vars, is_gathered, loads
-from autosched.te import ComputeDAG, Tensor, placeholder
+from autosched.te import ComputeDAG, Tensor
 from autosched.te.tensor import ComputeOp, PlaceholderOp, postorder
 
 VIEW = "reshape"  # the operator that only changes the shape of memory
@@ -118,10 +118,7 @@ def _properties_from(stored: dict[str, Any]) -> NodeProperties:
 
 @operator_fact(lambda properties: {**asdict(properties), "kind": properties.kind.name}, _properties_from)
 def _properties(operator: str, operand_types: OperandTypes, attributes: Attributes, n_outputs: int) -> NodeProperties:
-    inputs = tuple(None if x is None else f"x{n}" for n, x in enumerate(operand_types))
-    node = Node(operator, inputs, tuple(f"y{n}" for n in range(n_outputs)), dict(attributes))
-    tensors = [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(operand_types)]
-    outputs = build(node, tensors)
+    tensors, outputs = stages_of(operator, operand_types, attributes, n_outputs)
     if any(isinstance(t.op, PlaceholderOp) for t in outputs):
         kind = NodeKind.VIEW if operator == VIEW else NodeKind.MOVEMENT
         return NodeProperties(kind, (OperandAccess(1, True),) * len(operand_types))
@@ -155,12 +152,7 @@ def _properties(operator: str, operand_types: OperandTypes, attributes: Attribut
 
 @operator_fact(bool, bool)
 def _is_attention(operator: str, operand_types: OperandTypes, attributes: Attributes, n_outputs: int) -> bool:
-    node = Node(
-        operator, tuple(None if x is None else f"x{n}" for n, x in enumerate(operand_types)), ("y",), dict(attributes)
-    )
-    outputs = build(
-        node, [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(operand_types)]
-    )
+    _, outputs = stages_of(operator, operand_types, attributes, n_outputs)
     if n_outputs != 1 or any(isinstance(t.op, PlaceholderOp) for t in outputs):
         return False
     from autosched.schedule.state import initial_state
@@ -319,8 +311,7 @@ def _is_batchwise(
 ) -> bool:
     inputs = tuple(None if x is None else f"x{n}" for n, x in enumerate(operand_types))
     node = Node(operator, inputs, ("y",) * n_outputs, dict(attributes))
-    tensors = [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(operand_types)]
-    outputs = build(node, tensors)
+    _, outputs = stages_of(operator, operand_types, attributes, n_outputs)
     if any(isinstance(t.op, PlaceholderOp) for t in outputs):
         return False
     count = next(x[0][0] for x, is_one in zip(operand_types, batches, strict=True) if x is not None and is_one)

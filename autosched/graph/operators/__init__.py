@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 from autosched.errors import ExpressionError, GraphError
@@ -111,5 +111,13 @@ def _inferred(
     name: str, given: OperandTypes, attributes: Attributes, n_outputs: int
 ) -> tuple[tuple[tuple[int, ...], str], ...]:
     """Return shapes and types of the results."""
-    tensors = [None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(given)]
-    return tuple((t.public_shape, t.dtype) for t in _apply(name, tensors, dict(attributes), n_outputs))
+    return tuple((t.public_shape, t.dtype) for t in stages_of(name, given, attributes, n_outputs)[1])
+
+
+@lru_cache(maxsize=1024)
+def stages_of(
+    name: str, given: OperandTypes, attributes: Attributes, n_outputs: int
+) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+    """Return placeholders `x0`, `x1`, ... for the operands, None for one that is left out, and the results."""
+    tensors = tuple(None if x is None else placeholder(x[0], x[1], f"x{n}") for n, x in enumerate(given))
+    return tensors, _apply(name, tensors, dict(attributes), n_outputs)
