@@ -167,7 +167,7 @@ class Importer:
             elif refused := [name for name in node.input if name in self._refused_inputs and not scope.depth]:
                 raise GraphError(str(self._refused_inputs[refused[0]]))
         except GraphError as error:
-            hint = self._hint(error) if isinstance(error, NotConstant) else ""
+            hint = self._hint(error) if isinstance(error, NotConstant) and not error.is_explained else ""
             error.args = (f"{operator} {label(node)}: {error}{hint}",)
             self.failures.append(Refusal(node, operator, error))
         if lost or len(self.failures) > n_failures:
@@ -187,7 +187,7 @@ class Importer:
         """Return which inputs a value that must be constant depends on, and how to fix them; empty if said before."""
         producers = {name: n for n in self.builder.nodes for name in n.outputs}
         seen, open_ = set[str](), [error.value] if error.value in self.builder.values else []
-        error.value = ""
+        error.is_explained = True
         while open_:
             name = open_.pop()
             if name not in seen and name not in self.builder.constants:

@@ -40,7 +40,9 @@ def rule(*names: str, domain: str = "") -> Callable[[Rule], Rule]:
 
 
 class NotConstant(GraphError):
-    """An operand, named `value`, that must be constant at import and is not."""
+    """An operand, named `value`, that must be constant at import and is not; `is_explained`: how to fix it was said."""
+
+    is_explained = False
 
     def __init__(self, message: str, value: str) -> None:
         super().__init__(message)
