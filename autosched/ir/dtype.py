@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from autosched.errors import ExpressionError
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -155,6 +157,8 @@ class Dtype:
             return np.asarray(self.numpy_dtype.type(value))
 
 
+MIN_PROMOTED_BITS = 32  # of what integers become of which neither type holds the other's numbers
+
 # In the order of promotion.
 DTYPES: Mapping[str, Dtype] = {
     row.name: row
@@ -162,8 +166,12 @@ DTYPES: Mapping[str, Dtype] = {
         Dtype("bool", "b", 8),
         Dtype("int8", "i", 8),
         Dtype("uint8", "u", 8),
+        Dtype("int16", "i", 16),
+        Dtype("uint16", "u", 16),
         Dtype("int32", "i", 32),
+        Dtype("uint32", "u", 32),
         Dtype("int64", "i", 64),
+        Dtype("uint64", "u", 64),
         Dtype("float8_e4m3fn", "f", 8, exponent_bits=4, wider="float32", has_infinity=False, in_ml_dtypes=True,
               dlpack_code=10),
         Dtype("float8_e5m2", "f", 8, exponent_bits=5, wider="float32", in_ml_dtypes=True, dlpack_code=12),
@@ -188,13 +196,18 @@ def is_foreign(kind: np.dtype[Any]) -> bool:
 
 
 def promote(a: str, b: str) -> str:
-    """The dtype of a result: a float beats an int, else the first of DTYPES that holds the numbers of both.
+    """The dtype of a result: a float beats an int, else that of the operands which holds the other's numbers, else the
+    first of DTYPES that holds the numbers of both; of integers one of 32 bits at least, as products are.
 
-    int8 with uint8 gives int32, float16 with bfloat16 float32.
+    int8 with int16 gives int16, int8 with uint8 int32, float16 with bfloat16 float32. Raises ExpressionError for
+    uint64 with a signed integer, as no dtype holds the numbers of both.
     """
     if a == b:
         return a
     x, y = DTYPES[a], DTYPES[b]
     if x.is_float != y.is_float:
         return a if x.is_float else b
-    return next(row.name for row in DTYPES.values() if row.is_float == x.is_float and row.holds(x) and row.holds(y))
+    for row in (x, y, *(row for row in DTYPES.values() if row.is_float or row.bits >= MIN_PROMOTED_BITS)):
+        if row.is_float == x.is_float and row.holds(x) and row.holds(y):
+            return row.name
+    raise ExpressionError(f"no dtype holds the numbers of {a} and {b}; cast one of them to the other's")

@@ -432,7 +432,7 @@ def call(fn: str, *args: Expr) -> Expr:
         raise ExpressionError(f"{fn} needs a number but got bool in {fn}({args[0]}); cast it first")
     operands = tuple(map(widened, args))
     if fn == "neg" and isinstance(operands[0], Const):
-        return Const(-operands[0].value, operands[0].dtype)
+        return Const(_wrapped(-operands[0].value, operands[0].dtype), operands[0].dtype)
     return Call(fn, operands)
 
 
@@ -465,7 +465,7 @@ def cast(a: Expr, dtype: str) -> Expr:
     return a
 
 
-def _wrapped(value: int, dtype: str) -> int:
+def _wrapped(value: int | float, dtype: str) -> int | float:
     """Convert an integer to `dtype`: the lowest bits, if that is an integer type as well."""
     if not DTYPES[dtype].is_integer:
         return value

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from autosched.ir.bitcast import Bitcast
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import COMPARISON, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Param, Select, Var
 from autosched.ir.instructions.dots import Dot, Word
@@ -126,6 +127,8 @@ def _text(e: Expr, outer: int, known: bool) -> str:
             return f"{buffer}[{_list(indices)}]"
         case Cast(a, dtype):
             return f"{dtype}({expr_text(a)})"
+        case Bitcast(a, dtype):
+            return f"bits_as_{dtype}({expr_text(a)})"
         case Word(parts):
             return f"word({_list(parts)})"
         case Dot(intrinsic, a, b):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from autosched.ir.bitcast import Bitcast
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import (
     ARITHMETIC,
@@ -54,9 +55,17 @@ def type_problem(e: Expr) -> str | None:
             return f"an index of {name} is {wrong[0]}, not {INDEX}" if wrong else None
         case Word() | Dot():
             return dots.problem(e)
+        case Bitcast(a, dtype):
+            return _bitcast_problem(a.dtype, dtype)
         case Var() | Cast() | Param():
             return None if e.dtype in DTYPES else f"unknown dtype {e.dtype!r}"
     return f"{type(e).__name__} is not an expression"
+
+
+def _bitcast_problem(source: str, dtype: str) -> str | None:
+    if dtype not in DTYPES:
+        return f"unknown dtype {dtype!r}"
+    return None if DTYPES[source].bits == DTYPES[dtype].bits else f"a bitcast of {source} to {dtype}, of another size"
 
 
 def _const_problem(value: bool | int | float, dtype: str) -> str | None:

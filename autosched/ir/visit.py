@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
+from autosched.ir.bitcast import Bitcast, bitcast
 from autosched.ir.expr import (
     Binary,
     Call,
@@ -56,6 +57,8 @@ def rebuild(expr: Expr, fn: Callable[[Expr], Expr]) -> Expr:
             return select(fn(c), fn(a), fn(b))
         case Cast(a=a, dtype=dtype):
             return cast(fn(a), dtype)
+        case Bitcast(a=a, dtype=dtype):
+            return bitcast(fn(a), dtype)
         case Load(buffer=name, indices=indices, dtype=dtype):
             return Load(name, tuple(fn(i) for i in indices), dtype)
         case Word(parts=parts):

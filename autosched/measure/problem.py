@@ -179,9 +179,10 @@ def _integer_limits(value: Array, bound: Array, kind: np.dtype[Any]) -> tuple[Ar
     if not bound.any():
         exact = value.astype(kind)
         return exact, exact
-    lowest, highest = (0, 1) if kind.kind == "b" else (int(np.iinfo(kind).min), int(np.iinfo(kind).max))
-    slack = np.floor(np.minimum(bound, 2.0**62)).astype(np.int64)
-    wide = value.astype(np.int64)
-    low = np.where(np.isinf(bound) | (wide < lowest + slack), lowest, wide - slack)
-    high = np.where(np.isinf(bound) | (wide > highest - slack), highest, wide + slack)
+    lowest, highest = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
+    wide = value.astype(np.uint64)  # modulo 2^64, in which all differences are right
+    below, above = wide - np.array(lowest).astype(np.uint64), np.array(highest).astype(np.uint64) - wide
+    slack = np.floor(np.minimum(bound, 2.0**62)).astype(np.uint64)
+    low = wide - np.where(np.isinf(bound), below, np.minimum(below, slack))
+    high = wide + np.where(np.isinf(bound), above, np.minimum(above, slack))
     return low.astype(kind), high.astype(kind)

@@ -13,6 +13,7 @@ from typing import NoReturn
 from autosched.ir.symbolic import OTHER_NAMES
 from autosched.te.compute import (
     abs,
+    bitcast,
     cast,
     ceil,
     compute,
@@ -48,9 +49,9 @@ from autosched.te.reducers import all, any, argmax, argmin, max, min, prod, redu
 from autosched.te.tensor import Axis, ComputeOp, PlaceholderOp, Tensor
 
 __all__ = [
-    "Axis", "ComputeDAG", "ComputeOp", "PlaceholderOp", "Tensor", "abs", "all", "any", "argmax", "argmin", "cast",
-    "ceil", "compute", "const", "cos", "equal", "erf", "exp", "floor", "floordiv", "fmod", "if_then_else", "log",
-    "logical_not", "max", "maximum", "min", "minimum", "mod", "not_equal", "placeholder", "pow", "prod",
+    "Axis", "ComputeDAG", "ComputeOp", "PlaceholderOp", "Tensor", "abs", "all", "any", "argmax", "argmin", "bitcast",
+    "cast", "ceil", "compute", "const", "cos", "equal", "erf", "exp", "floor", "floordiv", "fmod", "if_then_else",
+    "log", "logical_not", "max", "maximum", "min", "minimum", "mod", "not_equal", "placeholder", "pow", "prod",
     "reduce_axis", "reducer", "round", "rsqrt", "select", "sigmoid", "sin", "sqrt", "sum", "tanh", "view",
 ]  # fmt: skip
 

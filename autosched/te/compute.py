@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autosched.errors import ExpressionError
+from autosched.ir.bitcast import bitcast as ir_bitcast
 from autosched.ir.expr import INDEX, Expr, Var, call, known_dtype
 from autosched.ir.expr import cast as ir_cast
 from autosched.ir.expr import select as ir_select
@@ -232,6 +233,11 @@ def const(value: Any, dtype: str | None = None) -> Expr:
 def cast(value: Any, dtype: str) -> Expr:
     """`value` converted to `dtype`; a float becomes an integer by cutting off the fraction."""
     return ir_cast(to_expr(value, "te.cast"), dtype)
+
+
+def bitcast(value: Any, dtype: str) -> Expr:
+    """The number of `dtype` whose bits are those of `value`, which is of the same size."""
+    return ir_bitcast(to_expr(value, "te.bitcast"), dtype)
 
 
 def select(cond: Any, a: Any, b: Any) -> Expr:

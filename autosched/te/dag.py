@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autosched.errors import ExpressionError
+from autosched.ir.bitcast import Bitcast
 from autosched.ir.conditions import chosen_by_data
 from autosched.ir.expr import ARITHMETIC, COMPARISON, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.instructions.precision import PRECISIONS
@@ -386,6 +387,8 @@ def _word(node: Expr, variables: Mapping[Var, str], tensors: Mapping[str, str]) 
             return fn
         case Cast(dtype=dtype):
             return f"cast:{dtype}"
+        case Bitcast(dtype=dtype):
+            return f"bits:{dtype}"
         case Select():
             return "select"
         case Load(buffer=buffer):

@@ -28,7 +28,7 @@ _RNG = np.random.Generator
 _FIRST_NUMBERS = np.repeat(np.arange(3)[:, None], _DRAWN, axis=1)
 # For each domain, how floats and how integers are drawn.
 _DOMAINS: tuple[tuple[Callable[[_RNG], Array], Callable[[_RNG, int, int], Array]], ...] = (
-    (lambda r: r.normal(0.0, 2.0, (3, _DRAWN)), lambda r, low, high: r.integers(low, high, (3, _DRAWN), endpoint=True)),
+    (lambda r: r.normal(0.0, 2.0, (3, _DRAWN)), lambda r, low, high: _any_integers(r, low, high)),
     (lambda r: np.abs(r.normal(0.0, 2.0, (3, _DRAWN))), lambda r, low, high: r.integers(0, 100, (3, _DRAWN))),
     (lambda r: r.uniform(0.0, 1.0, (3, _DRAWN)), lambda r, low, high: r.permuted(_FIRST_NUMBERS, axis=0)),
     (
@@ -36,6 +36,10 @@ _DOMAINS: tuple[tuple[Callable[[_RNG], Array], Callable[[_RNG, int, int], Array]
         lambda r, low, high: r.integers(max(low, -99), 9, (3, _DRAWN)),
     ),
 )
+
+
+def _any_integers(rng: _RNG, low: int, high: int) -> Array:
+    return rng.integers(low, high, (3, _DRAWN), np.int64 if high < 1 << 63 else np.uint64, endpoint=True)
 
 
 def check_laws(reducer: Reducer, stage: str) -> None:

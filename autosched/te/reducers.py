@@ -83,7 +83,9 @@ def to_expr(value: Any, what: str, truth: bool = False) -> Expr:
         if not truth:
             raise ExpressionError(f"{what}: {no_comparison(number)}")
         return const(number, "bool")
-    return typed_const(number, INDEX) if isinstance(number, int) else const(number, "float32")
+    if isinstance(number, float):
+        return const(number, "float32")
+    return typed_const(number, INDEX if number <= DTYPES[INDEX].integer_range[1] else "uint64")
 
 
 def typed_const(value: bool | int | float, dtype: str) -> Expr:
@@ -199,12 +201,12 @@ def sum_reducer(dtype: str) -> Reducer:
 
 
 def sum(expr: Any, axis: Any = None) -> Expr:
-    """Sum over `axis`; bool, int8 and uint8 are added up in int32."""
+    """Sum over `axis`; bool and integers below 32 bits are added up in int32."""
     return _accumulate(_SUM, expr, axis)
 
 
 def prod(expr: Any, axis: Any = None) -> Expr:
-    """Product over `axis`; bool, int8 and uint8 are multiplied in int32."""
+    """Product over `axis`; bool and integers below 32 bits are multiplied in int32."""
     return _accumulate(_PROD, expr, axis)
 
 

@@ -77,7 +77,7 @@ def declarations() -> str:
             lines.append(f"void {function} vstore{lanes}({vector}, size_t, {space} {element}*);")
     lines.append(f"float {function} vload_half(size_t, const __private half*);")
     lines.append(f"void {function} vstore_half_rte(float, size_t, __private half*);")
-    for kind in ("float", "uint", "int", "char4", "uchar4"):
+    for kind in ("float", "uint", "int", "double", "long", "char4", "uchar4"):
         lines += [f"#define as_{kind}(x) __builtin_astype((x), {kind})"]
     for integer, swap in (("int", "atomic_cmpxchg"), ("long", "atom_cmpxchg")):
         at = f"volatile __global {integer}*"

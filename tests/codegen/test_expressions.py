@@ -20,7 +20,7 @@ from tests.codegen.running import HOST, build, check_kernel, run, targets_in_tur
 
 Array = npt.NDArray[Any]
 ROWS, COLUMNS = 3, 37  # not a whole number of vectors of any type
-INTEGERS = ("int8", "uint8", "int32", "int64")
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 FLOATS = ("float32", "float64")
 RNG = np.random.default_rng(11)
 Function = Callable[..., Expr]
@@ -87,7 +87,7 @@ def anything(dtype: str) -> Array:
     at = RNG.permutation(array.size)[: 3 * len(edges)]
     with np.errstate(over="ignore"):
         array = array.astype(dtype)
-        array[at] = np.tile(np.array(edges), 3).astype(dtype)
+        array[at] = np.tile(np.array(edges, None if kind == "f" else dtype), 3).astype(dtype)
     return array.reshape(ROWS, COLUMNS)
 
 
@@ -134,7 +134,7 @@ def test_integer_division_rounds_down(dtype, way):
         lambda i, j, x, y: x // te.const(5, dtype) + x % te.const(7, dtype),
         lambda i, j, x, y: x // (te.const(COLUMNS, dtype) - j.astype(dtype)),  # 0 in the first lane that is not there
     ]
-    if dtype != "uint8":
+    if DTYPES[dtype].kind == "i":
         functions.append(lambda i, j, x, y: x // te.const(-3, dtype) + x % te.const(-4, dtype))
         functions.append(lambda i, j, x, y: x // te.const(-1, dtype) + x % te.const(-1, dtype))
     check(way, functions, anything(dtype), anything(dtype), among=INTEGERS)
@@ -324,10 +324,39 @@ def test_casts_of_integers(dtype, way):
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_casts_of_floats_cut_the_fraction(dtype, way):
     x = RNG.normal(0, 30, (ROWS, COLUMNS)).astype(dtype)
-    others = [d for d in ("int8", "int32", "int64", *FLOATS) if d != dtype]
+    others = [d for d in ("int8", "int16", "int32", "int64", *FLOATS) if d != dtype]
     np.clip(x, -120, 120, out=x)
     check(way, [lambda i, j, x, d=d: x.astype(d) for d in others], x, among=FLOATS)
-    check(way, [lambda i, j, x: x.astype("uint8")], np.abs(x), among=FLOATS)
+    unsigned = [d for d in INTEGERS if DTYPES[d].kind == "u"]
+    check(way, [lambda i, j, x, d=d: x.astype(d) for d in unsigned], np.abs(x), among=FLOATS)
+    large = np.resize(np.array([2.0**63, 2.0**64 - 2.0**40, 2.0**63 + 2.0**40, 0.0, 1e19], dtype), x.shape)
+    check(way, [lambda i, j, x: x.astype("uint64")], large, among=FLOATS)
+
+
+SAME_SIZE = [
+    ("float32", "int32"), ("float32", "uint32"), ("float64", "int64"), ("float64", "uint64"), ("float16", "int16"),
+    ("bfloat16", "uint16"), ("float8_e5m2", "uint8"), ("bfloat16", "float16"),
+]  # fmt: skip
+
+
+@way
+@pytest.mark.parametrize(("a", "b"), SAME_SIZE)
+def test_bits_are_taken_for_another_number(a, b, way):
+    """In both directions, and after arithmetic; what reads a number of bits is the number that NumPy sees there."""
+    bits = anything(f"uint{DTYPES[a].bits}")
+    x, y = (bits.view(DTYPES[d].numpy_dtype) for d in (a, b))
+    functions: list[Function] = [
+        lambda i, j, x, y: te.bitcast(x, b),
+        lambda i, j, x, y: te.bitcast(y, a),
+        lambda i, j, x, y: te.bitcast(te.bitcast(y, bits.dtype.name) ^ te.bitcast(x, bits.dtype.name), bits.dtype.name),
+        lambda i, j, x, y: te.bitcast(te.bitcast(x, bits.dtype.name) >> te.const(1, bits.dtype.name), a),
+    ]
+    dag = graph(functions, [a, b])
+    data = {"X0": x, "X1": y}
+    got = run(build(way(initial_state(dag)), HOST, 1), dag, {t.name: data[t.name] for t in dag.inputs}, HOST)
+    expected = [bits, bits, bits ^ bits, bits >> 1]
+    for result, wanted in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(result.view(bits.dtype), wanted)
 
 
 @way

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from autosched.ir.bitcast import Bitcast
 from autosched.ir.expr import COMPARISON, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.te import ComputeDAG
 from autosched.te.tensor import ComputeOp
@@ -82,6 +83,8 @@ def _text(e: Expr, names: Mapping[Var, str]) -> str:
             return f"{_identifier(buffer)}[{', '.join(_text(i, names) for i in indices) or '()'}]"
         case Cast(a=a, dtype=dtype):
             return f'te.cast({_text(a, names)}, "{dtype}")'
+        case Bitcast(a=a, dtype=dtype):
+            return f'te.bitcast({_text(a, names)}, "{dtype}")'
         case Select(cond=c, a=a, b=b):
             return f"te.select({', '.join(_text(x, names) for x in (c, a, b))})"
         case Call(fn=fn, args=args):

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from autosched.errors import ExpressionError
 from autosched.ir.dtype import DTYPES, promote
 from tests.float8 import E4M3, E5M2
 
@@ -66,12 +67,23 @@ def test_numbers_round_to_even_and_none_is_too_large_to_be_asked_for(row):
 
 def test_names_are_known_and_abbreviated():
     assert list(DTYPES) == [row.name for row in DTYPES.values()]
-    assert (
-        " ".join(row.abbreviation for row in DTYPES.values()) == "bool i8 u8 i32 i64 f8_e4m3fn f8_e5m2 f16 bf16 f32 f64"
-    )
+    names = "bool i8 u8 i16 u16 i32 u32 i64 u64 f8_e4m3fn f8_e5m2 f16 bf16 f32 f64"
+    assert " ".join(row.abbreviation for row in DTYPES.values()) == names
     assert {row.computes_in for row in SMALL} == {row.accumulates_in for row in SMALL} == {"float32"}
-    assert {name for name, row in DTYPES.items() if row.accumulates_in == "int32"} == {"bool", "int8", "uint8", "int32"}
+    in_int32 = {"bool", "int8", "uint8", "int16", "uint16", "int32"}
+    assert {name for name, row in DTYPES.items() if row.accumulates_in == "int32"} == in_int32
     assert all(row.computes_in == name for name, row in DTYPES.items() if not row.is_stored_only)
+
+
+def assert_signs_are_joined(a, b):
+    signed, unsigned = (a, b) if DTYPES[a].kind == "i" else (b, a)
+    if unsigned == "uint64":
+        with pytest.raises(ExpressionError, match=r"no dtype holds the numbers of .*; cast one of them"):
+            promote(a, b)
+        return
+    twice = max(2 * DTYPES[unsigned].bits, 32)
+    holds = DTYPES[signed].bits > DTYPES[unsigned].bits
+    assert promote(a, b) == (signed if holds else f"int{twice}")
 
 
 def test_the_order_of_the_table_is_that_of_promotion():
@@ -80,8 +92,9 @@ def test_the_order_of_the_table_is_that_of_promotion():
     for a in order:
         for b in order:
             expected = max(a, b, key=order.index)
-            if {a, b} == {"int8", "uint8"}:
-                expected = "int32"
+            if {DTYPES[a].kind, DTYPES[b].kind} == {"i", "u"}:  # the type of the one with a sign, or a larger one
+                assert_signs_are_joined(a, b)
+                continue
             if {a, b} == {"float16", "bfloat16"}:
                 expected = "float32"
             if {a, b} == {"float8_e4m3fn", "float8_e5m2"}:

@@ -139,7 +139,10 @@ def test_promotion(a, b, result):
 
 
 def test_promotion_is_symmetric_and_operands_are_cast():
+    signed = [name for name, row in DTYPES.items() if row.kind == "i"]
     for a, b in ((a, b) for a in DTYPES for b in DTYPES):
+        if "uint64" in (a, b) and {a, b} & {*signed}:
+            continue  # refused: `tests/ir/test_dtype.py`
         assert promote(a, b) == promote(b, a), (a, b)
         total = binary("max", Var("a", a), Var("b", b))
         computed = DTYPES[promote(a, b)].computes_in

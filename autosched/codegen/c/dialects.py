@@ -28,10 +28,8 @@ class Dialect:
     barrier: str
     block: str  # index of the block along dimension {axis} ("x") or {number} (0)
     thread: str
-    long: str  # 64-bit integer
-    byte: str  # 8-bit signed integer
-    unsigned_byte: str
-    unsigned_short: str
+    integers: Mapping[str, str]  # types by dtype
+    suffixes: Mapping[str, str]  # of numbers, where arithmetic in int would be wrong, by dtype
     infinity: str
     nan: str
     unroll: str
@@ -51,6 +49,7 @@ class Dialect:
     )
     atomics: Mapping[str, str]  # functions by operation, for `atomic_types`; other types use compare-and-swap loops
     atomic_types: frozenset[str]
+    bit_functions: Mapping[str, tuple[str, str]]  # by float: to a signed integer with the same bits, and back
     helpers: Mapping[str, str] = field(default_factory=dict)  # by name, instead of `expressions.HELPERS`
     bytes_of: Mapping[str, str] = field(default_factory=dict)  # names of types in `dot`
     prologue: str = ""
@@ -124,10 +123,11 @@ CUDA = Dialect(
     barrier="__syncthreads();",
     block="blockIdx.{axis}",
     thread="threadIdx.{axis}",
-    long="long long",
-    byte="signed char",
-    unsigned_byte="unsigned char",
-    unsigned_short="unsigned short",
+    integers={
+        "int8": "signed char", "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short", "int32": "int",
+        "uint32": "unsigned int", "int64": "long long", "uint64": "unsigned long long",
+    },
+    suffixes={"uint32": "u", "uint64": "ull"},
     infinity="__int_as_float(0x7f800000)",
     nan="__int_as_float(0x7fffffff)",
     unroll="#pragma unroll",
@@ -186,6 +186,9 @@ static __device__ __forceinline__ void wait_for_all_copies_but_{pending}()
     packs_small_types=True,
     atomics={"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"},
     atomic_types=NUMBERS,
+    bit_functions={
+        "float32": ("__float_as_int", "__int_as_float"), "float64": ("__double_as_longlong", "__longlong_as_double"),
+    },
     functions={
         "exp": "expf", "log": "logf", "tanh": "tanhf", "sqrt": "sqrtf", "rsqrt": "rsqrtf", "erf": "erff",
         "floor": "floorf", "ceil": "ceilf", "round": "rintf", "abs": "fabsf", "sin": "sinf", "cos": "cosf",
@@ -213,10 +216,11 @@ OPENCL = Dialect(
     barrier="barrier(CLK_LOCAL_MEM_FENCE);",
     block="get_group_id({number})",
     thread="get_local_id({number})",
-    long="long",
-    byte="char",
-    unsigned_byte="uchar",
-    unsigned_short="ushort",
+    integers={
+        "int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort", "int32": "int", "uint32": "uint",
+        "int64": "long", "uint64": "ulong",
+    },
+    suffixes={"uint32": "u", "uint64": "ul"},
     infinity="INFINITY",
     nan="NAN",
     unroll="#pragma unroll",
@@ -235,6 +239,7 @@ OPENCL = Dialect(
     packs_small_types=False,
     atomics={"add": "atomic_add", "min": "atomic_min", "max": "atomic_max"},
     atomic_types=frozenset({"int32"}),
+    bit_functions={"float32": ("as_int", "as_float"), "float64": ("as_long", "as_double")},
     doubles="#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n",
     prologue="#pragma OPENCL FP_CONTRACT ON\n",
     functions={

@@ -10,6 +10,7 @@ from autosched.codegen.c.dialects import Dialect
 from autosched.codegen.c.ranges import Range, in_ranges
 from autosched.codegen.c.small_floats import conversion, pair_conversion
 from autosched.codegen.c.vectors import is_multiple
+from autosched.ir.bitcast import Bitcast
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.instructions.dots import WORD_BITS, Dot, Word
@@ -50,6 +51,11 @@ HELPERS = {
     "return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0); }}",
     "ceildiv": "{type} {name}({type} a, {type} b) {{ if (b == 0) return 0; if (~b == 0) return -a; "
     "return a / b + (a % b != 0 && (a < 0) == (b < 0)); }}",
+}
+UNSIGNED_HELPERS = {  # no divisor is -1, which for them is the largest number
+    "floordiv": "{type} {name}({type} a, {type} b) {{ return b == 0 ? 0 : a / b; }}",
+    "mod": "{type} {name}({type} a, {type} b) {{ return b == 0 ? 0 : a % b; }}",
+    "ceildiv": "{type} {name}({type} a, {type} b) {{ return b == 0 ? 0 : a / b + (a % b != 0); }}",
 }
 
 
@@ -92,21 +98,19 @@ class Expressions:
         return held_index(buffer, tuple(self.simplify(substitute(i, self.lanes)) for i in indices), self.simplify)
 
     def type(self, dtype: str) -> str:
-        return {
-            "float32": "float", "float64": "double", "int32": "int", "int64": self.dialect.long,
-            "int8": self.dialect.byte, "uint8": self.dialect.unsigned_byte, "bool": "bool",
-            "uint16": self.dialect.unsigned_short,
-        }[DTYPES[dtype].bits_dtype if DTYPES[dtype].is_stored_only else dtype]  # fmt: skip
+        known = {"float32": "float", "float64": "double", "bool": "bool", **self.dialect.integers}
+        return known[DTYPES[dtype].bits_dtype if DTYPES[dtype].is_stored_only else dtype]
 
     def memory_type(self, dtype: str) -> str:
         """Return the C type of elements in memory: bool is stored as a byte."""
-        return self.dialect.unsigned_byte if dtype == "bool" else self.type(dtype)
+        return self.type("uint8" if dtype == "bool" else dtype)
 
     def literal(self, value: bool | int | float, dtype: str) -> str:
         if dtype == "bool":
             return "true" if value else "false"
         if not DTYPES[dtype].is_float:
-            return str(int(value)) if value != -(1 << 63) else f"(-{(1 << 63) - 1} - 1)"
+            text = str(int(value)) if value != -(1 << 63) else f"(-{(1 << 63) - 1} - 1)"
+            return text + self.dialect.suffixes.get(dtype, "")
         number = float(value)
         if DTYPES[dtype].is_stored_only:
             return str(DTYPES[dtype].to_bits(number))
@@ -135,6 +139,8 @@ class Expressions:
                 if DTYPES[dtype].is_stored_only or DTYPES[a.dtype].is_stored_only:
                     return f"{self.conversion(dtype, a.dtype)}({self.text(a)})", ATOM
                 return f"({self.type(dtype)}){self.text(a, 15)}", CAST
+            case Bitcast(a=a, dtype=dtype):
+                return self._bitcast(a, dtype)
             case Call(fn=fn, args=args):
                 return self._call(fn, args[0])
             case Binary():
@@ -153,7 +159,8 @@ class Expressions:
         pairs = [self._pair(values[n : n + 2]) for n in range(0, len(values), 2)]
         if all(pairs):
             return " | ".join(f"{pair} << {2 * n * bits}" if n else str(pair) for n, pair in enumerate(pairs))
-        field = "(unsigned)" if bits > 8 else f"(unsigned)({self.dialect.unsigned_byte})"  # a signed byte fills a word
+        narrow = f"({self.type(f'uint{bits}')})" if bits == 8 or DTYPES[values[0].dtype].kind == "i" else ""
+        field = f"(unsigned){narrow}"  # a signed number would fill the word
         fields = [f"{field}{self.text(v, 15)}" for v in values]
         return " | ".join(f"{f} << {n * bits}" if n else f for n, f in enumerate(fields))
 
@@ -176,6 +183,15 @@ class Expressions:
         kinds = {key: self.dialect.bytes_of[dtype] for key, dtype in (("a", row.a), ("b", row.b))}
         self.helpers[name] = self.dialect.dot.format(name=name, **kinds)
         return f"{name}({self.text(expr.a)}, {self.text(expr.b)}, {total})"
+
+    def _bitcast(self, a: Expr, dtype: str) -> tuple[str, int]:
+        """Return the number of `dtype` with the bits of `a`; small floats are held as integers."""
+        functions, text = self.dialect.bit_functions, self.text(a, UNARY)
+        if a.dtype in functions:
+            text = f"{functions[a.dtype][0]}({self.text(a)})"
+        if dtype in functions:
+            return f"{functions[dtype][1]}(({self.type(f'int{DTYPES[dtype].bits}')}){text})", ATOM
+        return f"({self.type(dtype)}){text}", CAST
 
     def _aligned_word_load(self, parts: tuple[Expr, ...]) -> str | None:
         """Return the load of a word whose elements are adjacent and aligned in memory; None for another word."""
@@ -207,6 +223,8 @@ class Expressions:
             return self._narrow(a.dtype, f"-{self.text(a, 15)}", CAST)
         if fn == "not":
             return f"!{self.text(a, 15)}", 14
+        if fn == "abs" and DTYPES[a.dtype].kind == "u":
+            return self._text(a)
         if fn == "abs" and not DTYPES[a.dtype].is_float:
             text = self.text(a, 15)
             return self._narrow(a.dtype, f"{text} < 0 ? -{text} : {text}", TERNARY)
@@ -224,9 +242,10 @@ class Expressions:
 
     def helper(self, op: str, dtype: str) -> str:
         """Add a function of HELPERS for the type to the kernel's helpers; return its name."""
-        kind = self.type(dtype)
+        kind, is_unsigned = self.type(dtype), DTYPES[dtype].kind == "u"
         name = f"{op}_{kind.replace(' ', '_')}"
-        text = self.dialect.function + HELPERS[op].format(type=kind, name=name)
+        form = UNSIGNED_HELPERS.get(op, HELPERS[op]) if is_unsigned else HELPERS[op]
+        text = self.dialect.function + form.format(type=kind, name=name)
         self.helpers[name] = self.dialect.helpers.get(name, text)
         return name
 
@@ -254,8 +273,9 @@ class Expressions:
         if op == "and" and (ranges := self._range_checks(expr)) is not None:
             return ranges, precedence if "&&" in ranges else COMPARISON_OPERAND - 1
         x = self.text(a, precedence)
-        if op in WIDENS and expr.dtype == INDEX and self._is_int(a) and self._is_int(b) and not self._fits_int(expr):
-            x = f"({self.dialect.long}){self.text(a, 15)}"
+        is_int = self._is_int(a) and (op == "shl" or self._is_int(b))  # a shift has the type of what is shifted
+        if op in WIDENS and expr.dtype == INDEX and is_int and not self._fits_int(expr):
+            x = f"({self.type(INDEX)}){self.text(a, 15)}"
         y = self.text(b, precedence + (op not in ASSOCIATIVE))
         text = f"{x} {symbol} {y}"
         return self._narrow(a.dtype, text, precedence) if op in WIDENS else (text, precedence)
@@ -273,8 +293,8 @@ class Expressions:
         )
 
     def _narrow(self, dtype: str, text: str, precedence: int) -> tuple[str, int]:
-        """Cast results of arithmetic on bytes, which C does in int, back to the dtype."""
-        if not DTYPES[dtype].is_integer or DTYPES[dtype].nbytes > 1:
+        """Cast results of arithmetic on integers below 32 bits, which C does in int, back to the dtype."""
+        if not DTYPES[dtype].is_integer or DTYPES[dtype].nbytes >= 4:
             return text, precedence
         return f"({self.type(dtype)})({text})", CAST
 
@@ -321,6 +341,8 @@ class Expressions:
         return low >= -INT_LIMIT and high < INT_LIMIT
 
     def _is_nonnegative(self, expr: Expr) -> bool:
+        if DTYPES[expr.dtype].kind == "u":
+            return True
         return expr.dtype == INDEX and not loads(expr) and self.bounds(expr)[0] >= 0
 
     def bounds(self, expr: Expr) -> tuple[int, int]:

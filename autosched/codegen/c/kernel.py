@@ -67,7 +67,7 @@ def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSour
     outside = {b.name: b for b in (*func.params, *workspace)}
     parts, launches, helpers = [], [], dict[str, str]()
     largest = max([element_count(b) for b in outside.values()] or [0])
-    index_type = dialect.long if largest >= INT_LIMIT else "int"
+    index_type = dialect.integers[INDEX] if largest >= INT_LIMIT else "int"
     for n, (nest, order) in enumerate(zip(nests, kernel_orders(nests, outside), strict=True)):
         c = Expressions(dialect, index_type, simplify, helpers)
         text, launch = _Kernel(f"{func.name}_{n}", nest, outside, c, order).build()

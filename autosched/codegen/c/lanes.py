@@ -49,7 +49,7 @@ class Lanes:
     @property
     def type(self) -> str:
         if not self._per_word:
-            return f"{self.c.memory_type(self.dtype).replace(' ', '')}{self.count}"
+            return f"{self.c.memory_type(self.dtype).replace('unsigned ', 'u').replace(' ', '')}{self.count}"
         words = self.count // self._per_word
         return f"uint{words}" if words > 1 else "unsigned"
 

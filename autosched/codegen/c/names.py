@@ -36,8 +36,10 @@ RESERVED = frozenset(
     make_float2 make_float4 float2 float4 make_int2 make_int4 int2 int4 make_double2 double2
     vload2 vload4 vload8 vload16 vstore2 vstore4 vstore8 vstore16 vload_half vstore_half_rte as_float as_uint
     dot_int8_int8 dot_uint8_int8 dot_uint8_uint8 as_int as_char4 as_uchar4
-    uint2 uint4 make_uint2 make_uint4 longlong2 make_longlong2 long2 char4 char8 char16 uchar4 uchar8 uchar16
-    ushort2 ushort4 ushort8 float32_of_float16 float16_of_float32 float32_of_bfloat16 bfloat16_of_float32
+    uint2 uint4 make_uint2 make_uint4 longlong2 make_longlong2 ulonglong2 make_ulonglong2 long2 ulong2
+    char4 char8 char16 uchar4 uchar8 uchar16
+    short2 short4 short8 ushort2 ushort4 ushort8
+    float32_of_float16 float16_of_float32 float32_of_bfloat16 bfloat16_of_float32
     float16_pair_of_float32 bfloat16_pair_of_float32
     start_copy_float start_copy_float2 start_copy_float4 start_copy_double start_copy_int start_copy_long_long
     start_copy_longlong2 start_copy_unsigned start_copy_uint2 start_copy_uint4

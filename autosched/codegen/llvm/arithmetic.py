@@ -302,11 +302,16 @@ class Arithmetic:
         elif DTYPES[dtype].nbytes < DTYPES[a.dtype].nbytes:
             word = "trunc"
         else:
-            return Val(a.name, dtype, a.lanes)  # int8 and uint8: the same bits
+            return Val(a.name, dtype, a.lanes)  # signed or not: the same bits
         made = Val(self.writer.value(f"{word} {old} {a.name} to {new}"), dtype, a.lanes)
         if word in ("sitofp", "uitofp") and a.lanes == 1:
             self.writer.integers.add(made.name)
         return made
+
+    def bitcast(self, a: Val, dtype: str) -> Val:
+        """The number of `dtype` with the bits of `a`, which is of the same size."""
+        same = value_type(a.dtype) == value_type(dtype)
+        return Val(a.name, dtype, a.lanes) if same else self.converted("bitcast", a, dtype)
 
     def rounded(self, a: Val) -> Val:
         """Vectors of float32 as the nearest integers of 32 bits, in one instruction."""

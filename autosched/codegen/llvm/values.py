@@ -22,6 +22,7 @@ from autosched.codegen.llvm.indices import Indices
 from autosched.codegen.llvm.table_floats import from_table
 from autosched.codegen.llvm.vocabulary import fill_name, literal, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
+from autosched.ir.bitcast import Bitcast
 from autosched.ir.conditions import ORDERINGS, conjuncts, every, is_ordering
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import COMPARISON, INDEX, STEPS, Binary, Call, Cast, Const, Expr, Load, Select, Var
@@ -84,6 +85,8 @@ class Values:
         return value
 
     def _converted(self, a: Expr, dtype: str) -> Val:
+        if is_index(a) and not free_vars(a) & self.bound.keys():
+            return self._converted_index(a, dtype)
         if isinstance(a, Call) and a.fn == "round" and (a.dtype, dtype) == ("float32", "int32"):
             value = self._stepped(a.args[0])
             if value.lanes > 1:
@@ -106,10 +109,10 @@ class Values:
                 return self.bound[expr]
             case Select():
                 return self._select(expr)
-            case Cast(a=a, dtype=dtype) if is_index(a) and not free_vars(a) & self.bound.keys():
-                return self._converted_index(a, dtype)
             case Cast(a=a, dtype=dtype):
                 return self._converted(a, dtype)
+            case Bitcast(a=a, dtype=dtype):
+                return self.arithmetic.bitcast(self.emit(a), dtype)
             case Call(fn="not", args=(Binary(op=op, a=a, b=b),)) if op in ORDERINGS and DTYPES[a.dtype].is_float:
                 return self.arithmetic.fails(op, self.emit(a), self.emit(b))
             case Call(fn=fn, args=(a,)):

@@ -14,8 +14,12 @@ TYPES: dict[str, tuple[str, str]] = {
     "bool": ("i1", "i8"),
     "int8": ("i8", "i8"),
     "uint8": ("i8", "i8"),
+    "int16": ("i16", "i16"),
+    "uint16": ("i16", "i16"),
     "int32": ("i32", "i32"),
+    "uint32": ("i32", "i32"),
     "int64": ("i64", "i64"),
+    "uint64": ("i64", "i64"),
     "float8_e4m3fn": ("i8", "i8"),  # bits, since there is no arithmetic in these four: see `arithmetic.cast`
     "float8_e5m2": ("i8", "i8"),
     "float16": ("i16", "i16"),

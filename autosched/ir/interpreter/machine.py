@@ -12,6 +12,7 @@ from typing import NoReturn, TypeAlias
 
 import numpy as np
 
+from autosched.ir.bitcast import Bitcast
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.instructions.dots import Dot, Word, packed, unpacked
@@ -24,6 +25,7 @@ from autosched.ir.interpreter.scalars import (
     conversion,
     is_partial,
     operation,
+    reinterpretation,
     scalar_function,
     wrapping,
 )
@@ -240,6 +242,9 @@ class InterpreterState:
                 return lambda: yes() if test() else no()
             case Cast(a, dtype):
                 convert, operand = self.conversion(a.dtype, dtype), self.expr(a)
+                return lambda: convert(operand())
+            case Bitcast(a, dtype):
+                convert, operand = reinterpretation(a.dtype, dtype), self.expr(a)
                 return lambda: convert(operand())
             case Call(fn, args):
                 function, operand = scalar_function(fn, e.dtype), self.expr(args[0])

@@ -68,7 +68,7 @@ def conversion(source: str, dtype: str) -> Function:
     if dtype == "float64":
         return float
     if dtype == "float32":
-        return np.float32 if source != "int64" else _float32_of_int
+        return np.float32 if DTYPES[source].bits < 64 or DTYPES[source].is_float else _float32_of(source)
     wrap = wrapping(dtype)
     if not DTYPES[source].is_float:
         return lambda x: wrap(int(x))
@@ -83,9 +83,19 @@ def conversion(source: str, dtype: str) -> Function:
     return truncate
 
 
-def _float32_of_int(x: int) -> np.float32:
-    """Rounded once; by way of float64 it would be rounded twice."""
-    return np.int64(x).astype(np.float32)
+def _float32_of(source: str) -> Function:
+    """Integers of 64 bits are rounded once; by way of float64 they would be rounded twice."""
+    kind = DTYPES[source].numpy_dtype.type
+    return lambda x: kind(x).astype(np.float32)
+
+
+def reinterpretation(source: str, dtype: str) -> Function:
+    """The number of `dtype` that has the bits of one of `source`."""
+    row, target = DTYPES[source], DTYPES[dtype]
+    if not target.is_float:
+        return lambda x: int(row.numpy_dtype.type(x).view(dtype))
+    kind = np.float32 if target.computes_in == "float32" else float
+    return lambda x: kind(row.numpy_dtype.type(x).view(target.numpy_dtype))
 
 
 def scalar_function(fn: str, dtype: str) -> Function:

@@ -120,7 +120,7 @@ def _operand(expr: Expr, extents: Mapping[str, int], tensors: Mapping[str, Bound
 def _exact_cast(source: str, target: str) -> bool:
     """Widening casts, which keep the value."""
     a, b = DTYPES[source], DTYPES[target]
-    return b.bits > a.bits and (b.is_float or not a.is_float)
+    return b.bits > a.bits and (b.is_float or (not a.is_float and b.holds(a)))
 
 
 def evaluate(c: Contraction, shape: Sequence[int], dtype: str, cut: float = 0.0) -> Bounded:

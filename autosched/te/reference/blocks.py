@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from autosched.ir.bitcast import Bitcast
 from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.te.reference import error_bounds as rules
 from autosched.te.reference.error_bounds import Array, Bounded
@@ -109,6 +110,8 @@ class DomainBox:
                 return rules.select(self.eval(cond), self.eval(a), self.eval(b))
             case Cast(a=a, dtype=dtype):
                 return rules.cast(self.eval(a), a.dtype, dtype)
+            case Bitcast(a=a, dtype=dtype):
+                return rules.reinterpreted(self.eval(a), a.dtype, dtype)
             case Load():
                 return self._load(expr)
         raise AssertionError(f"a {type(expr).__name__} cannot stand in a stage")

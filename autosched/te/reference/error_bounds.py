@@ -71,7 +71,7 @@ def constant(value: bool | int | float, dtype: str) -> Bounded:
     """A constant as the kernel sees it: rounded to its dtype."""
     if DTYPES[dtype].is_float:
         return Bounded(np.asarray(DTYPES[dtype].numpy_dtype.type(value), dtype="float64"))
-    return Bounded(np.asarray(value, dtype="int64" if isinstance(value, int) else None).astype(dtype))
+    return Bounded(np.asarray(value, dtype))
 
 
 def cut_off(term: Expr, count: int) -> float:
@@ -424,6 +424,13 @@ def may_lose(value: Array, source: str) -> bool:
         return False
     size = np.abs(value)
     return bool(((size > 0) & (size < row.smallest_normal)).any())
+
+
+def reinterpreted(x: Bounded, source: str, target: str) -> Bounded:
+    """Numbers of `source` as those of `target` with the same bits; of an inexact number the result may be any."""
+    bits = x.value.astype(DTYPES[source].numpy_dtype)
+    value = bits.view(DTYPES[target].numpy_dtype).astype(working_type(target))
+    return Bounded(value, None if x.err is None else np.where(x.err > 0, np.inf, 0.0))
 
 
 def cast(x: Bounded, source: str, target: str) -> Bounded:

@@ -136,6 +136,7 @@ VECTOR2(uint2, unsigned)
 VECTOR4(uint4, unsigned)
 VECTOR2(double2, double)
 VECTOR2(longlong2, long long)
+VECTOR2(ulonglong2, unsigned long long)
 
 extern "C" {
 #define FUNCTION(NAME) float NAME##f(float); double NAME(double);
@@ -156,6 +157,18 @@ static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline float __int_as_float(int bits) { float value; __builtin_memcpy(&value, &bits, 4); return value; }
 static inline float __uint_as_float(unsigned bits) { float value; __builtin_memcpy(&value, &bits, 4); return value; }
 static inline int __float_as_int(float value) { int bits; __builtin_memcpy(&bits, &value, 4); return bits; }
+static inline long long __double_as_longlong(double value)
+{
+  long long bits;
+  __builtin_memcpy(&bits, &value, 8);
+  return bits;
+}
+static inline double __longlong_as_double(long long bits)
+{
+  double value;
+  __builtin_memcpy(&value, &bits, 8);
+  return value;
+}
 static inline unsigned __float_as_uint(float value) { unsigned bits; __builtin_memcpy(&bits, &value, 4); return bits; }
 
 #include "instructions.h"
