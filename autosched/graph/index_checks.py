@@ -71,9 +71,10 @@ def required_checks(node: Node, values: Mapping[str, Value]) -> tuple[IndexCheck
     if node.operator not in INDEXED or indexing == UNCHECKED:
         return ()
     x, ids = (values[name] for name in node.inputs[:2] if name is not None)
+    from_start = indexing == PLAIN or DTYPES[ids.dtype].kind == "u"
     sizes, reader = INDEXED[node.operator](x.shape, ids.shape, node), node.origin or node.operator
     return tuple(
-        IndexCheck(ids.name, 0 if indexing == PLAIN else -size, size - 1, reader, n, len(sizes))
+        IndexCheck(ids.name, 0 if from_start else -size, size - 1, reader, n, len(sizes))
         for n, size in enumerate(sizes)
     )
 

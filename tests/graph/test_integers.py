@@ -16,7 +16,8 @@ from tests.codegen.running import HOST, check_outputs, run
 from tests.codegen.running import build as compiled
 
 Array = np.ndarray[Any, Any]
-INTEGERS = ("int8", "uint8", "int32", "int64")
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+WITH_ARITHMETIC_IN_TORCH = ("int8", "uint8", "int16", "int32", "int64")
 
 
 def ends(dtype: str) -> Array:
@@ -156,7 +157,7 @@ def test_conversions_of_floats(kind):
           np.append(x, special))  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("dtype", WITH_ARITHMETIC_IN_TORCH)
 def test_operators_are_torchs_at_the_ends_of_each_type(dtype):
     torch = pytest.importorskip("torch")
     from tests.graph.test_torch_rules import Function

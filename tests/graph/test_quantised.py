@@ -131,11 +131,11 @@ def test_conv_integer(types, sizes, channels, kernel, strides, pads, dilations, 
 @pytest.mark.parametrize(
     ("operator", "arrays", "attributes", "message"),
     [
-        ("quantize", [some(2, 3), some(1)], {"dtype": "int32"}, "of int8 or uint8 but dtype is int32"),
+        ("quantize", [some(2, 3), some(1)], {"dtype": "int32"}, "int16, uint16 but dtype is int32"),
         ("quantize", [some(2, 3), some(1), integers(1)], {"dtype": "uint8"}, "uint8 with a zero of int8"),
         ("quantize", [some(2, 3), some(2)], {"axis": 1}, r"each index of axis 1 of \[2, 3\], but x1 is \[2\]"),
         ("quantize", [some(2, 3), some(2)], {"axis": 2}, "each index of axis 2"),
-        ("dequantize", [some(2, 3), some(1)], {}, "not float32 and float32"),
+        ("dequantize", [some(2, 3) > 0, some(1)], {}, "no bools and have a float as scale, not bool and float32"),
         ("matmul_integer", [some(2, 3), some(3, 2)], {}, "of int8 and uint8, not of float32"),
         ("matmul_integer", [integers(3), integers(3, 2)], {}, "are of matrices"),
         ("matmul_integer", [integers(2, 3), integers(3, 4), integers(4)], {}, "are not one for each row"),

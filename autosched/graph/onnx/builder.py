@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Array, Attribute, Node, Value
+from autosched.graph.onnx.held_types import HELD_IN, held
 from autosched.graph.operators import results_of
 from autosched.ir.dtype import DTYPES
 
@@ -26,6 +27,7 @@ class GraphBuilder:
     def __init__(self) -> None:
         self.values: dict[str, Value] = {}
         self.constants: dict[str, Array] = {}
+        self.held_types: dict[str, str] = {}  # the types of values that one of ours holds (`held_types.HELD_IN`)
         self.nodes: list[Node] = []
         self.sequences: dict[str, tuple[str, ...]] = {}  # names of their tensors, by names that no value has
         self._numbers: Counter[str] = Counter()  # of names derived from each stem
@@ -47,6 +49,8 @@ class GraphBuilder:
         return name
 
     def name_constant(self, name: str, array: Array) -> None:
+        if array.dtype.name in HELD_IN:
+            self.held_types[name], array = array.dtype.name, held(array)
         self.add_value(Value(name, array.shape, array.dtype.name))
         self.constants[name] = array
 
@@ -74,6 +78,8 @@ class GraphBuilder:
         """Rename results of the nodes from `start` on."""
         for old, name in new.items():
             self.add_value(replace(self.values.pop(old), name=name))
+            if old in self.held_types:
+                self.held_types[name] = self.held_types.pop(old)
         for n in range(start, len(self.nodes)):
             node = self.nodes[n]
             inputs = tuple(None if i is None else new.get(i, i) for i in node.inputs)

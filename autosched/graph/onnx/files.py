@@ -18,11 +18,12 @@ from autosched.errors import GraphError
 from autosched.graph.file_formats import ACCEPTED, describe_format
 from autosched.graph.graph import Array
 from autosched.graph.mapped_arrays import map_bytes
+from autosched.graph.onnx.held_types import BITS, HELD_IN
 from autosched.ir.dtype import DTYPES
 
 OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)  # of the standard's own operators
 STANDARD = ("", "ai.onnx")  # names of their domain
-FEW_BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}  # types with several elements in a byte
+FEW_BITS = {**BITS, "float4_e2m1fn": 4}  # types with several elements in a byte
 
 
 def read_model(path: Path) -> ModelProto:
@@ -67,11 +68,11 @@ def opsets_of(model: ModelProto | FunctionProto) -> dict[str, int]:
 
 
 def type_named(number: int) -> str | None:
-    """Return our type for a type number of ONNX, or None."""
+    """Return the name of a type of ours, or of one that is held in one, for a type number of ONNX; None for others."""
     if not _has_elements(number):
         return None
     name = onnx.helper.tensor_dtype_to_np_dtype(number).name
-    return name if name in DTYPES else None
+    return name if name in DTYPES or name in HELD_IN else None
 
 
 def type_label(number: int) -> str:

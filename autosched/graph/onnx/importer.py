@@ -22,8 +22,9 @@ from autosched.graph.fixed_inputs import how_to_fix
 from autosched.graph.graph import Array, Graph, Value
 from autosched.graph.onnx.builder import GraphBuilder
 from autosched.graph.onnx.definitions import OperatorDefinition, definition_of, has_definition, local_definitions
-from autosched.graph.onnx.files import array_of, initializers, opsets_of
+from autosched.graph.onnx.files import array_of, initializers, opsets_of, type_named
 from autosched.graph.onnx.folding import FOLDED_ONLY, folded
+from autosched.graph.onnx.held_types import HELD_IN
 from autosched.graph.onnx.inputs import fixed_inputs, input_types, values_of
 from autosched.graph.onnx.order import in_order, label, reads
 from autosched.graph.onnx.schemas import check_node, domain_of
@@ -40,6 +41,8 @@ FAMILIES = (
 # Operators of sequences of tensors.
 _OF_SEQUENCES = {"ConcatFromSequence", "Identity", "Loop", "If"}
 _OF_SEQUENCES |= {f"Sequence{what}" for what in ("Insert", "Erase", "At", "Length")}
+# Operators whose results are of another type than their operands.
+CONVERSIONS = {"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear", "BitCast"}
 N_HINTS = 4  # inputs named in a message
 MAX_DEPTH = 50  # of nested graphs and definitions
 
@@ -73,6 +76,8 @@ def import_part(part: ModelPart, types: Mapping[str, TypeProto]) -> Graph:
         builder.name_constant(name, array)
     for value in inputs:
         builder.add_value(value)
+        if (kind := type_named(types[value.name].tensor_type.elem_type)) in HELD_IN:
+            builder.held_types[value.name] = kind
     scope.names.update({name: name for name in builder.values})
     builder.reserve(part.outputs)
     name = part.source.graph.name or "network"
@@ -222,9 +227,10 @@ class Importer:
         operands = [None if name is None else self.builder.values.get(name) for name in inputs]
         if key not in self._definitions:
             check_node(node, scope.opsets)
+            converts = node.op_type in CONVERSIONS and any(name in self.builder.held_types for name in inputs)
             known = folded(node, attributes, scope.opsets, operands, self.builder.constants)
-            if known is not None:
-                return self._constants(node, known, scope)
+            if known is not None and not converts:
+                return self._constants(node, inputs, known, scope)
         if not self._has_meaning(node, scope):
             raise Unsupported
         if self._is_known_only(node):
@@ -235,12 +241,27 @@ class Importer:
             site = Site(self, scope, node.op_type, origin, tuple(inputs), is_used, attributes)
             results = RULES[key](site)
             if results is not None:
+                results = (results,) if isinstance(results, str) else results
+                self._keep_held_types(node, inputs, results)
                 if unread := sorted(set(attributes) - site.read_attributes):
                     raise GraphError(f"the attribute {unread[0]} = {attributes[unread[0]]!r} is not supported")
-                return (results,) if isinstance(results, str) else results
+                return results
         return self._expanded(node, inputs, attributes, scope)
 
-    def _constants(self, node: NodeProto, arrays: Sequence[Array], scope: NameScope) -> tuple[str, ...]:
+    def _keep_held_types(self, node: NodeProto, inputs: Sequence[str | None], results: Sequence[str]) -> None:
+        """Note that results are of a type that one of ours holds, where the node only moves numbers of such a type."""
+        held_types = self.builder.held_types
+        moved = {held_types[name] for name in inputs if name in held_types}
+        if len(moved) == 1 and node.op_type not in CONVERSIONS:
+            (name,) = moved
+            for result in results:
+                value = self.builder.values.get(result)
+                if value is not None and value.dtype == HELD_IN[name]:
+                    held_types[result] = name
+
+    def _constants(
+        self, node: NodeProto, inputs: Sequence[str | None], arrays: Sequence[Array], scope: NameScope
+    ) -> tuple[str, ...]:
         """Add folded results of a node as constants; within definitions, they get fresh names."""
         names = [name for name in node.output if name]
         made = {}
@@ -248,6 +269,7 @@ class Importer:
             made[name] = self.builder.add_constant(array, label(node)) if scope.depth else name
             if not scope.depth:
                 self.builder.name_constant(name, array)
+        self._keep_held_types(node, inputs, list(made.values()))
         return tuple(made.get(name, "") for name in node.output)
 
     def _attribute(self, attribute: AttributeProto, scope: NameScope) -> Any:
@@ -306,7 +328,7 @@ class Importer:
         """Return the part with these nodes only, and with what is known while importing as constants."""
         constants = self.builder.constants
         known = {name: scope.names.get(name) for node in nodes for name in reads(node)}
-        arrays = {name: constants[value] for name, value in known.items() if value in constants}
+        arrays = {name: part.constants.get(name, constants[value]) for name, value in known.items() if value in constants}
         made = {name for node in nodes for name in node.output}
         return replace(part, nodes=tuple(nodes), constants=arrays, outputs=tuple(o for o in part.outputs if o in made))
 

@@ -13,6 +13,7 @@ from autosched.errors import GraphError
 from autosched.graph.fixed_inputs import fixed_array, unknown_input
 from autosched.graph.graph import Array, Value
 from autosched.graph.onnx.files import type_label, type_named
+from autosched.graph.onnx.held_types import HELD_IN
 from autosched.ir.dtype import DTYPES
 
 # Names that exporters write for an unnamed dimension; tf2onnx numbers them.
@@ -144,9 +145,10 @@ def dimensions(info: ValueInfoProto) -> Iterable[InputDimension]:
 
 
 def dtype_of(info: ValueInfoProto) -> str:
+    """Return our type of an input, or the one that holds its numbers. Raises GraphError."""
     number = info.type.tensor_type.elem_type
     dtype = type_named(number)
     if dtype is None:
         name, ours = type_label(number), ", ".join(DTYPES)
         raise GraphError(f"the input {info.name} is of type {name}, which is not supported; {ours} are")
-    return dtype
+    return HELD_IN.get(dtype, dtype)

@@ -20,6 +20,7 @@ from onnx import GraphProto
 from autosched.errors import GraphError
 from autosched.graph.graph import Array, Attribute, Shape
 from autosched.graph.onnx.builder import GraphBuilder
+from autosched.graph.onnx.held_types import HELD_IN
 from autosched.ir.dtype import DTYPES
 
 Results = str | tuple[str, ...]
@@ -154,6 +155,16 @@ class Site:
 
     def dtype(self, name: str) -> str:
         return self.builder.values[name].dtype
+
+    def type_of(self, name: str) -> str:
+        """Return the type of a value by NumPy's or ml_dtypes' name, also of one that is held in a type of ours."""
+        return self.builder.held_types.get(name, self.dtype(name))
+
+    def typed(self, value: str, name: str) -> str:
+        """Return a new value as one of the type `name`, which its own type may only hold."""
+        if name in HELD_IN:
+            self.builder.held_types[value] = name
+        return value
 
     def is_float(self, name: str) -> bool:
         return DTYPES[self.dtype(name)].is_float

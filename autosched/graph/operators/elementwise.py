@@ -120,11 +120,12 @@ def _whole_power(a: Expr, b: Expr) -> Expr:
     """By squares of a for the bits of b: the last bits of the result, and 1 / a without its fraction for negative b.
     The powers of odd numbers of n bits repeat after 2**(n - 2), those of even ones are 0 from the n-th on."""
     result, square = te.const(1, a.dtype), a
-    for bit in range(min(DTYPES[a.dtype].bits - 2, DTYPES[b.dtype].bits - 1)):
+    is_unsigned = DTYPES[b.dtype].kind == "u"
+    for bit in range(min(DTYPES[a.dtype].bits - 2, DTYPES[b.dtype].bits - (not is_unsigned))):
         result = result * te.select(te.equal((b >> bit) & 1, 1), square, 1)
         square = te.pow(square, 2)  # of one operand: expressions are walked as trees
     result = te.select(te.all(te.equal(a & 1, 0), b >= DTYPES[a.dtype].bits), te.const(0, a.dtype), result)
-    if DTYPES[b.dtype].kind == "u":
+    if is_unsigned:
         return result
     is_unit = te.equal(a, 1) if DTYPES[a.dtype].kind == "u" else te.any(te.equal(a, 1), te.equal(a, -1))
     return te.select(te.all(b < 0, te.logical_not(is_unit)), te.const(0, a.dtype), result)
@@ -204,6 +205,70 @@ def cast(x: Tensor, dtype: str, saturate: bool = False) -> Tensor:
     return made
 
 
+@operator
+def bitcast(x: Tensor, dtype: str) -> Tensor:
+    """The numbers of `dtype` whose bits x has in memory. Of a type of another size several lie in one element of x, or
+    one in several elements, along the last axis; the lowest bits are the first ones."""
+    if dtype not in DTYPES:
+        raise GraphError(f"the type {dtype} of a bitcast is not supported; use one of {', '.join(DTYPES)}")
+    source, target = DTYPES[x.dtype], DTYPES[dtype]
+    if source.bits == target.bits:
+        made: Tensor = te.compute(x.shape, lambda *i: te.bitcast(x[i], dtype), name="bitcast")
+        return made
+    n, last = max(source.bits, target.bits) // min(source.bits, target.bits), x.shape[-1] if x.shape else 0
+    is_split = source.bits > target.bits
+    if not last or (not is_split and last % n):
+        raise GraphError(f"elements of {x.dtype}{list(x.shape)} are no numbers of {dtype}: the last axis does not fit")
+
+    def part(*i: Expr) -> Expr:
+        bits = te.bitcast(x[(*i[:-1], i[-1] // n)], source.bits_dtype)
+        first = te.cast(i[-1] % n, bits.dtype) * target.bits
+        return te.bitcast(te.cast(bits >> first, target.bits_dtype), dtype)
+
+    def joined(*i: Expr) -> Expr:
+        parts = (te.bitcast(x[(*i[:-1], i[-1] * n + k)], source.bits_dtype) for k in range(n))
+        fields = [te.cast(bits, target.bits_dtype) << k * source.bits for k, bits in enumerate(parts)]
+        return te.bitcast(reduce(lambda a, b: a | b, fields), dtype)
+
+    shape = (*x.shape[:-1], last * n if is_split else last // n)
+    made = te.compute(shape, part if is_split else joined, name="bitcast")
+    return made
+
+
+@of_elements
+def low_bits(x: Expr, bits: int) -> Expr:
+    """The integer that the lowest `bits` of x are, with a sign if the type of x has one."""
+    row = DTYPES[x.dtype]
+    return x & ((1 << bits) - 1) if row.kind == "u" else (x << row.bits - bits) >> row.bits - bits
+
+
+@of_elements
+def round_to_float(x: Expr, fraction_bits: int, smallest_normal: float, largest: float, saturate: bool = True) -> Expr:
+    """The float32 x as the nearest number, to even, of a float with so many bits of fraction; beyond its largest number
+    that (`saturate`), or NaN."""
+    near = te.max(te.min(x, 2.0 * largest), -2.0 * largest)
+    power = te.bitcast(te.bitcast(te.abs(near), "int32") & _EXPONENT, "float32")  # of two, and infinite for NaN
+    step = te.max(power, smallest_normal) * 2.0**-fraction_bits
+    value = te.round(near / step) * step
+    if saturate:
+        return te.max(te.min(value, largest), -largest)
+    return te.select(te.abs(value) > largest, te.const(math.nan, x.dtype), value)
+
+
+@of_elements
+def round_to_power(x: Expr, mode: str = "up", saturate: bool = True) -> Expr:
+    """The float32 x as a power of two from 2^-127 to 2^127, which is all that float8_e8m0fnu has; infinities are NaN,
+    and so is what is too large unless `saturate`."""
+    added = {"up": 0x7FFFFF, "nearest": 0x400000, "down": 0}
+    if mode not in added:
+        raise GraphError(f"the rounding is {', '.join(added)} but got {mode!r}")
+    size = te.bitcast(te.abs(x), "int32")
+    power = te.max(te.bitcast(size + added[mode] & _EXPONENT, "float32"), 2.0**-127)
+    is_number = te.all(size < _EXPONENT, *(() if saturate else (power <= 2.0**127,)))
+    return te.select(is_number, te.min(power, 2.0**127), te.const(math.nan, x.dtype))
+
+
+_EXPONENT = 0x7F800000  # the bits of a float32's exponent
 _FUNCTIONS: Mapping[str, Callable[..., Expr]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,

@@ -36,8 +36,14 @@ def place_of(index: Expr, size: int, indexing: str) -> Expr:
         raise GraphError(f"places are integers but got {index.dtype}")
     if indexing not in INDEXINGS:
         raise GraphError(f"the indexing is {', '.join(INDEXINGS)} but got {indexing!r}")
-    index = te.cast(index, "int64")
+    index = _as_int64(index)
     return index if row.kind == "u" or indexing == PLAIN else te.select(index < 0, index + size, index)
+
+
+def _as_int64(index: Expr) -> Expr:
+    """Return the index in int64, whose largest number stands for all greater ones: no dimension is as large."""
+    most = DTYPES["int64"].integer_range[1]
+    return te.cast(te.min(index, most) if DTYPES[index.dtype].integer_range[1] > most else index, "int64")
 
 
 @operator
@@ -250,7 +256,7 @@ def first_outside(ids: Tensor, low: int, high: int, column: int = 0, columns: in
 
     def at() -> tuple[Expr, Expr]:
         k = te.reduce_axis(count, "k")
-        index = te.cast(flat[k, column], "int64")
+        index = _as_int64(flat[k, column])
         number = te.select(te.any(index < low, index > high), te.cast(k, "int64"), te.const(count, "int64"))
         return te.argmin((index, number), axis=k)
 

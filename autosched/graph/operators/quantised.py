@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from autosched import te
 from autosched.errors import GraphError
@@ -26,19 +27,20 @@ from autosched.te import Tensor
 from autosched.te.operators.window import stored, stretched
 
 BYTES = ("int8", "uint8")
+QUANTISED = (*BYTES, "int16", "uint16")
 SUM = "int32"
 
 
 @operator
 def quantize(
-    x: Tensor, scale: Tensor | None, zero: Tensor | None = None, axis: int = 1, dtype: str = "uint8"
+    x: Tensor, scale: Tensor | None, zero: Tensor | None = None, axis: int = 1, dtype: str = "uint8", bits: int = 0
 ) -> Tensor:
-    """x / scale, rounded half to even, plus zero, as the nearest number of `dtype`. One scale and zero for all, or one
-    for each index of `axis`; without a scale it is 1."""
-    if dtype not in BYTES or (zero is not None and zero.dtype != dtype):
+    """x / scale, rounded half to even, plus zero, as the nearest number of `dtype`, or of its lowest `bits`. One scale
+    and zero for all, or one for each index of `axis`; without a scale it is 1."""
+    if dtype not in QUANTISED or (zero is not None and zero.dtype != dtype):
         zero_text = "" if zero is None else f" with a zero of {zero.dtype}"
-        raise GraphError(f"quantised numbers are of {' or '.join(BYTES)} but dtype is {dtype}{zero_text}")
-    low, high = DTYPES[dtype].integer_range
+        raise GraphError(f"quantised numbers are of {', '.join(QUANTISED)} but dtype is {dtype}{zero_text}")
+    low, high = replace(DTYPES[dtype], bits=bits or DTYPES[dtype].bits).integer_range
 
     def at(*i: Expr) -> Expr:
         value = te.round(x[i] if scale is None else x[i] / _own(scale, x, i, axis))
@@ -53,11 +55,11 @@ def quantize(
 @operator
 def dequantize(x: Tensor, scale: Tensor, zero: Tensor | None = None, axis: int = 1) -> Tensor:
     """(x - zero) * scale in the type of `scale`. One scale and zero for all, or one for each index of `axis`."""
-    if not DTYPES[x.dtype].is_integer or not DTYPES[scale.dtype].is_float:
-        raise GraphError(f"quantised numbers are integers with a float as scale, not {x.dtype} and {scale.dtype}")
+    if DTYPES[x.dtype].kind == "b" or not DTYPES[scale.dtype].is_float:
+        raise GraphError(f"quantised numbers are no bools and have a float as scale, not {x.dtype} and {scale.dtype}")
 
     def at(*i: Expr) -> Expr:
-        value = x[i].astype(SUM) if x.dtype in BYTES else x[i]
+        value = x[i].astype(DTYPES[x.dtype].accumulates_in)
         if zero is not None:
             value = value - _own(zero, x, i, axis).astype(value.dtype)
         return value.astype(DTYPES[scale.dtype].computes_in) * _own(scale, x, i, axis)

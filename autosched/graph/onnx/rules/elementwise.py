@@ -6,7 +6,9 @@ import numpy as np
 
 from autosched.errors import GraphError
 from autosched.graph.onnx.files import type_label, type_named
+from autosched.graph.onnx.held_types import BITS, HELD_IN, POWERS, WITHOUT_NAN, float_format
 from autosched.graph.onnx.site import Results, Rule, Site, refuse, rule
+from autosched.ir.dtype import DTYPES
 
 # Ours by ONNX's, where inputs are the same and there are no attributes.
 SAME = {
@@ -114,15 +116,48 @@ def is_infinite(site: Site) -> Results:
 
 @rule("Cast", "CastLike")
 def cast(site: Site) -> Results:
-    x = site.input(0)
-    site.ignore("saturate", "round_mode")  # of floats of 8 bits
-    if site.operator == "CastLike":
-        return site.cast(x, site.dtype(site.input(1)))
-    to = site.attribute("to")
-    dtype = type_named(to)
-    if dtype is None:
-        raise GraphError(f"a cast to {type_label(to)} is not supported")
-    return site.cast(x, dtype)
+    how = {"saturate": bool(site.attribute("saturate", 1)), "round_mode": site.attribute("round_mode", "up")}
+    name = site.type_of(site.input(1)) if site.operator == "CastLike" else type_named(site.attribute("to"))
+    if name is None:
+        raise GraphError(f"a cast to {type_label(site.attribute('to'))} is not supported")
+    return cast_to(site, site.input(0), name, **how)
+
+
+def cast_to(site: Site, x: str, name: str, saturate: bool = True, round_mode: str = "up") -> str:
+    """Emit the cast of `x` to a type of ours or to one that is held in one.
+
+    `saturate`: floats of 8 bits and less are at most the largest number of their type. `round_mode`: to powers of two.
+    """
+    dtype = HELD_IN.get(name, name)
+    if name in BITS:
+        whole = site.cast(x, "int32") if site.is_float(x) else x
+        made = site.emit("low_bits", site.cast(whole, dtype), bits=BITS[name])
+    elif name == POWERS:
+        powers = site.emit("round_to_power", site.cast(x, "float32"), mode=round_mode, saturate=saturate)
+        made = site.cast(powers, dtype)
+    elif name in HELD_IN:
+        fraction_bits, smallest_normal, largest = float_format(name)
+        wide = site.cast(x, "float32")
+        if name == WITHOUT_NAN:
+            wide, saturate = site.emit("where", site.emit("isnan", wide), site.constant(0, "float32"), wide), True
+        format_ = {"fraction_bits": fraction_bits, "smallest_normal": smallest_normal, "largest": largest}
+        made = site.cast(site.emit("round_to_float", wide, **format_, saturate=saturate), dtype)
+    elif DTYPES[dtype].is_float and DTYPES[dtype].bits == 8 and saturate and site.dtype(x) != dtype:
+        largest = DTYPES[dtype].largest
+        wide = x if site.is_float(x) else site.cast(x, "float32")
+        made = site.cast(site.emit("clip", wide, low=-largest, high=largest), dtype)
+    else:
+        made = site.cast(x, dtype)
+    return site.typed(made, name)
+
+
+@rule("BitCast")
+def bitcast(site: Site) -> Results:
+    x, to = site.input(0), site.attribute("to")
+    name = type_named(to)
+    if name is None or name in HELD_IN or site.type_of(x) in HELD_IN:
+        raise GraphError(f"a bitcast of {site.type_of(x)} to {type_label(to)} is not supported")
+    return site.emit("bitcast", x, dtype=name)
 
 
 @rule("Clip")

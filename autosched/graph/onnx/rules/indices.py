@@ -9,6 +9,7 @@ import numpy as np
 from autosched.errors import GraphError
 from autosched.graph.graph import Shape
 from autosched.graph.onnx.files import type_named
+from autosched.graph.onnx.held_types import HELD_IN
 from autosched.graph.onnx.site import Results, Site, refuse, rule
 
 
@@ -273,6 +274,7 @@ def eye_like(site: Site) -> Results:
     x, to = site.input(0), site.attribute("dtype")
     shape = site.shape(x)
     kind = site.dtype(x) if to is None else type_named(to)
+    kind = None if kind is None else HELD_IN.get(kind, kind)
     if len(shape) != 2 or kind is None:
         raise GraphError("a matrix of this shape or type is not supported")
     return site.constant(np.eye(shape[0], shape[1], k=site.attribute("k", 0)), kind)

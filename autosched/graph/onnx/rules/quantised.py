@@ -2,40 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autosched.errors import GraphError
-from autosched.graph.onnx.files import type_named
+from autosched.graph.onnx.files import type_label, type_named
+from autosched.graph.onnx.held_types import BITS, HELD_IN
 from autosched.graph.onnx.rules.convolutions import kernel_of
+from autosched.graph.onnx.rules.elementwise import cast_to
 from autosched.graph.onnx.rules.windows import window_of
 from autosched.graph.onnx.site import Results, Site, refuse, rule
 from autosched.ir.dtype import DTYPES
 
-IN_BYTES = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
-
 
 @rule("QuantizeLinear")
 def quantize(site: Site) -> Results:
-    site.ignore("saturate")  # of floats of 8 bits
+    saturate = bool(site.attribute("saturate", 1))
     refuse(site.attribute("precision", 0) not in (0, 1), "another precision than float32")
     x, scale, zero, to = site.input(0), site.input(1), site.optional(2), site.attribute("output_dtype", 0)
-    dtype = type_named(to) if to else "uint8" if zero is None else site.dtype(zero)
-    if dtype is None or dtype not in DTYPES or not DTYPES[dtype].is_integer:
-        raise GraphError(f"quantising to the type {to or dtype} is not supported")
-    block = site.attribute("block_size", 0)
-    if not block:
-        return site.emit("quantize", x, scale, zero, axis=quantised_axis(site, x, scale), dtype=dtype)
-    axis = site.axis(site.attribute("axis", 1), site.rank(x))
-    value = site.emit("round", site.emit("div", x, of_blocks(site, scale, x, axis, block)))
+    name = type_named(to) if to else "uint8" if zero is None else site.type_of(zero)
+    if name is None:
+        raise GraphError(f"quantising to the type {type_label(to)} is not supported")
+    dtype, bits, block = HELD_IN.get(name, name), BITS.get(name, 0), site.attribute("block_size", 0)
+    if not block and DTYPES[dtype].is_integer:
+        narrow = {"bits": bits} if bits else {}
+        axis = quantised_axis(site, x, scale)
+        return site.typed(site.emit("quantize", x, scale, zero, axis=axis, dtype=dtype, **narrow), name)
+    axis = site.axis(site.attribute("axis", 1), site.rank(x)) if block else quantised_axis(site, x, scale)
+
+    def spread(parameter: str) -> str:
+        return of_blocks(site, parameter, x, axis, block) if block else of_axis(site, parameter, x, axis)
+
+    value = site.emit("div", x, spread(scale))
+    if DTYPES[dtype].is_float:  # whose zero is 0
+        return cast_to(site, value, name, saturate)
+    value = site.emit("round", value)
     if zero is not None:
-        value = site.emit("add", value, of_blocks(site, site.cast(zero, site.dtype(x)), x, axis, block))
-    low, high = DTYPES[dtype].integer_range
-    return site.cast(site.emit("clip", value, low=float(low), high=float(high)), dtype)
+        value = site.emit("add", value, spread(site.cast(zero, site.dtype(x))))
+    low, high = replace(DTYPES[dtype], bits=bits or DTYPES[dtype].bits).integer_range
+    return site.typed(site.cast(site.emit("clip", value, low=float(low), high=float(high)), dtype), name)
+
+
+def of_axis(site: Site, parameter: str, x: str, axis: int) -> str:
+    """Return one number, or one for each index of an axis of `x`, in a shape that broadcasts to that of `x`."""
+    if site.shape(parameter) in ((), (1,)):
+        return site.reshape(parameter, ())
+    return site.reshape(parameter, (site.shape(x)[axis], *(1,) * (site.rank(x) - axis - 1)))
 
 
 @rule("DequantizeLinear")
 def dequantize(site: Site) -> Results:
     refuse(site.attribute("output_dtype", 0) != 0, "another type of the result than the scale's")
     x, scale, zero, block = site.input(0), site.input(1), site.optional(2), site.attribute("block_size", 0)
-    x, zero = in_bytes(site, x), None if zero is None else in_bytes(site, zero)
     if not block:
         return site.emit("dequantize", x, scale, zero, axis=quantised_axis(site, x, scale))
     axis = site.axis(site.attribute("axis", 1), site.rank(x))
@@ -43,13 +60,6 @@ def dequantize(site: Site) -> Results:
     if zero is not None:
         value = site.emit("sub", value, of_blocks(site, site.cast(zero, site.dtype(scale)), x, axis, block))
     return site.emit("mul", value, of_blocks(site, scale, x, axis, block))
-
-
-def in_bytes(site: Site, name: str) -> str:
-    """Unpack a constant of a few bits to bytes."""
-    array = site.builder.constants.get(name)
-    wider = None if array is None else IN_BYTES.get(array.dtype.name)
-    return name if array is None or wider is None else site.constant(array.astype(wider))
 
 
 def of_blocks(site: Site, name: str, x: str, axis: int, block: int) -> str:

@@ -25,6 +25,11 @@ def reshape(b: TraceBuilder, x: Value, *_: Any) -> Value:
     return b.reshape(x, b.result.shape)
 
 
+@rule("aten.view.dtype")
+def view_bits(b: TraceBuilder, x: Value, *_: Any) -> Value:
+    return b.emit("bitcast", x, dtype=b.result.dtype)
+
+
 @rule("aten.permute.default")
 def permute(b: TraceBuilder, x: Value, dims: Sequence[int]) -> Value:
     return b.transpose(x, dims)
