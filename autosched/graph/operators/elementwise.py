@@ -262,9 +262,12 @@ def round_to_power(x: Expr, mode: str = "up", saturate: bool = True) -> Expr:
     added = {"up": 0x7FFFFF, "nearest": 0x400000, "down": 0}
     if mode not in added:
         raise GraphError(f"the rounding is {', '.join(added)} but got {mode!r}")
-    size = te.bitcast(te.abs(x), "int32")
-    power = te.max(te.bitcast(size + added[mode] & _EXPONENT, "float32"), 2.0**-127)
-    is_number = te.all(size < _EXPONENT, *(() if saturate else (power <= 2.0**127,)))
+    size = te.abs(x)
+    is_small = size < 1.0  # made larger, as the powers below have no exponent of their own
+    bits = te.bitcast(te.select(is_small, size * 2.0**64, size), "int32")
+    power = te.bitcast(bits + added[mode] & _EXPONENT, "float32")
+    power = te.max(te.select(is_small, power * 2.0**-64, power), 2.0**-127)
+    is_number = te.all(size < math.inf, *(() if saturate else (power <= 2.0**127,)))
     return te.select(is_number, te.min(power, 2.0**127), te.const(math.nan, x.dtype))
 
 
