@@ -11,6 +11,8 @@ import pytest
 from autosched.codegen.c.dialects import CUDA, DIALECTS, OPENCL
 from autosched.codegen.c.expressions import Expressions
 from autosched.codegen.c.kernel import emit
+from autosched.ir.bitcast import bitcast
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var, binary, call, cast, const, select
 from autosched.ir.interpreter.interpret import interpret
 from autosched.ir.simplify import Simplifier
@@ -169,9 +171,9 @@ def check(
 
 def grid(dtype: str, values: Sequence[float]) -> dict[str, np.ndarray]:
     """Two arrays X and Y with all pairs of the values."""
-    found = np.array(values)
+    found = np.array([*values], dtype)
     first, second = (v.ravel() for v in np.meshgrid(found, found))
-    return {"X": first.astype(dtype), "Y": second.astype(dtype)}
+    return {"X": first, "Y": second}
 
 
 @dialects
@@ -211,6 +213,61 @@ def test_bytes_wrap_around(dialect: str) -> None:
 
 
 @dialects
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "uint32", "uint64"])
+def test_integers_wrap_around_at_the_ends_of_their_types(dialect: str, dtype: str) -> None:
+    """Also divided by the largest unsigned number, which is no -1, shifted, compared, and cast to every type."""
+    low, high = DTYPES[dtype].integer_range
+    numbers = grid(dtype, (low, low + 1, 0, 1, 3, high // 2, high // 2 + 1, high - 1, high))
+    X, Y, one = x("X", dtype), x("Y", dtype), Const(1, dtype)
+    sums = [
+        X + Y,
+        X - Y,
+        X * Y,
+        -X,
+        abs(X),
+        X * Y + X,
+        X ^ Y,
+        X & Y | X,
+        X << one,
+        X >> one,
+        one << (Y & Const(7, dtype)),
+    ]
+    sums += [Binary(op, X, Y | one) for op in ("floordiv", "mod", "ceildiv", "min", "max")]
+    sums += [Binary(op, X, Const(high, dtype)) for op in ("floordiv", "mod")] + [
+        X // Const(3, dtype),
+        X % Const(7, dtype),
+    ]
+    orders = [X < Y, X >= Y, Const(3, dtype) < X - Y, select(X < Y, X, Y)]
+    casts = [cast(X + Y, d) for d in (I8, U8, "int16", "uint16", I32, "uint32", I64, "uint64", F32, F64, "bool")]
+    check(dialect, [*sums, *orders, *casts], numbers)
+    with np.errstate(all="ignore"):
+        expected = [np.floor_divide(numbers["X"], numbers["Y"]), np.mod(numbers["X"], numbers["Y"])]
+    check(dialect, [Binary("floordiv", X, Y), Binary("mod", X, Y)], numbers, expected=expected)
+
+
+@dialects
+def test_large_floats_become_unsigned_integers(dialect: str) -> None:
+    values = {"X": np.array([0.0, 0.9, 65535.5, 2.0**31, 2.0**32 - 256] * 2, F32)}
+    check(dialect, [cast(x("X"), "uint32"), cast(x("X"), "uint64")], values)
+    values = {"X": np.array([2.0**63, 2.0**64 - 2.0**40, 1e19, 3.0], F32)}
+    check(dialect, [cast(x("X"), "uint64"), cast(cast(x("X"), "uint64"), F64)], values)
+
+
+@dialects
+def test_bits_are_those_of_another_number(dialect: str) -> None:
+    words = {"X": np.array([0, 1, 0x3F800000, 0x7F7FFFFF, 0xFF800000, 0x80000000], "uint32")}
+    X = x("X", "uint32")
+    number = bitcast(X, F32)
+    check(dialect, [number, bitcast(-number, I32), bitcast(number, "uint32") >> Const(23, "uint32")], words)
+    check(
+        dialect, [cast(bitcast(cast(X, "uint16"), "bfloat16"), F32), bitcast(cast(number, "bfloat16"), "int16")], words
+    )
+    wide = {"Y": np.array([0, 1, 0x3FF0000000000000, 0x8000000000000000, 0x7FEFFFFFFFFFFFFF], "uint64")}
+    Y = x("Y", "uint64")
+    check(dialect, [bitcast(Y, F64), bitcast(bitcast(Y, F64), I64), bitcast(Const(1.5, F64), "uint64") + Y], wide)
+
+
+@dialects
 def test_int64_is_as_wide_in_c(dialect: str) -> None:
     """Loop variables are int in C, what is computed of them may not fit."""
     big = t * 100_000_000
@@ -219,7 +276,8 @@ def test_int64_is_as_wide_in_c(dialect: str) -> None:
     lowest = Const(-(2**63), I64)
     exprs = [big, t * t * t * t * t * t * t * t, big * -1, t - big, cast(big, F64), binary("max", N, lowest), N + 1]
     exprs += [select(t < 3, big, t), big // 7, big % 1000, -(big + 1), cast(cast(N % 1000, I32) * 1000, I64) + big]
-    check(dialect, [*exprs, cast(N, F32), (t << Const(40, I64)) + 1], numbers)
+    shifted = Const(1, I64) << (N & Const(63, I64))
+    check(dialect, [*exprs, cast(N, F32), (t << Const(40, I64)) + 1, shifted], numbers)
 
 
 @dialects

@@ -10,6 +10,7 @@ import pytest
 from autosched.codegen.c.kernel import emit
 from autosched.codegen.c.names import RESERVED, identifier
 from autosched.codegen.c.source import GpuSource
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const, Expr, Var, const, imin, select
 from autosched.ir.interpreter.interpret import interpret
 from autosched.ir.simplify import Simplifier
@@ -357,10 +358,23 @@ def test_long_loops_are_several_vectors(dialect: str, extent: int, n_loads: int)
 
 
 @dialects
-@pytest.mark.parametrize(("dtype", "vector"), [("int32", "int4"), ("float64", "double2"), ("int8", "unsigned")])
+@pytest.mark.parametrize(
+    ("dtype", "vector"),
+    [
+        ("int32", "int4"), ("float64", "double2"), ("int8", "unsigned"), ("int16", "uint2"), ("uint16", "uint2"),
+        ("uint32", "uint4"), ("int64", "longlong2"), ("uint64", "ulonglong2"),
+    ],
+)  # fmt: skip
 def test_vectors_of_other_types(dialect: str, dtype: str, vector: str) -> None:
+    """Copied, and computed: signed numbers of 8 and 16 bits do not overwrite the others of their word."""
     body = loop(LANE, 4, store("C", (AT,), load("A", AT, dtype=dtype)), kind=UNROLL)
     f = func([buffer("A", (64,), dtype)], [buffer("C", (16,), dtype)], loop(t, 4, body, kind=TX))
     text = plain(f, "cuda").text
     assert f"*(const {vector}*)" in text
     agrees(dialect, f, A=np.arange(64).astype(dtype))
+    if DTYPES[dtype].is_integer:
+        value = load("A", AT, dtype=dtype) - Const(7, dtype)
+        body = loop(LANE, 4, store("C", (AT,), value), kind=UNROLL)
+        f = func([buffer("A", (64,), dtype)], [buffer("C", (16,), dtype)], loop(t, 4, body, kind=TX))
+        assert f"*({vector}*)" in plain(f, "cuda").text
+        agrees(dialect, f, A=np.arange(64).astype(dtype))
