@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Var, binary, imax, imin
+from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Var, binary, cast, imax, imin
 from autosched.ir.types import integer_bounds
 from autosched.ir.visit import KNOWN, free_vars, is_closed, is_data
 
@@ -42,16 +42,16 @@ def linear(expr: Expr) -> Linear:
 
     def add(e: Expr, factor: Expr) -> Expr:
         if is_closed(e):
-            return e * factor
+            return cast(e, INDEX) * factor  # data may be of another type of integers
         match e:
             case Binary(op="add", a=a, b=b):
                 return add(a, factor) + add(b, factor)
             case Binary(op="sub", a=a, b=b):
                 return add(a, factor) + add(b, factor * -1)
             case Binary(op="mul", a=a, b=b) if is_closed(b):
-                return add(a, factor * b)
+                return add(a, factor * cast(b, INDEX))
             case Binary(op="mul", a=a, b=b) if is_closed(a):
-                return add(b, factor * a)
+                return add(b, factor * cast(a, INDEX))
             case Call(fn="neg", args=(a,)):
                 return add(a, factor * -1)
         terms[e] = _plus(terms.get(e, ZERO), factor)

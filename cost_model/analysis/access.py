@@ -36,7 +36,7 @@ from autosched.ir.closed_forms.arithmetic import (
     real,
     subtract,
 )
-from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Param, Select, Var, ceildiv, imax, imin, product
+from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Param, Select, Var, cast, ceildiv, imax, imin, product
 from autosched.ir.linear import linear
 from autosched.ir.stmt import Buffer, Scope
 from autosched.ir.visit import free_vars, is_closed, subexpressions, substitute
@@ -239,9 +239,9 @@ class Moving:
                 width = self.free[place].bound - 1
                 return tuple(width if d <= place else ZERO for d in range(self.depth + 1))
             case Binary(op="floordiv" | "ceildiv", a=a, b=b) if is_closed(b):
-                return tuple(w // b for w in self.widths(a))
+                return tuple(w // cast(b, INDEX) for w in self.widths(a))
             case Binary(op="mod", a=a, b=b) if is_closed(b):
-                return tuple(imin(w, b - 1) for w in self.widths(a))
+                return tuple(imin(w, cast(b, INDEX) - 1) for w in self.widths(a))
             case Binary(op="min" | "max", a=a, b=b) | Select(a=a, b=b):
                 return tuple(imax(x, y) for x, y in zip(self.widths(a), self.widths(b), strict=True))
             case Cast(a=a):
@@ -267,9 +267,9 @@ class Moving:
             case Var():
                 return ONE
             case Binary(op="floordiv" | "ceildiv", a=a, b=b) if is_closed(b):
-                return self.step(a, loop) // b
+                return self.step(a, loop) // cast(b, INDEX)
             case Binary(op="mod", a=a, b=b) if is_closed(b):
-                return self.step(a, loop) % b
+                return self.step(a, loop) % cast(b, INDEX)
             case Binary(op="min" | "max", a=a, b=b) | Select(a=a, b=b):
                 left = self.step(a, loop)
                 return self.step(b, loop) if is_zero(left) else left

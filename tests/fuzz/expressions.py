@@ -41,6 +41,13 @@ def at_an_end(x: Expr) -> Expr:
     return te.select(te.equal(x & 1, 0), te.const(high, x.dtype) - near, te.const(low, x.dtype) + near)
 
 
+def through_a_float(x: Expr) -> Expr:
+    """Its bits seen as a float's and back: only those of 0 as exponent, so that none is NaN."""
+    row = DTYPES[x.dtype]
+    name = {8: "float8_e5m2", 16: "float16", 32: "float32", 64: "float64"}[row.bits]
+    return te.bitcast(te.bitcast(te.abs(x) & 3, name), x.dtype) + x
+
+
 _INT_FUNCTIONS: tuple[Callable[[Expr], Expr], ...] = (
     te.abs,
     lambda x: -x,
@@ -91,10 +98,21 @@ def function(rng: random.Random, x: Expr) -> Expr:
     kind = DTYPES[x.dtype].kind
     if kind == "b":
         return te.logical_not(x)
-    return rng.choice(_FLOAT_FUNCTIONS if kind == "f" else _INT_FUNCTIONS)(x)
+    if kind == "f":
+        return rng.choice(_FLOAT_FUNCTIONS)(x)
+    return rng.choice((*_INT_FUNCTIONS, through_a_float))(x)
+
+
+def together(x: Expr, y: Expr) -> tuple[Expr, Expr]:
+    """Two values that may meet: no type has the numbers of uint64 and of a type with a sign."""
+    kinds = {DTYPES[x.dtype].kind, DTYPES[y.dtype].kind}
+    if kinds == {"i", "u"} and "uint64" in (x.dtype, y.dtype):
+        return te.cast(x, "int64"), te.cast(y, "int64")
+    return x, y
 
 
 def pair(rng: random.Random, x: Expr, y: Expr) -> Expr:
+    x, y = together(x, y)
     if x.dtype == y.dtype == "bool":
         return rng.choice(_BOOL_PAIRS)(x, y)
     if DTYPES[x.dtype].is_float and y.dtype != "bool" and rng.random() < 0.1:
@@ -117,7 +135,7 @@ def mixed(rng: random.Random, values: Sequence[Expr]) -> Expr:
     if rng.random() < 0.06 and value.dtype != "bool":
         value = value > number(value.dtype, 1)
     elif rng.random() < 0.08:
-        wider = [d for d in ("int32", "int64", "float32", "float64") if te_wider(d, value.dtype)]
+        wider = [d for d in ("int32", "uint32", "int64", "uint64", "float32", "float64") if te_wider(d, value.dtype)]
         value = te.cast(value, rng.choice(wider)) if wider else value
     elif value.dtype == "float32" and rng.random() < 0.05:
         value = te.cast(value, rng.choice(("float16", "bfloat16")))
@@ -141,7 +159,7 @@ def index_condition(rng: random.Random, indices: Sequence[tuple[Any, int]]) -> E
 def reduced(rng: random.Random, values: Sequence[Expr], axes: tuple[AxisVar, ...], product: bool) -> Any:
     """A reduction of the values' product (or of another combination of them) over `axes`."""
     if product and len(values) == 2 and rng.random() < 0.8:
-        x, y = (_accumulated(v) for v in values)
+        x, y = together(*(_accumulated(v) for v in values))
         value = x * y
     else:
         value = mixed(rng, values)
@@ -158,7 +176,8 @@ def reduced(rng: random.Random, values: Sequence[Expr], axes: tuple[AxisVar, ...
 
 
 def _accumulated(value: Expr) -> Expr:
-    return te.cast(value, "int32") if value.dtype in ("bool", "int8", "uint8") else value
+    row = DTYPES[value.dtype]
+    return value if row.is_float else te.cast(value, row.accumulates_in)
 
 
 def _own(rng: random.Random, value: Expr, axes: tuple[AxisVar, ...]) -> Any:

@@ -32,11 +32,11 @@ MAX_STAGES = 6
 MAX_RANK = 5
 DTYPE_WEIGHTS = {
     "float32": 12, "float64": 3, "int32": 3, "int64": 2, "int8": 2, "uint8": 2, "bool": 1, "float16": 1, "bfloat16": 1,
-    "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "int16": 1, "uint16": 1, "uint32": 1, "uint64": 1,
 }  # fmt: skip
 
 _MATRIX_TYPES = sorted({(row.left, row.right, row.accumulator) for row in MATRICES.values()})
-_INDEX_TYPES = ("int32", "int64", "int8", "uint8")
+_INDEX_TYPES = ("int32", "int64", "int8", "uint8", "int16", "uint16", "uint32", "uint64")
 
 _ORDERS: tuple[Callable[[Expr, Expr], Expr], ...] = (
     lambda k, i: k <= i,

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from autosched import te
 from autosched.ir.expr import Expr
 
+WITHOUT_AXES = 6  # ways of `looked_up`
+
 
 def moves_within(places: int) -> list[tuple[int, Callable[[Expr], Expr]]]:
     """(extent, function) pairs: index functions that stay below `places` for all i < extent."""
@@ -52,8 +54,9 @@ def looked_up(rng: random.Random, number: Expr, axes: Sequence[Expr]) -> Expr:
         lambda x: x & 3,
         lambda x: x // 2,
         lambda x: te.abs(x) % 5,
+        # with an axis, see WITHOUT_AXES
         lambda x: x + rng.choice(axes),
         lambda x: te.min(x, rng.choice(axes)),
         lambda x: te.select(x < 2, x, rng.choice(axes)),
     )
-    return rng.choice(ways)(number)
+    return rng.choice(ways[:WITHOUT_AXES] if number.dtype == "uint64" else ways)(number)  # axes have a sign
