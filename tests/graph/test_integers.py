@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autosched.graph.graph import Node
+from autosched.errors import GraphError
+from autosched.executor.compile_graph import compile_graph
+from autosched.graph.graph import Graph, Node, Value
 from autosched.graph.operators import build
 from autosched.schedule import initial_state
 from autosched.te import ComputeDAG, placeholder
@@ -180,3 +182,57 @@ def test_operators_are_torchs_at_the_ends_of_each_type(dtype):
     found = by_reference(loaded(Function(function), (x, y, bits)), (x, y, bits))
     for n, (got, wanted) in enumerate(zip(found, expected, strict=True)):
         np.testing.assert_array_equal(got, wanted.numpy(), err_msg=f"result {n}")
+
+
+def test_bits_are_those_of_torchs_views():
+    """To a type of the same size, to smaller and larger ones along the last axis, and through arithmetic."""
+    torch = pytest.importorskip("torch")
+    from tests.graph.test_torch_rules import Function
+    from tests.graph.torch_models import by_reference, loaded
+
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32))
+    u, w = torch.from_numpy(ends("uint16")[None, :8]), torch.from_numpy(ends("uint64"))
+
+    def function(x, u, w):
+        return (
+            x.view(torch.int32), x.view(torch.int16), x.view(torch.uint8), x.view(torch.float64),
+            x.to(torch.float16).view(torch.int16), x.to(torch.bfloat16).view(torch.uint16), u.view(torch.int16),
+            u.view(torch.uint32), u.to(torch.int64) + 1, w.view(torch.int64), w.view(torch.uint8), w.to(torch.float32),
+            w.to(torch.float64), w.to(torch.int32), (x.view(torch.int32) & 0x7FFFFFFF).view(torch.float32),
+        )  # fmt: skip
+
+    expected = [y.numpy() for y in function(x, u, w)]
+    graph = loaded(Function(function), (x, u, w))
+    nodes = [node for node in graph.nodes if node.operator == "bitcast" and node.inputs[0] in graph.inputs]
+    assert len(nodes) >= 8
+    for got, wanted in zip(by_reference(graph, (x, u, w)), expected, strict=True):
+        np.testing.assert_array_equal(got, wanted, strict=True)
+    results = compile_graph(graph, threads=1)(x.numpy(), u.numpy(), w.numpy())
+    for got, wanted in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(got.view(f"u{wanted.itemsize}"), wanted.view(f"u{wanted.itemsize}"), strict=True)
+
+
+@pytest.mark.parametrize(("array", "dtype"), [(np.zeros((2, 3), "int16"), "int32"), (np.zeros((), "int64"), "int8")])
+def test_elements_that_are_no_whole_numbers_of_another_type(array, dtype):
+    with pytest.raises(GraphError, match=f"are no numbers of {dtype}: the last axis does not fit"):
+        build(Node("bitcast", ("x0",), ("y",), {"dtype": dtype}), [placeholder(array.shape, array.dtype.name, "x0")])
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_indices_of_every_type_are_checked_and_count_from_the_end_where_they_have_a_sign(dtype):
+    row, size = np.iinfo(dtype), 5
+    graph = one_gather(dtype, size)
+    model = compile_graph(graph, threads=1)
+    x = np.arange(size, dtype=np.float32)
+    inside = np.array([0, 4, *((-1, -5) if row.min else (1, 2))], dtype)
+    np.testing.assert_array_equal(model(x, inside), x[inside.astype(int)])
+    for wrong in {size, row.max, row.min if row.min else row.max - 1}:
+        with pytest.raises(IndexError, match="is out of range"):
+            model(x, np.array([0, wrong, 1, 2], dtype))
+
+
+def one_gather(dtype, size):
+    values = {
+        v.name: v for v in (Value("x", (size,), "float32"), Value("ids", (4,), dtype), Value("y", (4,), "float32"))
+    }
+    return Graph(("x", "ids"), ("y",), (Node("gather", ("x", "ids"), ("y",), {"axis": 0}),), values, {})
