@@ -79,7 +79,9 @@ def inputs_for(graph: Graph, seed: int) -> dict[str, Array]:
     integers = {name: drawn[name] for name in graph.inputs if DTYPES[graph.values[name].dtype].is_integer}
     if integers and rng.random() < 1 / 3:
         array = integers[rng.choice([*integers])].reshape(-1)
-        array[rng.integers(array.size)] = rng.choice((-1, -2, 3, 17, 1 << 30, -(1 << 31)))
+        limits = np.iinfo(array.dtype)
+        wrong = [n for n in (-1, -2, 3, 17, 1 << 30, -(1 << 31), limits.max) if limits.min <= n <= limits.max]
+        array[rng.integers(array.size)] = wrong[rng.integers(len(wrong))]
     return {**some_inputs(graph), **integers}
 
 

@@ -10,10 +10,12 @@ import numpy as np
 
 from autosched.graph.graph import Graph
 from autosched.graph.operators.index_maps import replaced
+from autosched.ir.dtype import DTYPES
 from tests.graph.drafts import Draft
 
 SIZES = (1, 2, 3, 5, 17)
 MOST_ELEMENTS = 1500  # of a value
+INTEGERS = tuple(name for name, row in DTYPES.items() if row.is_integer)
 UNARY = ("relu", "tanh", "sigmoid", "neg", "abs", "silu", "gelu", "sin", "identity", "hard_swish", "erf")
 BINARY = ("add", "mul", "sub", "maximum", "minimum")
 REDUCTIONS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_sum_square")
@@ -137,12 +139,19 @@ def binary(m: GraphMaker) -> None:
     m.keep(m.draft.add_node(m.rng.choice(BINARY), *pair))
 
 
+def without_sign(m: GraphMaker) -> None:
+    """Floats whose bits are integers for a moment."""
+    if x := m.pick():
+        bits = m.draft.bitwise_and(m.draft.bitcast(x, dtype="uint32"), m.draft.constant(0x7FFFFFFF, "uint32"))
+        m.keep(m.draft.bitcast(bits, dtype="float32"))
+
+
 def whole_numbers(m: GraphMaker) -> None:
     """Integers of which some are zero by algebra, as floats again."""
     if not (x := m.pick()):
         return
     near = m.draft.round(m.draft.mul(m.draft.tanh(x), 9.0))
-    ids = m.draft.cast(near, dtype=m.rng.choice(("int8", "int32", "int64")))
+    ids = m.draft.cast(m.draft.cast(near, dtype="int32"), dtype=m.rng.choice(INTEGERS))
     zero = m.draft.constant(0, m.draft.values[ids].dtype)
     way = m.rng.choice(("sub", "bitwise_xor", "not_equal", "mul", "bitwise_and"))
     none = m.draft.add_node(way, ids, zero if way in ("mul", "bitwise_and") else ids)
@@ -229,7 +238,7 @@ def at_indices(m: GraphMaker) -> None:
         return
     axis = m.rng.randrange(len(m.of(x)))
     if m.rng.random() < 0.6:
-        ids = m.draft.input(*m.rng.choice(((), (3,), (2, 2))), dtype=m.rng.choice(("int64", "int32")))
+        ids = m.draft.input(*m.rng.choice(((), (3,), (2, 2))), dtype=m.rng.choice(INTEGERS))
         if m.rng.random() < 0.5:
             ids = m.draft.cast(m.draft.reshape(ids, shape=(1, *m.of(ids))), dtype="int64")
         m.keep(m.draft.gather(x, ids, axis=axis, indexing=m.rng.choice(("wrapped", "plain"))))
@@ -336,6 +345,19 @@ def _direction(m: GraphMaker, rows: list[str], hidden: int, way: int) -> list[st
 
 
 STEPS: tuple[Callable[[GraphMaker], None], ...] = (
-    *(unary, binary, binary, whole_numbers, choice, transpose, transpose, reshape, reshape, slice_or_flip, split),
+    *(
+        unary,
+        binary,
+        binary,
+        whole_numbers,
+        without_sign,
+        choice,
+        transpose,
+        transpose,
+        reshape,
+        reshape,
+        slice_or_flip,
+        split,
+    ),
     *(concat, expand, gather, at_indices, reduction, rows, product, product, convolution, attention, recurrence),
 )
