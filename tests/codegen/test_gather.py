@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from autosched import te
+from autosched.ir.dtype import DTYPES
 from autosched.runtime.jit import emit_assembly
 from autosched.schedule import Reorder, Split, Unroll, Vectorize, initial_state
 from autosched.target import host_arch, parse_target
@@ -172,7 +173,7 @@ def test_lookups_of_a_search(case):
             check_candidate(dag, found[n], row, inputs)
 
 
-@pytest.mark.parametrize("index", ["int8", "uint8", "int32", "int64"])
+@pytest.mark.parametrize("index", [name for name, row in DTYPES.items() if row.is_integer])
 def test_numbers_outside_of_a_dimension_mean_its_ends(index):
     dag = collapse(ComputeDAG([embedding(11, 40, 17, index), along(2, 11, 20, index)]))
     info = np.iinfo(index)

@@ -61,6 +61,10 @@ def test_limits_of_special_values() -> None:
     low, high = limits(ends, np.array([2.0, 2.0, np.inf]), "int64")
     assert low.tolist() == [-(2**63), 2**63 - 3, -(2**63)]
     assert high.tolist() == [-(2**63) + 2, 2**63 - 1, 2**63 - 1]
+    ends = np.array([2**64 - 1, 2**63, 1, 0], np.uint64)
+    low, high = limits(ends, np.array([2.0, 1.5, 5.0, np.inf]), "uint64")
+    assert low.tolist() == [2**64 - 3, 2**63 - 1, 0, 0]
+    assert high.tolist() == [2**64 - 1, 2**63 + 1, 6, 2**64 - 1]
     low, high = limits(np.array([True, False]), np.array([0.0, 1.0]), "bool")
     assert (low.tolist(), high.tolist()) == ([True, False], [True, True])
 

@@ -34,5 +34,5 @@ def held(array: Array) -> Array:
 @cache
 def float_format(name: str) -> tuple[int, float, float]:
     """Return the bits of the fraction, the smallest normal number and the largest one of a float of ml_dtypes."""
-    info = ml_dtypes.finfo(np.dtype(getattr(ml_dtypes, name)))
+    info = ml_dtypes.finfo(np.dtype(getattr(ml_dtypes, name)))  # type: ignore[no-untyped-call]
     return int(info.nmant), float(info.smallest_normal), float(info.max)
