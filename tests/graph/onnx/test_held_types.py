@@ -115,13 +115,19 @@ def test_blocks_with_scales_that_are_powers_of_two():
     q = of_type(rng.choice([-6, -3, -0.5, 0, 1, 1.5, 4], (3, 8)), "float4_e2m1fn")
     scale = of_type(2.0 ** rng.integers(-5, 5, (3, 2)), "float8_e8m0fnu")
     nodes = [
+        node("DequantizeLinear", ["q", "s"], ["y"], axis=1, block_size=4, output_dtype=TensorProto.FLOAT),
         node("Cast", ["s"], ["scale"], to=TensorProto.FLOAT),
-        node("DequantizeLinear", ["q", "scale"], ["y"], axis=1, block_size=4),
         node("QuantizeLinear", ["y", "scale"], ["back"], axis=1, block_size=4, output_dtype=TYPES["float4_e2m1fn"]),
     ]
     y, back = results(nodes, {"q": q, "s": scale}, ("y", "back"))
     np.testing.assert_array_equal(y, q.astype(np.float32) * np.repeat(scale.astype(np.float32), 4, axis=1))
     np.testing.assert_array_equal(back.astype(np.float32), q.astype(np.float32))
+
+
+def test_only_floats_are_dequantised_to():
+    one = node("DequantizeLinear", ["q", "s"], ["y"], output_dtype=TensorProto.INT8)
+    with pytest.raises(GraphError, match="numbers are dequantised to floats, but output_dtype is INT8"):
+        results([one], {"q": np.ones(3, np.int8), "s": np.float32([1])})
 
 
 def test_bits_of_such_numbers_are_not_seen():

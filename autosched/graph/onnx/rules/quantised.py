@@ -51,8 +51,12 @@ def of_axis(site: Site, parameter: str, x: str, axis: int) -> str:
 
 @rule("DequantizeLinear")
 def dequantize(site: Site) -> Results:
-    refuse(site.attribute("output_dtype", 0) != 0, "another type of the result than the scale's")
     x, scale, zero, block = site.input(0), site.input(1), site.optional(2), site.attribute("block_size", 0)
+    if to := site.attribute("output_dtype", 0):
+        name = type_named(to)
+        if name is None or name in HELD_IN or not DTYPES[name].is_float:
+            raise GraphError(f"numbers are dequantised to floats, but output_dtype is {type_label(to)}")
+        scale = site.cast(scale, name)
     if not block:
         return site.emit("dequantize", x, scale, zero, axis=quantised_axis(site, x, scale))
     axis = site.axis(site.attribute("axis", 1), site.rank(x))
