@@ -328,7 +328,9 @@ class Importer:
         """Return the part with these nodes only, and with what is known while importing as constants."""
         constants = self.builder.constants
         known = {name: scope.names.get(name) for node in nodes for name in reads(node)}
-        arrays = {name: part.constants.get(name, constants[value]) for name, value in known.items() if value in constants}
+        arrays = {
+            name: part.constants.get(name, constants[value]) for name, value in known.items() if value in constants
+        }
         made = {name for node in nodes for name in node.output}
         return replace(part, nodes=tuple(nodes), constants=arrays, outputs=tuple(o for o in part.outputs if o in made))
 
