@@ -40,6 +40,8 @@ INDEXED: Mapping[str, Sizes] = {
     "scatter_elements": _along_axis,
     "scatter_nd": _of_coordinates,
     "write_rows": _along_axis,
+    "roi_align": _along_axis,
+    "roi_max_pool": _along_axis,
 }
 CHECKS = "first_outside"  # the operator that checks within a kernel
 # Operators whose result has exactly the elements of their first operand.

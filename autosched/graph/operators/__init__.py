@@ -33,6 +33,7 @@ _FAMILIES = (
     "padding",
     "resize",
     "sampling",
+    "regions",
     "gathers",
     "reductions",
     "ranking",

@@ -9,7 +9,9 @@ from autosched import te
 from autosched.errors import GraphError
 from autosched.graph.operators import operator
 from autosched.graph.operators.images import Images
+from autosched.graph.operators.index_maps import index_at
 from autosched.graph.operators.windows import Ints, Pads, Windows
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Expr
 from autosched.te import Tensor
 from autosched.te.operators.window import stored
@@ -72,6 +74,47 @@ def max_pool_indices(
 
     place, value = over_windows(x, windows, at, "max_pool")
     return stored(value, x.dtype), place
+
+
+@operator
+def max_unpool(
+    x: Tensor, places: Tensor, sizes: Ints, kernel: Ints = (), strides: Ints = (), pads: Pads = (), dilations: Ints = ()
+) -> Tensor:
+    """Images [N, C, *sizes] of zeros with the elements of x[N, C, ...] at their `places` in the flat image of their
+    channel; of several at one place the last one.
+
+    `kernel` and what follows: the windows of the pool that computed `places`, so that each place is in its window.
+    Without a kernel it may be anywhere, and each element of the result compares itself with all places of its channel.
+    """
+    counts = x.shape[2:]
+    if len(counts) != len(sizes) or places.shape != x.shape or not DTYPES[places.dtype].is_integer:
+        raise GraphError(
+            f"x{list(x.shape)} and {places.dtype}{list(places.shape)} are no elements of images {list(sizes)} with "
+            "their places"
+        )
+    rank = len(sizes)
+    strides, dilations, pads = strides or (1,) * rank, dilations or (1,) * rank, pads or ((0, 0),) * rank
+    if kernel and not len(kernel) == len(strides) == len(dilations) == len(pads) == rank:
+        raise GraphError(
+            f"windows {list(kernel)}, {list(strides)}, {list(pads)}, {list(dilations)} need {rank} numbers"
+        )
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=bool(kernel))]
+    extents = [min(n, -(-span // s)) for n, span, s in zip(counts, spans, strides, strict=True)] if kernel else counts
+
+    def at(n: Expr, c: Expr, *position: Expr) -> Expr:
+        own: list[Expr] = [te.reduce_axis(extent, name="k") for extent in extents]
+        taps, inside = tuple(own), list[Expr]()
+        if kernel:
+            last_windows = [(p + low) // s for p, s, (low, _) in zip(position, strides, pads, strict=True)]
+            own = [window - k for window, k in zip(last_windows, own, strict=True)]
+            inside = [c for window, count in zip(own, counts, strict=True) for c in (window >= 0, window < count)]
+        is_here = te.equal(te.cast(places[(n, c, *own)], "int64"), te.cast(_flat(position, sizes), "int64"))
+        number = te.select(is_here, te.cast(_flat(own, counts), "int64"), te.const(-1, "int64"))
+        last = te.max(te.select(te.all(*inside), number, te.const(-1, "int64")) if inside else number, axis=taps)
+        return te.select(last >= 0, x[(n, c, *index_at(last, counts))], te.const(0, x.dtype))
+
+    made: Tensor = te.compute((*x.shape[:2], *sizes), at, name="max_unpool")
+    return made
 
 
 def _within(place: Expr, size: int, low: int, high: int) -> list[Expr]:

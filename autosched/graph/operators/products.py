@@ -110,6 +110,38 @@ def _times(x: Expr, factor: float) -> Expr:
 
 
 @operator
+def eliminate(a: Tensor) -> tuple[Tensor, ...]:
+    """A step of Gaussian elimination: the pivot of matrices a[..., n, n], and the matrices [..., n - 1, n - 1] that are
+    left of them, if n > 1. The pivot is the greatest element of the first column in size, with the sign of the swap of
+    rows that brings it to the top: the determinant of a is its product with that of what is left."""
+    if len(a.shape) < 2 or a.shape[-1] != a.shape[-2] or not DTYPES[a.dtype].is_float:
+        raise GraphError(f"elimination needs square matrices of floats but got {a.dtype}{list(a.shape)}")
+    *lead, n, _ = a.shape
+
+    def greatest(*i: Expr) -> Expr:
+        k = te.reduce_axis(n, name="k")
+        place: Expr = te.argmax((te.cast(k, "int64"), te.abs(a[(*i, k, 0)])), axis=k)[0]
+        return place
+
+    row: Tensor = te.compute(tuple(lead), greatest, name="row")
+
+    def signed(*i: Expr) -> Expr:
+        pivot = a[(*i, row[i], 0)]
+        return te.select(te.equal(row[i], 0), pivot, -pivot)
+
+    def left(*i: Expr) -> Expr:
+        *outer, r, c = i
+        top = row[tuple(outer)]
+        own = te.select(te.equal(r + 1, top), te.const(0, "int64"), te.cast(r + 1, "int64"))
+        pivot, element = a[(*outer, top, 0)], a[(*outer, own, c + 1)]
+        share = te.select(te.equal(pivot, 0.0), 0.0, a[(*outer, own, 0)] / pivot)
+        return te.cast(element - share * a[(*outer, top, c + 1)], a.dtype)
+
+    pivot = stored(te.compute(tuple(lead), signed, name="pivot"), a.dtype)
+    return (pivot,) if n == 1 else (pivot, te.compute((*lead, n - 1, n - 1), left, name="left"))
+
+
+@operator
 def einsum(*x: Tensor, equation: str) -> Tensor:
     """Sums of products in Einstein's notation, as NumPy's; operands are contracted from left to right."""
     labels, result = _parsed(equation, [len(t.shape) for t in x])

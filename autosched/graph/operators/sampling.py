@@ -9,7 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from autosched import te
 from autosched.errors import GraphError
 from autosched.graph.operators import operator
+from autosched.graph.operators.images import Images
+from autosched.graph.operators.index_maps import index_at
 from autosched.graph.operators.resize import cubic_weights
+from autosched.graph.operators.windows import Ints, Pads, Windows
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Expr
 from autosched.te import Tensor
@@ -56,31 +59,34 @@ def grid_sample(
     def kept(at: Expr, size: int) -> Expr:
         return _within(_mirrored(at, size, align_corners) if mirrors else at, size)
 
-    value = _weighed(x, places, mode, padding == "zeros", kept)
+    weighed = _weighed(x, mode, padding == "zeros", kept)
+
+    def value(n: Expr, c: Expr, *position: Expr) -> Expr:
+        return weighed(n, c, [at[(n, *position)] for at in places])
+
     made = te.compute((shape[0], x.shape[1], *shape[1:]), value, name="grid_sample")
     return stored(made, x.dtype)
 
 
 def _weighed(
-    x: Tensor, places: Sequence[Tensor], mode: str, zeros: bool, kept: Callable[[Expr, int], Expr]
-) -> Callable[..., Expr]:
-    """Return the nearest element, or the weighted sum of the neighbours, at a position.
+    x: Tensor, mode: str, zeros: bool, kept: Callable[[Expr, int], Expr]
+) -> Callable[[Expr, Expr, Sequence[Expr]], Expr]:
+    """Return the nearest element of an image and channel, or the weighted sum of the neighbours, at a position.
 
     `kept` maps an index of a dimension to a valid one; with `zeros`, elements outside are 0.
     """
     sizes = x.shape[2:]
 
-    def neighbours(d: int, index: tuple[Expr, ...]) -> list[tuple[Expr, Expr | None]]:
-        at = places[d][index]
+    def neighbours(at: Expr) -> list[tuple[Expr, Expr | None]]:
         if mode == "nearest":
             return [(te.round(at), None)]
         shifts, weights = _NEIGHBOURS[mode]
         below = te.floor(at)
         return [(below + float(s), w) for s, w in zip(shifts, weights(at - below), strict=True)]
 
-    def value(n: Expr, c: Expr, *position: Expr) -> Expr:
+    def value(n: Expr, c: Expr, position: Sequence[Expr]) -> Expr:
         total: Expr | None = None
-        for corner in itertools.product(*(neighbours(d, (n, *position)) for d in range(len(sizes)))):
+        for corner in itertools.product(*map(neighbours, position)):
             term = widen(x[(n, c, *(kept(at, size) for (at, _), size in zip(corner, sizes, strict=True)))])
             for _, weight in corner:
                 term = term if weight is None else term * weight
@@ -110,6 +116,53 @@ def _mirrored(at: Expr, size: int, align_corners: bool) -> Expr:
     rest = distance - turns * span
     odd = turns - te.floor(turns * 0.5) * 2.0
     return te.select(odd > 0.5, high - rest, rest + low)
+
+
+@operator
+def deform_columns(
+    x: Tensor,
+    offset: Tensor,
+    mask: Tensor | None = None,
+    kernel: Ints = (),
+    strides: Ints = (),
+    pads: Pads = (),
+    dilations: Ints = (),
+    groups: int = 1,
+) -> Tensor:
+    """Return what the taps of windows read of images [N, C, sizes...] at positions that are data, as channels
+    [N, C * taps, windows...].
+
+    Tap t of the kernel is moved by offset[n, (g * taps + t) * rank + d, window] along dimension d, for the channels of
+    group g of `groups`, and its element is multiplied by mask[n, g * taps + t, window]. Between elements they are
+    interpolated; outside of the image lie zeros. A deformable convolution is the convolution of this with a kernel of
+    size 1, whose channels are those of the weights and their taps.
+    """
+    windows = Windows.over(Images(), x, kernel, strides, pads, dilations)
+    rank, taps, (images, channels) = len(kernel), math.prod(kernel), x.shape[:2]
+    if groups < 1 or channels % groups:
+        raise GraphError(f"{channels} channels do not make {groups} groups, each with offsets of its own")
+    for what, tensor, count in (("offsets", offset, groups * taps * rank), ("factors", mask, groups * taps)):
+        expected = (images, count, *windows.out)
+        if tensor is not None and tensor.shape != expected:
+            raise GraphError(f"the {what} of these windows have the shape {list(expected)}, not {list(tensor.shape)}")
+    kind = DTYPES[x.dtype].computes_in
+
+    def place(d: int, n: Expr, tap: Expr, *window: Expr) -> Expr:
+        step = index_at(tap % taps, kernel)[d] * windows.dilations[d]
+        start = window[d] * windows.strides[d] - windows.given[d][0]
+        return te.cast(start + step, kind) + te.cast(offset[(n, tap * rank + d, *window)], kind)
+
+    shape = (images, groups * taps, *windows.out)
+    places = [te.compute(shape, lambda *i, d=d: place(d, *i), name=f"place{d}") for d in range(rank)]
+    weighed = _weighed(x, "linear", True, _within)
+
+    def value(n: Expr, c: Expr, *window: Expr) -> Expr:
+        channel, tap = c // taps, c % taps
+        own = (n, channel // (channels // groups) * taps + tap, *window)
+        element = weighed(n, channel, [at[own] for at in places])
+        return element if mask is None else element * te.cast(mask[own], kind)
+
+    return stored(te.compute((images, channels * taps, *windows.out), value, name="deform_columns"), x.dtype)
 
 
 @operator

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from autosched.errors import GraphError
 from autosched.graph.onnx.rules.windows import halves, window_of
 from autosched.graph.onnx.site import Results, Site, rule
@@ -22,6 +24,23 @@ def conv(site: Site) -> Results:
     window = window_of(site, x, kernel_of(site, w))
     groups = site.attribute("group", 1)
     return site.emit("conv", x, w, site.optional(2), groups=groups, **window.strides_pads_dilations)
+
+
+@rule("DeformConv")
+def deform_conv(site: Site) -> Results:
+    """A convolution with a kernel of size 1 of what the moved taps read, for each tap a channel."""
+    x, w, bias = site.input(0), site.input(1), site.optional(3)
+    window = window_of(site, x, kernel_of(site, w))
+    columns = site.emit(
+        "deform_columns",
+        *(x, site.input(2), site.optional(4)),
+        kernel=window.kernel,
+        groups=site.attribute("offset_group", 1),
+        **window.strides_pads_dilations,
+    )
+    n = len(window.kernel)
+    weights = site.reshape(w, (site.shape(w)[0], int(np.prod(site.shape(w)[1:])), *(1,) * n))
+    return site.emit("conv", columns, weights, bias, groups=site.attribute("group", 1))
 
 
 @rule("ConvTranspose")

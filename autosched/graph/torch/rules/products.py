@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial, reduce
 from typing import Any
 
 from autosched.errors import GraphError
@@ -78,3 +79,27 @@ def flash_attention(
     scores, _ = attention_scores(b, query, with_heads(b, key, query.shape[1]), is_causal, mask, scale)
     sums = b.emit("reduce_log_sum_exp", b.cast(scores, "float32"), axes=(len(scores.shape) - 1,), keepdims=False)
     return made, sums if b.expected[1] is None else b.cast(sums, b.expected[1].dtype)
+
+
+def _pivots(b: TraceBuilder, x: Value) -> list[Value]:
+    """Return the pivots of the elimination of matrices, whose product is the determinant."""
+    pivots, rest = [], x
+    for n in range(x.shape[-1], 0, -1):
+        pivot, *left = b.emit_many("eliminate", (rest,), min(n, 2))
+        pivots.append(pivot)
+        rest = left[0] if left else rest
+    return pivots
+
+
+@rule("aten._linalg_det.default")
+def determinant(b: TraceBuilder, x: Value) -> tuple[Value, None, None]:
+    return reduce(partial(b.emit, "mul"), _pivots(b, x)), None, None
+
+
+@rule("aten._linalg_slogdet.default")
+def log_determinant(b: TraceBuilder, x: Value) -> tuple[Value, Value, None, None]:
+    """The sign of the determinant, and the logarithm of its size."""
+    pivots = _pivots(b, x)
+    signs = reduce(partial(b.emit, "mul"), [b.emit("sign", pivot, keeps_nan=True) for pivot in pivots])
+    logs = reduce(partial(b.emit, "add"), [b.emit("log", b.emit("abs", pivot)) for pivot in pivots])
+    return signs, logs, None, None
