@@ -21,7 +21,8 @@ SMALL = 1 << 16  # elements
 LARGEST = 1 << 27  # elements of a folded result
 # Operators that are never folded: dequantisation, for integer products, and random numbers.
 KEPT = {"DequantizeLinear", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-KEPT |= {"Bernoulli", "Multinomial", "Dropout", "If", "Loop", "Scan"}  # their rules select subgraphs
+KEPT |= {"Bernoulli", "Multinomial", "Dropout", "If", "Loop", "Scan", "SequenceMap"}  # their rules select subgraphs
+KEPT |= {"Optional", "OptionalGetElement", "OptionalHasElement"}  # of sequences as well
 
 
 def _constant_of_shape(arrays: Sequence[Array], attributes: Mapping[str, Any]) -> Array:

@@ -39,8 +39,8 @@ FAMILIES = (
     *("sequences", "signals"),
 )
 # Operators of sequences of tensors.
-_OF_SEQUENCES = {"ConcatFromSequence", "Identity", "Loop", "If"}
-_OF_SEQUENCES |= {f"Sequence{what}" for what in ("Insert", "Erase", "At", "Length")}
+_OF_SEQUENCES = {"ConcatFromSequence", "Identity", "Loop", "If", "Optional", "OptionalGetElement", "OptionalHasElement"}
+_OF_SEQUENCES |= {f"Sequence{what}" for what in ("Insert", "Erase", "At", "Length", "Map")}
 # Operators whose results are of another type than their operands.
 CONVERSIONS = {"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear", "BitCast"}
 N_HINTS = 4  # inputs named in a message
@@ -58,13 +58,14 @@ def import_model(
     types = input_types(model.graph, sizes, arrays)
     constants = {**initializers(model.graph, folder), **arrays}
     outputs = tuple(o.name for o in model.graph.output)
-    return import_part(ModelPart(model, tuple(model.graph.node), constants, outputs, folder), types)
+    return import_part(ModelPart(model, tuple(model.graph.node), constants, outputs, folder), types, is_whole=True)
 
 
-def import_part(part: ModelPart, types: Mapping[str, TypeProto]) -> Graph:
+def import_part(part: ModelPart, types: Mapping[str, TypeProto], is_whole: bool = False) -> Graph:
     """Return the graph of a part of a model for inputs of these types, without symbolic dimensions.
 
-    Raises GraphError, and RefusedNodes for nodes that are not supported.
+    An output of a whole model that is a sequence y is an output for each of its tensors: y[0], y[1] and so on. Raises
+    GraphError, and RefusedNodes for nodes that are not supported.
     """
     inputs, refused = values_of(types)
     for family in FAMILIES:
@@ -85,17 +86,21 @@ def import_part(part: ModelPart, types: Mapping[str, TypeProto]) -> Graph:
         importer.add_nodes(part.nodes, scope)
     if importer.failures or refused:
         raise importer.refusal(part, types, scope) from importer.error()
-    return _graph(builder, scope, inputs, part.outputs, name)
+    results = {output: scope.names.get(output) for output in part.outputs}
+    for output, value in tuple(results.items()) if is_whole else ():
+        if value in builder.sequences:
+            del results[output]
+            results |= {f"{output}[{n}]": tensor for n, tensor in enumerate(builder.sequences[value])}
+    return _graph(builder, inputs, results, name)
 
 
-def _graph(
-    builder: GraphBuilder, scope: NameScope, inputs: Iterable[Value], outputs: Sequence[str], name: str
-) -> Graph:
-    for output in outputs:
-        if scope.names.get(output) is None:
+def _graph(builder: GraphBuilder, inputs: Iterable[Value], results: Mapping[str, str | None], name: str) -> Graph:
+    """Return the graph with outputs of these names and values."""
+    for output, value in results.items():
+        if value is None:
             raise GraphError(f"the output {output} of the model is made by nothing")
-        builder.output(output, scope.names[output] or "")
-    whole = Graph(tuple(v.name for v in inputs), tuple(outputs), (), builder.values, builder.constants, name)
+        builder.output(output, value)
+    whole = Graph(tuple(v.name for v in inputs), tuple(results), (), builder.values, builder.constants, name)
     graph = whole.with_nodes(builder.nodes)
     verify(graph)
     return graph
@@ -104,7 +109,8 @@ def _graph(
 def _head(builder: GraphBuilder, scope: NameScope, inputs: Iterable[str], outputs: Sequence[str], name: str) -> Graph:
     """Return the graph of the nodes that `outputs` depend on, with those of the inputs that it reads."""
     values = [builder.values[name] for name in inputs if name in builder.values]
-    whole = without_dead(_graph(builder, scope, values, outputs, name or "network"))
+    results = {output: scope.names.get(output) for output in outputs}
+    whole = without_dead(_graph(builder, values, results, name or "network"))
     read = {*whole.outputs, *(name for node in whole.nodes for name in node.used)}
     return replace(whole, inputs=tuple(name for name in whole.inputs if name in read)).with_nodes(whole.nodes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy.typing as npt
 from onnx import GraphProto, TypeProto, ValueInfoProto, helper
@@ -53,7 +54,7 @@ def input_types(graph: GraphProto, sizes: Mapping[str, int], fixed: Mapping[str,
     types = {}
     for info in call_inputs(graph, fixed):
         types[info.name] = info.type
-        if not info.type.tensor_type.HasField("shape"):
+        if not _content(info).tensor_type.HasField("shape"):
             continue  # not a tensor: `values_of` says so
         shape = []
         for dimension in dimensions(info):
@@ -64,7 +65,7 @@ def input_types(graph: GraphProto, sizes: Mapping[str, int], fixed: Mapping[str,
             shape.append(1 if size is None else int(size))
         if min(shape, default=1) < 1:
             raise GraphError(f"the input {info.name} has the shape {shape}; sizes of 0 and less are not supported")
-        types[info.name] = helper.make_tensor_type_proto(info.type.tensor_type.elem_type, shape)
+        types[info.name] = helper.make_tensor_type_proto(_content(info).tensor_type.elem_type, shape)
     if unbound:
         which = ", ".join(f"{name} (of {value})" for name, value in unbound.items())
         raise GraphError(f"the model has dimensions whose sizes must be given: {which}")
@@ -111,7 +112,7 @@ def described_inputs(graph: GraphProto) -> dict[str, tuple[str, tuple[int | str,
     """Return type and shape of the inputs that a call passes, by name, with names for symbolic dimensions."""
     described = {}
     for info in call_inputs(graph):
-        number = info.type.tensor_type.elem_type
+        number = _tensor_type(info).elem_type
         shape = tuple(d.name if d.size is None else d.size for d in dimensions(info))
         described[info.name] = (type_named(number) or type_label(number).lower(), shape)
     return described
@@ -125,19 +126,30 @@ def fixed_inputs(graph: GraphProto, fixed: Mapping[str, npt.ArrayLike]) -> dict[
         if name not in infos:
             raise unknown_input(name, list(infos))
         sizes = [d.name if d.size is None else d.size for d in dimensions(infos[name])]
-        dtype = helper.tensor_dtype_to_np_dtype(infos[name].type.tensor_type.elem_type)
+        dtype = helper.tensor_dtype_to_np_dtype(_tensor_type(infos[name]).elem_type)
         arrays[name] = fixed_array(name, value, dtype, sizes)
     return arrays
+
+
+def _content(info: ValueInfoProto) -> TypeProto:
+    """Return the type of what a call passes: of an optional input that of its content."""
+    return info.type.optional_type.elem_type if info.type.HasField("optional_type") else info.type
+
+
+def _tensor_type(info: ValueInfoProto) -> Any:
+    """Return the type of an input as a tensor. Raises GraphError for other inputs."""
+    if not _content(info).HasField("tensor_type"):
+        raise GraphError(f"the input {info.name} is no tensor: sequences and maps are not supported")
+    return _content(info).tensor_type
 
 
 def dimensions(info: ValueInfoProto) -> Iterable[InputDimension]:
     """The dimensions of an input. Some exporters write a size of -1 for a symbolic one; names that stand for no name,
     as ?, are of as many dimensions as have them."""
-    if info.type.WhichOneof("value") != "tensor_type":
-        raise GraphError(f"the input {info.name} is no tensor: sequences, maps and optional values are not supported")
-    if not info.type.tensor_type.HasField("shape"):
+    tensor_type = _tensor_type(info)
+    if not tensor_type.HasField("shape"):
         raise GraphError(f"the input {info.name} says no shape, not even how many dimensions it has")
-    for n, dimension in enumerate(info.type.tensor_type.shape.dim):
+    for n, dimension in enumerate(tensor_type.shape.dim):
         written = dimension.dim_param
         name = f"{info.name}[{n}]" if ANONYMOUS.fullmatch(written) else written
         known = dimension.HasField("dim_value") and dimension.dim_value >= 0
@@ -146,7 +158,7 @@ def dimensions(info: ValueInfoProto) -> Iterable[InputDimension]:
 
 def dtype_of(info: ValueInfoProto) -> str:
     """Return our type of an input, or the one that holds its numbers. Raises GraphError."""
-    number = info.type.tensor_type.elem_type
+    number = _tensor_type(info).elem_type
     dtype = type_named(number)
     if dtype is None:
         name, ours = type_label(number), ", ".join(DTYPES)

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, ValueInfoProto, numpy_helper
 
 import autosched
 from autosched.errors import GraphError, RefusedNodes, UsageError
@@ -64,25 +64,57 @@ def cases_of(modules: Iterable[str] | None = None) -> list[Case]:
 
 
 def outcome_of(case: Case, run: Run = interpret) -> Outcome:
-    model = case.model
-    given, expected = ([as_array(a) for a in arrays] for arrays in case.data_sets[0])
-    if any(array is None for array in (*given, *expected)):
-        return Outcome("refused", "sequences and optional values")
-    inputs = {info.name: array for info, array in zip(model.graph.input, given, strict=False)}
+    given, results_expected = case.data_sets[0]
+    inputs = tensors_of(case.model.graph.input, given)
+    expected = tensors_of(case.model.graph.output, results_expected)
+    if any(array is None for array in (*inputs.values(), *expected.values())):
+        return Outcome("refused", "optional values without content")
+    model = with_sequences_of_tensors(case.model, given)
     try:
         graph = imported(model, inputs)
         with np.errstate(all="ignore"):
             results = run(graph, {name: held(inputs[name]) for name in graph.inputs})
     except GraphError as error:
         return Outcome("refused", str(error))
-    for info, array in zip(model.graph.output, expected, strict=True):
-        if difference := differs(results[info.name], held(array), case):
-            return Outcome("wrong", f"{info.name}: {difference}")
+    if set(results) != set(expected):
+        return Outcome("wrong", f"the outputs are {sorted(results)} instead of {sorted(expected)}")
+    for name, array in expected.items():
+        if difference := differs(results[name], held(array), case):
+            return Outcome("wrong", f"{name}: {difference}")
     return Outcome(PASSED)
 
 
+def tensors_of(infos: Sequence[ValueInfoProto], held: Sequence[Any]) -> dict[str, Any]:
+    """By name the arrays that a case has of its inputs or outputs; those of a sequence x are x[0], x[1], ..."""
+    arrays: dict[str, Any] = {}
+    for info, one in zip(infos, held, strict=False):
+        parts = enumerate(one) if isinstance(one, list) else ()
+        arrays |= {f"{info.name}[{n}]": as_array(part) for n, part in parts}
+        arrays |= {} if isinstance(one, list) else {info.name: as_array(one)}
+    return arrays
+
+
+def with_sequences_of_tensors(model: ModelProto, held: Sequence[Any]) -> ModelProto:
+    """The model with an input for each tensor of a sequence that is an input, which a node then makes of them."""
+    if not any(isinstance(one, list) for one in held):
+        return model
+    changed = ModelProto()
+    changed.CopyFrom(model)
+    del changed.graph.input[:]
+    for info, one in zip(model.graph.input, held, strict=True):
+        parts = tensors_of([info], [one])
+        for name, array in parts.items():
+            dtype = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            changed.graph.input.append(onnx.helper.make_tensor_value_info(name, dtype, array.shape))
+        if not isinstance(one, list):
+            continue
+        operator = "SequenceConstruct" if parts else "SequenceEmpty"
+        changed.graph.node.insert(0, onnx.helper.make_node(operator, [*parts], [info.name]))
+    return changed
+
+
 def as_array(given: Any) -> Any:
-    """An array of what a case holds; None for sequences and optional values."""
+    """An array of what a case holds; None for an optional value without content."""
     if isinstance(given, onnx.TensorProto):
         return numpy_helper.to_array(given)
     return np.asarray(given) if isinstance(given, np.ndarray | np.generic) else None

@@ -160,7 +160,7 @@ def test_a_loop_collects_a_sequence():
 SEQUENCES = {
     "no place 2 in a sequence": [node("SequenceAt", ["parts", "two"], ["y"])],
     "only control flow and sequences may": [node("Relu", ["parts"], ["y"])],
-    "the output y of the model is a sequence": [node("Identity", ["parts"], ["y"])],
+    "an optional value without content": [node("Optional", [""], ["y"])],
     "input 0 is no sequence": [node("SequenceAt", ["x", "two"], ["y"])],
 }
 
@@ -170,6 +170,53 @@ def test_what_a_sequence_cannot_do_is_refused(words):
     nodes = [node("SequenceConstruct", ["x", "x"], ["parts"]), *SEQUENCES[words]]
     with pytest.raises(GraphError, match=words):
         graph_of(nodes, {"x": [2]}, constants={"two": 2})
+
+
+def test_a_sequence_is_an_output_for_each_of_its_tensors():
+    """Of an input, of a constant, and of what is computed."""
+    nodes = [
+        node("Relu", ["x"], ["positive"]),
+        node("SequenceConstruct", ["x", "two", "positive"], ["parts"]),
+        node("Optional", ["parts"], ["some"]),
+        node("OptionalHasElement", ["some"], ["is_there"]),
+        node("OptionalGetElement", ["some"], ["y"]),
+    ]
+    graph = graph_of(nodes, {"x": [2]}, ["y", "is_there"], constants={"two": 2}, opset=18)
+    assert graph.outputs == ("y[0]", "y[1]", "y[2]", "is_there")
+    made = interpret(graph, {"x": np.float32([1, -1])})
+    assert [made[name].tolist() for name in graph.outputs] == [[1, -1], 2, [1, 0], True]
+
+
+def test_a_sequence_is_mapped_by_its_body():
+    info = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [node("Add", ["a", "b"], ["sum"]), node("Shape", ["a"], ["size"])],
+        "body",
+        [info(name, TensorProto.FLOAT, None) for name in "ab"],
+        [helper.make_empty_tensor_value_info(name) for name in ("sum", "size")],
+    )
+    parts = node("SplitToSequence", ["x", "sizes"], ["parts"], axis=0)
+    nodes = [parts, node("SequenceMap", ["parts", "one"], ["y", "z"], body=body)]
+    constants = {"sizes": [1, 2], "one": np.array([1.0], np.float32)}
+    graph = graph_of(nodes, {"x": [3]}, ["y", "z"], constants=constants)
+    made = interpret(graph, {"x": np.float32([5, 6, 7])})
+    assert {name: made[name].tolist() for name in graph.outputs} == {
+        "y[0]": [6], "y[1]": [7, 8], "z[0]": [1], "z[1]": [2],
+    }  # fmt: skip
+    mapped = node("SequenceMap", ["one", "one"], ["y", "z"], body=body)
+    with pytest.raises(GraphError, match="it maps sequences of one length, but got none"):
+        graph_of([mapped], {"x": [3]}, ["y"], constants=constants)
+
+
+def test_an_optional_tensor_is_an_input():
+    made = model([node("OptionalGetElement", ["x"], ["y"])], {"x": [2]}, opset=18)
+    tensor = onnx.helper.make_tensor_type_proto(TensorProto.FLOAT, ["n"])
+    made.graph.input[0].type.CopyFrom(helper.make_optional_type_proto(tensor))
+    graph = import_model(made, {"n": 3}, {})
+    np.testing.assert_array_equal(interpret(graph, {"x": np.float32([1, 2, 3])})["y"], [1, 2, 3])
+    made.graph.input[0].type.CopyFrom(helper.make_sequence_type_proto(tensor))
+    with pytest.raises(GraphError, match="the input x is no tensor: sequences and maps are not supported"):
+        import_model(made, {}, {})
 
 
 def test_functions_are_written_out():
@@ -392,11 +439,11 @@ def test_all_that_is_not_supported_is_named_at_once():
     nodes = [
         node("Unique", ["x"], ["a"], name="first"),
         node("Relu", ["a"], ["b"]),
-        node("Det", ["b"], ["c"]),
+        node("Other", ["b"], ["c"], domain="my.own"),
         node("Unique", ["c"], ["d"]),
         node("Own", ["d"], ["y"], domain="my.own"),
     ]
-    message = r"not supported: Det \(1, first c\), Unique \(2, first first\), my.own.Own \(1, first y\)"
+    message = r"not supported: Unique \(2, first first\), my.own.Other \(1, first c\), my.own.Own \(1, first y\)"
     with pytest.raises(GraphError, match=message):
         graph_of(nodes, {"x": [2]}, domains=["my.own"])
 

@@ -1,4 +1,4 @@
-"""Rules of sequences of tensors, whose elements are known at import, so that graphs have no sequences."""
+"""Rules of sequences of tensors and optional values, whose elements are known at import: graphs have tensors alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from autosched.errors import GraphError
 from autosched.graph.onnx.rules.control import stacked
-from autosched.graph.onnx.site import Results, Site, rule
+from autosched.graph.onnx.site import Results, Site, refuse, rule
 
 
 def _place(site: Site, n: int, size: int) -> int:
@@ -52,6 +52,34 @@ def at(site: Site) -> Results:
 @rule("SequenceLength")
 def length(site: Site) -> Results:
     return site.constant(len(site.parts(0)), "int64")
+
+
+@rule("SequenceMap")
+def mapped(site: Site) -> Results:
+    """The body for each tensor of the first sequence, and those of the others at the same place; tensors stay."""
+    body, operands = site.attribute("body"), site.all_inputs()
+    sequences = site.builder.sequences
+    lengths = {len(sequences[name]) for name in operands if name in sequences}
+    if operands[0] not in sequences or len(lengths) != 1:
+        raise GraphError(f"it maps sequences of one length, but got {sorted(lengths) or 'none'}")
+    rows = [
+        site.run(body, [sequences[name][n] if name in sequences else name for name in operands])
+        for n in range(len(sequences[operands[0]]))
+    ]
+    return tuple(site.sequence([row[k] for row in rows]) for k in range(len(body.output)))
+
+
+@rule("Optional", "OptionalGetElement")
+def content(site: Site) -> Results:
+    """An optional value is its content: whether it has one is known at import."""
+    site.ignore("type")
+    refuse(site.optional(0) is None, "an optional value without content")
+    return site.input(0)
+
+
+@rule("OptionalHasElement")
+def has_content(site: Site) -> Results:
+    return site.constant(np.asarray(site.optional(0) is not None))
 
 
 @rule("SplitToSequence")
