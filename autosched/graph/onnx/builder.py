@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ class GraphBuilder:
         self.nodes: list[Node] = []
         self.sequences: dict[str, tuple[str, ...]] = {}  # names of their tensors, by names that no value has
         self._numbers: Counter[str] = Counter()  # of names derived from each stem
+        self._draws: Counter[tuple[float, str]] = Counter()  # of random numbers, by seed and node
         self._reserved: set[str] = set()
 
     def reserve(self, names: Iterable[str]) -> None:
@@ -53,6 +55,16 @@ class GraphBuilder:
             self.held_types[name], array = array.dtype.name, held(array)
         self.add_value(Value(name, array.shape, array.dtype.name))
         self.constants[name] = array
+
+    def next_draw(self, seed: float | None, origin: str) -> tuple[float, int]:
+        """Return seed and number of the next draw of random numbers of a node.
+
+        Nodes of one seed draw the same numbers, and others again in the next step of a loop. Without a seed no two
+        draws are the same; their seed is NaN, which no node has.
+        """
+        key = (0.0, "") if seed is None else (float(seed), origin)
+        self._draws[key] += 1
+        return (math.nan if seed is None else key[0]), self._draws[key] - 1
 
     def add_sequence(self, parts: Sequence[str], stem: str) -> str:
         """Add a sequence of values under a fresh name derived from `stem`."""

@@ -1,12 +1,14 @@
-"""Rules of elementwise operators."""
+"""Rules of elementwise operators and of random numbers."""
 
 from __future__ import annotations
 
 import numpy as np
+from onnx import TensorProto
 
 from autosched.errors import GraphError
 from autosched.graph.onnx.files import type_label, type_named
 from autosched.graph.onnx.held_types import BITS, HELD_IN, POWERS, WITHOUT_NAN, float_format
+from autosched.graph.onnx.random_numbers import normal, uniform
 from autosched.graph.onnx.site import Results, Rule, Site, refuse, rule
 from autosched.ir.dtype import DTYPES
 
@@ -61,13 +63,73 @@ def identity(site: Site) -> Results:
 
 @rule("Dropout")
 def dropout(site: Site) -> Results:
-    """Dropout is the identity in inference."""
-    site.ignore("seed", "ratio")
-    training = site.array(2)
-    ratio = site.array(1) if training is not None and training.item() else None
-    refuse(training is not None and bool(training.item()) and (ratio is None or ratio.item() != 0), "training mode")
+    """Dropout is the identity in inference. In training it draws which elements stay while importing."""
+    x, training, ratio = site.input(0), site.array(2), site.array(1)
+    seed = site.attribute("seed")
+    site.ignore("ratio")  # of training before opset 12, which files of inference do not have
+    share = 0.5 if ratio is None else float(ratio.item())
+    shape = site.shape(x)
+    if training is None or not training.item() or share == 0:
+        return (x, site.constant(np.broadcast_to(np.True_, shape))) if site.is_output_used(1) else x
+    refuse(not 0 < share < 1, f"the ratio {share}")
+    kept = uniform(*site.builder.next_draw(seed, site.origin), shape) >= share
+    return site.emit("mul", x, site.constant(kept / (1 - share), site.dtype(x))), site.constant(kept)
+
+
+@rule("RandomUniform", "RandomNormal", "RandomUniformLike", "RandomNormalLike")
+def random_numbers(site: Site) -> Results:
+    """Constants: they are drawn while importing."""
+    like = site.input(0) if site.operator.endswith("Like") else None
+    shape = tuple(site.attribute("shape")) if like is None else site.shape(like)
+    dtype = random_type(site, TensorProto.FLOAT if like is None else None, like)
+    refuse(not DTYPES[dtype].is_float, f"random numbers of the type {dtype}")
+    draw = site.builder.next_draw(site.attribute("seed"), site.origin)
+    if site.operator.startswith("RandomNormal"):
+        numbers = normal(*draw, shape) * site.attribute("scale", 1.0) + site.attribute("mean", 0.0)
+    else:
+        low, high = site.attribute("low", 0.0), site.attribute("high", 1.0)
+        numbers = uniform(*draw, shape) * (high - low) + low
+    return site.constant(numbers, dtype)
+
+
+def random_type(site: Site, default: int | None, like: str | None) -> str:
+    """Return the type that the attribute `dtype` names, or that of `like`."""
+    number = site.attribute("dtype", default)
+    if number is None and like is not None:
+        return site.dtype(like)
+    dtype = type_named(number)
+    if dtype is None:
+        raise GraphError(f"numbers of {type_label(number)} are not supported")
+    return dtype
+
+
+@rule("Bernoulli")
+def bernoulli(site: Site) -> Results:
+    """1 with the probability x: where a number that is drawn while importing is less."""
     x = site.input(0)
-    return (x, site.constant(np.broadcast_to(np.True_, site.shape(x)))) if site.is_output_used(1) else x
+    kind = DTYPES[site.dtype(x)].computes_in
+    drawn = uniform(*site.builder.next_draw(site.attribute("seed"), site.origin), site.shape(x))
+    if kind != "float64":
+        drawn = np.floor(drawn * 2.0**24) * 2.0**-24  # none is rounded up to 1
+    is_one = site.emit("less", site.constant(drawn, kind), site.cast(x, kind))
+    return site.cast(is_one, random_type(site, None, x))
+
+
+@rule("Multinomial")
+def multinomial(site: Site) -> Results:
+    """Return how many running sums of the probabilities are at most a number that is drawn while importing."""
+    x, count = site.input(0), site.attribute("sample_size", 1)
+    dtype = random_type(site, TensorProto.INT32, None)
+    refuse(site.rank(x) != 2, f"a draw from probabilities of the shape {list(site.shape(x))}")
+    rows, classes = site.shape(x)
+    x = site.cast(x, DTYPES[site.dtype(x)].computes_in)
+    largest = site.emit("reduce_max", x, axes=(1,), keepdims=True)
+    sums = site.emit("cumsum", site.emit("exp", site.emit("sub", x, largest)), axis=1)
+    drawn = uniform(*site.builder.next_draw(site.attribute("seed"), site.origin), (rows, count))
+    limit = site.emit("mul", site.constant(drawn, site.dtype(x)), site.part(sums, 1, classes - 1, classes))
+    is_below = site.emit("less_equal", site.reshape(sums, (rows, 1, classes)), site.reshape(limit, (rows, count, 1)))
+    number = site.emit("reduce_sum", site.cast(is_below, "int64"), axes=(2,), keepdims=False)
+    return site.cast(site.emit("minimum", number, site.constant(classes - 1, "int64")), dtype)
 
 
 @rule("Pow")
@@ -158,6 +220,18 @@ def bitcast(site: Site) -> Results:
     if name is None or name in HELD_IN or site.type_of(x) in HELD_IN:
         raise GraphError(f"a bitcast of {site.type_of(x)} to {type_label(to)} is not supported")
     return site.emit("bitcast", x, dtype=name)
+
+
+@rule("Shrink")
+def shrink(site: Site) -> Results:
+    """Move elements further than `lambd` from 0 by `bias` towards it; others are 0. Integers are computed as floats."""
+    given = site.input(0)
+    x = given if site.is_float(given) else site.cast(given, "float64")
+    bias, limit = site.attribute("bias", 0.0), site.attribute("lambd", 0.5)
+    step, low, high, zero = (site.constant(number, site.dtype(x)) for number in (bias, -limit, limit, 0))
+    above = site.emit("where", site.emit("greater", x, high), site.emit("sub", x, step), zero)
+    moved = site.emit("where", site.emit("less", x, low), site.emit("add", x, step), above)
+    return site.cast(moved, site.dtype(given))
 
 
 @rule("Clip")

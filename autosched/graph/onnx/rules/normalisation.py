@@ -9,10 +9,31 @@ from autosched.graph.onnx.site import Results, Site, refuse, rule
 
 @rule("BatchNormalization")
 def batch_norm(site: Site) -> Results:
-    site.ignore("momentum")  # of training
-    refuse(bool(site.attribute("training_mode", 0)) or any(site.is_used[1:]), "training mode")
+    momentum, epsilon = site.attribute("momentum", 0.9), site.attribute("epsilon", 1e-5)
     refuse(not site.attribute("spatial", 1), "a statistic for each place (spatial = 0)")
-    return site.emit("batch_norm", *site.all_inputs(), epsilon=site.attribute("epsilon", 1e-5))
+    if site.opset >= 14 and site.attribute("training_mode", 0):
+        return by_own_statistics(site, momentum, epsilon)
+    refuse(any(site.is_used[1:]), "training mode before opset 14")
+    return site.emit("batch_norm", *site.all_inputs(), epsilon=epsilon)
+
+
+def by_own_statistics(site: Site, momentum: float, epsilon: float) -> Results:
+    """Normalise by mean and variance of the batch, and return the means of these and of the given ones."""
+    x, scale, bias, *running = site.all_inputs()
+    dtype, rank = site.dtype(running[0]), site.rank(x)
+    refuse(rank < 2, f"training mode for the shape {list(site.shape(x))}")
+    axes = (0, *range(2, rank))
+    wide = site.cast(x, dtype)
+    mean = site.emit("reduce_mean", wide, axes=axes, keepdims=False)
+    centred = site.emit("sub", wide, site.reshape(mean, (1, site.shape(mean)[0], *(1,) * (rank - 2))))
+    variance = site.emit("reduce_mean", site.emit("mul", centred, centred), axes=axes, keepdims=False)
+    y = site.emit("batch_norm", x, scale, bias, mean, variance, epsilon=epsilon)
+    old, new = (site.constant(share, dtype) for share in (momentum, 1 - momentum))
+    means = [
+        site.emit("add", site.emit("mul", before, old), site.emit("mul", now, new))
+        for before, now in zip(running, (mean, variance), strict=True)
+    ]
+    return y, *means
 
 
 @rule("LayerNormalization")
