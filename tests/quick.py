@@ -58,6 +58,7 @@ QUICK: Mapping[str, tuple[str, ...]] = {
     "autosched.graph.operators": ("graph/test_operators.py",),
     "autosched.graph.onnx": ("graph/onnx/test_import.py",),
     "autosched.graph.onnx.rules": ("graph/onnx/test_rules.py",),
+    "autosched.graph.onnx.rules.learning": ("graph/onnx/test_runtime.py::test_features",),
     "autosched.graph.torch": ("graph/test_torch.py::test_types_that_there_are_not",),
     "autosched.graph.torch.rules": ("graph/test_torch_rules.py::test_every_rule_is_for_an_operator_of_torch",),
     "autosched.graph.passes": (
