@@ -46,8 +46,10 @@ def compare(
     opset: int = RUNTIME_OPSET,
     constants: Mapping[str, Array] | None = None,
     kernel: bool = False,
+    compared: slice = slice(None),
 ) -> Graph:
-    """The graph of a model of one node, whose results are those of ONNX Runtime; by a compiled `kernel` as well."""
+    """The graph of a model of one node, whose results are those of ONNX Runtime; by a compiled `kernel` as well.
+    `compared`: which of them."""
     model = model_of(one, inputs, opset, constants or {})
     session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     expected = session.run(None, dict(inputs))
@@ -57,7 +59,7 @@ def compare(
         results = compile_graph(graph, threads=1)(*(inputs[name] for name in graph.inputs))
         computed.append(results if isinstance(results, tuple) else (results,))
     for results in computed:
-        for result, array in zip(results, expected, strict=True):
+        for result, array in zip(results[compared], expected[compared], strict=True):
             np.testing.assert_allclose(result, array, rtol=1e-4, atol=1e-5, strict=True)
     return graph
 
@@ -197,3 +199,67 @@ def test_features(name):
 def test_shrink():
     for x in (some(3, 5), np.arange(-4, 5), np.arange(9, dtype=np.uint8)):
         compare(node("Shrink", ["x"], ["y"], lambd=1.5, bias=0.0 if x.dtype.kind != "f" else 0.75), {"x": x})
+
+
+def a_tree(rng: Any, tree: int, depth: int, features: int, modes: list[str]) -> list[dict[str, Any]]:
+    """The nodes of a random tree, of which every branch has at most `depth` comparisons."""
+    nodes: list[dict[str, Any]] = []
+
+    def grown(level: int) -> int:
+        number = len(nodes)
+        own = {"treeids": tree, "nodeids": number, "featureids": 0, "values": 0.0, "modes": "LEAF", "truenodeids": 0}
+        nodes.append(own | {"falsenodeids": 0, "missing_value_tracks_true": 0})
+        if level < depth and (level == 0 or rng.random() < 0.8):
+            mode, track = str(rng.choice(modes)), int(rng.integers(2))
+            numbers = {"featureids": int(rng.integers(features)), "values": float(rng.integers(-2, 3)) / 2}
+            nodes[number] |= {"modes": mode, "missing_value_tracks_true": track, **numbers}
+            nodes[number] |= {"truenodeids": grown(level + 1), "falsenodeids": grown(level + 1)}
+        return number
+
+    grown(0)
+    return nodes
+
+
+@pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
+@pytest.mark.parametrize("modes", [["BRANCH_LEQ"], ["BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ"]])
+def test_trees_of_a_regressor(modes, aggregate):
+    """ONNX Runtime has trees of one comparison, and of several."""
+    rng = np.random.default_rng(len(modes))
+    nodes = [node for tree in range(5) for node in a_tree(rng, tree, 4 if tree else 0, 3, modes)]
+    words: dict[str, Any] = {f"nodes_{key}": [n[key] for n in nodes] for key in nodes[0]}
+    leaves = [n for n in nodes if n["modes"] == "LEAF"]
+    targets = [(n["treeids"], n["nodeids"], t) for n in leaves for t in range(2)]
+    words |= {
+        f"target_{key}": list(row)
+        for key, row in zip(("treeids", "nodeids", "ids"), zip(*targets, strict=True), strict=True)
+    }
+    words |= {"target_weights": rng.normal(size=len(targets)).tolist(), "base_values": [0.5, -0.25], "n_targets": 2}
+    one = node("TreeEnsembleRegressor", ["x"], ["y"], domain=ML, aggregate_function=aggregate, **words)
+    x = np.round(some(16, 3) * 2) / 2
+    x[3, 1] = NAN
+    compare(one, {"x": x}, kernel=aggregate == "SUM" and len(modes) == 5)
+
+
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX"])
+@pytest.mark.parametrize("classes", [[0], [1], [0, 1], [0, 1, 2]])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_trees_of_a_classifier(sign, classes, transform):
+    """Of two classes with scores of one alone, and of several; with and without negative weights. The labels of two
+    scores are those of the greater one, where ONNX Runtime has the sign of the second one."""
+    rng = np.random.default_rng(len(classes))
+    nodes = [node for tree in range(4) for node in a_tree(rng, tree, 3, 3, ["BRANCH_LEQ"])]
+    words: dict[str, Any] = {f"nodes_{key}": [n[key] for n in nodes] for key in nodes[0]}
+    leaves = [n for n in nodes if n["modes"] == "LEAF"]
+    rows = [(n["treeids"], n["nodeids"], c) for n in leaves for c in classes]
+    words |= {
+        f"class_{key}": list(row)
+        for key, row in zip(("treeids", "nodeids", "ids"), zip(*rows, strict=True), strict=True)
+    }
+    weights = rng.normal(size=len(rows)) if sign < 0 else rng.uniform(0, 0.3, len(rows))
+    words |= {"class_weights": weights.tolist(), "classlabels_int64s": [7, 3, 5][: max(len(classes), 2)]}
+    one = node("TreeEnsembleClassifier", ["x"], ["y", "scores"], domain=ML, post_transform=transform, **words)
+    kernel, compared = (sign, len(classes), transform) == (1, 3, "SOFTMAX"), slice(len(classes) == 2, None)
+    graph = compare(one, {"x": some(16, 3)}, kernel=kernel, compared=compared)
+    if len(classes) > 1:
+        y, scores = interpret(graph, {"x": some(16, 3)}).values()
+        np.testing.assert_array_equal(y, np.array([7, 3, 5])[scores.argmax(1)])
