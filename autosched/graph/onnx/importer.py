@@ -35,7 +35,7 @@ from autosched.graph.verify import verify
 
 FAMILIES = (
     *("attention", "caches", "control", "convolutions", "elementwise", "fused", "heads", "indices", "microsoft"),
-    *("learning.features", "learning.trees"),
+    *(f"learning.{name}" for name in ("features", "optimisers", "trees")),
     *("normalisation", "pools", "products", "quantised", "quantised_runtime", "recurrent", "reductions", "resizing"),
     *("sequences", "signals"),
 )

@@ -30,8 +30,9 @@ def roi_align(
 def roi_pool(
     b: TraceBuilder, x: Value, rois: Value, spatial_scale: float, height: int, width: int
 ) -> tuple[Value, None]:
-    how = {"sizes": (height, width), "scale": float(spatial_scale), "indexing": PLAIN}
-    return b.emit("roi_max_pool", x, *_regions(b, rois), **how), None
+    corners = _regions(b, rois)
+    made = b.emit("roi_max_pool", x, *corners, sizes=(height, width), scale=float(spatial_scale), indexing=PLAIN)
+    return made, None
 
 
 @rule("torchvision.deform_conv2d.default")

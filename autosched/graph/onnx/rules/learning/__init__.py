@@ -1,1 +1,1 @@
-"""Rules of operators of classical machine learning: features of rows, linear models, and ensembles of trees."""
+"""Rules of operators of machine learning: features of rows, ensembles of trees, and steps of optimisers."""

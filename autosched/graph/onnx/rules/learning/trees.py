@@ -98,18 +98,19 @@ def trees_by_id(site: Site) -> tuple[Trees, Mapping[tuple[int, int], int]]:
     names = [*zip(site.attribute("nodes_treeids"), site.attribute("nodes_nodeids"), strict=True)]
     number_of = {name: n for n, name in enumerate(names)}
     modes = site.attribute("nodes_modes")
-    own = np.arange(len(names))
-    branches = []
-    for side in ("true", "false"):
-        ends = zip(names, modes, own, site.attribute(f"nodes_{side}nodeids"), strict=True)
+
+    def branch(side: str) -> Array:
+        ends = zip(names, modes, site.attribute(f"nodes_{side}nodeids"), strict=True)
         try:
-            branches.append(np.array([n if mode == "LEAF" else number_of[tree, to] for (tree, _), mode, n, to in ends]))
+            return np.array([number_of[name if mode == "LEAF" else (name[0], to)] for name, mode, to in ends])
         except KeyError as error:
             raise GraphError(f"a branch of its trees leads to the node {error.args[0]}, which there is not") from error
+
+    true, false = branch("true"), branch("false")
     if unknown := sorted(set(modes) - {*BRANCHES, "LEAF"}):
         raise GraphError(f"the comparison {unknown[0]} is not supported")
     is_leaf = np.array([mode == "LEAF" for mode in modes])
-    inner = {int(to) for side in branches for to, leaf in zip(side, is_leaf, strict=True) if not leaf}
+    inner = {int(to) for side in (true, false) for to, leaf in zip(side, is_leaf, strict=True) if not leaf}
     roots = {tree: n for n, (tree, _) in reversed([*enumerate(names)]) if n not in inner}
     track = site.attribute("nodes_missing_value_tracks_true") or (0,) * len(names)
     site.ignore("nodes_hitrates", "nodes_hitrates_as_tensor")
@@ -119,7 +120,8 @@ def trees_by_id(site: Site) -> tuple[Trees, Mapping[tuple[int, int], int]]:
             np.array([0 if mode == "LEAF" else BRANCHES.index(mode) for mode in modes]),
             numbers_of(site, "nodes_values"),
             np.asarray(track, bool) & ~is_leaf,
-            *branches,
+            true,
+            false,
             np.array([roots[tree] for tree in sorted(roots)]),
         ),
         number_of,
