@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import islice
 from typing import Any
 
@@ -440,8 +442,12 @@ def test_values_of_what_torch_compile_sees(family):
 
 
 def test_every_rule_is_for_an_operator_of_torch():
+    """Or of torchvision, which has operators of its own where it is installed."""
+    has_vision = find_spec("torchvision") is not None and import_module("torchvision") is not None
     for name in rules():
         space, operator, overload = name.split(".")
+        if space == "torchvision" and not has_vision:
+            continue
         assert overload in getattr(getattr(torch.ops, space), operator).overloads(), name
 
 
