@@ -87,11 +87,11 @@ def import_part(part: ModelPart, types: Mapping[str, TypeProto], is_whole: bool 
         importer.add_nodes(part.nodes, scope)
     if importer.failures or refused:
         raise importer.refusal(part, types, scope) from importer.error()
-    results = {output: scope.names.get(output) for output in part.outputs}
-    for output, value in tuple(results.items()) if is_whole else ():
-        if value in builder.sequences:
-            del results[output]
-            results |= {f"{output}[{n}]": tensor for n, tensor in enumerate(builder.sequences[value])}
+    results: dict[str, str | None] = {}
+    for output in part.outputs:
+        made = scope.names.get(output)
+        tensors = builder.sequences.get(made or "") if is_whole else None
+        results |= {output: made} if tensors is None else {f"{output}[{n}]": t for n, t in enumerate(tensors)}
     return _graph(builder, inputs, results, name)
 
 
