@@ -289,8 +289,13 @@ class CostModel:
     def prepare(self) -> None:
         """Imports the learner and derives the features of all sketches, to have it done at an idle moment."""
         self.ranker.prepare()
-        for sketch in self.sketches:
+        for sketch in self.sketches if self._has_features else ():
             _ = sketch.feature_program
+
+    @property
+    def _has_features(self) -> bool:
+        """Whether the kernel computes anything: one whose outputs have no elements has no statement to describe."""
+        return bool(self.sketches[0].analysis.statements)
 
     def update(self, sketches: Sequence[int], rows: Sequence[Ints], seconds: Sequence[float | None]) -> bool:
         """Adds measured candidates (None or inf: failed); refits when the data has grown enough; says if it did."""
@@ -298,6 +303,8 @@ class CostModel:
             raise ExpressionError(
                 f"update got {len(sketches)} sketches, {len(rows)} rows and {len(seconds)} times; they must be as many"
             )
+        if not self._has_features:
+            return False
         found = [np.inf if s is None else float(s) for s in seconds]
         by_sketch: dict[int, list[int]] = {}
         for n, i in enumerate(sketches):

@@ -118,7 +118,8 @@ def check_apart(
         end = start + specs[i].nbytes
         for j in range(i):
             is_same = start == addresses[j] and j < n_inputs and (in_place or {}).get(i - n_inputs) == j
-            if not is_same and addresses[j] < end and start < addresses[j] + specs[j].nbytes:
+            has_bytes = specs[i].nbytes and specs[j].nbytes
+            if has_bytes and not is_same and addresses[j] < end and start < addresses[j] + specs[j].nbytes:
                 name, other = specs[i].name, specs[j].name
                 raise UsageError(f"output {name} overlaps {other} in memory; give it an array of its own")
 

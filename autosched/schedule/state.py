@@ -156,10 +156,10 @@ def stage_op(op: ComputeOp, tensors: tuple[Tensor, ...]) -> StageOp:
 
 
 def initial_state(dag: ComputeDAG) -> State:
-    """The unscheduled program: every stage at the root, loops as written."""
+    """The unscheduled program: every stage at the root, loops as written. An output without elements has no stage."""
     outputs = {t.name for t in dag.outputs}
     stages = []
-    for op in dag.stages:
+    for op in (op for op in dag.stages if op.has_points):
         tensors = tuple(sorted((t for t in dag.tensors.values() if t.op is op), key=lambda t: t.index))
         scope = Scope.PARAM if any(t.name in outputs for t in tensors) else Scope.GLOBAL
         stages.append(default_stage(stage_op(op, tensors), scope))

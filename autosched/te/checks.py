@@ -35,21 +35,21 @@ Facts = tuple[Expr, ...]  # integer expressions known to be >= 0
 
 
 def check_shape(shape: Any, what: str, dtype: str) -> tuple[int, ...]:
-    """`shape` as a tuple of Python integers > 0 whose tensor of `dtype` has at most 2**62 bytes."""
+    """`shape` as a tuple of Python integers >= 0 whose tensor of `dtype` has at most 2**62 bytes."""
     items = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     extents: list[int] = []
     for dim, item in enumerate(items):
         if isinstance(item, (bool, Expr)) or not hasattr(item, "__index__"):
             raise ExpressionError(
-                f"extent {dim} of {what} is {item!s}, a {type(item).__name__}, but must be an integer > 0"
+                f"extent {dim} of {what} is {item!s}, a {type(item).__name__}, but must be an integer >= 0"
             )
         extent = operator.index(item)
-        if extent <= 0:
-            raise ExpressionError(f"extent {dim} of {what} is {extent} but must be > 0")
+        if extent < 0:
+            raise ExpressionError(f"extent {dim} of {what} is {extent} but must be >= 0")
         extents.append(extent)
     size = DTYPES[dtype].nbytes
     for extent in extents:
-        size *= extent
+        size *= max(extent, 1)
     if size > MAX_BYTES:
         raise ExpressionError(f"{what} of shape {extents} has more than 2**62 bytes; no machine can hold it")
     return tuple(extents)
@@ -66,7 +66,10 @@ def checked_before() -> Iterator[None]:
 
 
 def check_op(op: ComputeOp) -> None:
-    """Refuse a domain that is too large, a division by zero, and an index that is not affine or not inside."""
+    """Refuse a domain that is too large, a division by zero, and an index that is not affine or not inside.
+
+    Expressions of a stage without points are never evaluated, so their divisors and indices may be any.
+    """
     if CHECKED.get():
         return
     points = 1
@@ -82,6 +85,8 @@ def check_op(op: ComputeOp) -> None:
         depth[node] = 1 + max((depth[c] for c in node.children), default=0)
         if depth[node] > MAX_DEPTH:
             raise ExpressionError(f"stage {op.name} nests more than {MAX_DEPTH} {_TOO_DEEP}")
+        if not points:
+            continue
         if isinstance(node, Binary) and node.op in ("floordiv", "mod") and _is_zero(node.b):
             raise ExpressionError(f"stage {op.name} divides by zero in {node}; the divisor must be another number")
         if isinstance(node, Const) and node.dtype in _INT_DTYPES and not _fits(node):
@@ -92,7 +97,8 @@ def check_op(op: ComputeOp) -> None:
             )
         if isinstance(node, Load):
             _check_affine(op, node)
-    _check_bounds(op)
+    if points:
+        _check_bounds(op)
 
 
 def is_inside(op: ComputeOp) -> bool:

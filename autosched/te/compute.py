@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
 def placeholder(shape: Any, dtype: str = "float32", name: str | None = None) -> Tensor:
-    """An input of `shape` (integers > 0, () for a scalar)."""
+    """An input of `shape` (integers >= 0, () for a scalar)."""
     label = _name(name, "input")
     try:
         dtype = known_dtype(dtype)
@@ -37,7 +37,8 @@ def placeholder(shape: Any, dtype: str = "float32", name: str | None = None) -> 
 
 
 def reduce_axis(extent: Any, name: str | None = None) -> AxisVar:
-    """An axis 0 <= k < extent to reduce over; a range (0, extent) is accepted as well."""
+    """An axis 0 <= k < extent to reduce over; a range (0, extent) is accepted as well. Over no elements a reduction is
+    the identity of its reducer."""
     label = _name(name, "r")
     if isinstance(extent, (tuple, list)):
         if len(extent) != 2 or extent[0] != 0 or isinstance(extent[0], bool):

@@ -102,6 +102,18 @@ class ComputeOp:
         """Extents of the spatial axes."""
         return tuple(axis.extent for axis in self.axes)
 
+    @property
+    def has_points(self) -> bool:
+        """Whether `body` is evaluated: no axis has the extent 0."""
+        return all(axis.extent for axis in (*self.axes, *self.reduce_axes))
+
+    @property
+    def without_points(self) -> tuple[Const, ...]:
+        """The value of each output if there are no points: the reducer's identity; of no elements any."""
+        if self.reducer is not None:
+            return self.reducer.identity
+        return tuple(zero(value.dtype) for value in self.body)
+
     @cached_property
     def outputs(self) -> tuple[Tensor, ...]:
         """The tensors this stage writes: one of its own name, or `<name>.v0`, `<name>.v1` for a tuple."""
@@ -242,6 +254,7 @@ def _clamped(index: Expr, extent: int) -> Expr:
         return index
     if AS_GIVEN.get():
         return cast(index, INDEX)
+    extent = max(extent, 1)  # of a dimension without elements `check_op` refuses every index
     low, high = integer_bounds(index)
     index = binary("max", index, 0) if low < 0 else index
     return cast(binary("min", index, extent - 1) if high >= extent else index, INDEX)
@@ -259,6 +272,11 @@ def choice(node: Expr) -> tuple[Expr, Expr, Expr] | None:
         case Call(fn="abs", args=(a,), dtype="int64"):
             return a >= 0, a, -a
     return None
+
+
+def zero(dtype: str) -> Const:
+    """The constant 0 of a type."""
+    return Const(DTYPES[dtype].numpy_dtype.type(0).item(), dtype)
 
 
 def fresh_name(name: str, taken: set[str]) -> str:

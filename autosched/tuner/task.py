@@ -70,7 +70,7 @@ class Task:
         return self.load(self.source(candidate))
 
     def gflops(self, seconds: float) -> float:
-        return self.info.flops / seconds / 1e9
+        return self.info.flops / seconds / 1e9 if self.info.flops else 0.0
 
 
 def training_data(trials: Sequence[Trial]) -> tuple[list[int], list[npt.NDArray[np.int64]], list[float]]:

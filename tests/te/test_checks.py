@@ -17,10 +17,9 @@ def stage(fn, shape=(8,)):
 @pytest.mark.parametrize(
     ("extent", "message"),
     [
-        (0, r"extent 1 of placeholder P is 0 but must be > 0"),
-        (-3, r"extent 1 of placeholder P is -3 but must be > 0"),
-        (True, r"extent 1 of placeholder P is True, a bool, but must be an integer > 0"),
-        (2.0, r"extent 1 of placeholder P is 2.0, a float, but must be an integer > 0"),
+        (-3, r"extent 1 of placeholder P is -3 but must be >= 0"),
+        (True, r"extent 1 of placeholder P is True, a bool, but must be an integer >= 0"),
+        (2.0, r"extent 1 of placeholder P is 2.0, a float, but must be an integer >= 0"),
         ("8", r"extent 1 of placeholder P is 8, a str"),
         (None, r"extent 1 of placeholder P is None, a NoneType"),
         (1 << 61, r"placeholder P of shape \[2, \d+\] has more than 2\*\*62 bytes"),
@@ -32,10 +31,10 @@ def test_extents_of_placeholders(extent, message):
 
 
 def test_extents_of_stages_and_reduce_axes():
-    with pytest.raises(ExpressionError, match="extent 0 of stage C is 0 but must be > 0"):
-        stage(lambda i: V[i], (0,))
-    with pytest.raises(ExpressionError, match="extent 0 of reduce axis k is 0 but must be > 0"):
-        te.reduce_axis(0, name="k")
+    with pytest.raises(ExpressionError, match="extent 0 of stage C is -1 but must be >= 0"):
+        stage(lambda i: V[i], (-1,))
+    with pytest.raises(ExpressionError, match="extent 0 of reduce axis k is -1 but must be >= 0"):
+        te.reduce_axis(-1, name="k")
     with pytest.raises(ExpressionError, match="extent 0 of stage C is i, a AxisVar"):
         te.compute((4,), lambda i: te.compute((i,), lambda j: 0.0, name="C")[0], name="D")
 

@@ -188,7 +188,7 @@ def shape_of_buffer(state: State, buffer: str) -> tuple[Expr, ...]:
     producer = state.producer(buffer)
     if producer is not None:
         return tuple(a.extent for a in producer.op.axes)
-    tensor = next(t for t in state.inputs if t.name == buffer)
+    tensor = next(t for t in (*state.inputs, *state.outputs) if t.name == buffer)
     return tuple(Const(e, INDEX) for e in tensor.shape)
 
 

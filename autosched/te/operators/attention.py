@@ -42,7 +42,7 @@ def scaled_dot_product(
 
     def place(t: Tensor, i: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Of a query's batch and head in `t`, of whose heads each may serve several of the queries'."""
-        index = (*i[: len(batch) - 1], i[len(batch) - 1] // (batch[-1] // t.shape[-3]))
+        index = (*i[: len(batch) - 1], i[len(batch) - 1] // (batch[-1] // max(t.shape[-3], 1)))
         return stretched(t.shape[:-2], index)
 
     def score(*i: Expr) -> Expr:

@@ -124,6 +124,8 @@ class DomainBox:
 
     def _load(self, load: Load) -> Bounded:
         source = self.tensors[load.buffer]
+        if not source.value.size:  # the branch of a select that is never taken
+            return Bounded(np.zeros((1,) * len(self.ranges), source.value.dtype))
         forms = [affine(i) for i in load.indices]
         known = [f for f in forms if f is not None]
         if len(known) == len(forms) and self._inside(known, source.value.shape):

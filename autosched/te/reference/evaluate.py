@@ -166,6 +166,8 @@ def _seen(result: Bounded, tensor: Tensor) -> Reference:
 
 
 def evaluate_stage(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Bounded, ...]:
+    if not op.has_points:
+        return tuple(Bounded(np.full(op.shape, rules.constant(c.value, c.dtype).value)) for c in op.without_points)
     product = product_of(op, tensors)
     if product is not None:
         cut = rules.cut_off(op.body[0], product.terms)
@@ -190,7 +192,7 @@ def evaluate_stage(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Bound
 
 def product_of(op: ComputeOp, tensors: Mapping[str, Bounded]) -> blas.Contraction | None:
     """The stage as sums of products that are better left to BLAS."""
-    if op.reducer is None or kind_of(op.reducer) != "sum":
+    if op.reducer is None or not op.has_points or kind_of(op.reducer) != "sum":
         return None
     extents = {axis.name: axis.extent for axis in (*op.axes, *op.reduce_axes)}
     contraction = blas.match(op.body[0], extents, len(op.axes), tensors)

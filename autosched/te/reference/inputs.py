@@ -59,7 +59,7 @@ def make_inputs(dag: ComputeDAG, seed: int, kind: str = "normal") -> dict[str, n
     positive, places = positive_inputs(dag), index_inputs(dag)
     rng = np.random.Generator(np.random.PCG64(seed))
     longest = max((math.prod(a.extent for a in op.reduce_axes) for op in dag.stages), default=1)
-    limit = max(1, math.isqrt(_EXACT // longest))
+    limit = max(1, math.isqrt(_EXACT // max(longest, 1)))
     special = _special_share(dag) if kind == "structured" else 0
     divides = any(_divides(op) for op in dag.stages)  # by a maximum, maybe: a denormal's reciprocal is infinite
     arrays: dict[str, npt.NDArray[Any]] = {}

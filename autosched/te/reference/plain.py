@@ -41,6 +41,8 @@ def evaluate_plainly(dag: ComputeDAG, inputs: Mapping[str, Array]) -> tuple[Arra
 
 
 def _plain_values(op: ComputeOp, tensors: Mapping[str, Bounded]) -> list[Array]:
+    if not op.has_points:
+        return [x.value for x in evaluate_stage(op, tensors)]
     product = product_of(op, tensors)
     if product is not None and DTYPES[op.body[0].dtype].is_float:
         values = [_added_in_order(op, *blas.sums(product, op.shape, op.body[0].dtype))]

@@ -24,6 +24,7 @@ from autosched.ir.simplify import Simplifier
 from autosched.ir.visit import free_vars, loads, substitute
 from autosched.passes import Pass, PassPipeline, Watch, of_function
 from autosched.te.dag import ComputeDAG
+from autosched.te.rewrites.empty import fold_empty
 from autosched.te.rewrites.exponents import negative_exponents
 from autosched.te.rewrites.groups import split_groups
 from autosched.te.rewrites.narrow import narrow_sums
@@ -298,6 +299,7 @@ def _new_index(
 
 
 PASSES: tuple[Pass[ComputeDAG, Any], ...] = (
+    of_function(fold_empty, "Reductions over no elements are constants, and nothing reads tensors without elements."),
     of_function(negative_exponents, "The exponential of a value that is never above 0 is cheaper."),
     of_function(narrow_sums, "Sums in int64 that fit in int32 are made there."),
     of_function(in_phases, "Sums of every s-th term are those terms alone; reads go through dilation and padding."),
