@@ -189,3 +189,12 @@ def test_attention_is_one_kernel_on_tensor_cores():
     assert source.matrices
     found = at.verify(model)
     assert found.passed, found.summary()
+
+
+def test_one_value_as_two_outputs(make: Make) -> None:
+    given = {"x": np.ones((2, 3), np.float32)}
+    values = {name: Value(name, (2, 3), "float32") for name in "xy"}
+    graph = Graph(("x",), ("y", "y"), (Node("relu", ("x",), ("y",)),), values)
+    results = several(make(graph)(**given))
+    assert len(results) == 2
+    check(graph, results, given)

@@ -177,7 +177,8 @@ class DeviceFunction(ABC):
         if torch is not None and not has_caller_stream:
             like: Any = arrays[0]
             return [torch.empty(s.shape, dtype=getattr(torch, s.dtype), device=like.device) for s in self.outputs]
-        blocks = allocate(self._device, {f"output {s.name}": s.nbytes for s in self.outputs}).values()
+        sizes = [*self._sizes().items()][len(self.inputs) :]
+        blocks = allocate(self._device, dict(sizes)).values()
         return [DeviceArray(block, s.shape, s.dtype) for block, s in zip(blocks, self.outputs, strict=True)]
 
     def _block_of_argument(
@@ -220,6 +221,10 @@ class DeviceFunction(ABC):
             device.synchronise()
 
     def _sizes(self) -> dict[str, int]:
-        """Return the bytes of all inputs and outputs, by their description."""
-        names = (*(f"input {s.name}" for s in self.inputs), *(f"output {s.name}" for s in self.outputs))
-        return dict(zip(names, (spec.nbytes for spec in self._specs), strict=True))
+        """Return the bytes of all inputs and outputs, by their description; a value may be several outputs."""
+        sizes: dict[str, int] = {}
+        for role, specs in (("input", self.inputs), ("output", self.outputs)):
+            for n, spec in enumerate(specs):
+                name = f"{role} {spec.name}"
+                sizes[f"{name} as number {n}" if name in sizes else name] = spec.nbytes
+        return sizes
