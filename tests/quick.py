@@ -15,7 +15,7 @@ QUICK: Mapping[str, tuple[str, ...]] = {
     "autosched.ir.instructions": ("ir/test_atomics.py", "ir/test_tiles.py"),
     "autosched.ir.interpreter": ("ir/test_interpret.py", "ir/test_blocks.py"),
     "autosched.ir.closed_forms": ("ir/test_program.py",),
-    "autosched.te": ("te/test_compute.py", "te/test_dag.py", "te/test_refusals.py"),
+    "autosched.te": ("te/test_compute.py", "te/test_dag.py", "te/test_empty.py", "te/test_refusals.py"),
     "autosched.te.operators": ("te/test_operators.py", "te/test_registry.py"),
     "autosched.te.rewrites": ("te/test_exponents.py", "te/test_narrow.py", "te/test_windows.py::test_values_stay"),
     "autosched.te.reference": ("te/test_reference.py",),
@@ -63,6 +63,7 @@ QUICK: Mapping[str, tuple[str, ...]] = {
     "autosched.graph.torch.rules": ("graph/test_torch_rules.py::test_every_rule_is_for_an_operator_of_torch",),
     "autosched.graph.passes": (
         "graph/passes/test_canonical_expressions.py",
+        "graph/passes/test_empty_values.py::test_results_with_elements",
         "graph/passes/test_passes.py::test_a_block_of_a_transformer",
     ),
     "autosched.graph.passes.layout": ("graph/passes/test_view_slices.py",),

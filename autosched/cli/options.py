@@ -60,8 +60,8 @@ def setting(text: str) -> tuple[str, int | str]:
 def size(text: str) -> tuple[str, int]:
     """Parse 'batch=8' to ('batch', 8); names of dimensions may be any text, as in 'x[0]=8'."""
     name, _, value = text.rpartition("=")
-    if not name.strip() or not re.fullmatch(r"\s*\d{1,10}\s*", value) or not 1 <= int(value) <= MAX_NUMBER:
-        raise argparse.ArgumentTypeError(f"a size is written NAME=N, as in batch=8, and is at least 1, got {text!r}")
+    if not name.strip() or not re.fullmatch(r"\s*\d{1,10}\s*", value) or int(value) > MAX_NUMBER:
+        raise argparse.ArgumentTypeError(f"a size is written NAME=N, as in batch=8, and is at least 0, got {text!r}")
     return name.strip(), int(value)
 
 

@@ -20,7 +20,7 @@ from autosched.runtime.spec import in_order
 from autosched.runtime.tensors import are_equal
 
 MAX_PROGRAMS = 16
-ANY_SIZE = range(1, 1 << 31)
+ANY_SIZE = range(1 << 31)
 Key: TypeAlias = tuple[int, ...]
 
 

@@ -26,11 +26,16 @@ Attribute = bool | int | float | str | None | tuple["Attribute", ...]
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor. Sizes are at least 1; `shape` () is a scalar."""
+    """A tensor. Sizes are at least 0; `shape` () is a scalar."""
 
     name: str
     shape: Shape
     dtype: str
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no elements."""
+        return 0 in self.shape
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"

@@ -14,6 +14,8 @@ from autosched.graph.graph import Array
 
 def map_bytes(path: Path, offset: int, nbytes: int) -> Array:
     """Map bytes of a file, read only. Raises OSError, and ValueError for bytes beyond the end of the file."""
+    if not nbytes:  # which cannot be mapped
+        return np.empty(0, np.uint8)
     return np.asarray(np.memmap(path, np.uint8, "r", offset, (nbytes,)))
 
 

@@ -155,7 +155,7 @@ def _data(graph: Graph) -> dict[str, Any]:
 def _graph(data: Any, constants: Mapping[str, Array]) -> Graph:
     values = {}
     for name, shape, dtype in data["values"]:
-        if dtype not in DTYPES or not all(isinstance(size, int) and size >= 1 for size in shape):
+        if dtype not in DTYPES or not all(isinstance(size, int) and size >= 0 for size in shape):
             raise ValueError(f"a value of {dtype}{shape}")
         values[str(name)] = Value(str(name), tuple(shape), dtype)
     nodes = []

@@ -5,37 +5,44 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from autosched.graph.fusion.cost import rates_of
 from autosched.graph.fusion.node_properties import NodeKind, properties_of
-from autosched.graph.graph import Graph, Node, Value, fresh_name
+from autosched.graph.graph import Array, Graph, Node, Value, fresh_name
 from autosched.graph.index_checks import with_check_nodes
 from autosched.graph.passes import run_passes
 from autosched.graph.passes.layout.view_heads import view_heads
 from autosched.graph.passes.layout.weight_layout import transform_weight_layouts
 from autosched.graph.passes.split_batches import split_batches
 from autosched.graph.verify import verify
+from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import Device
 from autosched.passes import Pass, PassPipeline, Watch
 
 
 def with_own_outputs(graph: Graph) -> Graph:
     """Copy each output that would share memory: an input, a constant, a view of another output, a part of a value."""
-    taken = {*graph.inputs, *graph.constants}
+    taken, arrays = {*graph.inputs, *graph.constants}, dict[str, Array]()
     nodes, outputs, values = list(graph.nodes), list[str](), list[Value]()
     for name in graph.outputs:
+        if graph.values[name].is_empty:  # a constant of its own
+            outputs.append(fresh_name({*graph.values, *arrays}, f"{name}.copy"))
+            arrays[outputs[-1]] = np.empty(graph.values[name].shape, DTYPES[graph.values[name].dtype].numpy_dtype)
+            continue
         base, maker = name, graph.producers.get(name)
         while maker is not None and properties_of(maker, graph).kind is NodeKind.VIEW:
             (base,) = maker.used
             maker = graph.producers.get(base)
         if base in taken or math.prod(graph.values[base].shape) > math.prod(graph.values[name].shape):
-            names = {*graph.values, *(copy.name for copy in values)}
+            names = {*graph.values, *arrays, *(copy.name for copy in values)}
             value = replace(graph.values[name], name=fresh_name(names, f"{name}.copy"))
             nodes.append(Node("identity", (name,), (value.name,)))
             values.append(value)
             base = name = value.name
         taken.add(base)
         outputs.append(name)
-    return graph.with_nodes(nodes, values, outputs=outputs) if values else graph
+    return graph.with_nodes(nodes, values, arrays, outputs) if values or arrays else graph
 
 
 def _split_for_caches(graph: Graph, device: Device) -> Graph:

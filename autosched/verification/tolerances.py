@@ -83,6 +83,8 @@ def compare(name: str, result: Array, reference: Array, plain: Array, *, factor:
 
 def measure_error(result: Array, reference: Array) -> ErrorMetric:
     """Return the error of `result`; the type of `reference` decides whether it is that of floats or of integers."""
+    if not reference.size:
+        return ErrorMetric(0.0, 0.0)
     return float_error(result, reference) if reference.dtype.kind == "f" else integer_error(result, reference)
 
 

@@ -75,7 +75,7 @@ def test_several_sizes_are_tuned_together(cli: Any, tmp_path: Path) -> None:
         model = autosched.load(path, sizes={"rows": rows}, threads=1, db=tmp_path / "records.db")
         assert model.inputs[0].shape == (rows, 6)
     for given, reason in (
-        (("--sizes", "rows=3,0"), "is at least 1, got 'rows=0'"),
+        (("--sizes", "rows=3,-1"), "is at least 0, got 'rows=-1'"),
         (("--sizes", "rows"), "is written NAME=N"),
         (("--sizes", "columns=2,3"), "sizes must be given: rows (of x)"),
     ):

@@ -1,4 +1,7 @@
-"""Random graphs of all kinds of operators: small and odd sizes, broadcasts, several users of a value, several outputs."""
+"""Random graphs of all kinds of operators: small and odd sizes, broadcasts, several users of a value, several outputs.
+
+In one of five there are sizes of 0 as well.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +25,25 @@ REDUCTIONS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_sum_square")
 
 
 class GraphMaker:
-    """A draft and the values that the next node may read; of those made last one is read most often."""
+    """A draft and the values that the next node may read; of those made last one is read most often. `has_empty`:
+    whether some have a size of 0."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self.rng, self.draft = rng, Draft()
+    def __init__(self, rng: random.Random, has_empty: bool = False) -> None:
+        self.rng, self.draft, self.has_empty = rng, Draft(), has_empty
         self.pool = [self.draft.input(*self.shape(rank)) for rank in rng.choices((1, 2, 3, 4), k=2)]
 
     def shape(self, rank: int) -> list[int]:
         while True:
-            sizes = self.rng.choices(SIZES, k=rank)
+            sizes = self.rng.choices((0, *SIZES) if self.has_empty else SIZES, k=rank)
             if math.prod(sizes) <= MOST_ELEMENTS:
                 return sizes
 
     def of(self, name: str) -> tuple[int, ...]:
         return self.draft.values[name].shape
+
+    def draws_empty(self) -> bool:
+        """Whether the next size is 0."""
+        return self.has_empty and self.rng.random() < 0.15
 
     def pick(self, least_rank: int = 0) -> str | None:
         known = [name for name in self.pool if len(self.of(name)) >= least_rank]
@@ -74,7 +82,7 @@ class GraphMaker:
 
 def random_graph(seed: int, most: int = 14) -> Graph:
     rng = random.Random(seed)
-    return GraphMaker(rng).graph(rng.randint(2, most))
+    return GraphMaker(rng, random.Random(-1 - seed).random() < 0.2).graph(rng.randint(2, most))
 
 
 def view(m: GraphMaker, name: str) -> str:
@@ -183,7 +191,7 @@ def reshape(m: GraphMaker) -> None:
         sizes[d : d + 2] = [sizes[d] * sizes[d + 1]]
     elif way == 1 and sizes and len(sizes) < 5:
         d = m.rng.randrange(len(sizes))
-        part = m.rng.choice([n for n in range(1, sizes[d] + 1) if sizes[d] % n == 0])
+        part = m.rng.choice([n for n in range(1, sizes[d] + 1) if sizes[d] % n == 0] or [3])
         sizes[d : d + 1] = [sizes[d] // part, part]
     else:
         m.rng.shuffle(sizes)
@@ -198,7 +206,7 @@ def slice_or_flip(m: GraphMaker) -> None:
     if m.rng.random() < 0.3:
         m.keep(m.draft.flip(x, axes=(axis,)))
         return
-    start = m.rng.randrange(size)
+    start = size if not size or m.draws_empty() else m.rng.randrange(size)
     step = m.rng.choice((1, 1, 2))
     m.keep(m.draft.add_node("slice", x, starts=(start,), stops=(size,), axes=(axis,), steps=(step,)))
 
@@ -208,7 +216,7 @@ def split(m: GraphMaker) -> None:
         axis = m.rng.randrange(len(m.of(x)))
         size = m.of(x)[axis]
         if size > 1:
-            first = m.rng.randint(1, size - 1)
+            first = 0 if m.draws_empty() else m.rng.randint(1, size - 1)
             m.keep(*m.draft.add_node("split", x, outputs=2, sizes=(first, size - first), axis=axis))
 
 
@@ -222,13 +230,14 @@ def concat(m: GraphMaker) -> None:
 
 def expand(m: GraphMaker) -> None:
     if x := m.pick():
-        m.keep(m.draft.expand(x, shape=(m.rng.choice((1, 2, 3)), *m.of(x))))
+        m.keep(m.draft.expand(x, shape=(0 if m.draws_empty() else m.rng.choice((1, 2, 3)), *m.of(x))))
 
 
 def gather(m: GraphMaker) -> None:
     if x := m.pick(1):
         axis = m.rng.randrange(len(m.of(x)))
-        ids = np.random.default_rng(len(m.pool)).integers(0, m.of(x)[axis], m.rng.choice(((), (3,), (2, 2))))
+        shape = (0,) if not m.of(x)[axis] or m.draws_empty() else m.rng.choice(((), (3,), (2, 2)))
+        ids = np.random.default_rng(len(m.pool)).integers(0, max(m.of(x)[axis], 1), shape)
         m.keep(m.draft.gather(x, m.draft.constant(ids, "int64"), axis=axis))
 
 
@@ -238,12 +247,14 @@ def at_indices(m: GraphMaker) -> None:
         return
     axis = m.rng.randrange(len(m.of(x)))
     if m.rng.random() < 0.6:
-        ids = m.draft.input(*m.rng.choice(((), (3,), (2, 2))), dtype=m.rng.choice(INTEGERS))
+        shape = (0,) if not m.of(x)[axis] or m.draws_empty() else m.rng.choice(((), (3,), (2, 2)))
+        ids = m.draft.input(*shape, dtype=m.rng.choice(INTEGERS))
         if m.rng.random() < 0.5:
             ids = m.draft.cast(m.draft.reshape(ids, shape=(1, *m.of(ids))), dtype="int64")
         m.keep(m.draft.gather(x, ids, axis=axis, indexing=m.rng.choice(("wrapped", "plain"))))
     else:
-        shape = replaced(m.of(x), axis, m.rng.choice((1, 2, 5)))
+        count = 0 if not m.of(x)[axis] or m.draws_empty() else m.rng.choice((1, 2, 5))
+        shape = replaced(m.of(x), axis, count)
         ids = m.draft.input(*shape, dtype="int64")
         ids = m.draft.minimum(ids, m.draft.constant(1 << 40, "int64")) if m.rng.random() < 0.3 else ids
         reduction = m.rng.choice(("none", "add", "max"))
@@ -253,7 +264,8 @@ def at_indices(m: GraphMaker) -> None:
 def reduction(m: GraphMaker) -> None:
     if x := m.pick(1):
         axes = m.rng.sample(range(len(m.of(x))), m.rng.randint(1, min(2, len(m.of(x)))))
-        m.keep(m.draft.add_node(m.rng.choice(REDUCTIONS), x, axes=tuple(sorted(axes)), keepdims=m.rng.random() < 0.6))
+        finite = REDUCTIONS if all(m.of(x)[axis] for axis in axes) else ("reduce_sum", "reduce_sum_square")
+        m.keep(m.draft.add_node(m.rng.choice(finite), x, axes=tuple(sorted(axes)), keepdims=m.rng.random() < 0.6))
 
 
 def rows(m: GraphMaker) -> None:
@@ -275,7 +287,7 @@ def product(m: GraphMaker) -> None:
     """With weights, or of a value with itself."""
     if not (x := m.pick(2)):
         return
-    depth, width = m.of(x)[-1], m.rng.choice(SIZES)
+    depth, width = m.of(x)[-1], 0 if m.draws_empty() else m.rng.choice(SIZES)
     if m.rng.random() < 0.3:
         perm = (*range(len(m.of(x)) - 2), len(m.of(x)) - 1, len(m.of(x)) - 2)
         m.keep(m.draft.matmul(x, m.draft.transpose(x, perm=perm)))
@@ -286,7 +298,7 @@ def product(m: GraphMaker) -> None:
 
 
 def convolution(m: GraphMaker) -> None:
-    if not (x := m.pick(4)) or len(m.of(x)) != 4:
+    if not (x := m.pick(4)) or len(m.of(x)) != 4 or 0 in m.of(x)[2:]:
         return
     channels, taps = m.of(x)[1], m.rng.choice((1, 3))
     pads = ((taps // 2, taps // 2),) * 2
@@ -312,7 +324,7 @@ def attention(m: GraphMaker) -> None:
 def recurrence(m: GraphMaker) -> None:
     """Steps of a cell, each of the row of its time and the state before; all states as one, and the last one, in the
     shapes of ONNX. One direction, or both as one; one layer, or several."""
-    if not (x := m.pick(1)):
+    if not (x := m.pick(1)) or 0 in m.of(x):
         return
     steps, width, hidden = m.rng.randint(1, 4), m.of(x)[-1], m.rng.choice((1, 3, 5))
     rows = m.draft.reshape(x, shape=(math.prod(m.of(x)) // width, width))

@@ -146,8 +146,3 @@ def test_training_is_refused():
 def test_types_that_there_are_not():
     with pytest.raises(GraphError, match=r"the type torch\.complex64 is not one of bool, "):
         load_torch(nn.ReLU(), (torch.randn(3, dtype=torch.complex64),))
-
-
-def test_shapes_without_elements_are_refused():
-    with pytest.raises(GraphError, match=r"has no elements: its shape is \[0, 3\]"):
-        load_torch(nn.Linear(3, 3), (torch.randn(0, 3),))

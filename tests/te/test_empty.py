@@ -96,9 +96,9 @@ def test_a_branch_that_is_never_taken_may_read_a_tensor_without_elements():
 
 def test_a_read_of_no_element_is_refused():
     e, ids = te.placeholder((0,), name="E"), te.placeholder((3,), "uint8", name="I")
-    with pytest.raises(ExpressionError, match="reads E.* out of bounds.* extent 0"):
+    with pytest.raises(ExpressionError, match=r"reads E.* out of bounds.* extent 0"):
         te.compute((3,), lambda i: e[i], name="C")
-    with pytest.raises(ExpressionError, match="reads E.* out of bounds.* extent 0"):
+    with pytest.raises(ExpressionError, match=r"reads E.* out of bounds.* extent 0"):
         te.compute((3,), lambda i: e[ids[i]], name="C")
 
 

@@ -15,15 +15,13 @@ from autosched.ir.dtype import DTYPES
 
 
 def check_value(value: Value) -> None:
-    """Raise GraphError for a value whose shape or type graphs do not support."""
+    """Raise GraphError for a value of a type that graphs do not support."""
     if value.dtype not in DTYPES:
         raise GraphError(f"the value {value} is of a type that is not supported; {', '.join(DTYPES)} are")
-    if 0 in value.shape:
-        raise GraphError(f"the value {value} has a size of 0, which is not supported")
 
 
 class GraphBuilder:
-    """Adds values and nodes. Constants that graphs do not support, as empty ones, are refused when nodes read them."""
+    """Adds values and nodes. Constants of types that graphs do not support are refused when nodes read them."""
 
     def __init__(self) -> None:
         self.values: dict[str, Value] = {}

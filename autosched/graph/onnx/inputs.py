@@ -63,8 +63,8 @@ def input_types(graph: GraphProto, sizes: Mapping[str, int], fixed: Mapping[str,
             if size is None:
                 unbound.setdefault(dimension.name, info.name)
             shape.append(1 if size is None else int(size))
-        if min(shape, default=1) < 1:
-            raise GraphError(f"the input {info.name} has the shape {shape}; sizes of 0 and less are not supported")
+        if min(shape, default=0) < 0:
+            raise GraphError(f"the input {info.name} has the shape {shape}, but sizes are at least 0")
         types[info.name] = helper.make_tensor_type_proto(_content(info).tensor_type.elem_type, shape)
     if unbound:
         which = ", ".join(f"{name} (of {value})" for name, value in unbound.items())

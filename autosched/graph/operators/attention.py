@@ -29,7 +29,7 @@ def attention(
     scores = (*batch, q.shape[-2], k.shape[-2])
     if mask is not None and broadcast_shape(mask.shape, scores) != scores:
         raise GraphError(f"a mask of shape {list(mask.shape)} does not fit scores of {list(scores)}")
-    factor = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
+    factor = 1.0 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
     return stored(scaled_dot_product(q, k, v, batch, factor, mask, causal), q.dtype)
 
 
@@ -46,7 +46,7 @@ def _batch(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
 
 def _check_heads(t: Tensor, q: Tensor) -> None:
     """Each head of `t` serves as many of `q`."""
-    if q.shape[-3] % t.shape[-3]:
+    if q.shape[-3] % t.shape[-3] if t.shape[-3] else q.shape[-3]:
         raise GraphError(
             f"{q.shape[-3]} heads of queries are no multiple of {t.shape[-3]}, the heads of keys or values"
         )

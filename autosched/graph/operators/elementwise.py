@@ -22,7 +22,7 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     for sizes in zip(*padded, strict=True):
         if len(set(sizes) - {1}) > 1:
             raise GraphError(f"the shapes {', '.join(str(list(s)) for s in shapes)} do not fit each other")
-    return tuple(max(sizes) for sizes in zip(*padded, strict=True))
+    return tuple(next(iter(set(sizes) - {1}), 1) for sizes in zip(*padded, strict=True))
 
 
 def element(x: Tensor, index: tuple[Any, ...]) -> Any:

@@ -36,7 +36,7 @@ def linear_few_bits(
     groups]; where these are left out all zeros are `zero`."""
     each = WORD_BITS // bits
     depth, (width, groups) = words.shape[1] * each, scales.shape
-    if x.shape[-1] != depth or depth % (groups * each) or words.shape[0] != width:
+    if x.shape[-1] != depth or not groups or depth % (groups * each) or words.shape[0] != width:
         raise GraphError(
             f"x[..., K], words[N, K / {each}] and scales[N, groups] do not fit each other: they are {list(x.shape)}, "
             f"{list(words.shape)} and {list(scales.shape)}"

@@ -13,7 +13,7 @@ Memory is safe for all indices: an index out of range reads the nearest element,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,7 @@ def _as_int64(index: Expr) -> Expr:
 def gather(x: Tensor, ids: Tensor, axis: int = 0, indexing: str = WRAPPED) -> Tensor:
     """Return x indexed by `ids` along `axis`, which is replaced by the axes of `ids`."""
     axis = axis_of(axis, len(x.shape))
+    _check_choice(x, (axis,), ids.shape)
     end = axis + len(ids.shape)
 
     def at(*index: Expr) -> Expr:
@@ -64,6 +65,7 @@ def gather_elements(x: Tensor, ids: Tensor, axis: int, indexing: str = WRAPPED) 
     """x[i, ids[i, j, k], k] for axis 1."""
     axis = axis_of(axis, len(x.shape))
     _check_within(x, ids, axis)
+    _check_choice(x, (axis,), ids.shape)
     size = x.shape[axis]
 
     def at(*index: Expr) -> Expr:
@@ -71,6 +73,12 @@ def gather_elements(x: Tensor, ids: Tensor, axis: int, indexing: str = WRAPPED) 
 
     made: Tensor = te.compute(ids.shape, at, name="gather_elements")
     return made
+
+
+def _check_choice(x: Tensor, axes: Sequence[int], ids: tuple[int, ...]) -> None:
+    """Raise GraphError if there are indices of this shape, but no elements along an axis that they could select."""
+    if math.prod(ids) and (empty := [axis for axis in axes if not x.shape[axis]]):
+        raise GraphError(f"the dimension {empty[0]} of {list(x.shape)} has no elements that {list(ids)} indices select")
 
 
 def _check_within(x: Tensor, ids: Tensor, axis: int) -> None:
@@ -89,6 +97,7 @@ def gather_nd(x: Tensor, ids: Tensor, batch_dims: int = 0) -> Tensor:
     b, count = batch_dims, ids.shape[-1] if ids.shape else 0
     if not 0 < count <= len(x.shape) - b or len(ids.shape) <= b or ids.shape[:b] != x.shape[:b]:
         raise GraphError(f"the indices {list(ids.shape)} are none of {list(x.shape)} with {b} dimensions of batches")
+    _check_choice(x, range(b, b + count), ids.shape)
     end = len(ids.shape) - 1
 
     def at(*index: Expr) -> Expr:
@@ -132,6 +141,8 @@ def _scattered(
     """
     if reduction not in ("none", *_JOININGS):
         raise GraphError(f"the reduction of a scatter is none, {', '.join(_JOININGS)} but got {reduction!r}")
+    if n == 0:
+        return unchanged(x)
 
     def at(*index: Expr) -> Expr:
         k = te.reduce_axis(n, "k")
@@ -212,6 +223,8 @@ def write_rows(x: Tensor, at: Tensor, rows: Tensor, axis: int, indexing: str = W
         k = te.reduce_axis(count, "k")
         return te.max(te.select(is_at(place, k), k, te.const(-1)), axis=k)
 
+    if count == 0:
+        return unchanged(x)
     if count == 1:
         written: Tensor = te.compute(x.shape, one, name="written")
         return written
@@ -223,6 +236,12 @@ def write_rows(x: Tensor, at: Tensor, rows: Tensor, axis: int, indexing: str = W
 
     written = te.compute(x.shape, any_of, name="written")
     return written
+
+
+def unchanged(x: Tensor) -> Tensor:
+    """Return x with no updates."""
+    copy: Tensor = te.compute(x.shape, lambda *index: x[index], name="unchanged")
+    return copy
 
 
 def _check_updates(x: Tensor, updates: Tensor, shape: tuple[int, ...]) -> None:

@@ -83,12 +83,12 @@ def _runs(old: Shape, new: Shape) -> Iterator[tuple[list[int], list[int]]]:
 @operator
 def reshape(x: Tensor, shape: Shape) -> Tensor:
     """The same elements in the same order."""
-    if math.prod(x.shape) != math.prod(shape) or any(size < 1 for size in shape):
+    if math.prod(x.shape) != math.prod(shape) or any(size < 0 for size in shape):
         raise GraphError(f"the shape {list(x.shape)} cannot become {list(shape)}, which has other elements")
 
     def place(*index: Expr) -> list[Any]:
         indices: list[Any] = [0] * len(x.shape)
-        for old, new in _runs(x.shape, tuple(shape)):
+        for old, new in _runs(x.shape, tuple(shape)) if 0 not in x.shape else ():
             where = flat_place([index[d] for d in new], [shape[d] for d in new])
             for d, i in zip(old, index_at(where, [x.shape[d] for d in old]), strict=True):
                 indices[d] = i
@@ -122,7 +122,7 @@ def slice_ranges(
     axes: Sequence[int] | None = None,
     steps: Sequence[int] | None = None,
 ) -> tuple[range, ...]:
-    """Return the indices that a slice selects along each axis. Raises GraphError for invalid or empty slices."""
+    """Return the indices that a slice selects along each axis. Raises GraphError for invalid slices."""
     named = axes_of(range(len(starts)) if axes is None else axes, len(shape))
     strides = (1,) * len(named) if steps is None else tuple(steps)
     if not len(starts) == len(stops) == len(strides) == len(named) or 0 in strides:
@@ -130,8 +130,6 @@ def slice_ranges(
     taken = [range(size) for size in shape]
     for axis, start, stop, step in zip(named, starts, stops, strides, strict=True):
         taken[axis] = taken[axis][start:stop:step]
-        if not taken[axis]:
-            raise GraphError(f"the slice [{start}:{stop}:{step}] of dimension {axis}, of size {shape[axis]}, is empty")
     return tuple(taken)
 
 
@@ -176,7 +174,7 @@ def concat(*x: Tensor, axis: int) -> Tensor:
 def split(x: Tensor, sizes: Shape, axis: int) -> tuple[Tensor, ...]:
     """The parts of these `sizes` along `axis`."""
     axis = axis_of(axis, len(x.shape))
-    if sum(sizes) != x.shape[axis]:
+    if sum(sizes) != x.shape[axis] or min(sizes, default=0) < 0:
         raise GraphError(f"the parts {list(sizes)} are not all of dimension {axis}, whose size is {x.shape[axis]}")
     ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
     return tuple(slice_(x, (end - size,), (end,), (axis,)) for size, end in zip(sizes, ends, strict=True))
@@ -211,7 +209,7 @@ def roll(x: Tensor, shifts: Sequence[int], axes: Sequence[int]) -> Tensor:
         back[axis_of(axis, len(x.shape))] -= shift
 
     def place(*index: Expr) -> list[Any]:
-        return [(i + b % n) % n if b % n else i for i, b, n in zip(index, back, x.shape, strict=True)]
+        return [(i + b % n) % n if n and b % n else i for i, b, n in zip(index, back, x.shape, strict=True)]
 
     return moved(x, x.shape, place, "roll")
 

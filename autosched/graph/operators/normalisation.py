@@ -119,7 +119,7 @@ def instance_norm(
     channels_last: bool = False,
 ) -> Tensor:
     """(x - mean) / sqrt(var + epsilon) * scale[C] + bias[C] over each channel of each of the images x."""
-    return group_norm(x, scale, bias, _channels(Images(channels_last), x), epsilon, channels_last)
+    return group_norm(x, scale, bias, max(_channels(Images(channels_last), x), 1), epsilon, channels_last)
 
 
 @operator

@@ -27,8 +27,8 @@ def pad(x: Tensor, pads: Pads, mode: str = "constant", value: float = 0.0) -> Te
     border ("reflect"), as at the border ("edge") or from the other end ("wrap")."""
     check_length("pads", pads, len(x.shape))
     sizes = tuple(n + low + high for n, (low, high) in zip(x.shape, pads, strict=True))
-    if min(sizes, default=1) < 1:
-        raise GraphError(f"the shape {list(x.shape)} padded by {[list(p) for p in pads]} has nothing left")
+    if min(sizes, default=0) < 0:
+        raise GraphError(f"the shape {list(x.shape)} padded by {[list(p) for p in pads]} has sizes below 0")
     if mode == "constant":
         return _with_value(x, pads, sizes, value)
     if mode not in _BORDERS:
@@ -53,6 +53,8 @@ def _with_value(x: Tensor, pads: Pads, sizes: tuple[int, ...], value: float) -> 
 def _with_border(x: Tensor, axis: int, low: int, high: int, mode: str) -> Tensor:
     """x padded along one dimension by elements of its own."""
     n = x.shape[axis]
+    if not n and n + low + high:
+        raise GraphError(f"pad by {mode} of dimension {axis} needs elements, but its size is 0")
     before, behind, most = _BORDERS[mode]
     if max(low, high) > most(n):
         if mode == "wrap":

@@ -191,7 +191,7 @@ def _sizes(operands: Sequence[tuple[Tensor, _Labels]]) -> Mapping[str, int]:
         for label, size in zip(own, tensor.shape, strict=True):
             if 1 not in (size, known := size_of.get(label, 1)) and size != known:
                 raise GraphError(f"the label {label} has the sizes {known} and {size}")
-            size_of[label] = max(size, known)
+            size_of[label] = size if known == 1 else known
     return size_of
 
 

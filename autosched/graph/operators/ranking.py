@@ -24,9 +24,9 @@ def top_k(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tens
     """The k greatest elements along `axis`, or the smallest, and their int64 places, in order; of equal ones the first
     comes first. NaN comes before all others, as in argmax and argmin."""
     axis = axis_of(axis, len(x.shape))
-    if not 1 <= k <= x.shape[axis]:
+    if not 0 <= k <= x.shape[axis]:
         raise GraphError(f"the first {k} of {x.shape[axis]} elements along axis {axis} of {list(x.shape)} do not exist")
-    if k <= ROUNDS:
+    if 0 < k <= ROUNDS:
         return _one_after_the_other(x, k, axis, largest)
     places = _by_counting(x, k, axis, largest)
     return _read(x, places, axis), places

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autosched import te
+from autosched.errors import GraphError
 from autosched.graph.operators import operator
 from autosched.graph.operators.elementwise import truncating
 from autosched.graph.operators.index_maps import axes_of, axis_of, replaced
@@ -79,6 +80,8 @@ for _name, _reduction in _REDUCTIONS.items():
 def _place_of(best: Callable[..., Any], x: Tensor, axis: int, keepdims: bool, last: bool) -> Tensor:
     axis = axis_of(axis, len(x.shape))
     size = x.shape[axis]
+    if not size and math.prod(replaced(x.shape, axis, 1)):
+        raise GraphError(f"axis {axis} of {list(x.shape)} has no element whose place could be the result")
 
     def at(*index: Expr) -> Expr:
         k = te.reduce_axis(size, "k")

@@ -127,6 +127,9 @@ def resize(
     _known("the mode", mode, {"nearest": None, **_WEIGHTS})
     if mode != "nearest" and not DTYPES[x.dtype].is_float:
         raise GraphError(f"resize by {mode} needs floats but got {x.dtype}")
+    if 0 in sizes:
+        nothing: Tensor = te.compute(tuple(sizes), lambda *index: x[(0,) * len(index)], name="resize")
+        return nothing
     result = x
     for axis, (n, m) in enumerate(zip(x.shape, sizes, strict=True)):
         scale = None if scales is None else Fraction(scales[axis]).limit_denominator(_MAX_DENOMINATOR)

@@ -24,6 +24,7 @@ from autosched.graph.passes.recognise_attention import recognise_attention
 from autosched.graph.passes.recognise_composites import recognise_composites
 from autosched.graph.passes.recognise_row_writes import recognise_row_writes
 from autosched.graph.passes.remove_dead_code import remove_dead_code
+from autosched.graph.passes.remove_empty_values import remove_empty_values
 from autosched.graph.passes.remove_identities import remove_identities
 from autosched.graph.passes.strength_reduction import reduce_strength
 from autosched.graph.verify import verify
@@ -31,6 +32,7 @@ from autosched.passes import Pass, PassPipeline, Watch, of_function
 
 PASSES: tuple[Pass[Graph, None], ...] = (
     of_function(remove_dead_code, "Dead readers would prevent fusion."),
+    of_function(remove_empty_values, "No kernel has an argument without elements."),
     of_function(dequantise_late, "Moving and comparing bytes takes a fourth of the time of floats."),
     of_function(use_integer_products, "Integer sums are exact and fast, and weights stay small."),
     of_function(fold_constants, "Constant expressions are computed once, at load time."),

@@ -28,7 +28,8 @@ Part = tuple[int, int]  # a range of images, without its end
 
 def split_batches(graph: Graph, rates: FusionRates, cache_bytes: int) -> Graph:
     """Split the batch where that is faster for cores whose private caches have `cache_bytes` in total."""
-    count = next((shape[0] for name in graph.inputs if (shape := graph.values[name].shape)), 1)
+    inputs = [graph.values[name] for name in graph.inputs]
+    count = next((value.shape[0] for value in inputs if value.shape and not value.is_empty), 1)
     if count == 1:
         return graph
     groups = [step for step in partition(graph, rates) if isinstance(step, Group)]

@@ -35,8 +35,6 @@ def value_of(tensor: torch.Tensor, name: str) -> Value:
         raise GraphError(f"{name} is a tensor on {tensor.device} of layout {tensor.layout}, not a dense one on cpu")
     if not all(isinstance(size, int) for size in tensor.shape):
         raise GraphError(f"{name} has sizes that are known at run time only: {list(tensor.shape)}")
-    if 0 in tensor.shape:
-        raise GraphError(f"{name} has no elements: its shape is {list(tensor.shape)}")
     return Value(name, tuple(tensor.shape), dtype_name(tensor.dtype))
 
 

@@ -123,7 +123,7 @@ def as_array(given: Any) -> Any:
 def imported(model: ModelProto, inputs: dict[str, Array]) -> Graph:
     """The graph of a case. Inputs that must be known become constants, one after the other; where what must be known is
     computed, those are the inputs of integers, as sizes are."""
-    fixed = {name: array for name, array in inputs.items() if not array.size}
+    fixed = dict[str, Array]()
     while True:
         try:
             return import_model(model, {}, fixed)

@@ -40,8 +40,9 @@ def loop(site: Site) -> Results:
         rows.append(tuple(made[len(carried) :]))
         carried = made[: len(carried)]
     count = len(site.is_used) - len(carried)
-    if count and not rows:
-        raise GraphError("it makes no step, and so results without elements, which are not supported")
+    if count and not rows:  # the shapes of rows follow from a step, which nothing reads
+        made = site.run(body, [site.constant(0, "int64"), site.constant(True), *carried])[1 + len(carried) :]
+        return (*carried, *(site.constant(np.zeros((0, *site.shape(x))), site.dtype(x)) for x in made))
     return (*carried, *(stacked(site, [row[n] for row in rows], 0) for n in range(count)))
 
 
@@ -59,6 +60,8 @@ def scan(site: Site) -> Results:
         raise GraphError(f"its inputs have different numbers of rows: {sorted(steps)}")
     (n,) = steps
     check_steps(n)
+    if not n and n_results:
+        raise GraphError("its inputs have no rows, so that the shapes of its results are not known")
     rows = []
     for step in range(n):
         places = [n - 1 - step if back else step for back in backwards]

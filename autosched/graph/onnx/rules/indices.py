@@ -97,8 +97,6 @@ def sliced(site: Site, x: str, axes: Sequence[int], slices: Sequence[slice]) -> 
         if part.step == 0:
             raise GraphError("a slice has the step 0")
         selected = range(*part.indices(size))
-        if not len(selected):
-            return empty(site, x, axis)
         start, step = (
             (size - 1 - selected.start, -selected.step) if selected.step < 0 else (selected.start, selected.step)
         )
@@ -115,18 +113,11 @@ def sliced(site: Site, x: str, axes: Sequence[int], slices: Sequence[slice]) -> 
     return site.emit("slice", x, starts=tuple(starts), stops=tuple(stops), axes=tuple(cut), steps=tuple(steps))
 
 
-def empty(site: Site, x: str, axis: int) -> str:
-    """No elements of an axis: a constant, whatever `x` is."""
-    return site.constant(np.zeros([0 if n == axis else s for n, s in enumerate(site.shape(x))]), site.dtype(x))
-
-
 @rule("Concat")
 def concat(site: Site) -> Results:
-    """Concatenate without empty operands."""
     given = site.all_inputs()
     axis = site.axis(site.attribute("axis"), site.rank(given[0]))
-    full = [name for name in given if 0 not in site.shape(name)] or given[:1]
-    return full[0] if len(full) == 1 else site.emit("concat", *full, axis=axis)
+    return given[0] if len(given) == 1 else site.emit("concat", *given, axis=axis)
 
 
 @rule("Split")
@@ -143,9 +134,7 @@ def split(site: Site) -> Results:
         sizes = (*(part for _ in range(count - 1)), size - part * (count - 1))
     if sum(sizes) != size or len(sizes) != n or min(sizes) < 0:
         raise GraphError(f"{size} elements do not split into {n} results of the sizes {list(sizes)}")
-    full = [part for part in sizes if part]
-    parts = iter([x] if len(full) == 1 else site.emit_all(len(full), "split", x, sizes=tuple(full), axis=axis))
-    return tuple(next(parts) if part else empty(site, x, axis) for part in sizes)
+    return x if len(sizes) == 1 else site.emit_all(len(sizes), "split", x, sizes=tuple(sizes), axis=axis)
 
 
 @rule("Pad")
@@ -184,7 +173,7 @@ def padded(site: Site, x: str, pads: Sequence[tuple[int, int]], mode: str, value
     for axis, ((low, high), size) in enumerate(zip(pads, site.shape(x), strict=True)):
         if size + low + high < 0:
             raise GraphError(f"axis {axis} of size {size} cannot lose more than that, but its pads are {[low, high]}")
-        if size + low + high > 0 and max(-low, 0) + max(-high, 0) >= size > 0:  # all that is left is new
+        if min(low, high) < 0 < max(low, high) and max(-low, 0) + max(-high, 0) >= size:  # all that is left is new
             if mode != "constant":
                 raise GraphError(
                     f"pads {[low, high]} of axis {axis} leave none of its {size} elements to pad by {mode}"
@@ -201,7 +190,7 @@ def padded(site: Site, x: str, pads: Sequence[tuple[int, int]], mode: str, value
 @rule("Tile")
 def tile(site: Site) -> Results:
     repeats = site.integers(1, "", since=0)
-    refuse(repeats is None or min(repeats, default=1) < 1, "a repeat of 0")
+    refuse(repeats is None or min(repeats, default=0) < 0, "a repeat below 0")
     return site.emit("tile", site.input(0), repeats=repeats)
 
 

@@ -145,9 +145,9 @@ def stack(b: TraceBuilder, tensors: Sequence[Value], dim: int = 0) -> Value:
     *("aten.tensor_split.sections", "aten.tensor_split.indices", "aten.split_with_sizes_copy.default"),
 )
 def split(b: TraceBuilder, x: Value, _: Any, dim: int = 0) -> tuple[Value, ...]:
-    """The sizes are those of the results that torch found."""
+    """The sizes are those of the results that torch found; one that is not expected has no elements."""
     axis = axis_of(x, dim)
-    sizes = tuple(part.shape[axis] for part in b.expected if part is not None)
+    sizes = tuple(0 if part is None else part.shape[axis] for part in b.expected)
     return (x,) if len(sizes) == 1 else b.emit_many("split", (x,), len(sizes), sizes=sizes, axis=axis)
 
 
