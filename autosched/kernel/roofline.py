@@ -129,6 +129,8 @@ def model_facts(func: Func, target: Target, threads: int) -> dict[str, Fact]:
     from cost_model.model import GpuSketchModel, sketch_model
 
     sketch = sketch_model(func, (), target, threads)
+    if not sketch.analysis.statements:  # of a kernel whose outputs have no elements
+        return {"predicted_s": 0.0}
     if isinstance(sketch, GpuSketchModel):
         return _gpu_facts(sketch)
     latency = sketch.latency

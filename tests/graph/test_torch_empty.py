@@ -51,6 +51,7 @@ MODULES: Mapping[str, tuple[nn.Module, tuple[torch.Tensor, ...]]] = {
     "slices": (Function(lambda a: (a[2:2], a[:, 1:] * 2, a[:0].sum())), (r(3, 4),)),
     "split": (Function(lambda a: torch.split(a, [2, 0, 1], 1)), (r(2, 3),)),
     "split, one part unread": (Function(lambda a: torch.split(a, [2, 0, 1], 1)[2] + 1), (r(2, 3),)),
+    "rows": (Function(lambda a: (torch.ones(1), *torch.unbind(a))), (r(0, 4),)),
     "index": (Function(lambda a, i: a[i]), (r(3, 4), integers(0))),
     "no greatest": (Function(lambda a: tuple(torch.topk(a, 0))), (r(3, 4),)),
     "pad": (Function(lambda a: functional.pad(a, (1, 2), value=3.0)), (r(2, 0),)),

@@ -101,6 +101,8 @@ def test_tuned(workload: Any, tmp_path: Path) -> None:
     assert result.verified
     check(result.kernel(), workload)
     check(at.compile(workload, db=tmp_path / "records.db"), workload)
+    facts = at.explain(result.record_id, tmp_path / "records.db", workload=workload)
+    assert facts["predicted_s"] >= 0
 
 
 @pytest.mark.parametrize("workload", [product, scaled, with_sums, joined])

@@ -41,8 +41,9 @@ def loop(site: Site) -> Results:
         carried = made[: len(carried)]
     count = len(site.is_used) - len(carried)
     if count and not rows:  # the shapes of rows follow from a step, which nothing reads
-        made = site.run(body, [site.constant(0, "int64"), site.constant(True), *carried])[1 + len(carried) :]
-        return (*carried, *(site.constant(np.zeros((0, *site.shape(x))), site.dtype(x)) for x in made))
+        step = site.run(body, [site.constant(0, "int64"), site.constant(True), *carried])
+        one = step[1 + len(carried) :]
+        return (*carried, *(site.constant(np.zeros((0, *site.shape(x))), site.dtype(x)) for x in one))
     return (*carried, *(stacked(site, [row[n] for row in rows], 0) for n in range(count)))
 
 

@@ -155,6 +155,8 @@ def split(b: TraceBuilder, x: Value, _: Any, dim: int = 0) -> tuple[Value, ...]:
 def unbind(b: TraceBuilder, x: Value, dim: int = 0) -> tuple[Value, ...]:
     axis = axis_of(x, dim)
     size = x.shape[axis]
+    if not size:
+        return ()
     parts = (x,) if size == 1 else b.emit_many("split", (x,), size, sizes=(1,) * size, axis=axis)
     return tuple(b.reshape(part, b.result.shape) for part in parts)
 
