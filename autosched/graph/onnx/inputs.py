@@ -82,7 +82,10 @@ def values_of(types: Mapping[str, TypeProto]) -> tuple[list[Value], dict[str, Gr
     for name, given in types.items():
         info = ValueInfoProto(name=name, type=given)
         try:
-            values.append(Value(name, tuple(d.size or 0 for d in dimensions(info)), dtype_of(info)))
+            shape = tuple(-1 if d.size is None else d.size for d in dimensions(info))
+            if -1 in shape:
+                raise GraphError(f"the input {name} has sizes that are not known")
+            values.append(Value(name, shape, dtype_of(info)))
         except GraphError as error:
             refused[name] = error
     return values, refused

@@ -32,6 +32,7 @@ UNARY = frozenset(
         "floor",
         "ceil",
         "round",
+        "round_to_power",
         "sign",
         "logical_not",
         "bitwise_not",
