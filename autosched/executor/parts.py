@@ -258,10 +258,14 @@ def _refused(group: ModelPart, types: Types, options: CompileOptions) -> tuple[T
 
 
 def _compiled_where_known(body: VaryingPart, types: Types) -> dict[str, TypeProto]:
-    """Compile a branch or a body if the types of all that it reads are known, and return those of its results."""
-    if not all(_is_static(types.get(name)) for name in body.part.inputs):
-        return {}
-    return body.compile(types)
+    """Compile a branch or a body if the types of all that it reads are known, and return those of its results.
+
+    One that cannot be compiled for these sizes need not be the one that is taken.
+    """
+    if all(_is_static(types.get(name)) for name in body.part.inputs):
+        with suppress(GraphError):
+            return body.compile(types)
+    return {}
 
 
 def _compiled(graph: Graph, options: CompileOptions) -> CompiledPart:

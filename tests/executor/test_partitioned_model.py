@@ -226,3 +226,24 @@ def test_dynamic_shapes(tmp_path: Path) -> None:
     strict = at.load_dynamic(path, threads=1, strict=True)
     with pytest.raises(GraphError, match="NonZero"):
         strict(numbers(2, 6), numbers(6))
+
+
+def test_a_branch_that_does_not_fit_the_sizes(load: Callable[..., Any]) -> None:
+    """Of a model for two rates, only one branch is right for the length of the input."""
+    text = f"""{HEAD} rates (float[6] x, bool flag) => (float[N] y) {{
+        y = If (flag) <
+            then_branch = yes () => (float[2, 3] r) {{
+                wide = Constant <value = int64[2] {{2, 3}}> ()
+                s = Reshape(x, wide)
+                r = Exp(s)
+            }},
+            else_branch = no () => (float[2, 4] r) {{
+                wide = Constant <value = int64[2] {{2, 4}}> ()
+                s = Reshape(x, wide)
+                r = Exp(s)
+            }}>
+    }}"""
+    model, x = load(text), numbers(6)
+    np.testing.assert_allclose(model(x, np.array(True)), np.exp(x).reshape(2, 3), rtol=1e-6)
+    with pytest.raises((UsageError, GraphError), match="Reshape"):
+        model(x, np.array(False))

@@ -150,6 +150,14 @@ class Site:
     def shape(self, name: str) -> Shape:
         return self.builder.values[name].shape
 
+    def sizes(self, name: str, rank: int) -> Shape:
+        """Return the shape of a value that must have so many dimensions. Raises GraphError for another number."""
+        if len(self.shape(name)) != rank:
+            raise GraphError(
+                f"its operand {name} has the shape {list(self.shape(name))}, and must have {rank} dimensions"
+            )
+        return self.shape(name)
+
     def rank(self, name: str) -> int:
         return len(self.shape(name))
 

@@ -29,7 +29,7 @@ def attention(site: Site) -> Results | None:
         y = site.emit("where", rows_kept, y, site.constant(0.0, site.dtype(y)))  # not NaN, as a softmax of nothing
     if not packed:
         return y
-    batch, n, length, depth = site.shape(y)
+    batch, n, length, depth = site.sizes(y, 4)
     return site.reshape(site.emit("transpose", y, perm=(0, 2, 1, 3)), (batch, length, n * depth))
 
 
@@ -41,7 +41,7 @@ def keeps_some_of_each_row(site: Site, mask: str) -> bool:
 
 def by_head(site: Site, name: str, heads: int | None) -> str:
     """[batch, length, heads * depth] as [batch, heads, length, depth]."""
-    batch, length, width = site.shape(name)
+    batch, length, width = site.sizes(name, 3)
     if not heads or heads < 0 or width % heads:
         raise GraphError(f"the shape {list(site.shape(name))} is not one of {heads or 'an unknown number of'} heads")
     return site.emit("transpose", site.reshape(name, (batch, length, heads, width // heads)), perm=(0, 2, 1, 3))

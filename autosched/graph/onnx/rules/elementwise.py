@@ -121,7 +121,7 @@ def multinomial(site: Site) -> Results:
     x, count = site.input(0), site.attribute("sample_size", 1)
     dtype = random_type(site, TensorProto.INT32, None)
     refuse(site.rank(x) != 2, f"a draw from probabilities of the shape {list(site.shape(x))}")
-    rows, classes = site.shape(x)
+    rows, classes = site.sizes(x, 2)
     x = site.cast(x, DTYPES[site.dtype(x)].computes_in)
     largest = site.emit("reduce_max", x, axes=(1,), keepdims=True)
     sums = site.emit("cumsum", site.emit("exp", site.emit("sub", x, largest)), axis=1)

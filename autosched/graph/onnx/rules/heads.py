@@ -76,7 +76,7 @@ def mixed(site: Site, parts: tuple[str, str, str], mask: str | None, added: str 
 
 def side_by_side(site: Site, x: str) -> str:
     """[batch, heads, length, depth] as [batch, length, heads * depth]."""
-    batch, heads, length, depth = site.shape(x)
+    batch, heads, length, depth = site.sizes(x, 4)
     return site.reshape(site.emit("transpose", x, perm=(0, 2, 1, 3)), (batch, length, heads * depth))
 
 
@@ -108,7 +108,7 @@ def rotate(site: Site) -> Results:
     packed = site.rank(x) == 3
     if packed:
         x = by_head(site, x, heads or site.shape(x)[2] // (2 * site.shape(site.input(2))[1]))
-    batch, _, length, _ = site.shape(x)
+    batch, _, length, _ = site.sizes(x, 4)
     if site.shape(places) != (batch, length):  # of the first token, from which the others count
         steps = site.constant(np.arange(length)[None], site.dtype(places))
         places = site.emit("add", site.reshape(places, (1, 1)), steps)
@@ -152,7 +152,7 @@ def grouped(site: Site) -> Results:
     refuse(site.attribute("local_window_size", -1) != -1, "a window of keys")
     heads, few = site.attribute("num_heads"), site.attribute("kv_num_heads")
     q, k, v = (by_head(site, name, n) for name, n in zip(separate(site, heads, few), (heads, few, few), strict=True))
-    batch, _, length, _ = site.shape(q)
+    batch, _, length, _ = site.sizes(q, 4)
     last = site.reshape(site.cast(site.input(5), "int64"), (batch, 1))  # the place of the last new token
     first = site.emit("sub", last, site.constant(length - 1, "int64"))
     places = site.emit("add", first, site.constant(np.arange(length)[None], "int64"))

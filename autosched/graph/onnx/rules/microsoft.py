@@ -124,7 +124,7 @@ def embed_norm(site: Site) -> Results:
     """The norm of the embeddings of words, places and segments; how long sequences are; the sum of the embeddings."""
     site.ignore("mask_index_type")
     ids, segments, mask, places = site.input(0), site.optional(1), site.optional(7), site.optional(8)
-    batch, length = site.shape(ids)
+    batch, length = site.sizes(ids, 2)
     total = site.emit("gather", site.input(2), ids, axis=0)
     if places is None:
         added = site.part(site.input(3), 0, 0, length)

@@ -139,7 +139,7 @@ def one_direction(
     site: Site, x: str, states: list[str | None], n: int, backwards: bool
 ) -> tuple[list[str], tuple[str, ...]]:
     """h of every step in the order of time, 0 behind the end of a sequence, and the last states; each [1, B, H]."""
-    steps, batch, width = site.shape(x)
+    steps, batch, width = site.sizes(x, 3)
 
     def own(name: str | None) -> str | None:
         """The part of direction `n`, without that axis."""
