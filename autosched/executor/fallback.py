@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autosched.errors import GraphError, UsageError
 from autosched.graph.graph import Array
+from autosched.graph.onnx.schemas import domain_of
+
+DOMAINS = {"", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft"}  # of the operators that engines have
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto
@@ -33,6 +36,14 @@ class Fallback:
             what = ", ".join(operators(self.part))
             raise UsageError(f"{self.engine}, which runs {what} of the model, failed: {_first_line(error)}") from error
         return dict(zip(self.part.outputs, results, strict=True))
+
+
+def check_domains(part: ModelPart) -> None:
+    """Raise GraphError for a node of a domain that no engine has operators of, before a part is called."""
+    own = {function.domain for function in part.source.functions}
+    unknown = [node for node in part.nodes if domain_of(node) not in DOMAINS | own]
+    if unknown:
+        raise GraphError(f"no other engine runs {', '.join(operators(replace(part, nodes=tuple(unknown))))}")
 
 
 def operators(part: ModelPart) -> list[str]:

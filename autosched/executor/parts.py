@@ -23,7 +23,7 @@ from onnx import TensorProto, TypeProto, helper, shape_inference
 from autosched.errors import GraphError, RefusedNodes
 from autosched.executor.compile_graph import compile_network
 from autosched.executor.compile_options import CompileOptions
-from autosched.executor.fallback import Fallback, fallback_for
+from autosched.executor.fallback import Fallback, check_domains, fallback_for
 from autosched.executor.model import Model
 from autosched.graph.graph import Array, Graph
 from autosched.graph.onnx.importer import import_part
@@ -243,6 +243,7 @@ def parts_at(split: ModelSplit, options: CompileOptions) -> tuple[tuple[Part, ..
             more, types = parts_of(split.rest, types, options)
             parts += more
         else:
+            check_domains(split.rest)
             parts.append(VaryingPart(split.rest, options))
     return tuple(parts), types
 

@@ -87,11 +87,12 @@ def _onnx_cases() -> dict[str, tuple[Callable[[Path], None], str]]:
         return write
 
     relu, cycle = node("Relu", ["x"], ["y"]), [node("Relu", ["b"], ["y"]), node("Add", ["y", "x"], ["b"])]
-    strange = [node("Det", ["x"], ["a"]), node("Det", ["a"], ["b"]), node("Own", ["b"], ["y"], domain="own")]
+    steps = (("Own", "x", "a"), ("Own", "a", "b"), ("Other", "b", "y"))
+    strange = [node(operator, [x], [y], domain="own") for operator, x, y in steps]
     return {
         "truncated": (truncated, "is not an ONNX model, or is truncated"),
         "cycle": (saved(*cycle), "the model has a cycle, through the nodes y, b"),
-        "unknown": (saved(*strange, domains=["own"]), "Det (2, first a), own.Own (1, first y)"),
+        "unknown": (saved(*strange, domains=["own"]), "own.Other (1, first y), own.Own (2, first a)"),
         "missing data": (beside("gone.bin"), "has its data in gone.bin, and there is no such file"),
         "leaves the folder": (beside("../../etc/passwd"), "outside of the model's folder"),
         "gone": (lambda path: None, "cannot be read: No such file"),

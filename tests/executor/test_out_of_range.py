@@ -66,7 +66,7 @@ def test_indices_of_any_size(index):
 
 def test_unsigned_indices_have_no_end_to_count_from():
     model = gathered(3, "uint8")
-    refused(model, np.array([0, 255, 6]), 255)
+    refused(model, np.array([0, 255, 6]), 255, 0)
     assert model(**drawn(model.program.graph, np.array([0, 6, 6]))).shape == (3, 3)
 
 

@@ -194,6 +194,10 @@ def test_what_is_refused(tmp_path: Path, load: Callable[..., Any]) -> None:
         GraphError, match=r"not supported: strange.Thing .1, first d.; no other engine runs strange.Thing: onnxruntime"
     ):
         at.load(path)
+    later = STRANGE.replace("d = strange.Thing(x)", "n = NonZero(x) m = Cast <to = 1> (n) d = strange.Thing(m)")
+    onnx.save(onnx.parser.parse_model(later), path)
+    with pytest.raises(GraphError, match=r"strange.Thing .1, first d.; no other engine runs strange.Thing$"):
+        at.load(path)
     onnx.save(onnx.parser.parse_model(BRANCH), path)
     with pytest.raises(GraphError, match="If e: "):
         at.load(path, strict=True)

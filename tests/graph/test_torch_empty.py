@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
-from torch.nn import functional
 
 import autosched as at
 from autosched.executor.compile_graph import compile_graph
 from autosched.graph.interpret import interpret
-from autosched.graph.torch.load import load_torch
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from autosched.graph.torch.load import load_torch  # noqa: E402
 
 
 class Function(nn.Module):

