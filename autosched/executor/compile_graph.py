@@ -116,7 +116,9 @@ def _program(graph: Graph, target: str | None, device: Device, choices: Choices)
         check_winograd(device.target)
     report_stage("planning kernels")
     with locating_bugs(lambda error: _bug_in(graph, error)):
-        program = build_program(prepare_graph(graph, device), target or "cpu", device, choices)
+        prepared = prepare_graph(graph, device)
+        save_facts()  # processes that build kernels read them
+        program = build_program(prepared, target or "cpu", device, choices)
     save_facts()
     for group in program.split:
         warn_user(str(group), SplitWarning)
