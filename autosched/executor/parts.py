@@ -274,7 +274,7 @@ def _compiled(graph: Graph, options: CompileOptions) -> CompiledPart:
 
 
 def _inferred(part: ModelPart, types: Types) -> dict[str, TypeProto]:
-    """Return the types of the results of a part, as far as ONNX infers them."""
+    """Return the types that the shape inference of ONNX gives for the results of a part; it may lack some of them."""
     graph = shape_inference.infer_shapes(part.model(types), data_prop=True).graph
     inferred = {info.name: info.type for info in (*graph.value_info, *graph.output)}
     return {name: given for name, given in inferred.items() if given.WhichOneof("value") is not None}

@@ -239,7 +239,7 @@ def by_numbers(site: Site) -> Results:
 def write_sets_out(columns: dict[str, list[Any]], members: Array | None) -> None:
     """Replace each comparison with a set by one with its first number, whose false branch is one with the next.
 
-    The sets are written behind each other, each with NaN at its end.
+    The sets are concatenated, each followed by NaN.
     """
     numbers = iter([] if members is None else np.asarray(members, np.float64).reshape(-1).tolist())
     for node in range(len(columns["modes"])):
