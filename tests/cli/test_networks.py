@@ -219,7 +219,8 @@ def test_explain_tells_of_each_kernel(cli: Any, saved, monkeypatch):
     assert "linear-relu" in answer.out
     assert "of the kernels' time" in answer.out
     facts = cli("explain", saved, "--threads", "1", "--json").json
-    assert sum(layer["share"] for layer in facts["layers"]) == pytest.approx(1.0)
+    total = 1.0 if facts["kernels_s"] else 0.0  # kernels this small may take no longer than the empty call beside them
+    assert sum(layer["share"] for layer in facts["layers"]) == pytest.approx(total)
     assert facts["kernels_s"] >= max(layer["seconds"] for layer in facts["layers"])
     assert {"origins", "count", "flops", "bytes", "least_s", "fraction_of_roofline"} <= set(facts["layers"][0])
 
