@@ -23,7 +23,7 @@ SHORT_REDUCTION = 32  # iterations
 
 def extent(axis: StageAxis) -> int:
     assert isinstance(axis.extent, Const), f"axis {axis.name} has no constant extent"
-    return int(axis.extent.value)
+    return axis.extent.number
 
 
 def points(stage: Stage) -> int:
@@ -118,7 +118,7 @@ def _strides(state: State, stage: Stage, load: Load) -> dict[str, int | None]:
             coefficient = form.coefficient(axis.var)
             assert isinstance(coefficient, Const)
             assert total is not None
-            total += int(coefficient.value) * step
+            total += coefficient.number * step
         result[axis.name] = total
     return result
 
@@ -130,7 +130,7 @@ def last_digits(stage: Stage, axis: StageAxis) -> set[int]:
     """
     nodes = (e for load in stage.op.loads for i in load.indices for e in subexpressions(i))
     divisions = (e for e in nodes if isinstance(e, Binary) and e.op in ("mod", "floordiv"))
-    return {int(e.b.value) for e in divisions if isinstance(e.b, Const) and linear(e.a).coefficient(axis.var) is ONE}
+    return {e.b.number for e in divisions if isinstance(e.b, Const) and linear(e.a).coefficient(axis.var) is ONE}
 
 
 def has_reuse(stage: Stage, reads: tuple[Read, ...]) -> bool:

@@ -28,7 +28,7 @@ from autosched.errors import ExpressionError
 from autosched.ir.dtype import DTYPES, promote
 from autosched.ir.instructions.precision import PRECISIONS
 from autosched.ir.interning import KNOWN, N, interned
-from autosched.ir.symbolic import Scalar, Symbolic, no_comparison, scalar, type_name
+from autosched.ir.symbolic import Scalar, Symbolic, SymbolicInteger, no_comparison, scalar, type_name
 
 INDEX = "int64"
 
@@ -177,11 +177,20 @@ class Const(Expr):
 
     def __new__(cls: type[N], value: Scalar, dtype: str = INDEX) -> N:
         kind = type(value)  # True is 1 and 1.0
-        exact = value if kind is int or (value and value == value) else repr(value)  # 0.0 is -0.0
+        if isinstance(value, SymbolicInteger):
+            exact: object = value.identity
+        else:
+            exact = value if kind is int or (value and value == value) else repr(value)  # 0.0 is -0.0
         key = (cls, kind, exact, dtype)
         known = KNOWN.get(key)
         node: N | None = None if known is None else known()  # as in `Binary`
         return interned(cls, key, (value, dtype)) if node is None else node
+
+    @property
+    def number(self) -> int:
+        """The value of an integer constant."""
+        value = self.value
+        return value if type(value) is int or isinstance(value, SymbolicInteger) else int(value)
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -281,8 +290,10 @@ def const(value: ExprLike, dtype: str = INDEX) -> Expr:
     """A constant of `dtype`; an expression is passed through."""
     if isinstance(value, Expr):
         return value
-    if type(value) is int and dtype == INDEX:
+    if dtype == INDEX and (type(value) is int or isinstance(value, SymbolicInteger)):
         return Const(value, INDEX)
+    if isinstance(value, SymbolicInteger):
+        return Const(value, dtype)
     row = DTYPES[dtype]
     if row.is_float:
         return Const(row.nearest(value) if row.is_stored_only else float(value), dtype)
@@ -329,14 +340,25 @@ def _weak(dtype: str, number: Scalar) -> str:
     return INDEX if isinstance(number, int) and dtype == "bool" else dtype
 
 
+def _fold(op: str, compute: Callable[[int, int], int]) -> Callable[[Any, Any], Any]:
+    def folded(a: Any, b: Any) -> Any:
+        for x in (a, b):
+            if isinstance(x, SymbolicInteger):
+                return x.computed(op, a, b)
+        return compute(a, b)
+
+    return folded
+
+
 # How constants fold. Division by zero is left to the run.
+_CEILDIV = _fold("ceildiv", lambda a, b: -(-a // b))
 _FOLDS: dict[str, Callable[[Any, Any], Any]] = {
     **{op: getattr(operator, op) for op in ("add", "sub", "mul", *COMPARISON)},
     "floordiv": lambda a, b: a // b if b else None,
     "mod": lambda a, b: a % b if b else None,
-    "ceildiv": lambda a, b: -(-a // b) if b else None,
-    "min": min,
-    "max": max,
+    "ceildiv": lambda a, b: _CEILDIV(a, b) if b else None,
+    "min": _fold("min", min),
+    "max": _fold("max", max),
     "and": lambda a, b: a and b,
     "or": lambda a, b: a or b,
 }
@@ -458,6 +480,8 @@ def cast(a: Expr, dtype: str) -> Expr:
     if a.dtype == dtype:
         return a
     dtype = known_dtype(dtype)
+    if isinstance(a, Const) and isinstance(a.value, SymbolicInteger):
+        return Const(a.value, dtype)
     if isinstance(a, Const) and not (isinstance(a.value, float) and not DTYPES[dtype].is_float):
         return const(_wrapped(a.value, dtype) if type(a.value) is int else a.value, dtype)
     for step in (DTYPES[a.dtype].computes_in, DTYPES[dtype].computes_in, dtype):

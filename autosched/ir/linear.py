@@ -71,11 +71,11 @@ def _plus(a: Expr, b: Expr) -> Expr:
 def _multiple(closed: Expr) -> tuple[int, Expr]:
     """`closed` as number times the rest."""
     match closed:
-        case Const(value=v):
-            return int(v), ONE
-        case Binary(op="mul", a=a, b=Const(value=v)) | Binary(op="mul", a=Const(value=v), b=a):
+        case Const():
+            return closed.number, ONE
+        case Binary(op="mul", a=a, b=Const() as factor) | Binary(op="mul", a=Const() as factor, b=a):
             n, rest = _multiple(a)
-            return n * int(v), rest
+            return n * factor.number, rest
     return 1, closed
 
 

@@ -13,7 +13,6 @@ atoms in a fixed order, so that equal indices and extents become the same node. 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,6 +20,7 @@ from typing import NamedTuple
 
 from autosched.ir.conditions import conjuncts
 from autosched.ir.expr import COMPARISON, INDEX, Binary, Call, Cast, Const, Expr, Load, Var, binary
+from autosched.ir.symbolic import common_divisor
 from autosched.ir.types import integer_bounds
 from autosched.ir.visit import KNOWN, rebuild
 
@@ -133,8 +133,8 @@ class Simplifier:
 
     def _to_affine(self, expr: Expr) -> Affine:
         match expr:
-            case Const(value=v):
-                return Affine((), int(v))
+            case Const():
+                return Affine((), expr.number)
             case Var():
                 return Affine(((expr, 1),), 0)
             case Binary(op="add", a=a, b=b):
@@ -181,7 +181,7 @@ class Simplifier:
         if not (isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, Const) and terms[atom]):
             return None
         quotient = self.affine(Binary("floordiv", atom.a, atom.b)).expr()  # may be written with smaller numbers
-        return quotient if terms.get(quotient) == terms[atom] * int(atom.b.value) else None
+        return quotient if terms.get(quotient) == terms[atom] * atom.b.number else None
 
     def _divide(self, op: str, x: Affine, y: Affine) -> Affine:
         if y.terms or y.constant <= 0:
@@ -205,7 +205,7 @@ class Simplifier:
             return self._combine(quotient, whole_part, 1)
         # (x + r) // f = x // f where x moves in multiples of g, g divides f and 0 <= r < g
         big, small = self._by_grain(rest, f)
-        common = math.gcd(f, big.constant, *(c for _, c in big.terms))
+        common = common_divisor(f, big.constant, *(c for _, c in big.terms))
         reduced = Affine(tuple((a, c // common) for a, c in big.terms), big.constant // common)
         part = _atom(Binary(op, reduced.expr(), Const(f // common, INDEX)))
         if op == "floordiv":
@@ -214,7 +214,7 @@ class Simplifier:
 
     def _by_grain(self, x: Affine, f: int) -> tuple[Affine, Affine]:
         """x as a part that moves in multiples of some g dividing f, and a rest within [0, g), which may be nothing."""
-        for grain in sorted({math.gcd(f, c) for _, c in x.terms} - {1}, reverse=True):
+        for grain in sorted({common_divisor(f, c) for _, c in x.terms} - {1}, reverse=True):
             small = Affine(tuple(t for t in x.terms if t[1] % grain), x.constant % grain)
             lo, hi = self._affine_bounds(small)
             if small.terms and lo >= 0 and hi < grain:
@@ -283,9 +283,9 @@ class Simplifier:
                 return max(low, UNKNOWN[0]), min(high, UNKNOWN[1])
             case Binary(op="floordiv", a=a, b=Const(value=f)) if f > 0:
                 lo, hi = self.bounds(a)
-                return lo // int(f), hi // int(f)
+                return lo // f, hi // f
             case Binary(op="mod", b=Const(value=f)) if f > 0:
-                return 0, int(f) - 1
+                return 0, f - 1
             case Binary(op="min", a=a, b=b):
                 (la, ha), (lb, hb) = self.bounds(a), self.bounds(b)
                 return min(la, lb), min(ha, hb)
@@ -310,11 +310,11 @@ def _only_quotient(x: Affine) -> Binary | None:
 
 def _divisor(quotient: Binary) -> int:
     """A number that is divided by; 0 where it is none."""
-    return int(quotient.b.value) if isinstance(quotient.b, Const) else 0
+    return quotient.b.number if isinstance(quotient.b, Const) else 0
 
 
 def _atom(expr: Expr) -> Affine:
-    return Affine((), int(expr.value)) if isinstance(expr, Const) else Affine(((expr, 1),), 0)
+    return Affine((), expr.number) if isinstance(expr, Const) else Affine(((expr, 1),), 0)
 
 
 def _scale(x: Affine, factor: int) -> Affine:

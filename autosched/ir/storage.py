@@ -15,14 +15,14 @@ REGISTER_PAD = 16  # lanes of a register buffer are padded to whole vectors of a
 
 def stored_shape(buffer: Buffer) -> list[tuple[int, int]]:
     """(dimension, extent) as stored, outermost first: inner tiles come last, a register buffer is padded."""
-    shape = [int(e.value) for e in buffer.shape if isinstance(e, Const)]
+    shape = [e.number for e in buffer.shape if isinstance(e, Const)]
     assert len(shape) == len(buffer.shape), f"buffer {buffer.name} has no constant shape"
-    tiles = {} if buffer.layout is None else {d: int(f.value) for d, f in buffer.layout.tiles if isinstance(f, Const)}
+    tiles = {} if buffer.layout is None else {d: f.number for d, f in buffer.layout.tiles if isinstance(f, Const)}
     order = tuple(range(len(shape))) if buffer.layout is None else buffer.layout.order
     stored = [(d, -(-shape[d] // tiles.get(d, 1))) for d in order] + list(tiles.items())
     if buffer.layout is not None and isinstance(buffer.layout.pad, Const) and stored:
         dim, extent = stored[-1]
-        stored[-1] = (dim, extent + int(buffer.layout.pad.value))
+        stored[-1] = (dim, extent + buffer.layout.pad.number)
     if buffer.scope is Scope.REGISTER and stored:
         dim, extent = stored[-1]
         stored[-1] = (dim, -(-extent // REGISTER_PAD) * REGISTER_PAD)

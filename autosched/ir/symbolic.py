@@ -6,6 +6,7 @@ Python's operator; without that NumPy would look for methods of its own names on
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
@@ -38,6 +39,34 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 # NumPy's name of a function -> that of `te`, where they differ.
 OTHER_NAMES = {"clip": "min and te.max", "logical_and": "all", "logical_or": "any", "power": "pow", "rint": "round",
                "where": "select"}  # fmt: skip
+
+
+class SymbolicInteger:
+    """The base of `ir.size.Size`, an integer that constants may have as their value."""
+
+    __slots__ = ()
+
+    def computed(self, op: str, a: Any, b: Any) -> Any:
+        """Return `a op b`, one of which is this: min, max or ceildiv, for which Python has no operator."""
+        raise NotImplementedError
+
+    @property
+    def identity(self) -> object:
+        """Two are the same where this is equal."""
+        raise NotImplementedError
+
+    @property
+    def divisor(self) -> int:
+        """The greatest number that divides all its values."""
+        raise NotImplementedError
+
+
+INTEGERS = (int, SymbolicInteger)
+
+
+def common_divisor(*numbers: int) -> int:
+    """Return the greatest number that divides all of `numbers`, those that are not known yet for all their values."""
+    return math.gcd(*(n.divisor if isinstance(n, SymbolicInteger) else n for n in numbers))
 
 
 class Symbolic:
@@ -90,7 +119,7 @@ def scalar(value: Any, what: str) -> Scalar:
     """A Python number for a Python or NumPy one. Raises ExpressionError for anything else, on behalf of `what`."""
     shape = getattr(value, "shape", None)
     number = value.item() if shape == () and hasattr(value, "item") else value
-    if isinstance(number, bool | int | float):
+    if isinstance(number, bool | int | float | SymbolicInteger):
         return number
     if shape:
         raise ExpressionError(

@@ -96,8 +96,8 @@ def integer_bounds(expr: Expr, ranges: Mapping[Expr, tuple[int, int]] = NO_RANGE
         return integer_bounds(e, ranges)
 
     match expr:
-        case Const(value=v):
-            return int(v), int(v)
+        case Const():
+            return expr.number, expr.number
         case Cast(a=a) if a.dtype == "bool":
             return 0, 1
         case Cast(a=a) if DTYPES[a.dtype].is_integer:
@@ -111,11 +111,11 @@ def integer_bounds(expr: Expr, ranges: Mapping[Expr, tuple[int, int]] = NO_RANGE
         case Binary(op="bitand", a=a, b=b):
             tops = [high for low, high in (bounds(a), bounds(b)) if low >= 0]
             return (0, min(tops)) if tops else whole
-        case Binary(op="mod", b=Const(value=v)) if v > 0:
-            return 0, int(v) - 1
-        case Binary(op="floordiv", a=a, b=Const(value=v)) if v > 0:
+        case Binary(op="mod", b=Const() as b) if b.value > 0:
+            return 0, b.number - 1
+        case Binary(op="floordiv", a=a, b=Const() as b) if b.value > 0:
             low, high = bounds(a)
-            return low // int(v), high // int(v)
+            return low // b.number, high // b.number
         case Binary(op="add" | "sub" | "mul" as op, a=a, b=b):
             pairs = [(x, y) for x in bounds(a) for y in bounds(b)]
             ends = [x + y if op == "add" else x - y if op == "sub" else x * y for x, y in pairs]

@@ -437,7 +437,7 @@ def _neighbours(place: _Place) -> int:
     """Iterations of the innermost loop, if it is unrolled."""
     for loop in [*place.loops.values()][-1:]:
         if loop.kind is ForKind.UNROLL and isinstance(loop.bound, Const):
-            return int(loop.bound.value)
+            return loop.bound.number
     return 1
 
 

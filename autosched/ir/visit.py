@@ -215,7 +215,7 @@ def vector_tile(stmt: Stmt) -> tuple[list[tuple[Var, int]], For] | None:
     """The unrolled loops from `stmt` on with their extents, and the vectorised one directly inside; None without it."""
     unrolled: list[tuple[Var, int]] = []
     while isinstance(stmt, For) and stmt.kind is ForKind.UNROLL and isinstance(stmt.extent, Const):
-        unrolled.append((stmt.var, int(stmt.extent.value)))
+        unrolled.append((stmt.var, stmt.extent.number))
         stmt = stmt.body
     if isinstance(stmt, For) and stmt.kind is ForKind.VECTORIZE and isinstance(stmt.extent, Const):
         return unrolled, stmt

@@ -88,7 +88,7 @@ def _with_any_extent(exact: Piece, simplify: Simplifier) -> Piece | None:
         return None
     if not isinstance(loop.extent, Const) or loop.bound is not loop.extent or loop.extent.value < 2:
         return None
-    outermost = _Outermost(loop.var, int(loop.extent.value), {b.name: b for b in func.params}, simplify)
+    outermost = _Outermost(loop.var, loop.extent.number, {b.name: b for b in func.params}, simplify)
     steps = outermost.steps(loop.body)
     if steps is None:
         return None

@@ -119,7 +119,7 @@ def _bytes(buffer: Buffer) -> int:
 
 def _number(bound: Expr) -> int:
     assert isinstance(bound, Const)
-    return int(bound.value)
+    return bound.number
 
 
 def _check(what: str, amount: float, most: int, nest: Stmt, advice: str) -> None:

@@ -218,10 +218,10 @@ def _counted(
 
 def _size(axis: StageAxis) -> int:
     assert isinstance(axis.extent, Const)
-    return int(axis.extent.value)
+    return axis.extent.number
 
 
 def _number(e: Expr) -> int:
     """The number by which it is divided; 0 of what is no division by one."""
     is_division = isinstance(e, Binary) and e.op in ("mod", "floordiv") and isinstance(e.b, Const)
-    return int(e.b.value) if isinstance(e, Binary) and is_division and isinstance(e.b, Const) else 0
+    return e.b.number if isinstance(e, Binary) and is_division and isinstance(e.b, Const) else 0

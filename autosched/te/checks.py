@@ -10,7 +10,6 @@ and, under a condition f >= 0, at least the bound of g - f.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,6 +20,7 @@ from autosched.ir.conditions import NEGATED
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Affine, Simplifier
+from autosched.ir.size import whole
 from autosched.te.tensor import AS_GIVEN, ComputeOp, postorder
 
 MAX_BYTES = 1 << 62  # byte counts and element indices stay well inside int64
@@ -43,7 +43,7 @@ def check_shape(shape: Any, what: str, dtype: str) -> tuple[int, ...]:
             raise ExpressionError(
                 f"extent {dim} of {what} is {item!s}, a {type(item).__name__}, but must be an integer >= 0"
             )
-        extent = operator.index(item)
+        extent = whole(item)
         if extent < 0:
             raise ExpressionError(f"extent {dim} of {what} is {extent} but must be >= 0")
         extents.append(extent)

@@ -23,6 +23,7 @@ from autosched.errors import ExpressionError
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Load, Select, Var, binary, cast, select
 from autosched.ir.interning import N, interned
+from autosched.ir.size import whole
 from autosched.ir.stmt import Reducer
 from autosched.ir.types import integer_bounds
 from autosched.ir.visit import rebuild
@@ -190,7 +191,7 @@ class Tensor:
                 f"index {dim} of tensor {self.name} is {item!r}, a {type(item).__name__}, but must be an axis, "
                 "an integer or an integer expression: one element is read at a time"
             )
-        return Const(int(item.__index__()), INDEX)
+        return Const(whole(item), INDEX)
 
     def __iter__(self) -> Iterator[Expr]:
         raise ExpressionError(f"tensor {self.name} cannot be iterated over; index it with axes inside te.compute")

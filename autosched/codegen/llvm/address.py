@@ -6,7 +6,6 @@ variables are constants, so accesses of an unrolled tile share one pointer and d
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from autosched.ir.expr import INDEX, Binary, Const, Expr, Var
 from autosched.ir.simplify import Affine
 from autosched.ir.stmt import Buffer
 from autosched.ir.storage import element_count, flat_form, flat_index
+from autosched.ir.symbolic import INTEGERS, common_divisor
 from autosched.ir.visit import free_vars
 
 
@@ -109,14 +109,14 @@ class Addresses:
         offset, stride = plan.constant, 0
         for var, c in plan.numbers:
             bound = env[var]
-            if isinstance(bound, int):
+            if isinstance(bound, INTEGERS):
                 offset += bound * c
             elif isinstance(bound, LaneRange):
                 offset += bound.base * c
                 stride += c
         if plan.atoms:
             return self._irregular(plan, offset, stride, plan.running.copy())
-        return LaneAccess(plan.pointer, offset, stride, None, math.gcd(offset, plan.multiple))
+        return LaneAccess(plan.pointer, offset, stride, None, common_divisor(offset, plan.multiple))
 
     def _enter(self, plan: AccessPlan) -> None:
         """Recompute the plan of the access in the innermost frame."""
@@ -131,7 +131,7 @@ class Addresses:
                 plan.running.append((bound.chunk, c * bound.lanes))
         if not plan.atoms:
             plan.pointer = self._pointer(plan.place, sorted((at.depth, at.name, c) for at, c in plan.running))
-            plan.multiple = math.gcd(*(c for _, c in plan.running))
+            plan.multiple = common_divisor(*(c for _, c in plan.running))
 
     def _plan(self, place: Placed, indices: tuple[Expr, ...]) -> AccessPlan:
         form = flat_form(place.buffer, indices, self.bindings.simplify)
@@ -156,7 +156,7 @@ class Addresses:
                 own.append((atom, c))
                 continue
             bound = self.bindings.scalar(atom)
-            if isinstance(bound, int):
+            if isinstance(bound, INTEGERS):
                 offset += bound * c
             else:
                 running.append((bound.depth, bound.name, c))
@@ -173,7 +173,7 @@ class Addresses:
             if bound is None and patterns is not None:
                 bound, apart = patterns[atom]
                 steps = [c * n + m for n, m in zip(apart, steps * (len(apart) // len(steps)), strict=True)]
-            if isinstance(bound, int):
+            if isinstance(bound, INTEGERS):
                 offset += bound * c
             elif bound is not None:
                 running.append((bound, c))
@@ -189,7 +189,7 @@ class Addresses:
         pointer = self._pointer(plan.place, terms)
         if odd is not None:
             return LaneAccess(pointer, offset, None, self.bindings.fixed(odd))
-        base = math.gcd(*by_register.values())
+        base = common_divisor(*by_register.values())
         return _spaced(pointer, offset, [m + n * stride for n, m in enumerate(steps)], stride, base)
 
     def _known_lanes(self, atoms: list[tuple[Expr, int]]) -> dict[Expr, tuple[int | Runtime, tuple[int, ...]]] | None:
@@ -280,8 +280,9 @@ class Addresses:
         return pointer
 
     def _behind(self, pointer: str, element: str, name: str, coefficient: int) -> str:
-        size = f"[{coefficient} x {element}]" if coefficient > 1 else element
-        step = name if coefficient > 0 else self.writer.value(f"mul nsw i64 {name}, {coefficient}")
+        is_constant = isinstance(coefficient, int) and coefficient > 0
+        size = f"[{coefficient} x {element}]" if is_constant and coefficient > 1 else element
+        step = name if is_constant else self.writer.value(f"mul nsw i64 {name}, {coefficient}")
         return self.writer.value(f"getelementptr inbounds {size}, ptr {pointer}, i64 {step}", "p")
 
     def _opaque(self, pointer: str, depth: int) -> str:
@@ -304,4 +305,4 @@ def _spaced(pointer: str, offset: int, steps: list[int], stride: int, base: int)
         stride = apart[1]
         if any(m != n * stride for n, m in enumerate(apart)):
             return LaneAccess(pointer, offset, None, None, 1, apart, base)
-    return LaneAccess(pointer, offset, stride, None, math.gcd(offset, base))
+    return LaneAccess(pointer, offset, stride, None, common_divisor(offset, base))

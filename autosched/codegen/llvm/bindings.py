@@ -14,6 +14,7 @@ from autosched.codegen.llvm.arithmetic import integer_op
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var
 from autosched.ir.simplify import UNKNOWN, Affine, Simplifier
+from autosched.ir.symbolic import INTEGERS
 from autosched.ir.visit import free_vars, substitute
 
 INTEGER_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})  # of indices
@@ -71,7 +72,7 @@ class Bindings:
         """Return an int64 expression without lanes: a constant, or a register in the outermost loop possible."""
         fixed = self.fixed(expr)
         if isinstance(fixed, Const):
-            return int(fixed.value)
+            return fixed.number
         depth = max(b.depth for v in free_vars(fixed) if isinstance(b := self.env[v], Runtime))
         if depth == HERE:
             return Runtime(self._integer(fixed), HERE)
@@ -84,7 +85,7 @@ class Bindings:
 
     def fixed(self, expr: Expr) -> Expr:
         """The expression with numbers in place of unrolled variables."""
-        numbers = [(v, b) for v in free_vars(expr) if isinstance(b := self.env[v], int)]
+        numbers = [(v, b) for v in free_vars(expr) if isinstance(b := self.env[v], INTEGERS)]
         key = (expr, *numbers)
         fixed_expr = self._fixed.get(key)
         if fixed_expr is None:  # copies of an unrolled body ask the same again
@@ -155,7 +156,7 @@ class Bindings:
         for atom, c in form.terms:
             first, last = self.simplify.bounds(atom)
             bound = self.env[atom] if isinstance(atom, Var) else None
-            if isinstance(bound, int):
+            if isinstance(bound, INTEGERS):
                 first = last = bound
             elif isinstance(bound, LaneRange) and bound.chunk is None:
                 first, last = bound.base, bound.base + used - 1
@@ -167,6 +168,8 @@ class Bindings:
         """The lowest 32 bits of a number."""
         if isinstance(number, int):
             return str(number)
+        if isinstance(number, INTEGERS):
+            number = Runtime(str(number), 0)
         if number.depth == HERE:
             return self.writer.value(f"trunc i64 {number.name} to i32")
         memo, key = self.writer.frames[number.depth].memo, ("narrow", number.name)
@@ -183,11 +186,11 @@ class Bindings:
     def _integer(self, expr: Expr) -> str:
         """Emit integer arithmetic here; division by positive constants rounds down."""
         match expr:
-            case Const(value=v):
-                return str(int(v))
+            case Const():
+                return str(expr.number)
             case Var():
                 bound = self.env[expr]
-                return str(bound) if isinstance(bound, int) else self._name(expr)
+                return str(bound) if isinstance(bound, INTEGERS) else self._name(expr)
             case Binary(op=op, a=a, b=b):
                 return integer_op(self.writer, op, self._integer(a), self._integer(b), self.simplify.bounds(a)[0] >= 0)
         raise AssertionError(f"no integer code for {expr}")

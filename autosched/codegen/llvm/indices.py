@@ -21,6 +21,7 @@ from autosched.codegen.llvm.bindings import Bindings, LaneRange, Numbers, Runtim
 from autosched.codegen.llvm.vocabulary import suffix, value_type
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary
 from autosched.ir.simplify import Affine
+from autosched.ir.symbolic import INTEGERS
 from autosched.ir.visit import free_vars
 
 ZERO, TRUE = Const(0, INDEX), Const(True, "bool")
@@ -39,7 +40,7 @@ class Indices:
         vector = {v for v in free_vars(expr) if isinstance(self.bindings.env[v], LaneRange | Numbers)}
         if not vector:
             scalar = self.bindings.scalar(expr)
-            return Val(str(scalar) if isinstance(scalar, int) else scalar.name, INDEX, 1)
+            return Val(str(scalar) if isinstance(scalar, INTEGERS) else scalar.name, INDEX, 1)
         if isinstance(expr, Var):
             return self._lane_numbers(expr)
         assert isinstance(expr, Binary), f"no lane code for {expr}"
@@ -47,7 +48,7 @@ class Indices:
             known = self.bindings.pattern(expr)
             if known is not None:
                 start, numbers = known
-                name = str(start) if isinstance(start, int) else start.name
+                name = str(start) if isinstance(start, INTEGERS) else start.name
                 text = ", ".join(f"i64 {n}" for n in numbers)
                 return self.arithmetic.binary("add", Val(f"<{text}>", INDEX, len(numbers)), Val(name, INDEX, 1))
             narrow = self.narrow(expr, used)
@@ -56,7 +57,7 @@ class Indices:
         return self.arithmetic.binary(expr.op, self._operand(expr.a, used), self._operand(expr.b, used))
 
     def _operand(self, expr: Expr, used: int) -> Val:
-        return Val(str(int(expr.value)), INDEX, 1) if isinstance(expr, Const) else self.emit(expr, used)
+        return Val(str(expr.number), INDEX, 1) if isinstance(expr, Const) else self.emit(expr, used)
 
     def compared(self, comparison: Binary, used: int) -> Val | None:
         """Emit a comparison of indices that is constant in each lane, or that fits into 32 bits."""
@@ -69,7 +70,7 @@ class Indices:
             return None
         ((atom, c),) = form.terms
         known = self.bindings.pattern(atom)
-        if known is None or not isinstance(known[0], int):
+        if known is None or not isinstance(known[0], INTEGERS):
             return None
         values = (Const(c * (known[0] + n) + form.constant, INDEX) for n in known[1])
         holds = ["true" if binary(comparison.op, v, ZERO) == TRUE else "false" for v in values]
@@ -87,7 +88,7 @@ class Indices:
         if not fits_32(*even[0], *self.bindings.interval(difference, used)):
             return None
         start, numbers = self.bindings.scalar(even[1]), [-n for n in even[0]]
-        if isinstance(start, int) and len(numbers) > 1:
+        if isinstance(start, INTEGERS) and len(numbers) > 1:
             hold = (n for n, number in enumerate(numbers) if getattr(operator, comparison.op)(number, start))
             return Val(masks.literal_mask(hold, len(numbers)), "bool", len(numbers))
         return self.arithmetic.binary(comparison.op, literal_lanes(numbers), self._shared(start))
@@ -158,7 +159,7 @@ class Indices:
         if even is None or not fits_32(*even[0]):
             inner = self.narrow(atom.a, used)
             return None if inner is None else self.arithmetic.binary(atom.op, inner, Val(str(divisor), "int32", 1))
-        d, (numbers, start) = int(divisor), even
+        d, (numbers, start) = divisor, even
 
         def plus(lanes: Sequence[int], op: str) -> Val:
             return self._apart(lanes, self.bindings.scalar(binary(op, start, d)))

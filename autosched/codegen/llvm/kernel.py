@@ -50,11 +50,15 @@ class RootNest:
 
     @property
     def n_tasks(self) -> int:
-        count = 1
-        for loop in self.parallel:
-            assert isinstance(loop.bound, Const)
-            count *= int(loop.bound.value)
-        return count
+        return _n_iterations(self.parallel)
+
+
+def _n_iterations(loops: Sequence[For]) -> int:
+    count = 1
+    for loop in loops:
+        assert isinstance(loop.bound, Const)
+        count *= loop.bound.number
+    return count
 
 
 def emit(func: Func, simplify: Simplifier, target: Target, threads: int) -> KernelSource:
@@ -156,11 +160,10 @@ def _nest_function(nest: RootNest, buffers: Sequence[Buffer], simplify: Simplifi
     local = LocalMemory("%local")
     body, planner = plan_nest(nest.body, buffers, lambda name: placed[name].buffer, simplify, target)
     statements = Statements(writer, addresses, planner, local)
-    inner = nest.n_tasks
-    for loop in nest.parallel:
+    for n, loop in enumerate(nest.parallel):
         assert isinstance(loop.bound, Const)
-        size = int(loop.bound.value)
-        inner //= size
+        size = loop.bound.number
+        inner = _n_iterations(nest.parallel[n + 1 :])
         value = writer.value(f"udiv i64 %task, {inner}") if inner > 1 else "%task"
         if loop is not nest.parallel[0]:
             value = writer.value(f"urem i64 {value}, {size}")

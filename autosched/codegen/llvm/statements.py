@@ -22,6 +22,7 @@ from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import INDEX, Const, Expr
 from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store
 from autosched.ir.storage import element_count
+from autosched.ir.symbolic import INTEGERS
 from autosched.lower.limits import is_on_stack
 from autosched.lower.register_tiles.context import next_power
 from autosched.lower.register_tiles.plan import TilePlanner
@@ -91,7 +92,7 @@ class Statements:
         elif stmt.kind is ForKind.VECTORIZE:
             self._vector_loop(stmt)
         elif stmt.kind is ForKind.UNROLL and isinstance(stmt.extent, Const):
-            for n in range(int(stmt.extent.value)):
+            for n in range(stmt.extent.number):
                 self.bindings.env[stmt.var] = n
                 self.emit(stmt.body)
             del self.bindings.env[stmt.var]
@@ -108,7 +109,7 @@ class Statements:
         """A loop of `extent` iterations; skipped when that may be zero and is."""
         count = self.bindings.scalar(extent)
         may_skip = self.bindings.simplify.bounds(extent)[0] < 1
-        self._counted(str(count) if isinstance(count, int) else count.name, may_skip, body)
+        self._counted(str(count) if isinstance(count, INTEGERS) else count.name, may_skip, body)
 
     def _counted(self, count: str, may_skip: bool, body: Callable[[Runtime], None], stem: str = "L") -> None:
         w = self.writer
@@ -138,7 +139,7 @@ class Statements:
             self._vectors(stmt, plan_vectors(stmt, self.context), width)
             return
         count = self.bindings.scalar(stmt.extent)
-        self._dynamic_vectors(stmt, str(count) if isinstance(count, int) else count.name, width)
+        self._dynamic_vectors(stmt, str(count) if isinstance(count, INTEGERS) else count.name, width)
 
     def _vectors(self, stmt: For, plan: VectorPlan, width: int) -> None:
         if plan.combines_vectors:

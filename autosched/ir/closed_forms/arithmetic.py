@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from autosched.ir.expr import Binary, Call, Const, Expr, Param, call, cast, select
+from autosched.ir.symbolic import SymbolicInteger
 from autosched.ir.visit import substitute
 
 REAL = "float64"
@@ -22,7 +23,7 @@ def real(x: Expr | float) -> Expr:
     """`x` as a real number."""
     if isinstance(x, Expr):
         return x if x.dtype == REAL else cast(x, REAL)
-    return Const(float(x), REAL)
+    return cast(Const(x), REAL) if isinstance(x, SymbolicInteger) else Const(float(x), REAL)
 
 
 def add(a: Expr | float, b: Expr | float) -> Expr:

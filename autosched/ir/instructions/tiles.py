@@ -119,13 +119,13 @@ def panels_of(buffer: Buffer) -> Panels:
 
 
 def constant_shape(buffer: Buffer) -> tuple[int, ...]:
-    return tuple(int(e.value) for e in buffer.shape if isinstance(e, Const))
+    return tuple(e.number for e in buffer.shape if isinstance(e, Const))
 
 
 def in_panels(shape: Sequence[Expr], itemsize: int) -> bool:
     """Whether a tile of closed forms may be stored in panels; where it is known to have no whole ones it may not."""
     last = shape[-1]
-    return not isinstance(last, Const) or span_of(int(last.value) * itemsize) is not None
+    return not isinstance(last, Const) or span_of(last.number * itemsize) is not None
 
 
 def has_half_panels(shape: Sequence[Expr], itemsize: int) -> Expr:

@@ -432,7 +432,7 @@ def _divergence(kernel: _Kernel, threads: list[_Thread], what: str) -> str:
 def _points(kernel: _Kernel, kinds: tuple[ForKind, ...]) -> list[tuple[int, ...]]:
     """All values of the kernel's block or thread variables."""
     extents = [loop.extent for loop in kernel.bound.values() if loop.kind in kinds]
-    return list(itertools.product(*(range(int(e.value)) for e in extents if isinstance(e, Const))))
+    return list(itertools.product(*(range(e.number) for e in extents if isinstance(e, Const))))
 
 
 def _place(kernel: _Kernel, point: tuple[int, ...]) -> int:
@@ -441,7 +441,7 @@ def _place(kernel: _Kernel, point: tuple[int, ...]) -> int:
     place = 0
     for loop, at in sorted(zip(loops, point, strict=True), key=lambda item: -THREADS.index(item[0].kind)):
         assert isinstance(loop.extent, Const)
-        place = place * int(loop.extent.value) + at
+        place = place * loop.extent.number + at
     return place
 
 

@@ -16,7 +16,7 @@ from autosched.ir.stmt import Buffer
 
 
 def shape_of(buffer: Buffer) -> tuple[int, ...]:
-    return tuple(int(e.value) for e in buffer.shape if isinstance(e, Const))
+    return tuple(e.number for e in buffer.shape if isinstance(e, Const))
 
 
 def index_text(index: Iterable[Value]) -> str:

@@ -196,7 +196,7 @@ def _cut(comparisons: Sequence[Binary], var: Var, body: Stmt, simplify: Simplifi
             low = imax(low, (rest // step) * -1)
         else:
             high = imin(high, rest // -step + 1)
-    return Cut(int(extent.value), simplify(low), simplify(high))
+    return Cut(extent.number, simplify(low), simplify(high))
 
 
 def _is_left_out(body: Stmt, comparison: Expr) -> bool:

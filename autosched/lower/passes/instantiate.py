@@ -78,6 +78,6 @@ def _simplify_for(stmt: For, simplify: Simplifier, env: dict[Expr, Expr], extent
         bound = extent
     var: Var = stmt.var
     _, old = simplify.ranges.get(var, (0, -1))
-    simplify.ranges[var] = (0, max(old, int(bound.value) - 1))
+    simplify.ranges[var] = (0, max(old, bound.number - 1))
     body = simplify_stmt(stmt.body, simplify, env)
     return None if body is None else changed(stmt, extent=extent, bound=bound, body=body)

@@ -49,7 +49,7 @@ def _by_lines(tile: Stmt, inner: For, written: Set[str], simplify: Simplifier) -
         return tile
     assert isinstance(inner.extent, Const)
     line = LINE_BYTES // max(DTYPES[value.dtype].nbytes for value in store.values)
-    lines, rest = divmod(int(inner.extent.value), line)
+    lines, rest = divmod(inner.extent.number, line)
     if lines < LEAST:
         return tile
     number = Var(f"{inner.var.name}.line")

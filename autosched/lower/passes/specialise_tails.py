@@ -103,7 +103,7 @@ def _tails(stmt: Stmt, simplify: Simplifier) -> list[Tail]:
 def _as_tail(extent: Expr, simplify: Simplifier) -> Tail | None:
     if not (isinstance(extent, Binary) and extent.op == "min" and isinstance(extent.a, Const)):
         return None
-    tile, form = int(extent.a.value), simplify.affine(extent.b)
+    tile, form = extent.a.number, simplify.affine(extent.b)
     size = None if any(c % tile for _, c in form.terms) else form.constant % tile
     return Tail(extent, tile, extent.b, size)
 
@@ -136,6 +136,6 @@ def _parts(loop: For, tail: Tail, full: Const, left: Const, simplify: Simplifier
     number = Const(tail.tile, INDEX)
     main_body = map_exprs(loop.body, lambda e: number if e is tail.extent else e)
     parts = [simplify_stmt(changed(loop, extent=full, body=main_body), simplify)]
-    for n in range(int(left.value)):  # at most one: the extent is ceil(rest / tile)
-        parts.append(simplify_stmt(loop.body, simplify, {loop.var: Const(int(full.value) + n, INDEX)}))
+    for n in range(left.number):  # at most one: the extent is ceil(rest / tile)
+        parts.append(simplify_stmt(loop.body, simplify, {loop.var: Const(full.number + n, INDEX)}))
     return Seq(tuple(s for s in parts if s is not None))

@@ -195,7 +195,7 @@ def _lag(loops: Sequence[For], simplify: Simplifier) -> int:
 
 def _length(loop: For) -> int:
     assert isinstance(loop.extent, Const)
-    return int(loop.extent.value)
+    return loop.extent.number
 
 
 def _visit(loop: For, row: Expr, simplify: Simplifier) -> _Visit:

@@ -118,7 +118,7 @@ class TileContext:
                 shared, apart = split
                 steps = [step + c * n for step, n in zip(steps, apart, strict=True)]
             if isinstance(shared, Const):
-                offset += c * int(shared.value)
+                offset += c * shared.number
             else:
                 base[shared] = base.get(shared, 0) + c
         stride = steps[1] - steps[0] if len(steps) > 1 else 0
@@ -147,4 +147,4 @@ def next_power(n: int) -> int:
 
 def number_of(extent: Expr) -> int:
     assert isinstance(extent, Const)
-    return int(extent.value)
+    return extent.number

@@ -192,7 +192,7 @@ class GpuNest(NestBuilder):
         tile = TileCopy(op.buffers[0], place, load.buffer, origin, shape, load.dtype)
         if load is not op.body[0] or load.indices != tuple(a.var for a in op.axes):
             extents = shape_of_buffer(self.state, load.buffer)
-            gather = gather_of(op, [int(e.value) for e in extents if isinstance(e, Const)])
+            gather = gather_of(op, [e.number for e in extents if isinstance(e, Const)])
             assert gather is not None
             first: dict[Expr, Expr] = {a.var: r.lo for a, r in zip(op.axes, regions, strict=True)}
             begins = tuple(substitute(e, first) for e in gather.origin)

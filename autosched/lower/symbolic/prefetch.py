@@ -124,7 +124,7 @@ def _written(state: State, domains: Mapping[str, Domain], tile: Stage, buffer: s
 
 def _is_shifted(row: Expr, dtype: str) -> bool:
     """Whether some rows do not begin at a line boundary."""
-    return not isinstance(row, Const) or int(row.value) * DTYPES[dtype].nbytes % LINE_BYTES != 0
+    return not isinstance(row, Const) or row.number * DTYPES[dtype].nbytes % LINE_BYTES != 0
 
 
 def _read_around(state: State, domains: Mapping[str, Domain], tile: Stage, buffer: str) -> list[Box]:

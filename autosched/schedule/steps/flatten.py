@@ -27,7 +27,7 @@ class Flatten:
         only = "only an output of two axes or more, without a reduction or readers, can be"
         check(can_flatten(state, stage), f"{where}: {only}")
         *outer, j, c = stage.op.axes
-        n = int(c.extent.value)  # type: ignore[attr-defined]
+        n = c.extent.number  # type: ignore[attr-defined]
         name = fresh_name(f"{j.name}_{c.name}", {a.name for a in stage.op.axes})
         flat = StageAxis(Var(name, INDEX), j.extent * n)
         table: dict[Expr, Expr] = {
@@ -35,7 +35,7 @@ class Flatten:
             c.var: binary("mod", flat.var, Const(n, INDEX)),
         }
         axes = (*outer, flat)
-        simplify = Simplifier({a.var: (0, int(a.extent.value) - 1) for a in axes})  # type: ignore[attr-defined]
+        simplify = Simplifier({a.var: (0, a.extent.number - 1) for a in axes})  # type: ignore[attr-defined]
 
         def tidy(e: Expr) -> Expr:
             return rebuild(e, simplify if isinstance(e, Load) else tidy) if e.children else e

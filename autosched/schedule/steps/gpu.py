@@ -201,7 +201,7 @@ def _check_tile(where: str, state: State, copy: Stage) -> None:
     point = tuple(a.var for a in copy.op.axes)
     is_plain = copy.cooperate is None and copy.layout is None and not copy.splits and copy.op.reducer is None
     source = next(iter(copy.op.loads))
-    shape = [int(e.value) for e in shape_of_buffer(state, source.buffer) if isinstance(e, Const)]
+    shape = [e.number for e in shape_of_buffer(state, source.buffer) if isinstance(e, Const)]
     is_one = is_plain and len(copy.op.body) == 1 and len(shape) == len(source.indices)
     is_copy = is_one and ((value is source and source.indices == point) or gather_of(copy.op, shape) is not None)
     check(is_copy, f"{where}: {copy.name} is no copy of a tensor with its loops and its layout as they are")

@@ -35,7 +35,7 @@ class Lengthen:
         check(is_sum, f"{where}: it is no sum of products over that axis")
         assert pair is not None
         assert isinstance(axis.extent, Const)
-        is_more = int(axis.extent.value) < self.extent <= MAX_FACTOR
+        is_more = axis.extent.number < self.extent <= MAX_FACTOR
         check(is_more, f"{where}: the extent must be above {axis.extent}, at most {MAX_FACTOR}; got {self.extent}")
         table: dict[Expr, Expr] = {}
         for load in pair:

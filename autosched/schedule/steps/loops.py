@@ -9,6 +9,7 @@ from math import prod
 
 from autosched.errors import ScheduleError
 from autosched.ir.stmt import BLOCKS, THREADS, ForKind, changed
+from autosched.ir.symbolic import INTEGERS
 from autosched.schedule.limits import MAX_DISTANCE, MAX_FACTOR, MAX_FACTORS, MAX_TILED
 from autosched.schedule.stage import AheadHint, Loop, Num, PrefetchHint, Stage
 from autosched.schedule.state import State
@@ -21,7 +22,7 @@ def check(condition: bool, message: str) -> None:
 
 def check_factor(where: str, factor: Num) -> None:
     ok = isinstance(factor, str) or (
-        isinstance(factor, int) and not isinstance(factor, bool) and 1 <= factor <= MAX_FACTOR
+        isinstance(factor, INTEGERS) and not isinstance(factor, bool) and 1 <= factor <= MAX_FACTOR
     )
     check(ok, f"{where}: factor {factor!r} is not an integer from 1 to {MAX_FACTOR} nor the name of a parameter")
 
@@ -112,7 +113,7 @@ class Split:
         check(n <= MAX_FACTORS, f"{where}: {n} factors are more than the {MAX_FACTORS} allowed")
         for factor in self.factors:
             check_factor(where, factor)
-        tile = prod(f for f in self.factors if isinstance(f, int))
+        tile = prod(f for f in self.factors if isinstance(f, INTEGERS))
         check(tile <= MAX_TILED, f"{where}: the factors make a tile of {tile}, more than the {MAX_TILED} allowed")
         old = stage.loop(self.axis)
         check(

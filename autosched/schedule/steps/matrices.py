@@ -145,7 +145,7 @@ def product_axes(stage: Stage) -> ProductAxes | None:
 
 
 def _length(axis: StageAxis) -> int:
-    return int(axis.extent.value) if isinstance(axis.extent, Const) else 0
+    return axis.extent.number if isinstance(axis.extent, Const) else 0
 
 
 def _moves(load: Load, axis: StageAxis) -> bool:

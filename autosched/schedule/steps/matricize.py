@@ -126,7 +126,7 @@ def _moved_by(load: Load) -> frozenset[Var]:
 
 def _size(axis: StageAxis) -> int:
     assert isinstance(axis.extent, Const)
-    return int(axis.extent.value)
+    return axis.extent.number
 
 
 def _points(run: Run) -> int:

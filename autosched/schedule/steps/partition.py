@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autosched.ir.expr import Const, Expr, Load
+from autosched.ir.symbolic import INTEGERS
 from autosched.ir.visit import substitute
 from autosched.schedule.stage import AxisPart, Num, default_stage
 from autosched.schedule.state import State
@@ -34,7 +35,7 @@ class Partition:
         alone = is_output and stage.at is None and not state.consumers(stage)
         check(alone and stage.op.reducer is None, f"{where}: {self.stage} is no elementwise output, or it is read")
         check(state.consumers(reduction) == (stage,), f"{where}: {self.stage} is not all that reads {self.reduction}")
-        if isinstance(extent := stage.op.axis(self.axis).extent, Const) and isinstance(self.at, int):
+        if isinstance(extent := stage.op.axis(self.axis).extent, Const) and isinstance(self.at, INTEGERS):
             check(self.at < extent.value, f"{where}: {self.axis} has no points from there on")
         names = tuple(f"{n}.rest" for n in (self.stage, self.reduction, *reduction.op.buffers))
         check(not any(map(state.taken, names)), f"{where}: {names[0]} or {names[1]} exists already")

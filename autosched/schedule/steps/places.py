@@ -58,7 +58,7 @@ def narrow_places(op: StageOp) -> FirstBest | None:
     low, high = DTYPES[NARROW].integer_range
     if not isinstance(places.lo, Const) or not isinstance(places.extent, Const):
         return None
-    first, last = int(places.lo.value), int(places.lo.value) + int(places.extent.value) - 1
+    first, last = places.lo.number, places.lo.number + places.extent.number - 1
     return found if low < first and last < high else None
 
 

@@ -61,7 +61,7 @@ def window_axes(op: StageOp) -> dict[str, Shared]:
     beside others; by name."""
     if op.reducer is None or op.guards or any(not isinstance(a.extent, Const) for a in op.all_axes):
         return {}
-    size = {a.name: int(a.extent.value) for a in op.all_axes if isinstance(a.extent, Const)}
+    size = {a.name: a.extent.number for a in op.all_axes if isinstance(a.extent, Const)}
     if sum(size[a.name] > 1 for a in op.reduce_axes) < 2:
         return {}
     pairs = ((r, i, step_along(op.body, r.var, i.var)) for r in op.reduce_axes for i in op.axes if size[i.name] > 1)

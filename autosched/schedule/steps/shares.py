@@ -136,7 +136,7 @@ def _end_of_row(state: State, stage: Stage) -> int | None:
     found = reach(value, row, column, Const(-math.inf, value.dtype))
     if found is None or not isinstance(found.end, Const) or found.end.value < 1:
         return None
-    return int(found.end.value)
+    return found.end.number
 
 
 def _end_of_block(where: str, root: Stage, rows: StageAxis, loop: str) -> Expr:

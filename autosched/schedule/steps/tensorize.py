@@ -115,7 +115,7 @@ def is_whole(state: State, load: Load, dim: int, axis: StageAxis, depth: int) ->
 
 def _length(axis: StageAxis) -> int:
     assert isinstance(axis.extent, Const), f"axis {axis.name} has no constant extent"
-    return int(axis.extent.value)
+    return axis.extent.number
 
 
 def _word(load: Load, dim: int, var: Var, depth: int, limit: int | None) -> Expr:
@@ -167,7 +167,7 @@ def _with_sums(name: str, state: State, op: StageOp, row: Intrinsic) -> tuple[St
 
 
 def _size(state: State, buffer: str) -> int:
-    return math.prod(int(e.value) for e in shape_of_buffer(state, buffer) if isinstance(e, Const))
+    return math.prod(e.number for e in shape_of_buffer(state, buffer) if isinstance(e, Const))
 
 
 def _less(reader: Stage, buffer: str, sums: str, places: list[int]) -> Stage:

@@ -129,7 +129,7 @@ class ShareTiles:
 
 def can_store_tiles(stage: Stage) -> bool:
     """Whether the copy engine can write tiles of the stage's result."""
-    shape = [int(a.extent.value) for a in stage.op.axes if isinstance(a.extent, Const)]
+    shape = [a.extent.number for a in stage.op.axes if isinstance(a.extent, Const)]
     is_known = len(shape) == len(stage.op.axes) and len(stage.op.buffers) == 1
     return is_known and has_maps(shape, DTYPES[stage.op.dtypes[0]].nbytes)
 
@@ -147,7 +147,7 @@ def _check_operands(where: str, state: State, stage: Stage, product: ProductAxes
         steps = stage.factors(product.depth.name)[0]
         step = row.k if isinstance(steps, str) else row.k * steps
         source = next(iter(copy.op.loads)).buffer
-        gather = gather_of(copy.op, [int(e.value) for e in shape_of_buffer(state, source) if isinstance(e, Const)])
+        gather = gather_of(copy.op, [e.number for e in shape_of_buffer(state, source) if isinstance(e, Const)])
         together = None if gather is None else gather.grain(copy.op, product.depth_dim(load))
         is_whole = together is not None and together % step == 0
         check(is_whole, f"{where}: {step} of {product.depth.name}, or its tiles, do not lie together in {source}")

@@ -57,7 +57,7 @@ def convolution(stage: Stage) -> Convolution | None:
 
 
 def _extents(axes: tuple[StageAxis, ...]) -> dict[Var, int] | None:
-    found = {a.var: int(a.extent.value) for a in axes if isinstance(a.extent, Const)}
+    found = {a.var: a.extent.number for a in axes if isinstance(a.extent, Const)}
     return found if len(found) == len(axes) else None
 
 

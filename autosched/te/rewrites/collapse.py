@@ -239,7 +239,7 @@ def _unwrapped(load: Load, shape: Sequence[int], moving: frozenset[Var] | None, 
         if moving is not None and not free_vars(node) & moving:
             continue
         if isinstance(node, Binary) and node.op in ("floordiv", "mod") and isinstance(node.b, Const):
-            n = max(1, int(node.b.value))
+            n = max(1, node.b.number)
             low, high = (bound // n for bound in simplify.bounds(node.a))
             if low + 1 == high:
                 parts = [_in_period(load, node.a, n, period, simplify) for period in (low, high)]

@@ -55,7 +55,7 @@ class FirstBest:
         """The same with places of another type; they have to be less than its greatest number."""
         r, n = self.reducer, self.place
         low, high = DTYPES[dtype].integer_range
-        start = Const(min(max(int(r.identity[n].value), low), high), dtype)
+        start = Const(min(max(r.identity[n].number, low), high), dtype)
         lhs, rhs = (_put(side, n, Var(side[n].name, dtype)) for side in (r.lhs, r.rhs))
         new = replace(r, lhs=lhs, rhs=rhs, identity=_put(r.identity, n, start))
         return replace(new, results=_picks(new, _condition(new, n, self.value, self.op, self.knows_nan)))

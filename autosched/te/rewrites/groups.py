@@ -97,7 +97,7 @@ def _group_size(op: ComputeOp, axis: Axis) -> int | None:
     nodes = postorder(op.body)
     in_rows = {n.indices[-1] for n in nodes if isinstance(n, Load) and n.indices}
     sizes = {
-        int(node.b.value)
+        node.b.number
         for node in nodes
         if isinstance(node, Binary) and node.op in divisions and node.a is axis.var and isinstance(node.b, Const)
         if node not in in_rows or node.b.value >= LONG_PERIOD

@@ -94,7 +94,7 @@ def _phase(op: ComputeOp, condition: Expr, simplify: Simplifier) -> Phase | None
     ((atom, sign),) = form.terms
     if not (isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, Const)):
         return None
-    s, inner = int(atom.b.value), simplify.affine(atom.a)
+    s, inner = atom.b.number, simplify.affine(atom.a)
     single = {a.var for a in op.axes if a.extent == 1}
     moving = {v: c % s for v, c in inner.terms if c % s and v not in single}
     terms, outputs = ([a for a in axes if a.var in moving] for axes in (op.reduce_axes, op.axes))

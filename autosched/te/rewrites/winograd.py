@@ -160,7 +160,7 @@ def _window(dim: int, index: Expr, axes: Mapping[Var, int], reduced: Mapping[Var
     tap = [a for a, _ in form.terms if isinstance(a, Var) and reduced.get(a) == TAPS]
     if len(position) != 1 or len(tap) != 1 or not isinstance(form.constant, Const):
         return None
-    return ConvolutionWindow(dim, position[0], tap[0], int(form.constant.value))
+    return ConvolutionWindow(dim, position[0], tap[0], form.constant.number)
 
 
 def _distinct(indices: Sequence[Expr]) -> list[Var] | None:

@@ -1,0 +1,260 @@
+"""Sizes: integers that are known by a closed form over symbols, and by the value that the form has now.
+
+    with Guards() as guards:
+        n = guards.symbol("n", 56, low=1, high=4096)
+        n * 4 + 1               a size of the form n*4 + 1 and the value 225
+        n > 0                   True, as it holds for all values of n
+        n < 64                  True, and the guards have n < 64
+        range(n)                as of 56, and the guards have n == 56
+
+What a program computes from sizes is closed forms of the symbols; what it decides by them is recorded. So the result
+holds for all values of the symbols in their ranges for which the guards hold, as in PyTorch's tracing of symbolic
+shapes.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar, Token
+from typing import Any, cast
+
+from autosched.ir.conditions import NEGATED
+from autosched.ir.expr import COMPARISON, INDEX, Binary, Const, Expr, Var
+from autosched.ir.simplify import Simplifier
+from autosched.ir.symbolic import SymbolicInteger
+
+MOST = (1 << 31) - 1  # the default end of a symbol's range
+_ROUNDED = {"lt": math.ceil, "ge": math.ceil, "le": math.floor, "gt": math.floor}  # a bound for integers
+_ARITHMETIC: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv, "mod": operator.mod,
+    "ceildiv": lambda a, b: -(-a // b), "min": min, "max": max,
+}  # fmt: skip
+
+
+class Guards:
+    """The conditions on symbols by which something was decided. It collects them while it is entered."""
+
+    def __init__(self) -> None:
+        self.conditions: dict[Expr, None] = {}
+        self.simplify = Simplifier()
+
+    def symbol(self, name: str, value: int, low: int = 0, high: int = MOST) -> int:
+        """Return a size that has any value from `low` to `high`, and `value` now."""
+        self.simplify.ranges[Var(name, INDEX)] = (low, high)
+        return _size(Var(name, INDEX), value)
+
+    def __enter__(self) -> Guards:
+        self._token: Token[Guards | None] = _ENTERED.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _ENTERED.reset(self._token)
+
+
+_ENTERED: ContextVar[Guards | None] = ContextVar("guards", default=None)
+
+
+class Size(SymbolicInteger):
+    """An integer with a closed form. Wherever Python needs its value, a guard says that the form has this value.
+
+    As text it is its form in brackets, which code generation replaces by the place where the value is at run time.
+    """
+
+    __slots__ = ("form", "value")
+
+    form: Expr
+    value: int
+
+    def computed(self, op: str, a: Any, b: Any) -> int:
+        return _computed(op, a, b)
+
+    @property
+    def identity(self) -> object:
+        return self.form, self.value
+
+    @property
+    def divisor(self) -> int:
+        affine = _simplify().affine(self.form)
+        return math.gcd(affine.constant, *(c for _, c in affine.terms))
+
+    def __hash__(self) -> int:
+        return hash(self.form)
+
+    def __index__(self) -> int:
+        _ask("eq", self, self.value)
+        return self.value
+
+    __int__ = __trunc__ = __index__
+
+    def __float__(self) -> float:
+        return float(self.__index__())
+
+    def __bool__(self) -> bool:
+        return _ask("ne", self, 0)
+
+    def __str__(self) -> str:
+        return f"⟦{self.form}⟧"
+
+    __repr__ = __str__
+
+    def __format__(self, spec: str) -> str:
+        return format(self.__index__(), spec) if spec else str(self)
+
+    def __neg__(self) -> int:
+        return _computed("sub", 0, self)
+
+    def __abs__(self) -> int:
+        return -self if self < 0 else cast(int, self)
+
+    def __divmod__(self, other: Any) -> tuple[int, int]:
+        return self // other, self % other
+
+    def __truediv__(self, other: Any) -> Any:
+        return self.__index__() / other
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return other / self.__index__()
+
+    def __pow__(self, other: Any) -> Any:
+        return self.__index__() ** other
+
+    def __rpow__(self, other: Any) -> Any:
+        return other ** self.__index__()
+
+    def __and__(self, other: Any) -> Any:
+        return self.__index__() & other
+
+    def bit_count(self) -> int:
+        return self.__index__().bit_count()
+
+    def bit_length(self) -> int:
+        return self.__index__().bit_length()
+
+
+def whole(number: Any) -> int:
+    """Return an integer of Python's from one of another library, and a size as it is. Raises TypeError for others."""
+    return cast(int, number) if isinstance(number, Size) else operator.index(number)
+
+
+def has_size(data: Any) -> bool:
+    """Whether the data, or a part of a tuple, is a size or a constant with a size."""
+    if isinstance(data, tuple):
+        return any(map(has_size, data))
+    return isinstance(data.value if isinstance(data, Const) else data, Size)
+
+
+def value_of(number: int) -> int:
+    """Return the value that a number has now, for what does not decide anything by it."""
+    return number.value if isinstance(number, Size) else number
+
+
+def evaluator(forms: Iterable[Expr], symbols: Sequence[str]) -> Callable[..., tuple[Any, ...]]:
+    """Return the function from the values of `symbols` to those of the forms, which are over them."""
+    body = "".join(f"{_python(form)}, " for form in forms)
+    code = eval(f"lambda {', '.join(symbols)}: ({body})", {"min": min, "max": max})  # noqa: S307
+    return cast(Callable[..., tuple[Any, ...]], code)
+
+
+_SYMBOLS = {
+    "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "and": "and",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+}  # fmt: skip
+
+
+def _python(form: Expr) -> str:
+    """Return the form as an expression of Python."""
+    match form:
+        case Var(name=name):
+            return name
+        case Const():
+            return repr(form.value)
+        case Binary(op="min" | "max" as op, a=a, b=b):
+            return f"{op}({_python(a)}, {_python(b)})"
+        case Binary(op="ceildiv", a=a, b=b):
+            return f"-(-{_python(a)} // {_python(b)})"
+        case Binary(op=op, a=a, b=b):
+            return f"({_python(a)} {_SYMBOLS[op]} {_python(b)})"
+    raise AssertionError(f"{form} is no form of sizes")
+
+
+_NO_RANGES = Simplifier()
+
+
+def _simplify() -> Simplifier:
+    guards = _ENTERED.get()
+    return _NO_RANGES if guards is None else guards.simplify
+
+
+def _size(form: Expr, value: int) -> int:
+    if isinstance(form, Const):
+        return form.number
+    size = object.__new__(Size)
+    size.form, size.value = form, value
+    return cast(int, size)
+
+
+def _form(number: Any) -> Expr:
+    return number.form if isinstance(number, Size) else Const(number, INDEX)
+
+
+def _computed(op: str, a: Any, b: Any) -> int:
+    if op in ("min", "max"):  # a guard says which: a form of one case is worth more than one that holds for more sizes
+        return cast(int, a if _ask("le", a, b) == (op == "min") else b)
+    form = _simplify()(Binary(op, _form(a), _form(b)))
+    return _size(form, _ARITHMETIC[op](value_of(a), value_of(b)))
+
+
+def _ask(op: str, a: Any, b: Any) -> bool:
+    """Whether `a op b` holds for the values; a guard where it does not hold for all of them."""
+    answer: bool = getattr(operator, op)(value_of(a), value_of(b))
+    x, y = _form(a), _form(b)
+    if x is y:  # of another trace where the values differ
+        return answer
+    condition = _simplify()(Binary(op if answer else NEGATED[op], x, y))
+    if isinstance(condition, Const):
+        assert condition.value, f"{x} {op} {y} is {answer} for the values of sizes that are out of their ranges"
+        return answer
+    guards = _ENTERED.get()
+    if guards is None:
+        raise AssertionError(f"the size {x} decides something, {op} {y}, where no guards are collected")
+    guards.conditions[condition] = None
+    return answer
+
+
+def _arithmetic(op: str, is_reversed: bool) -> Callable[[Size, Any], Any]:
+    def compute(size: Size, other: Any) -> Any:
+        if isinstance(other, float) and other.is_integer() and op != "mod":  # as good as the integer
+            other = int(other)
+        if isinstance(other, bool) or not isinstance(other, int | Size):
+            if isinstance(other, Expr):
+                return NotImplemented
+            pair = (other, size.value) if is_reversed else (size.value, other)
+            _ask("eq", size, size.value)
+            return getattr(operator, op)(*pair)
+        return _computed(op, other, size) if is_reversed else _computed(op, size, other)
+
+    return compute
+
+
+def _comparison(op: str) -> Callable[[Size, Any], Any]:
+    def compare(size: Size, other: Any) -> Any:
+        if isinstance(other, int | Size):
+            return _ask(op, size, other)
+        if not isinstance(other, float):
+            return NotImplemented
+        if not math.isfinite(other):
+            return getattr(operator, op)(0, other)
+        if op not in _ROUNDED and not other.is_integer():
+            return op == "ne"
+        return _ask(op, size, _ROUNDED.get(op, int)(other))
+
+    return compare
+
+
+for _op in ("add", "sub", "mul", "floordiv", "mod"):
+    setattr(Size, f"__{_op}__", _arithmetic(_op, is_reversed=False))
+    setattr(Size, f"__r{_op}__", _arithmetic(_op, is_reversed=True))
+for _op in sorted(COMPARISON):
+    setattr(Size, f"__{_op}__", _comparison(_op))
