@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autosched.ir.expr import Expr
 from autosched.target import Target
 
 
@@ -18,6 +19,9 @@ class KernelSource:
     Where inputs are weights, `i32 @<name>.prepare` takes the same arguments and goes first, once: one more pointer at
     the end of `args` is a block of `packed_bytes`, 64-byte aligned, that it fills from the weights; it looks at no
     other argument. The kernel itself then reads the block and no weight.
+
+    A kernel of sizes that are known at run time has closed forms of them, `sizes`. The last of `args` is then a table of
+    one int64 for each, and the numbers of bytes are sizes themselves (`ir.size`).
     """
 
     name: str
@@ -26,6 +30,7 @@ class KernelSource:
     threads: int
     packed_bytes: int = 0
     winograd: int = 0  # it is held to the error of Winograd's tiles of so many outputs, 0: of the direct form
+    sizes: tuple[Expr, ...] = ()
 
     @property
     def prepare(self) -> str | None:
@@ -45,11 +50,12 @@ class KernelSource:
 @dataclass(frozen=True)
 class NestCode:
     """What entry points know of the code of a nest: its functions, `name` and where outputs are `non_temporal` also
-    `name`.stream, each for one of `n_tasks`."""
+    `name`.stream, each for one of `n_tasks`. With `reads_sizes` they take the table of sizes as well."""
 
     name: str
     n_tasks: int
     non_temporal: tuple[str, ...]
+    reads_sizes: bool = False
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 from autosched.ir.conditions import NEGATED
 from autosched.ir.expr import COMPARISON, INDEX, Binary, Const, Expr, Var
@@ -95,7 +96,9 @@ class Size(SymbolicInteger):
         return _ask("ne", self, 0)
 
     def __str__(self) -> str:
-        return f"⟦{self.form}⟧"
+        text = str(self.form)
+        _PRINTED[text] = self.form
+        return f"⟦{text}⟧"
 
     __repr__ = __str__
 
@@ -180,6 +183,12 @@ def _python(form: Expr) -> str:
 
 
 _NO_RANGES = Simplifier()
+_PRINTED: WeakValueDictionary[str, Expr] = WeakValueDictionary()
+
+
+def printed_form(text: str) -> Expr:
+    """Return the closed form of a size that was printed as `text`, without the brackets, and still exists."""
+    return _PRINTED[text]
 
 
 def _simplify() -> Simplifier:

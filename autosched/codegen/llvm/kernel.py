@@ -23,6 +23,7 @@ from autosched.codegen.llvm.address import Addresses, Placed
 from autosched.codegen.llvm.bindings import Bindings, Runtime
 from autosched.codegen.llvm.dots import declarations
 from autosched.codegen.llvm.math import rare_cases
+from autosched.codegen.llvm.run_time_sizes import LOADS, load_sizes, reads_sizes, table_lines
 from autosched.codegen.llvm.statements import ALIGN, LocalMemory, Statements
 from autosched.codegen.llvm.stores import non_temporal, plain
 from autosched.codegen.llvm.tiles import tile_products
@@ -31,6 +32,7 @@ from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.source import KernelSource, NestCode, function_attributes
 from autosched.ir.expr import Const, binary
 from autosched.ir.simplify import Simplifier
+from autosched.ir.size import has_size
 from autosched.ir.stmt import Buffer, For, ForKind, Func, If, Stmt, Store, shared_and_nests, walk
 from autosched.ir.storage import element_count
 from autosched.lower.limits import check_workspace
@@ -70,8 +72,9 @@ def emit(func: Func, simplify: Simplifier, target: Target, threads: int) -> Kern
         prepare, needed = _program(f"{func.name}.prepare", func.prepare, func, packed, simplify, target, threads)
         parts = [*run, *prepare]
         workspace_bytes = max(workspace_bytes, needed)
+    parts, sizes = load_sizes(parts)
     ir = f"; autosched kernel {func.name}: {target.mcpu}, {threads} thread(s)\n" + module_text(parts, target)
-    return KernelSource(func.name, ir, workspace_bytes, threads, packed_bytes)
+    return KernelSource(func.name, ir, workspace_bytes, threads, packed_bytes, sizes=sizes)
 
 
 def module_text(functions: Sequence[str], target: Target) -> str:
@@ -127,7 +130,7 @@ def emit_nests(
         if around:
             renamed = text.replace(f"@{nest.name}(", f"@{nest.name}.stream(", 1)
             bodies.append(non_temporal(renamed, target.vector_bytes))
-        codes.append(NestCode(nest.name, nest.n_tasks, around))
+        codes.append(NestCode(nest.name, nest.n_tasks, around, reads_sizes(text)))
         private = max(private, peak)
     return bodies, codes, private
 
@@ -174,7 +177,10 @@ def _nest_function(nest: RootNest, buffers: Sequence[Buffer], simplify: Simplifi
     statements.emit(body)
     tile_products.release(writer)
     arguments = ", ".join([*(f"ptr noalias {name}" for _, name in names), "ptr noalias %local", "i64 %task"])
-    text = f"define internal void @{nest.name}({arguments}) noinline #0 {{\nentry:\n{writer.text()}\n  ret void\n}}"
+    body_text = writer.text()
+    if reads_sizes(body_text):
+        arguments, body_text = f"{arguments}, ptr noalias %sizes", f"{LOADS}\n{body_text}"
+    text = f"define internal void @{nest.name}({arguments}) noinline #0 {{\nentry:\n{body_text}\n  ret void\n}}"
     return text, local.peak
 
 
@@ -192,7 +198,7 @@ def _task_loop(function: str, arguments: str, label: str, done: str) -> list[str
     return [
         f"{label}:",
         f"  %task.{label} = phi i64 [ %first, %entry ], [ %next.{label}, %{label} ]",
-        f"  call void @{function}({arguments}, ptr %local, i64 %task.{label})",
+        f"  call void @{function}({arguments.format(task=f'%task.{label}')})",
         f"  %next.{label} = add i64 %task.{label}, 1",
         f"  %more.{label} = icmp slt i64 %next.{label}, %last",
         f"  br i1 %more.{label}, label %{label}, label %{done}",
@@ -229,6 +235,7 @@ class EntryPoint:
             f"define internal void @{nest.name}.run(ptr %args, ptr %ws, i64 %first, i64 %last, i64 %tid) #0 {{",
             "entry:",
         ]
+        n_before = len(lines)
         if self.packed:
             lines.append(f"  %packed.at = getelementptr inbounds ptr, ptr %args, i64 {len(self.numbers)}")
             lines.append("  %packed = load ptr, ptr %packed.at, align 8")
@@ -240,7 +247,8 @@ class EntryPoint:
             else:
                 lines.append(f"  %s{n} = getelementptr inbounds ptr, ptr %args, i64 {self.numbers[buffer]}")
                 lines.append(f"  {name} = load ptr, ptr %s{n}, align 8")
-        names = ", ".join(f"ptr {name}" for _, name in _names(self.buffers))
+        arguments = ", ".join([*(f"ptr {name}" for _, name in _names(self.buffers)), "ptr %local, i64 {task}"])
+        arguments += ", ptr %sizes" if nest.reads_sizes else ""
         lines += [
             f"  %skip = mul i64 %tid, {self.private_bytes}",
             f"  %at = add i64 %skip, {self.shared_bytes}",
@@ -248,11 +256,13 @@ class EntryPoint:
         ]
         if nest.non_temporal:
             lines += [*self._test_alignment(nest.non_temporal), "  br i1 %whole, label %stream, label %loop"]
-            lines += [*_task_loop(f"{nest.name}.stream", names, "stream", "fence"), "fence:"]
+            lines += [*_task_loop(f"{nest.name}.stream", arguments, "stream", "fence"), "fence:"]
             lines += ["  call void @llvm.x86.sse.sfence()", "  ret void"]
         else:
             lines.append("  br label %loop")
-        return "\n".join([*lines, *_task_loop(nest.name, names, "loop", "done"), "done:", "  ret void", "}"])
+        lines += [*_task_loop(nest.name, arguments, "loop", "done"), "done:", "  ret void", "}"]
+        lines[n_before:n_before] = self._table(nest.reads_sizes or reads_sizes("\n".join(lines)))
+        return "\n".join(lines)
 
     def _test_alignment(self, buffers: tuple[str, ...]) -> list[str]:
         """%whole: whether all these buffers begin at a multiple of a vector."""
@@ -264,17 +274,23 @@ class EntryPoint:
         lines.append(f"  %rest = and i64 %bits{len(names)}, {self.target.vector_bytes - 1}")
         return [*lines, "  %whole = icmp eq i64 %rest, 0"]
 
+    def _table(self, is_needed: bool) -> list[str]:
+        return [*table_lines(len(self.numbers) + bool(self.packed)), LOADS] if is_needed else []
+
     def _chunk(self, nest: NestCode) -> int:
-        return max(1, nest.n_tasks // (CHUNKS_PER_THREAD * self.threads))
+        """The tasks of a chunk; a number that is known at run time only may be any."""
+        tasks = nest.n_tasks // (CHUNKS_PER_THREAD * self.threads)
+        return tasks + 1 if has_size(tasks) else max(1, tasks)
 
     def _task(self, nest: NestCode) -> str:
         size = self._chunk(nest)
+        loads = "".join(f"{line}\n" for line in self._table(has_size((size, nest.n_tasks))))
         return f"""define internal void @{nest.name}.task(ptr %env, i64 %chunk, i64 %tid) #0 {{
 entry:
   %args = load ptr, ptr %env, align 8
   %slot = getelementptr inbounds ptr, ptr %env, i64 1
   %ws = load ptr, ptr %slot, align 8
-  %first = mul i64 %chunk, {size}
+{loads}  %first = mul i64 %chunk, {size}
   %stop = add i64 %first, {size}
   %last = call i64 @llvm.smin.i64(i64 %stop, i64 {nest.n_tasks})
   call void @{nest.name}.run(ptr %args, ptr %ws, i64 %first, i64 %last, i64 %tid)
@@ -283,6 +299,7 @@ entry:
 
     def _entry(self, nests: Sequence[NestCode]) -> str:
         lines = [f"define i32 @{self.name}(ptr %args, ptr %ws, i64 %nthreads) #0 {{", "entry:"]
+        n_before = len(lines)
         lines += ["  %env = alloca [2 x ptr], align 8", "  store ptr %args, ptr %env, align 8"]
         lines += ["  %slot = getelementptr inbounds ptr, ptr %env, i64 1", "  store ptr %ws, ptr %slot, align 8"]
         for nest in nests:
@@ -292,4 +309,5 @@ entry:
             else:
                 lines.append(f"  call void @{nest.name}.run(ptr %args, ptr %ws, i64 0, i64 {nest.n_tasks}, i64 0)")
         lines += ["  ret i32 0", "}"]
+        lines[n_before:n_before] = self._table(reads_sizes("\n".join(lines)))
         return "\n".join(lines)
