@@ -22,6 +22,7 @@ from autosched.kernel.index_checked import IndexCheckedKernel, with_checks
 from autosched.kernel.lookup import best_kernel, stored_records
 from autosched.kernel.measuring import start_measurer
 from autosched.kernel.request import Request
+from autosched.kernel.sized_kernel import SizedKernel, compile_sizes
 from autosched.kernel.task import Space, make_task, start_run
 from autosched.kernel.trust import warn_without_key
 from autosched.keywords import spelled_out
@@ -191,20 +192,29 @@ def compile(
 ) -> Kernel | GpuKernel | IndexCheckedKernel: ...
 
 
+@overload
+def compile(
+    workload: Workload, *, sizes: Mapping[str, range | tuple[int, int]], **options: Unpack[WorkloadKeywords]
+) -> SizedKernel: ...
+
+
 @spelled_out(WorkloadOptions)
 def compile(
     workload: Workload,
     *,
     db: Path | str | None = None,
     check_indices: bool = False,
+    sizes: Mapping[str, range | tuple[int, int]] | None = None,
     **options: Unpack[WorkloadKeywords],
-) -> Kernel | GpuKernel | IndexCheckedKernel:
+) -> Kernel | GpuKernel | IndexCheckedKernel | SizedKernel:
     """Return the best stored kernel of a workload, or, if none is stored, the best by the analytic model.
 
     Args:
         workload: name of a built-in operator, "file.py:function", or a function that returns output tensors.
         db: database file of the records; None: the path that `autosched db path` prints.
         check_indices: let calls raise OutOfRangeError, an IndexError, for indices in data that are out of range.
+        sizes: integer arguments that the arrays of a call tell, each with its range, as in {"M": (1, 4096)}: the kernel
+            is then one for all of them. For processors, by the analytic model alone, without weights.
         options: the fields of `WorkloadOptions`. With `weights` the kernel has a method `bind`, which packs them once.
 
     Returns a `Kernel`, for a GPU a `GpuKernel`: functions of arrays. Only records that fit this version of autosched
@@ -214,6 +224,10 @@ def compile(
     Raises UsageError, DeviceError, and NoValidCandidate if no kernel is legal. Warns (RecordWarning) of unverified
     records, and of records that were skipped because they are wrong, do not fit or cannot be built.
     """
+    if sizes is not None:
+        if db is not None or check_indices:
+            raise UsageError("a kernel of varying sizes takes neither db nor check_indices")
+        return compile_sizes(workload, WorkloadOptions(**options), sizes)
     request = _request(workload, WorkloadOptions(**options))
     request.check()
     kernel = best_kernel(request, db)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 QUICK: Mapping[str, tuple[str, ...]] = {
     "autosched.errors": ("cli/test_main.py::test_every_error_is_one_sentence_with_its_exit_code",),
     "autosched.target": ("test_target.py",),
-    "autosched.ir": ("ir/test_expr.py", "ir/test_printer.py", "ir/test_verify.py"),
+    "autosched.ir": ("ir/test_expr.py", "ir/test_printer.py", "ir/test_size.py", "ir/test_verify.py"),
     "autosched.ir.instructions": ("ir/test_atomics.py", "ir/test_tiles.py"),
     "autosched.ir.interpreter": ("ir/test_interpret.py", "ir/test_blocks.py"),
     "autosched.ir.closed_forms": ("ir/test_program.py",),

@@ -20,8 +20,8 @@ class KernelSource:
     the end of `args` is a block of `packed_bytes`, 64-byte aligned, that it fills from the weights; it looks at no
     other argument. The kernel itself then reads the block and no weight.
 
-    A kernel of sizes that are known at run time has closed forms of them, `sizes`. The last of `args` is then a table of
-    one int64 for each, and the numbers of bytes are sizes themselves (`ir.size`).
+    A kernel of sizes that are known at run time has closed forms of them, `sizes`. The last of `args` is then a table
+    of one int64 for each, and the numbers of bytes are sizes themselves (`ir.size`).
     """
 
     name: str

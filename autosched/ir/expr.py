@@ -18,8 +18,7 @@ the sign of the dividend, are for floats.
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
@@ -28,7 +27,7 @@ from autosched.errors import ExpressionError
 from autosched.ir.dtype import DTYPES, promote
 from autosched.ir.instructions.precision import PRECISIONS
 from autosched.ir.interning import KNOWN, N, interned
-from autosched.ir.symbolic import Scalar, Symbolic, SymbolicInteger, no_comparison, scalar, type_name
+from autosched.ir.symbolic import FOLDS, Scalar, Symbolic, SymbolicInteger, no_comparison, scalar, type_name
 
 INDEX = "int64"
 
@@ -190,7 +189,7 @@ class Const(Expr):
     def number(self) -> int:
         """The value of an integer constant."""
         value = self.value
-        return value if type(value) is int or isinstance(value, SymbolicInteger) else int(value)
+        return int(value) if isinstance(value, bool | float) else value
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -340,30 +339,6 @@ def _weak(dtype: str, number: Scalar) -> str:
     return INDEX if isinstance(number, int) and dtype == "bool" else dtype
 
 
-def _fold(op: str, compute: Callable[[int, int], int]) -> Callable[[Any, Any], Any]:
-    def folded(a: Any, b: Any) -> Any:
-        for x in (a, b):
-            if isinstance(x, SymbolicInteger):
-                return x.computed(op, a, b)
-        return compute(a, b)
-
-    return folded
-
-
-# How constants fold. Division by zero is left to the run.
-_CEILDIV = _fold("ceildiv", lambda a, b: -(-a // b))
-_FOLDS: dict[str, Callable[[Any, Any], Any]] = {
-    **{op: getattr(operator, op) for op in ("add", "sub", "mul", *COMPARISON)},
-    "floordiv": lambda a, b: a // b if b else None,
-    "mod": lambda a, b: a % b if b else None,
-    "ceildiv": lambda a, b: _CEILDIV(a, b) if b else None,
-    "min": _fold("min", min),
-    "max": _fold("max", max),
-    "and": lambda a, b: a and b,
-    "or": lambda a, b: a or b,
-}
-
-
 def binary(op: str, lhs: ExprLike, rhs: ExprLike) -> Expr:
     """Build `lhs op rhs` with dtypes unified, integer constants folded and neutral elements dropped."""
     a, b = (lhs, rhs) if isinstance(lhs, Expr) and isinstance(rhs, Expr) else _of_scalar(lhs, rhs)
@@ -380,7 +355,7 @@ def binary(op: str, lhs: ExprLike, rhs: ExprLike) -> Expr:
     if not (constant or a is b or isinstance(a, Const)):
         return Binary(op, a, b)
     if constant and isinstance(a, Const) and (dtype == INDEX or kind == "b"):
-        value = _FOLDS[op](a.value, b.value) if op in _FOLDS else None  # type: ignore[attr-defined]
+        value = FOLDS[op](a.value, b.value) if op in FOLDS else None  # type: ignore[attr-defined]
         if value is not None:
             return Const(value, "bool" if op in TRUTHS else dtype)
     simpler = _neutral(op, a, b)

@@ -281,11 +281,11 @@ class Simplifier:
             case _ if isinstance(atom, Cast) or self._holds_data(atom):
                 low, high = integer_bounds(atom)
                 return max(low, UNKNOWN[0]), min(high, UNKNOWN[1])
-            case Binary(op="floordiv", a=a, b=Const(value=f)) if f > 0:
+            case Binary(op="floordiv", a=a, b=Const() as f) if f.value > 0:
                 lo, hi = self.bounds(a)
-                return lo // f, hi // f
-            case Binary(op="mod", b=Const(value=f)) if f > 0:
-                return 0, f - 1
+                return lo // f.number, hi // f.number
+            case Binary(op="mod", b=Const() as f) if f.value > 0:
+                return 0, f.number - 1
             case Binary(op="min", a=a, b=b):
                 (la, ha), (lb, hb) = self.bounds(a), self.bounds(b)
                 return min(la, lb), min(ha, hb)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from typing import Any, cast
 from weakref import WeakValueDictionary
@@ -57,7 +57,7 @@ class Guards:
 _ENTERED: ContextVar[Guards | None] = ContextVar("guards", default=None)
 
 
-class Size(SymbolicInteger):
+class SymbolicSize(SymbolicInteger):
     """An integer with a closed form. Wherever Python needs its value, a guard says that the form has this value.
 
     As text it is its form in brackets, which code generation replaces by the place where the value is at run time.
@@ -109,7 +109,7 @@ class Size(SymbolicInteger):
         return _computed("sub", 0, self)
 
     def __abs__(self) -> int:
-        return -self if self < 0 else cast(int, self)
+        return -self if _ask("lt", self, 0) else cast(int, self)
 
     def __divmod__(self, other: Any) -> tuple[int, int]:
         return self // other, self % other
@@ -138,47 +138,38 @@ class Size(SymbolicInteger):
 
 def whole(number: Any) -> int:
     """Return an integer of Python's from one of another library, and a size as it is. Raises TypeError for others."""
-    return cast(int, number) if isinstance(number, Size) else operator.index(number)
+    return cast(int, number) if isinstance(number, SymbolicSize) else operator.index(number)
 
 
 def has_size(data: Any) -> bool:
     """Whether the data, or a part of a tuple, is a size or a constant with a size."""
     if isinstance(data, tuple):
         return any(map(has_size, data))
-    return isinstance(data.value if isinstance(data, Const) else data, Size)
+    return isinstance(data.value if isinstance(data, Const) else data, SymbolicSize)
 
 
-def value_of(number: int) -> int:
+def value_of(number: Any) -> int:
     """Return the value that a number has now, for what does not decide anything by it."""
-    return number.value if isinstance(number, Size) else number
+    return cast(int, number.value if isinstance(number, SymbolicSize) else number)
 
 
-def evaluator(forms: Iterable[Expr], symbols: Sequence[str]) -> Callable[..., tuple[Any, ...]]:
-    """Return the function from the values of `symbols` to those of the forms, which are over them."""
-    body = "".join(f"{_python(form)}, " for form in forms)
-    code = eval(f"lambda {', '.join(symbols)}: ({body})", {"min": min, "max": max})  # noqa: S307
-    return cast(Callable[..., tuple[Any, ...]], code)
+def form_of(number: Any) -> Expr:
+    """Return the closed form of an integer."""
+    return number.form if isinstance(number, SymbolicSize) else Const(number, INDEX)
 
 
-_SYMBOLS = {
-    "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "and": "and",
-    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
-}  # fmt: skip
-
-
-def _python(form: Expr) -> str:
-    """Return the form as an expression of Python."""
+def evaluate(form: Expr, values: Mapping[str, int]) -> Any:
+    """Return the number, or for a guard the truth value, of a closed form for these values of the symbols."""
     match form:
         case Var(name=name):
-            return name
+            return values[name]
         case Const():
-            return repr(form.value)
-        case Binary(op="min" | "max" as op, a=a, b=b):
-            return f"{op}({_python(a)}, {_python(b)})"
-        case Binary(op="ceildiv", a=a, b=b):
-            return f"-(-{_python(a)} // {_python(b)})"
+            return form.value
+        case Binary(op="and", a=a, b=b):
+            return evaluate(a, values) and evaluate(b, values)
         case Binary(op=op, a=a, b=b):
-            return f"({_python(a)} {_SYMBOLS[op]} {_python(b)})"
+            compute = _ARITHMETIC.get(op) or getattr(operator, op)
+            return compute(evaluate(a, values), evaluate(b, values))
     raise AssertionError(f"{form} is no form of sizes")
 
 
@@ -199,26 +190,22 @@ def _simplify() -> Simplifier:
 def _size(form: Expr, value: int) -> int:
     if isinstance(form, Const):
         return form.number
-    size = object.__new__(Size)
+    size = object.__new__(SymbolicSize)
     size.form, size.value = form, value
     return cast(int, size)
-
-
-def _form(number: Any) -> Expr:
-    return number.form if isinstance(number, Size) else Const(number, INDEX)
 
 
 def _computed(op: str, a: Any, b: Any) -> int:
     if op in ("min", "max"):  # a guard says which: a form of one case is worth more than one that holds for more sizes
         return cast(int, a if _ask("le", a, b) == (op == "min") else b)
-    form = _simplify()(Binary(op, _form(a), _form(b)))
+    form = _simplify()(Binary(op, form_of(a), form_of(b)))
     return _size(form, _ARITHMETIC[op](value_of(a), value_of(b)))
 
 
 def _ask(op: str, a: Any, b: Any) -> bool:
     """Whether `a op b` holds for the values; a guard where it does not hold for all of them."""
     answer: bool = getattr(operator, op)(value_of(a), value_of(b))
-    x, y = _form(a), _form(b)
+    x, y = form_of(a), form_of(b)
     if x is y:  # of another trace where the values differ
         return answer
     condition = _simplify()(Binary(op if answer else NEGATED[op], x, y))
@@ -232,11 +219,11 @@ def _ask(op: str, a: Any, b: Any) -> bool:
     return answer
 
 
-def _arithmetic(op: str, is_reversed: bool) -> Callable[[Size, Any], Any]:
-    def compute(size: Size, other: Any) -> Any:
+def _arithmetic(op: str, is_reversed: bool) -> Callable[[SymbolicSize, Any], Any]:
+    def compute(size: SymbolicSize, other: Any) -> Any:
         if isinstance(other, float) and other.is_integer() and op != "mod":  # as good as the integer
             other = int(other)
-        if isinstance(other, bool) or not isinstance(other, int | Size):
+        if isinstance(other, bool) or not isinstance(other, int | SymbolicSize):
             if isinstance(other, Expr):
                 return NotImplemented
             pair = (other, size.value) if is_reversed else (size.value, other)
@@ -247,9 +234,9 @@ def _arithmetic(op: str, is_reversed: bool) -> Callable[[Size, Any], Any]:
     return compute
 
 
-def _comparison(op: str) -> Callable[[Size, Any], Any]:
-    def compare(size: Size, other: Any) -> Any:
-        if isinstance(other, int | Size):
+def _comparison(op: str) -> Callable[[SymbolicSize, Any], Any]:
+    def compare(size: SymbolicSize, other: Any) -> Any:
+        if isinstance(other, int | SymbolicSize):
             return _ask(op, size, other)
         if not isinstance(other, float):
             return NotImplemented
@@ -263,7 +250,7 @@ def _comparison(op: str) -> Callable[[Size, Any], Any]:
 
 
 for _op in ("add", "sub", "mul", "floordiv", "mod"):
-    setattr(Size, f"__{_op}__", _arithmetic(_op, is_reversed=False))
-    setattr(Size, f"__r{_op}__", _arithmetic(_op, is_reversed=True))
+    setattr(SymbolicSize, f"__{_op}__", _arithmetic(_op, is_reversed=False))
+    setattr(SymbolicSize, f"__r{_op}__", _arithmetic(_op, is_reversed=True))
 for _op in sorted(COMPARISON):
-    setattr(Size, f"__{_op}__", _comparison(_op))
+    setattr(SymbolicSize, f"__{_op}__", _comparison(_op))

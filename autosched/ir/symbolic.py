@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, cast
 
 from autosched.errors import ExpressionError
 
-Scalar: TypeAlias = "bool | int | float"
+Scalar: TypeAlias = "bool | int | float"  # an integer may be a SymbolicInteger
 
 # NumPy's name of a function -> Python's operator.
 _OPERATORS: dict[str, Callable[..., Any]] = {
@@ -42,7 +42,7 @@ OTHER_NAMES = {"clip": "min and te.max", "logical_and": "all", "logical_or": "an
 
 
 class SymbolicInteger:
-    """The base of `ir.size.Size`, an integer that constants may have as their value."""
+    """The base of `ir.size.SymbolicSize`, an integer that constants may have as their value."""
 
     __slots__ = ()
 
@@ -67,6 +67,30 @@ INTEGERS = (int, SymbolicInteger)
 def common_divisor(*numbers: int) -> int:
     """Return the greatest number that divides all of `numbers`, those that are not known yet for all their values."""
     return math.gcd(*(n.divisor if isinstance(n, SymbolicInteger) else n for n in numbers))
+
+
+def _fold(op: str, compute: Callable[[int, int], int]) -> Callable[[Any, Any], Any]:
+    def folded(a: Any, b: Any) -> Any:
+        for x in (a, b):
+            if isinstance(x, SymbolicInteger):
+                return x.computed(op, a, b)
+        return compute(a, b)
+
+    return folded
+
+
+# How constants fold. Division by zero is left to the run.
+_CEILDIV = _fold("ceildiv", lambda a, b: -(-a // b))
+FOLDS: dict[str, Callable[[Any, Any], Any]] = {
+    **{op: getattr(operator, op) for op in ("add", "sub", "mul", "lt", "le", "gt", "ge", "eq", "ne")},
+    "floordiv": lambda a, b: a // b if b else None,
+    "mod": lambda a, b: a % b if b else None,
+    "ceildiv": lambda a, b: _CEILDIV(a, b) if b else None,
+    "min": _fold("min", min),
+    "max": _fold("max", max),
+    "and": lambda a, b: a and b,
+    "or": lambda a, b: a or b,
+}
 
 
 class Symbolic:
@@ -119,7 +143,9 @@ def scalar(value: Any, what: str) -> Scalar:
     """A Python number for a Python or NumPy one. Raises ExpressionError for anything else, on behalf of `what`."""
     shape = getattr(value, "shape", None)
     number = value.item() if shape == () and hasattr(value, "item") else value
-    if isinstance(number, bool | int | float | SymbolicInteger):
+    if isinstance(number, SymbolicInteger):
+        return cast(int, number)
+    if isinstance(number, bool | int | float):
         return number
     if shape:
         raise ExpressionError(

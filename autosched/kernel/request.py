@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,10 @@ class Request:
         from autosched.te.rewrites.collapse import collapse
 
         return collapse(self.problem.dag)
+
+    def of(self, dag: ComputeDAG) -> Request:
+        """Return the request of the same workload with other sizes."""
+        return replace(self, problem=replace(self.problem, dag=dag))
 
     def replay(self, steps: str) -> State:
         """Return the schedule of steps in JSON. Raises ScheduleError if they do not fit the workload or the device."""

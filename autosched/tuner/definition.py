@@ -49,6 +49,26 @@ def define(workload: Workload, options: WorkloadOptions = NO_OPTIONS) -> Definit
     return _with_options(_define_function(workload, options), options)
 
 
+def dag_of_sizes(workload: Workload, definition: Definition, sizes: Mapping[str, int]) -> ComputeDAG:
+    """Return the graph of a workload with other integer arguments, which may be sizes (`ir.size`).
+
+    Raises UsageError for an argument that is no integer of the workload.
+    """
+    from autosched.te import ComputeDAG
+    from autosched.te.operators.registry import outputs_of
+
+    spec = json.loads(definition.spec)
+    args = dict(spec["args"])
+    for name in sizes:
+        if not isinstance(args.get(name), int):
+            numbers = ", ".join(key for key, value in args.items() if isinstance(value, int))
+            raise UsageError(f"{definition.name} has no number {name} that could vary; it has {numbers or 'none'}")
+    args.update(sizes)
+    outputs = outputs_of(workload, args, spec["dtype"]) if isinstance(workload, str) else workload(**args)
+    dag = ComputeDAG(outputs)
+    return dag.with_weights(definition.dag.weights) if definition.dag.weights else dag
+
+
 def redefinitions(spec: str, workload: Workload | None) -> list[Definition]:
     """Return the definitions of a stored `spec`, which may name several functions with the same graph: built-in ones,
     and the user's if it is given as `workload`. Raises what `redefine` raises if there is none."""

@@ -7,6 +7,7 @@ variables are constants, so accesses of an unrolled tile share one pointer and d
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import index
 from typing import NamedTuple
 
 from autosched.codegen.llvm.bindings import HERE, Bindings, LaneRange, Numbers, Runtime
@@ -38,7 +39,7 @@ class LaneAccess(NamedTuple):
 
     def lane_steps(self, lanes: int) -> tuple[int, ...]:
         """Elements from the first one to that of each lane, where they are numbers."""
-        return self.steps or tuple(n * (self.lane_stride or 0) for n in range(lanes))
+        return self.steps or tuple(index(n * (self.lane_stride or 0)) for n in range(lanes))
 
 
 def is_adjacent(places: list[LaneAccess]) -> bool:
@@ -116,6 +117,8 @@ class Addresses:
                 stride += c
         if plan.atoms:
             return self._irregular(plan, offset, stride, plan.running.copy())
+        if plan.pointer in self.slots:
+            offset = index(offset)  # the writer tracks what registers hold by number
         return LaneAccess(plan.pointer, offset, stride, None, common_divisor(offset, plan.multiple))
 
     def _enter(self, plan: AccessPlan) -> None:
@@ -300,7 +303,7 @@ class Addresses:
 
 def _spaced(pointer: str, offset: int, steps: list[int], stride: int, base: int) -> LaneAccess:
     """The access of which the lanes are `steps` behind `offset`; one stands for lanes `stride` apart."""
-    offset, apart = offset + steps[0], tuple(n - steps[0] for n in steps)
+    offset, apart = offset + steps[0], tuple(index(n - steps[0]) for n in steps)
     if len(apart) > 1:
         stride = apart[1]
         if any(m != n * stride for n, m in enumerate(apart)):

@@ -8,6 +8,7 @@ loaded on, or one for each lane. Integer arithmetic is emitted once, in the oute
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import index
 from typing import NamedTuple
 
 from autosched.codegen.llvm.arithmetic import integer_op
@@ -124,7 +125,7 @@ class Bindings:
             shared = form.terms if shared is None else shared
             if form.terms != shared:
                 return None
-            numbers.append(form.constant)
+            numbers.append(index(form.constant))
         return Affine(shared or (), 0).expr(), tuple(numbers)
 
     def evenly(self, expr: Expr) -> tuple[tuple[int, ...], Expr] | None:
@@ -139,7 +140,7 @@ class Bindings:
             return None
         step = dict(terms).get(var, 0)
         start = substitute(expr, {var: self._origin(bound)})
-        return tuple(step * (bound.base + n) for n in range(bound.lanes)), start
+        return tuple(index(step * (bound.base + n)) for n in range(bound.lanes)), start
 
     def _origin(self, bound: LaneRange) -> Expr:
         """The vectorised variable in the first lane, less `base`."""

@@ -159,7 +159,7 @@ class Indices:
         if even is None or not fits_32(*even[0]):
             inner = self.narrow(atom.a, used)
             return None if inner is None else self.arithmetic.binary(atom.op, inner, Val(str(divisor), "int32", 1))
-        d, (numbers, start) = divisor, even
+        d, (numbers, start) = int(divisor), even
 
         def plus(lanes: Sequence[int], op: str) -> Val:
             return self._apart(lanes, self.bindings.scalar(binary(op, start, d)))

@@ -23,11 +23,10 @@ from autosched.codegen.llvm.address import Addresses, Placed
 from autosched.codegen.llvm.bindings import Bindings, Runtime
 from autosched.codegen.llvm.dots import declarations
 from autosched.codegen.llvm.math import rare_cases
-from autosched.codegen.llvm.run_time_sizes import LOADS, load_sizes, reads_sizes, table_lines
 from autosched.codegen.llvm.statements import ALIGN, LocalMemory, Statements
 from autosched.codegen.llvm.stores import non_temporal, plain
 from autosched.codegen.llvm.tiles import tile_products
-from autosched.codegen.llvm.vocabulary import fill_constants
+from autosched.codegen.llvm.vocabulary import LOADS, fill_constants, load_sizes, reads_sizes, table_lines
 from autosched.codegen.llvm.writer import Writer
 from autosched.codegen.source import KernelSource, NestCode, function_attributes
 from autosched.ir.expr import Const, binary

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import index
 
 from autosched.codegen.llvm import masks
 from autosched.codegen.llvm.address import Addresses, Placed
@@ -243,6 +244,7 @@ class Statements:
         nbytes = element_count(buffer) * buffer.itemsize
         used = self.local.used
         if is_on_stack(buffer):
+            nbytes = index(nbytes)
             with self.writer.hoisted(0):
                 pointer = self.writer.value(f"alloca [{nbytes + ALIGN} x i8], align {ALIGN}", "a")
         else:

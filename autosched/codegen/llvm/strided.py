@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
+from operator import index
 
 from autosched.codegen.llvm.address import LaneAccess
 from autosched.codegen.llvm.arithmetic import Val, shuffled_bits
@@ -74,7 +75,7 @@ def covering(steps: Collection[int], lanes: int, phase: int | None = None) -> li
     """(first element, elements) of the vectors that hold the elements `steps`, of which others lie between two of these
     alone; none where lanes are better loaded one by one. With a `phase`, all of a whole vector exists where one of its
     elements does, if it begins at that element or whole vectors from it."""
-    wanted = sorted(set(steps))
+    wanted = sorted(set(map(index, steps)))
     if not wanted:
         return []
     ends = [n for n, (a, b) in enumerate(pairwise(wanted), 1) if b - a > LONGEST_STEP]
@@ -103,7 +104,7 @@ def placed(
     whole, result, where = memory_type(dtype, lanes), "", dict[int, int]()
     for start, size in vectors:
         vector = load(start, size)
-        here = {n: at - start for n, at in steps.items() if n not in where and 0 <= at - start < size}
+        here = {n: index(at - start) for n, at in steps.items() if n not in where and 0 <= at - start < size}
         if size == 1:
             vector = writer.value(f"insertelement {whole} poison, {memory_type(dtype)} {vector}, i64 0")
         elif size < lanes and len(vectors) == 1:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from math import prod
+from operator import index
 
 from autosched.codegen.llvm import dots, masks, strided
 from autosched.codegen.llvm.address import Addresses, LaneAccess, is_adjacent
@@ -221,9 +222,11 @@ class Values:
         lanes, step, (first, used) = self.lanes, access.lane_stride, masks.run(self.mask, self.lanes)
         masked = not used and strided.has_masked_loads(self.arithmetic.target, dtype)
         starts = [first * (step or 0) + n for n in strided.vector_starts(access, lanes, lanes if masked else used)]
-        if not starts:
+        if not starts or step is None:
             return None
-        if self.in_window and not masked and step is not None and step > 0 and not first:
+        step, starts = index(step), [*map(index, starts)]  # lanes of shuffles are constants
+        access = access._replace(lane_stride=step)
+        if self.in_window and not masked and step > 0 and not first:
             taken = [key[0] for key in self._loaded.get(load.buffer, {}) if key[1:] == ("whole", lanes)]
             beside = [at for at in taken if isinstance(at, LaneAccess) and at.pointer == access.pointer]
             near = [at.offset - access.offset for at in beside]
@@ -233,7 +236,6 @@ class Values:
         def vector(start: int, at: LaneAccess) -> str:
             if not masked:
                 return self._whole(load.buffer, at, dtype, lanes).name
-            assert step is not None
             assert self.mask is not None
             return self._masked_load(at, dtype, strided.piece_mask(self.writer, self.mask, start, step, lanes))
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Expr
+from autosched.ir.size import printed_form
 
 # dtype -> (type of a value, type in memory)
 TYPES: dict[str, tuple[str, str]] = {
@@ -127,3 +129,37 @@ def fill_constants(parts: Iterable[str], vector_bytes: int) -> list[str]:
             for kind, text in fills
         ),
     ]
+
+
+# The text of a size (`ir.size`) is its closed form in brackets and stands where an i64 is expected. It becomes a value
+# that its function loads from the table of sizes: the last of a kernel's `args` points to it.
+LOADS = "  ⟦⟧"  # the line of a function where its sizes are loaded; %sizes is known there
+_SIZE = re.compile("⟦([^⟧]+)⟧")
+
+
+def reads_sizes(text: str) -> bool:
+    """Whether sizes are in the text of a function."""
+    return _SIZE.search(text) is not None
+
+
+def load_sizes(functions: Sequence[str]) -> tuple[list[str], tuple[Expr, ...]]:
+    """Return the functions with loads in place of sizes, and the closed forms of the table."""
+    places: dict[str, int] = {}
+    return [_with_loads(text, places) for text in functions], tuple(map(printed_form, places))
+
+
+def table_lines(slot: int) -> list[str]:
+    """Return the lines that load %sizes, the pointer to the table, which is this one of %args."""
+    at = f"  %sizes.at = getelementptr inbounds ptr, ptr %args, i64 {slot}"
+    return [at, "  %sizes = load ptr, ptr %sizes.at, align 8"]
+
+
+def _with_loads(text: str, places: dict[str, int]) -> str:
+    forms = dict.fromkeys(_SIZE.findall(text))
+    lines = []
+    for form in forms:
+        n = places.setdefault(form, len(places))
+        lines.append(f"  %size{n}.at = getelementptr inbounds i64, ptr %sizes, i64 {n}")
+        lines.append(f"  %size{n} = load i64, ptr %size{n}.at, align 8")
+    text = text.replace(LOADS + "\n", "\n".join([*lines, ""]))
+    return _SIZE.sub(lambda match: f"%size{places[match[1]]}", text)

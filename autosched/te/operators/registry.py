@@ -221,6 +221,16 @@ def build(
     return dag, {"name": name, "args": {**args, **types}, "dtype": wanted}
 
 
+def outputs_of(name: str, args: Mapping[str, Any], dtype: str) -> Tensor | tuple[Tensor, ...]:
+    """Return the tensors of a built-in workload with the arguments of its description, of which integers may be sizes.
+
+    Raises UsageError for a function of the user's own.
+    """
+    workload = find(name)
+    types = {key: str(args[key]) for key in ("w_dtype", "out_dtype") if key in args}
+    return _outputs(workload, {key: args[key] for key in workload.args if key in args}, dtype, types)
+
+
 def _outputs(
     workload: BuiltinWorkload, args: Mapping[str, int | str], dtype: str, types: Mapping[str, str]
 ) -> Tensor | tuple[Tensor, ...]:

@@ -1,0 +1,77 @@
+"""Sizes: closed forms and guards of integers that are known by symbols."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from autosched.ir.expr import Const
+from autosched.ir.size import Guards, SymbolicSize, evaluate, value_of
+from autosched.ir.symbolic import common_divisor
+
+VALUES = (1, 2, 7, 16, 31, 56)
+
+
+def test_arithmetic_gives_closed_forms():
+    def computed(n: int, m: int) -> tuple[int, ...]:
+        return n * 4 + 1, (n + 15) // 16 * 16 - n, n % 6 * m, 3 - (2 - n), (n * m + m) // m, abs(-n), -(-n // 8)
+
+    with Guards() as guards:
+        results = computed(guards.symbol("n", 56, 1), guards.symbol("m", 3, 1))
+    for n, m in itertools.product(VALUES, VALUES):
+        sizes = {"n": n, "m": m}
+        assert all(evaluate(guard, sizes) for guard in guards.conditions)
+        numbers = [evaluate(r.form, sizes) if isinstance(r, SymbolicSize) else r for r in results]
+        assert numbers == [*computed(n, m)]
+    assert [value_of(r) for r in results] == [*computed(56, 3)]
+
+
+def test_guards_hold_for_the_sizes_that_decide_alike():
+    def decided(n: int) -> tuple[object, ...]:
+        return n > 10, min(n, 32), max(n % 4, 1), n == 12, [*range(n % 3)], bool(n - 7)
+
+    for value in range(1, 60):
+        with Guards() as guards:
+            expected = decided(guards.symbol("n", value, 1))
+        assert all(evaluate(guard, {"n": value}) for guard in guards.conditions)
+        for n in range(1, 60):
+            if all(evaluate(guard, {"n": n}) for guard in guards.conditions):
+                traced = [evaluate(r.form, {"n": n}) if isinstance(r, SymbolicSize) else r for r in expected]
+                assert traced == [*decided(n)]
+
+
+def test_what_holds_for_the_whole_range_is_no_guard():
+    with Guards() as guards:
+        n = guards.symbol("n", 56, low=8, high=64)
+        assert all((n > 7, n <= 64, n * 8 % 8 == 0, n - n == 0, n != 65))
+    assert not guards.conditions
+
+
+def test_python_numbers_pin_a_size():
+    with Guards() as guards:
+        assert len(range(guards.symbol("n", 5))) == 5
+    assert [evaluate(guard, {"n": n}) for guard in guards.conditions for n in (4, 5)] == [False, True]
+
+
+def test_equal_forms_of_other_values_are_other_constants():
+    with Guards() as guards:
+        n, again, other = guards.symbol("n", 56), guards.symbol("n", 56), guards.symbol("n", 57)
+        assert Const(n) is Const(again)
+        assert Const(n) is not Const(other)
+    assert not guards.conditions
+
+
+def test_common_divisors_hold_for_all_values():
+    with Guards() as guards:
+        n = guards.symbol("n", 64)
+        assert common_divisor(n * 48, 36) == 12
+        assert common_divisor(n, 64) == 1
+    assert not guards.conditions
+
+
+def test_decisions_outside_of_a_trace_are_bugs():
+    with Guards() as guards:
+        n = guards.symbol("n", 5)
+    with pytest.raises(AssertionError, match="where no guards are collected"):
+        bool(n > 3)

@@ -1,0 +1,112 @@
+"""Kernels of sizes that are known at a call, against the reference over sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import autosched as at
+import autosched.te as te
+from autosched.errors import UsageError
+from autosched.te.reference.evaluate import evaluate
+
+
+def product(M=8, N=8, K=8):
+    a, b = te.placeholder((M, K), name="a"), te.placeholder((K, N), name="b")
+    k = te.reduce_axis(K, name="k")
+    return te.compute((M, N), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
+
+
+def softmax(M=8, N=8):
+    a, k, s = te.placeholder((M, N), name="a"), te.reduce_axis(N, name="k"), te.reduce_axis(N, name="s")
+    largest = te.compute((M,), lambda i: te.max(a[i, k], axis=k), name="largest")
+    power = te.compute((M, N), lambda i, j: te.exp(a[i, j] - largest[i]), name="power")
+    total = te.compute((M,), lambda i: te.sum(power[i, s], axis=s), name="total")
+    return te.compute((M, N), lambda i, j: power[i, j] / total[i], name="o")
+
+
+def transposed(M=8, N=8):
+    a = te.placeholder((M, N), name="a")
+    return te.compute((N, M), lambda i, j: a[j, i], name="o")
+
+
+def convolution(H=8, W=8, C=4, O=8):  # noqa: E741
+    a, w = te.placeholder((1, H, W, C), name="a"), te.placeholder((3, 3, C, O), name="w")
+    y, x, c = te.reduce_axis(3, name="y"), te.reduce_axis(3, name="x"), te.reduce_axis(C, name="c")
+    return te.compute(
+        (1, H - 2, W - 2, O), lambda n, i, j, o: te.sum(a[n, i + y, j + x, c] * w[y, x, c, o], axis=(y, x, c)), name="o"
+    )
+
+
+def check(workload: Callable[..., te.Tensor], kernel: Any, fixed: Mapping[str, int], sizes: Mapping[str, int]) -> None:
+    """Compare a call with the reference, all outputs, for these sizes."""
+    dag = te.ComputeDAG(workload(**fixed, **sizes))
+    rng = np.random.default_rng(0)
+    arrays = {t.name: rng.standard_normal(t.public_shape).astype(t.dtype) for t in dag.inputs}
+    result = kernel(**arrays)
+    for reference in evaluate(dag, arrays):
+        assert np.allclose(result, reference.value.reshape(result.shape), rtol=1e-4, atol=1e-4), sizes
+
+
+@pytest.mark.parametrize(
+    ("workload", "fixed", "sizes"),
+    [
+        (product, {"N": 48, "K": 32}, [{"M": m} for m in (1, 0, 60, 61, 66, 90, 7, 120)]),
+        (product, {"M": 33, "K": 16}, [{"N": n} for n in (64, 1, 0, 96, 67, 131)]),
+        (product, {"M": 33, "N": 32}, [{"K": k} for k in (64, 1, 0, 96, 67, 131)]),
+        (product, {}, [{"M": m, "N": n, "K": k} for m, n, k in ((37, 41, 43), (64, 64, 64), (65, 70, 9), (1, 1, 1))]),
+        (softmax, {}, [{"M": m, "N": n} for m, n in ((5, 519), (5, 502), (9, 519), (1, 1), (0, 8), (35, 294))]),
+        (transposed, {}, [{"M": m, "N": n} for m, n in ((275, 3), (251, 194), (128, 64), (1, 1))]),
+        (convolution, {"O": 32}, [{"H": h, "W": w, "C": c} for h, w, c in ((28, 20, 16), (9, 21, 16), (3, 3, 1))]),
+        (convolution, {"H": 14, "W": 14}, [{"C": c, "O": o} for c, o in ((71, 2), (34, 4), (32, 64), (48, 64))]),
+    ],
+)
+def test_sized_kernels_agree_with_the_reference(workload, fixed, sizes):
+    ranges = {name: (0 if name != "H" and name != "W" else 2, 600) for name in sizes[0]}
+    kernel = at.compile(workload, sizes=ranges, settings=fixed, threads=2)
+    for each in sizes:
+        check(workload, kernel, fixed, each)
+    for each in reversed(sizes):  # by variants that exist
+        check(workload, kernel, fixed, each)
+    assert len(kernel.variants) <= len(sizes)
+
+
+def test_one_variant_serves_many_sizes():
+    kernel = at.compile(softmax, sizes={"M": (2, 4096)}, settings={"N": 40}, threads=2)
+    sizes = range(1000, 1012)
+    for m in sizes:
+        check(softmax, kernel, {"N": 40}, {"M": m})
+    assert len(kernel.variants) < len(sizes)
+
+
+def test_sizes_are_of_built_in_operators_as_well():
+    kernel = at.compile("matmul", sizes={"M": range(4, 65, 4)}, settings={"N": 24, "K": 40}, threads=1)
+    a, b = np.ones((12, 40), "float32"), np.ones((40, 24), "float32")
+    out = np.empty((12, 24), "float32")
+    assert kernel(a, b, out=out) is out
+    assert (out == 40).all()
+    assert kernel.of(M=12)(a, b).shape == (12, 24)
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda k: k(np.zeros((65, 8), "float32")), "M is 65, and may be 0 to 64"),
+        (lambda k: k(np.zeros(8, "float32")), "input a must be"),
+        (lambda k: k(3), "a must be an array of"),
+        (lambda k: k.of(N=3), "the kernel varies in M, got sizes of N"),
+        (lambda _: at.compile(transposed, sizes={"Q": (1, 2)}), "has no argument Q"),
+        (lambda _: at.compile(transposed, sizes={"M": (5, 2)}), "the range of M has no size"),
+        (lambda _: at.compile(transposed, sizes={}), "has at least one"),
+        (lambda _: at.compile(transposed, sizes={"M": (1, 2)}, target="opencl"), "for processors so far"),
+        (lambda _: at.compile(transposed, sizes={"M": (1, 2)}, check_indices=True), "takes neither"),
+        (lambda _: at.compile("matmul", sizes={"M": (1, 9)}, weights=["B"]), "no weights"),
+    ],
+)
+def test_bad_sizes_are_refused_in_a_sentence(call, reason):
+    kernel = at.compile(transposed, sizes={"M": (0, 64)}, threads=1)
+    with pytest.raises(UsageError, match=reason):
+        call(kernel)
