@@ -19,12 +19,11 @@ from autosched.graph.graph import Array, Graph
 from autosched.graph.mapped_arrays import check_mapped
 from autosched.graph.steps import Group
 from autosched.ir.dtype import DTYPES
-from autosched.kernel.compilation_units import compile_once
 from autosched.kernel.device import Device
 from autosched.measure.timing import python_clock
 from autosched.planning.execution_plan import NetworkProgram
 from autosched.planning.extract_tasks import objects_of
-from autosched.runtime.jit import LoadedKernel, load_objects
+from autosched.runtime.jit import LoadedKernel, compile_once, load_objects
 from autosched.runtime.kernel import Kernel
 from autosched.runtime.tensors import address_of, aligned_empty, aligned_zeros, are_equal, as_input, new_outputs
 

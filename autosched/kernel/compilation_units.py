@@ -72,16 +72,6 @@ def compile_kernel(kernel: EmittedKernel, target: Target) -> tuple[bytes, tuple[
     return compile_object(kernel.entries.ir, target), tuple(units)
 
 
-def compile_once(ir: str, target: Target) -> bytes:
-    """Return the object file of a module of LLVM IR, from the cache if it is there."""
-    key = code_key(ir, target)
-    if (entry := read(key)) is not None:
-        return entry[1]
-    code = compile_object(ir, target)
-    write(key, {}, code)
-    return code
-
-
 def find_unit(key: str) -> CompiledUnit | None:
     """Return the unit of the cache with this key; None for a miss."""
     entry = read(key)

@@ -75,6 +75,18 @@ def compile_object(ir: str, target: Target, level: int = CODEGEN_LEVEL) -> bytes
     return _compiled(ir, target, level)[0]
 
 
+def compile_once(ir: str, target: Target) -> bytes:
+    """Return the object file of a module of LLVM IR, from the disk cache if it is there. Raises RuntimeError for
+    malformed IR; a cache that cannot be used is no error."""
+    from autosched.runtime.disk_cache import read_code, write_code
+    from autosched.runtime.versions import code_key
+
+    key = code_key(ir, target)
+    if (code := read_code(key)) is None:
+        write_code(key, code := compile_object(ir, target))
+    return code
+
+
 def compile_interruptibly(ir: str, target: Target) -> bytes:
     """Compile as `compile_object` does, but let Ctrl-C end the wait at once: LLVM may block its thread for minutes.
 
@@ -172,23 +184,12 @@ def load_library(ir: str, target: Target, names: tuple[str, ...]) -> tuple[Any, 
     """Compile and link helper code that may use the pool's symbols; return (owner to keep alive, address of each
     name).
     """
-    builder = _llvm().JITLibraryBuilder().add_object_img(_cached_object(ir, target))
+    builder = _llvm().JITLibraryBuilder().add_object_img(compile_once(ir, target))
     with _LOCK:
         for symbol, address in _pool().items():
             builder.import_symbol(symbol, address)
         tracker = _link(builder, names, "library")
     return tracker, {name: int(tracker[name]) for name in names}
-
-
-def _cached_object(ir: str, target: Target) -> bytes:
-    """Return the object of helper code, from the disk cache if it is there."""
-    from autosched.runtime.disk_cache import read_code, write_code
-    from autosched.runtime.versions import code_key
-
-    key = code_key(ir, target)
-    if (code := read_code(key)) is None:
-        write_code(key, code := compile_object(ir, target))
-    return code
 
 
 def _link(builder: Any, exports: tuple[str, ...], prefix: str) -> Any:
@@ -293,7 +294,7 @@ _kept: list[Any] = []  # the pool's code must outlive its threads
 @lru_cache(maxsize=1)
 def _pool() -> dict[str, int]:
     target = parse_target("cpu")
-    builder = _llvm().JITLibraryBuilder().add_object_img(_cached_object(pool_ir(target), target))
+    builder = _llvm().JITLibraryBuilder().add_object_img(compile_once(pool_ir(target), target))
     tracker = _link(builder, _POOL_SYMBOLS, "pool")
     _kept.append(tracker)
     addresses = {name: int(tracker[name]) for name in _POOL_SYMBOLS}

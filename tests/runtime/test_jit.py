@@ -130,3 +130,22 @@ def test_exported_objects_share_a_pool(tmp_path: Path) -> None:
 def test_a_loaded_kernel_runs_its_regions() -> None:
     kernel = jit.load_object(jit.compile_object(COUNT, HOST), "count", 2)
     assert run(kernel, 3, 7)[0].tolist() == [7, 7, 7, 0, 0]
+
+
+def test_helper_code_is_compiled_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    target = parse_target("cpu")
+    ir = "define i32 @three() {\n  ret i32 3\n}\n"
+    code = jit.compile_once(ir, target)
+    monkeypatch.setattr(jit, "compile_object", lambda *_: b"compiled again")
+    assert jit.compile_once(ir, target) == code
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"damaged")
+    assert jit.compile_once(ir, target) == b"compiled again"
+
+
+def test_a_cache_that_cannot_be_used_does_not_stop_helper_code(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("no directory")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert jit.compile_once("define i32 @four() {\n  ret i32 4\n}\n", parse_target("cpu"))
