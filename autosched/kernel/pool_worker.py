@@ -13,6 +13,7 @@ from autosched.errors import AutoschedError
 from autosched.kernel.build import NOT_BUILT, build_kernel, choose_schedule
 from autosched.kernel.object_cache import keep_object, keep_schedule
 from autosched.kernel.spec import ChosenSchedule, KernelObject, KernelSpec
+from autosched.kernel.structure_cache import SCHEDULE, keep_decision
 from autosched.measure.protocol import Done, Failed, Numbered, Setup
 from autosched.measure.worker import serve
 from autosched.tuner.gc_pause import pause_gc
@@ -30,7 +31,7 @@ class BuildKernel:
         kernel = build_kernel(self.kernel_spec, self.passed_over)
         keep_object(self.kernel_spec, kernel)
         if not self.kernel_spec.steps:
-            keep_schedule(self.kernel_spec, kernel.schedule)
+            _keep(self.kernel_spec, kernel.schedule)
         return kernel
 
 
@@ -44,8 +45,14 @@ class ChooseSchedule:
 
     def run(self) -> ChosenSchedule:
         schedule = choose_schedule(self.kernel_spec, self.passed_over)
-        keep_schedule(self.kernel_spec, schedule)
+        _keep(self.kernel_spec, schedule)
         return schedule
+
+
+def _keep(kernel_spec: KernelSpec, schedule: ChosenSchedule) -> None:
+    keep_schedule(kernel_spec, schedule)
+    if not kernel_spec.device.target.backend.is_gpu:  # only kernels of processors take schedules of other sizes
+        keep_decision(SCHEDULE, kernel_spec, schedule.steps)
 
 
 @dataclass(frozen=True)

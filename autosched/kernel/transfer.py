@@ -19,6 +19,7 @@ from typing import TypeVar
 from autosched.kernel.object_cache import find_schedule
 from autosched.kernel.pool import build_kernels
 from autosched.kernel.spec import KernelSpec
+from autosched.kernel.structure_cache import RATE, SCHEDULE, Sizes, find_decisions, keep_decision
 from autosched.tuner.workload_spec import WorkloadSpec, distance
 
 V = TypeVar("V")
@@ -29,20 +30,23 @@ class NearestSchedules:
     """Schedules and predicted latencies of workloads, by structure and sizes.
 
     By the predicted latencies fusion is decided once for all numbers of images: n times as many images are predicted to
-    take n times as long. With `one_of_each` the analytic model chooses a schedule for one kernel of each structure, and
-    the others take it; without it the others take only schedules that were added before.
+    take n times as long. With `one_of_each` kernels take the schedules and rates that the disk cache has for their
+    structures; for one kernel of each other structure the analytic model chooses a schedule, and the others take it.
+    Without it kernels take only schedules that were added before.
     """
 
     one_of_each: bool = False
-    _steps: dict[str, dict[tuple[int, ...], str]] = field(default_factory=dict)  # steps, by structure and sizes
-    _seconds: dict[str, dict[tuple[int, ...], float]] = field(default_factory=dict)
-    _rates: dict[str, dict[tuple[int, ...], float]] = field(default_factory=dict)  # by structure and sizes
+    _steps: dict[str, dict[Sizes, str]] = field(default_factory=dict)  # steps, by structure and sizes
+    _seconds: dict[str, dict[Sizes, float]] = field(default_factory=dict)
+    _rates: dict[str, dict[Sizes, float]] = field(default_factory=dict)  # by structure and sizes
     _predicted: set[WorkloadSpec] = field(default_factory=set)  # with the best schedule by the analytic model
+    _own: set[str] = field(default_factory=set)  # structures whose steps were added, not found in the disk cache
 
     def add(self, schedules: Iterable[tuple[WorkloadSpec, str]]) -> None:
         """Add the steps of workloads."""
         for spec, steps in schedules:
             sized = spec.sized
+            self._own.add(sized.structure)
             self._steps.setdefault(sized.structure, {}).setdefault(sized.sizes, steps)
 
     def transfer(self, kernel_specs: Sequence[KernelSpec]) -> dict[KernelSpec, KernelSpec]:
@@ -54,21 +58,40 @@ class NearestSchedules:
         if self.one_of_each:
             kept = ((kernel_spec, find_schedule(kernel_spec)) for kernel_spec in undecided)
             self.add_predicted((spec.workload, schedule.steps) for spec, schedule in kept if schedule is not None)
-            first = [spec for spec in self.representatives(undecided) if spec.workload not in self._predicted]
+            self._add_cached(undecided, SCHEDULE, self._steps, str)
+            first = [
+                spec for spec in self.representatives(undecided, self._steps) if spec.workload not in self._predicted
+            ]
             kernels, _ = build_kernels(first)
             self.add_predicted((spec.workload, kernel.schedule.steps) for spec, kernel in kernels.items())
         others = [spec for spec in undecided if spec.workload not in self._predicted]
         nearest = {spec: _nearest(spec.workload, self._steps) for spec in others}
         return {spec: replace(spec, steps=steps) for spec, steps in nearest.items() if steps is not None}
 
-    def representatives(self, kernel_specs: Sequence[KernelSpec]) -> list[KernelSpec]:
+    def without_rates(self, kernel_specs: Sequence[KernelSpec]) -> list[KernelSpec]:
+        """Return the kernels whose latency the analytic model predicts, `representatives` for structures with rates."""
+        if self.one_of_each:
+            self._add_cached(kernel_specs, RATE, self._rates, float)
+        return self.representatives(kernel_specs, self._rates)
+
+    def _add_cached(
+        self, kernel_specs: Sequence[KernelSpec], what: str, known: dict[str, dict[Sizes, V]], hint: type[V]
+    ) -> None:
+        """Add the decisions of the disk cache for the structures of kernels."""
+        for spec in {spec.workload.sized.structure: spec for spec in kernel_specs}.values():
+            if cached := find_decisions(what, spec, hint):
+                by_sizes = known.setdefault(spec.workload.sized.structure, {})
+                by_sizes.update((sizes, value) for sizes, value in cached.items() if sizes not in by_sizes)
+
+    def representatives(self, kernel_specs: Sequence[KernelSpec], structures: Iterable[str]) -> list[KernelSpec]:
         """Return the kernels for which the analytic model chooses a schedule of their own: all without `one_of_each`.
 
-        Otherwise the largest of each structure that is not known yet, and those for which it has chosen one before.
+        Otherwise the largest of each structure that is not one of the given, known ones, and those for which it has
+        chosen a schedule before.
         """
         if not self.one_of_each:
             return [*kernel_specs]
-        known, chosen = set(self._steps), []
+        known, chosen = set(structures), []
         for kernel_spec in sorted(kernel_specs, key=lambda spec: -math.prod(spec.workload.sized.sizes)):
             is_first = kernel_spec.workload.sized.structure not in known
             if is_first or kernel_spec.workload in self._predicted:
@@ -77,8 +100,8 @@ class NearestSchedules:
         return chosen
 
     def knows(self, spec: WorkloadSpec) -> bool:
-        """Whether a schedule is known for a workload of any sizes."""
-        return spec.sized.structure in self._steps
+        """Whether a schedule was added for a workload of any sizes."""
+        return spec.sized.structure in self._own
 
     def add_predicted(self, schedules: Iterable[tuple[WorkloadSpec, str]]) -> None:
         """Add steps that are the best by the analytic model for their own sizes."""
@@ -92,11 +115,13 @@ class NearestSchedules:
             sized = spec.sized
             self._seconds.setdefault(sized.structure, {}).setdefault(sized.sizes, seconds)
 
-    def add_rates(self, rates: Iterable[tuple[WorkloadSpec, float]]) -> None:
-        """Add predicted seconds per cycle of the least that workloads can take."""
+    def add_rates(self, rates: Iterable[tuple[KernelSpec, float]]) -> None:
+        """Add predicted seconds per cycle of the least that kernels can take, finite ones to the disk cache too."""
         for spec, rate in rates:
-            sized = spec.sized
+            sized = spec.workload.sized
             self._rates.setdefault(sized.structure, {}).setdefault(sized.sizes, rate)
+            if self.one_of_each and math.isfinite(rate):
+                keep_decision(RATE, spec, rate)
 
     def rate_of(self, spec: WorkloadSpec) -> float:
         """Return the rate of the nearest sizes, infinity if there are none."""
@@ -112,7 +137,7 @@ class NearestSchedules:
         return None
 
 
-def _nearest(spec: WorkloadSpec, known: Mapping[str, Mapping[tuple[int, ...], V]]) -> V | None:
+def _nearest(spec: WorkloadSpec, known: Mapping[str, Mapping[Sizes, V]]) -> V | None:
     """Return what is known of the nearest sizes of a structure, the first of equally near ones."""
     sized = spec.sized
     by_sizes = known.get(sized.structure)

@@ -56,13 +56,13 @@ class LatencyPredictor:
         earlier = {kernel_spec: self.nearest.seconds_of(kernel_spec.workload) for kernel_spec in kernel_specs}
         cycles = dict(zip(kernel_specs, map(self._least_cycles, groups), strict=True))
         unknown = list(dict.fromkeys(kernel_spec for kernel_spec, seconds in earlier.items() if seconds is None))
-        chosen = self.nearest.representatives(unknown)
+        chosen = self.nearest.without_rates(unknown)
         schedules = choose_schedules(chosen)
         self.nearest.add_predicted(
             (kernel_spec.workload, schedule.steps) for kernel_spec, schedule in schedules.items()
         )
         own = {spec: schedules[spec].estimate_s if spec in schedules else math.inf for spec in chosen}
-        self.nearest.add_rates((spec.workload, seconds / cycles[spec]) for spec, seconds in own.items())
+        self.nearest.add_rates((spec, seconds / cycles[spec]) for spec, seconds in own.items())
         predicted = {
             spec: own[spec] if spec in own else self.nearest.rate_of(spec.workload) * cycles[spec] for spec in unknown
         }

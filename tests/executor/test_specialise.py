@@ -17,10 +17,13 @@ from autosched.executor.model import Model
 from autosched.executor.specialise import SpecialisingModel
 from autosched.graph.graph import Graph
 from autosched.graph.interpret import interpret
+from autosched.kernel import structure_cache
 from autosched.kernel.spec import KernelSpec
+from autosched.kernel.structure_cache import SCHEDULE
 from autosched.kernel.transfer import NearestSchedules
 from autosched.network_api import loaded
 from autosched.planning.extract_tasks import Choices
+from autosched.runtime.disk_cache import write
 from autosched.tuner.workload_spec import WorkloadSpec
 from tests.graph import networks
 
@@ -69,6 +72,41 @@ def test_each_kernel_has_its_own_schedule_where_the_caller_waits_for_it() -> Non
     assert len(model.tasks) == 4
     assert not transferred(model)
     assert all(task.kernel.schedule.estimate_s > 0 for task in model.tasks)
+
+
+def test_a_network_of_other_sizes_takes_the_schedules_of_an_earlier_one() -> None:
+    (own,) = {task.kernel.schedule.steps for task in load(networks.perceptron(SIZES), "never").tasks}
+    graph = networks.perceptron((24, 33, 5, 50, 7))
+    model = load(graph, "never")
+    assert len(transferred(model)) == len(model.tasks) == 4
+    assert {task.kernel.schedule.steps for task in model.tasks} == {own}
+    check(model, graph)
+
+
+def test_a_damaged_entry_of_a_structure_is_a_miss() -> None:
+    (first, *_) = load(networks.perceptron(SIZES), "now").tasks
+    assert structure_cache.find_decisions(SCHEDULE, first.kernel_spec, str)
+    assert not structure_cache.find_decisions(SCHEDULE, first.kernel_spec, float)
+    write(structure_cache._key(SCHEDULE, first.kernel_spec), {"decisions": [{"sizes": "2"}]}, b"")
+    assert not structure_cache.find_decisions(SCHEDULE, first.kernel_spec, str)
+
+
+def test_rates_of_an_earlier_network_are_no_decisions_against_fusing() -> None:
+    small, large = (KernelSpec(_spec(n), "cpu", THREADS) for n in (8, 64))
+    assert NearestSchedules(one_of_each=True).without_rates([small, large]) == [large]
+    NearestSchedules(one_of_each=True).add_rates([(large, 2.0)])
+    NearestSchedules(one_of_each=True).add_rates([(KernelSpec(_spec(48), "cpu", 2), 1.0)])  # other threads
+    nearest = NearestSchedules(one_of_each=True)
+    assert nearest.without_rates([small]) == []
+    assert nearest.rate_of(small.workload) == 2.0
+    assert not nearest.knows(small.workload)
+
+
+def test_an_entry_has_the_latest_sizes() -> None:
+    specs = [KernelSpec(_spec(n), "cpu", THREADS) for n in range(2, structure_cache.MAX_SIZES + 4)]
+    for spec in specs:
+        structure_cache.keep_decision(SCHEDULE, spec, "[]")
+    assert list(structure_cache.find_decisions(SCHEDULE, specs[0], str)) == [s.workload.sized.sizes for s in specs[2:]]
 
 
 def test_own_schedules_replace_transferred_ones_in_a_network_that_is_in_use() -> None:
@@ -135,7 +173,7 @@ def test_an_unknown_word_is_refused() -> None:
 def test_rates_are_those_of_the_nearest_sizes() -> None:
     nearest = NearestSchedules()
     small, large, other = (_spec(n) for n in (8, 64, 48))
-    nearest.add_rates([(small, 1.0), (large, 2.0)])
+    nearest.add_rates([(KernelSpec(small, "cpu", 1), 1.0), (KernelSpec(large, "cpu", 1), 2.0)])
     assert nearest.rate_of(other) == 2.0
     assert nearest.rate_of(replace(other, text=other.text.replace("relu", "tanh"))) == float("inf")
 
