@@ -22,7 +22,7 @@ from autosched.kernel.spec import KernelSpec
 from autosched.kernel.structure_cache import RATE, SCHEDULE, Sizes, find_decisions, keep_decision
 from autosched.tuner.workload_spec import WorkloadSpec, distance
 
-V = TypeVar("V")
+V = TypeVar("V", str, float)
 
 
 @dataclass

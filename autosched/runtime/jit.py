@@ -19,8 +19,10 @@ from typing import Any
 
 from autosched.codegen.llvm.math.rare_cases import are_called
 from autosched.errors import TargetError
+from autosched.runtime.disk_cache import read_code, write_code
 from autosched.runtime.pool import MAX_THREADS, bound_parallel_ir, exported_pool_ir, pool_ir
 from autosched.runtime.spills import stack_accesses
+from autosched.runtime.versions import code_key
 from autosched.target import Target, host_arch, may_use_tiles, parse_target
 
 # The IR is in its final form already (vectorised, unrolled, register tiles as values); only stack slots are to be
@@ -78,9 +80,6 @@ def compile_object(ir: str, target: Target, level: int = CODEGEN_LEVEL) -> bytes
 def compile_once(ir: str, target: Target) -> bytes:
     """Return the object file of a module of LLVM IR, from the disk cache if it is there. Raises RuntimeError for
     malformed IR; a cache that cannot be used is no error."""
-    from autosched.runtime.disk_cache import read_code, write_code
-    from autosched.runtime.versions import code_key
-
     key = code_key(ir, target)
     if (code := read_code(key)) is None:
         write_code(key, code := compile_object(ir, target))
@@ -130,13 +129,6 @@ def emit_assembly(ir: str, target: Target) -> str:
     module = _optimised(ir, target, machine)
     with _options(_compiled(ir, target)[1]):
         return str(machine.emit_assembly(module))
-
-
-def llvm_version() -> str:
-    """Return the versions of LLVM and of llvmlite: other versions may generate other code."""
-    import llvmlite
-
-    return f"{'.'.join(map(str, _llvm().llvm_version_info))}, llvmlite {llvmlite.__version__}"
 
 
 def export_object(ir: str, target: Target, threads: int, alone: bool = True) -> bytes:

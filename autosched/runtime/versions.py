@@ -8,13 +8,20 @@ from functools import cache
 from pathlib import Path
 
 from autosched.runtime import disk_cache
-from autosched.runtime.jit import llvm_version
 from autosched.target import Target
 
 
 def code_version() -> tuple[str, str]:
     """Return the version of LLVM and the digest of the compiler's own files."""
     return llvm_version(), source_digest()
+
+
+def llvm_version() -> str:
+    """Return the versions of LLVM and of llvmlite: other versions may generate other code."""
+    import llvmlite
+    from llvmlite import binding
+
+    return f"{'.'.join(map(str, binding.llvm_version_info))}, llvmlite {llvmlite.__version__}"
 
 
 def code_key(content: str, target: Target) -> str:
