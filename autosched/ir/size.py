@@ -14,6 +14,7 @@ shapes.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from autosched.ir.expr import COMPARISON, INDEX, Binary, Const, Expr, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.symbolic import SymbolicInteger
 
+_NUMBERS = itertools.count()
 MOST = (1 << 31) - 1  # the default end of a symbol's range
 _ROUNDED = {"lt": math.ceil, "ge": math.ceil, "le": math.floor, "gt": math.floor}  # a bound for integers
 _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
@@ -35,16 +37,36 @@ _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
 
 
 class Guards:
-    """The conditions on symbols by which something was decided. It collects them while it is entered."""
+    """The conditions on symbols by which something was decided. It collects them while it is entered.
+
+    Its symbols are no others': what a cache keeps for their closed forms was decided under these guards.
+    """
 
     def __init__(self) -> None:
         self.conditions: dict[Expr, None] = {}
         self.simplify = Simplifier()
+        self._number = next(_NUMBERS)
 
     def symbol(self, name: str, value: int, low: int = 0, high: int = MOST) -> int:
         """Return a size that has any value from `low` to `high`, and `value` now."""
-        self.simplify.ranges[Var(name, INDEX)] = (low, high)
-        return _size(Var(name, INDEX), value)
+        symbol = Var(f"{name}.{self._number}", INDEX)
+        self.simplify.ranges[symbol] = (low, high)
+        return _size(symbol, value)
+
+    def values(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return values of sizes by name as values of the symbols, for `evaluate`."""
+        return {f"{name}.{self._number}": size for name, size in sizes.items()}
+
+    def hold(self, sizes: Mapping[str, int]) -> bool:
+        """Whether all conditions hold for these values of the sizes."""
+        values = self.values(sizes)
+        try:
+            return all(evaluate(condition, values) for condition in self.conditions)
+        except ZeroDivisionError:  # of sizes that another condition excludes
+            return False
+
+    def __repr__(self) -> str:
+        return f"Guards({', '.join(map(str, self.conditions))})"
 
     def __enter__(self) -> Guards:
         self._token: Token[Guards | None] = _ENTERED.set(self)

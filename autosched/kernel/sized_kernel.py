@@ -15,7 +15,7 @@ import numpy as np
 
 from autosched.codegen.source import KernelSource
 from autosched.errors import UsageError
-from autosched.ir.expr import Expr, Var
+from autosched.ir.expr import Expr
 from autosched.ir.instructions.precision import EXACT
 from autosched.ir.size import Guards, evaluate, form_of
 from autosched.kernel.device import find_device
@@ -45,31 +45,25 @@ class Extent:
 
 @dataclass(frozen=True)
 class SizedCode:
-    """Code for the sizes for which all `guards` hold. `schedule`: its steps in JSON. `table`: the closed forms that the
+    """Code for the sizes for which the `guards` hold. `schedule`: its steps in JSON. `table`: the closed forms that the
     code reads. `shapes`: those of inputs and outputs, and `workspace_bytes`, may be sizes."""
 
-    guards: tuple[Expr, ...]
+    guards: Guards
     schedule: str
     loaded: LoadedKernel
     table: tuple[Expr, ...]
     shapes: tuple[tuple[int, ...], ...]
     workspace_bytes: int
 
-    def fits(self, sizes: Mapping[str, int]) -> bool:
-        try:
-            return all(evaluate(guard, sizes) for guard in self.guards)
-        except ZeroDivisionError:  # of sizes that another guard excludes
-            return False
-
     def kernel(self, sizes: Mapping[str, int], dag: ComputeDAG) -> Kernel:
         """Return the kernel of arrays of these sizes; `dag` has their names and types."""
-        tensors = (*dag.inputs, *dag.outputs)
+        tensors, values = (*dag.inputs, *dag.outputs), self.guards.values(sizes)
         specs = [
-            ArraySpec(t.name, tuple(_number(n, sizes) for n in shape), t.dtype)
+            ArraySpec(t.name, tuple(_number(n, values) for n in shape), t.dtype)
             for t, shape in zip(tensors, self.shapes, strict=True)
         ]
-        table = np.array([evaluate(form, sizes) for form in self.table] or [0], np.int64)
-        workspace_bytes, n = _number(self.workspace_bytes, sizes), len(dag.inputs)
+        table = np.array([evaluate(form, values) for form in self.table] or [0], np.int64)
+        workspace_bytes, n = _number(self.workspace_bytes, values), len(dag.inputs)
         return _TableKernel(table, self.loaded, specs[:n], specs[n:], workspace_bytes)
 
 
@@ -101,9 +95,10 @@ class SizedKernel:
 
     def __post_init__(self) -> None:
         with Guards() as guards:
-            self._dag = self.make_dag(_symbols(guards, {name: r.start for name, r in self.ranges.items()}, self.ranges))
+            smallest = _symbols(guards, {name: r.start for name, r in self.ranges.items()}, self.ranges)
+            self._dag = self.make_dag(smallest)
         self.inputs = tuple(t.name for t in self._dag.inputs)
-        self._extents = {name: _extent(name, self._dag.inputs) for name in self.ranges}
+        self._extents = {name: _extent(name, form_of(size), self._dag.inputs) for name, size in smallest.items()}
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
@@ -143,10 +138,10 @@ class SizedKernel:
 
     def _variant(self, sizes: Mapping[str, int]) -> SizedCode:
         for variant in self.variants:
-            if variant.fits(sizes):
+            if variant.guards.hold(sizes):
                 return variant
         variant = self._compiled(sizes)
-        assert variant.fits(sizes), f"the code that was emitted for {sizes} has a guard that they do not fulfil"
+        assert variant.guards.hold(sizes), f"the code that was emitted for {sizes} has a guard that they do not fulfil"
         self.variants = [*self.variants[1 - MAX_VARIANTS :], variant]
         return variant
 
@@ -170,7 +165,7 @@ class SizedKernel:
         assert isinstance(source, KernelSource)
         loaded = load_object(build_object(source.text, request.device.target), source.name, source.threads)
         shapes = tuple(t.public_shape for t in (*dag.inputs, *dag.outputs))
-        return SizedCode(tuple(guards.conditions), steps, loaded, source.sizes, shapes, source.workspace_bytes)
+        return SizedCode(guards, steps, loaded, source.sizes, shapes, source.workspace_bytes)
 
 
 def compile_sizes(
@@ -207,15 +202,14 @@ def _symbols(guards: Guards, sizes: Mapping[str, int], ranges: Mapping[str, rang
     return {name: guards.symbol(name, n, ranges[name].start, ranges[name][-1]) for name, n in sizes.items()}
 
 
-def _number(number: int, sizes: Mapping[str, int]) -> int:
-    return int(evaluate(form_of(number), sizes))
+def _number(number: int, values: Mapping[str, int]) -> int:
+    return int(evaluate(form_of(number), values))
 
 
-def _extent(name: str, inputs: Sequence[Tensor]) -> Extent:
+def _extent(name: str, symbol: Expr, inputs: Sequence[Tensor]) -> Extent:
     """Return the first extent of an input that is this size. Raises UsageError if there is none."""
     for n, tensor in enumerate(inputs):
         for axis, extent in enumerate(tensor.public_shape):
-            form = form_of(extent)
-            if isinstance(form, Var) and form.name == name:
+            if form_of(extent) is symbol:
                 return Extent(n, axis)
     raise UsageError(f"{name} is the extent of no input's axis, so that arrays do not tell it: fix it in settings")

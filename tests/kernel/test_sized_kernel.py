@@ -110,3 +110,13 @@ def test_bad_sizes_are_refused_in_a_sentence(call, reason):
     kernel = at.compile(transposed, sizes={"M": (0, 64)}, threads=1)
     with pytest.raises(UsageError, match=reason):
         call(kernel)
+
+
+def test_a_second_trace_of_the_same_sizes_has_the_same_guards():
+    first, second = (at.compile(product, sizes={"M": (0, 600)}, settings={"N": 48, "K": 32}) for _ in range(2))
+    for kernel in (first, second):
+        for m in (61, 60, 7):
+            check(product, kernel, {"N": 48, "K": 32}, {"M": m})
+    assert len(first.variants) == len(second.variants) > 1
+    for a, b in zip(first.variants, second.variants, strict=True):
+        assert len(a.guards.conditions) == len(b.guards.conditions)
