@@ -22,6 +22,7 @@ from autosched.kernel.spec import KernelSpec
 from autosched.kernel.structure_cache import RATE, SCHEDULE, Sizes, find_decisions, keep_decision
 from autosched.tuner.workload_spec import WorkloadSpec, distance
 
+NEAR_VOLUME = 2  # how many times larger than known sizes, by the product, a kernel may be to take their decisions
 V = TypeVar("V", str, float)
 
 
@@ -77,9 +78,15 @@ class NearestSchedules:
     def _add_cached(
         self, kernel_specs: Sequence[KernelSpec], what: str, known: dict[str, dict[Sizes, V]], hint: type[V]
     ) -> None:
-        """Add the decisions of the disk cache for the structures of kernels."""
-        for spec in {spec.workload.sized.structure: spec for spec in kernel_specs}.values():
-            if cached := find_decisions(what, spec, hint):
+        """Add the decisions of the disk cache for the structures of kernels, of which some are as large as the kernels.
+
+        By the model kernels take 1.07 times as long with schedules of sizes near theirs, and 1.2 times, up to 4, with
+        those of much smaller sizes.
+        """
+        largest = {spec.workload.sized.structure: spec for spec in sorted(kernel_specs, key=_volume)}
+        for spec in largest.values():
+            cached = find_decisions(what, spec, hint)
+            if any(NEAR_VOLUME * math.prod(sizes) >= _volume(spec) for sizes in cached):
                 by_sizes = known.setdefault(spec.workload.sized.structure, {})
                 by_sizes.update((sizes, value) for sizes, value in cached.items() if sizes not in by_sizes)
 
@@ -92,7 +99,7 @@ class NearestSchedules:
         if not self.one_of_each:
             return [*kernel_specs]
         known, chosen = set(structures), []
-        for kernel_spec in sorted(kernel_specs, key=lambda spec: -math.prod(spec.workload.sized.sizes)):
+        for kernel_spec in sorted(kernel_specs, key=_volume, reverse=True):
             is_first = kernel_spec.workload.sized.structure not in known
             if is_first or kernel_spec.workload in self._predicted:
                 chosen.append(kernel_spec)
@@ -135,6 +142,10 @@ class NearestSchedules:
             if len(factors) <= 1:
                 return seconds * float(next(iter(factors), 1))
         return None
+
+
+def _volume(kernel_spec: KernelSpec) -> int:
+    return math.prod(kernel_spec.workload.sized.sizes)
 
 
 def _nearest(spec: WorkloadSpec, known: Mapping[str, Mapping[Sizes, V]]) -> V | None:

@@ -83,6 +83,12 @@ def test_a_network_of_other_sizes_takes_the_schedules_of_an_earlier_one() -> Non
     check(model, graph)
 
 
+def test_much_larger_kernels_than_any_before_have_a_decision_of_their_own() -> None:
+    load(networks.perceptron(SIZES), "never")
+    model = load(networks.perceptron((96, 130, 70, 90, 64)), "never")
+    assert len(transferred(model)) == len(model.tasks) - 1
+
+
 def test_a_damaged_entry_of_a_structure_is_a_miss() -> None:
     (first, *_) = load(networks.perceptron(SIZES), "now").tasks
     assert structure_cache.find_decisions(SCHEDULE, first.kernel_spec, str)
