@@ -1,7 +1,7 @@
 """Kernels of sizes that are known at a call: code for ranges of sizes, which reads them from a table.
 
 The code of a schedule is emitted once with symbols for the sizes (`ir.size`). It is right for the sizes for which the
-guards of the emission hold; for others the schedule is chosen and emitted anew, as another variant.
+guards of the emission hold; for others the schedule is chosen and emitted anew, as another of its `variants`.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class SizedKernel:
         Raises NoValidCandidate if no schedule is legal.
         """
         from autosched.lower import lower
-        from autosched.schedule import replay, steps_to_json
+        from autosched.schedule import steps_to_json
 
         request = self.make_request(sizes)
         task, sketches = make_task(request)
@@ -160,7 +160,7 @@ class SizedKernel:
         with Guards() as guards:
             dag = self.make_dag(_symbols(guards, sizes, self.ranges))
             own = request.of(dag)
-            state = replay(own.collapsed, steps)
+            state = own.replay(steps)
             source = own.source(lower(state, "kernel"), state.steps, {})
         assert isinstance(source, KernelSource)
         loaded = load_object(build_object(source.text, request.device.target), source.name, source.threads)
@@ -176,7 +176,7 @@ def compile_sizes(
     Raises UsageError for arguments that cannot vary, ranges that are empty or negative, weights, Winograd, reduced
     precision, and targets other than processors.
     """
-    ranges = {name: r if isinstance(r, range) else range(r[0], r[1] + 1) for name, r in sizes.items()}
+    ranges = {name: _range(name, given) for name, given in sizes.items()}
     for name, allowed in ranges.items():
         if not allowed or allowed.start < 0 or allowed.step < 1:
             raise UsageError(f"the range of {name} has no size of at least 0 in ascending order: {allowed}")
@@ -196,6 +196,16 @@ def compile_sizes(
         lambda symbols: dag_of_sizes(workload, smallest, symbols),
         lambda numbers: Request(define_at(numbers), device, target),
     )
+
+
+def _range(name: str, given: object) -> range:
+    """Return a range of sizes from a range or a pair of its ends. Raises UsageError for anything else."""
+    match given:
+        case range():
+            return given
+        case (int(first), int(last)):
+            return range(first, last + 1)
+    raise UsageError(f"the sizes of {name} are a range or its ends, as in (1, 4096), got {given!r}")
 
 
 def _symbols(guards: Guards, sizes: Mapping[str, int], ranges: Mapping[str, range]) -> dict[str, int]:

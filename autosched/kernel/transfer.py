@@ -78,10 +78,9 @@ class NearestSchedules:
     def _add_cached(
         self, kernel_specs: Sequence[KernelSpec], what: str, known: dict[str, dict[Sizes, V]], hint: type[V]
     ) -> None:
-        """Add the decisions of the disk cache for the structures of kernels, of which some are as large as the kernels.
+        """Add the decisions of the disk cache for the structures of kernels, if some are for sizes nearly as large.
 
-        By the model kernels take 1.07 times as long with schedules of sizes near theirs, and 1.2 times, up to 4, with
-        those of much smaller sizes.
+        A schedule of much smaller sizes has tiles that are chosen for them.
         """
         largest = {spec.workload.sized.structure: spec for spec in sorted(kernel_specs, key=_volume)}
         for spec in largest.values():

@@ -65,8 +65,7 @@ def dag_of_sizes(workload: Workload, definition: Definition, sizes: Mapping[str,
             raise UsageError(f"{definition.name} has no number {name} that could vary; it has {numbers or 'none'}")
     args.update(sizes)
     outputs = outputs_of(workload, args, spec["dtype"]) if isinstance(workload, str) else workload(**args)
-    dag = ComputeDAG(outputs)
-    return dag.with_weights(definition.dag.weights) if definition.dag.weights else dag
+    return ComputeDAG(outputs)
 
 
 def redefinitions(spec: str, workload: Workload | None) -> list[Definition]:

@@ -101,6 +101,8 @@ def test_sizes_are_of_built_in_operators_as_well():
         (lambda _: at.compile(transposed, sizes={"Q": (1, 2)}), "has no argument Q"),
         (lambda _: at.compile(transposed, sizes={"M": (5, 2)}), "the range of M has no size"),
         (lambda _: at.compile(transposed, sizes={}), "has at least one"),
+        (lambda _: at.compile(transposed, sizes={"M": 5}), "the sizes of M are a range or its ends"),
+        (lambda _: at.compile(transposed, sizes={"M": ("1", 2)}), "the sizes of M are a range or its ends"),
         (lambda _: at.compile(transposed, sizes={"M": (1, 2)}, target="opencl"), "for processors so far"),
         (lambda _: at.compile(transposed, sizes={"M": (1, 2)}, check_indices=True), "takes neither"),
         (lambda _: at.compile("matmul", sizes={"M": (1, 9)}, weights=["B"]), "no weights"),
