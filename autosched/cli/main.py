@@ -8,6 +8,7 @@ usable, 130 interrupted and saved. With AUTOSCHED_DEBUG set, errors are raised w
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import gc
 import importlib
@@ -40,6 +41,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message.removeprefix('argument ')}; see `{self.prog} --help`")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        namespace, unknown = super().parse_known_args(args, namespace)
+        option = next((word.partition("=")[0] for word in unknown if word.startswith("--")), "")
+        if near := difflib.get_close_matches(option, self._option_string_actions, n=1):
+            self.error(f"there is no option {option}; did you mean {near[0]}?")
+        return namespace, unknown
 
 
 class ShowVersion(argparse.Action):

@@ -33,6 +33,13 @@ def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr("autosched.cli.db.run_path", run_path)
 
 
+@pytest.mark.parametrize(("words", "near"), [("tune matmul --trails 3", "--trials"), ("best matmul --jsn", "--json")])
+def test_a_misspelt_option_is_told_the_nearest_one(cli: Any, words: str, near: str) -> None:
+    answer = cli(*words.split())
+    assert (answer.code, answer.out) == (2, "")
+    assert f"did you mean {near}?" in answer.err
+
+
 @pytest.mark.parametrize(("error", "code"), CODES)
 def test_every_error_is_one_sentence_with_its_exit_code(
     cli: Any, monkeypatch: pytest.MonkeyPatch, error: type[errors.AutoschedError], code: int
