@@ -97,6 +97,7 @@ def test_results_have_types_with_names() -> None:
     assert isinstance(model.explain(), at.Explanation)
     assert model.show("groups") == at.show(model, "groups")
     assert isinstance(at.compile("matmul", shape=(4, 5, 6), threads=1), at.Kernel)
+    assert isinstance(at.compile("matmul", sizes={"M": (1, 8)}, threads=1), at.SizedKernel)
     assert issubclass(at.errors.UsageError, AutoschedError)
     assert at.AutoschedError is AutoschedError
     assert model(np.ones(model.inputs[0].shape, "float32")).shape == model.outputs[0].shape
