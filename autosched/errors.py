@@ -110,5 +110,9 @@ class FallbackWarning(AutoschedWarning):
     """A network has operators without a rule, which another engine runs."""
 
 
+class SizesWarning(AutoschedWarning):
+    """A network whose sizes vary is right, but takes long at each new size: one program for all could not be made."""
+
+
 class SplitWarning(AutoschedWarning):
     """A network is right, but has more kernels than it should: no code could be made for one of several operators."""

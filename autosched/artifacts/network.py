@@ -57,7 +57,7 @@ def export_model(model: CpuModel, path: Path) -> list[Path]:
 def _entry(model: CpuModel, symbol: str) -> bytes:
     """The function and the thread pool; the kernels are objects of their own."""
     n, device = len(model.inputs) + len(model.outputs), model.device
-    program = emit_program(ENTRY, tuple(model.program.calls()), n, device.target, tuple(model.program.copies()))
+    program, _ = emit_program(ENTRY, tuple(model.program.calls()), n, device.target, tuple(model.program.copies()))
     wrapper = wrapper_ir(symbol, ENTRY, range(n + 1), n + 1, device.threads)  # the weights are the last
     return export_object(program + wrapper, device.target, device.threads, alone=False)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ARGUMENT, ARENA, WEIGHTS = "argument", "arena", "weights"
+ARGUMENT, ARENA, WEIGHTS, ADDRESS = "argument", "arena", "weights", "address"
 OUT_OF_RANGE = 34  # what a network returns where an index of its data is out of range: ERANGE, which no kernel returns
 REPORT_BYTES = 16  # of the arena, which then begins with the number of the bounds check and the index, both int64
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """Where a kernel finds an array: `offset` bytes into the caller's argument number `at`, or at byte `at` of the
-    arena or of the weights."""
+    """Where a kernel finds an array: `offset` bytes into the caller's argument number `at`, at byte `at` of the arena
+    or of the weights, or at the address `at`."""
 
     place: str
     at: int
@@ -21,9 +21,10 @@ class Pointer:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A call of the kernel `entry`. `pointers` are its arguments, None for one that it does not look at."""
+    """A call of the kernel `entry`, a symbol or an address. `pointers` are its arguments, None for one that it does not
+    look at."""
 
-    entry: str
+    entry: str | int
     pointers: tuple[Pointer | None, ...]
     workspace: Pointer
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from autosched.errors import SplitWarning, UsageError, locating_bugs
 from autosched.executor.compile_options import BACKGROUND, DEFAULTS, NOW, CompileOptions
@@ -29,6 +30,10 @@ from autosched.planning.execution_plan import NetworkProgram, build_program
 from autosched.planning.extract_tasks import BY_MODEL, Choices
 from autosched.planning.kernel_table import kernel_table
 from autosched.target import parse_target
+
+if TYPE_CHECKING:
+    from autosched.executor.sized_network import SizedNetwork
+    from autosched.ir.size import Guards
 
 SIMULATED = "cuda"  # kind of the targets that can be simulated
 
@@ -75,6 +80,23 @@ def compile_network(graph: Graph, options: CompileOptions = DEFAULTS, choices: C
         model = compile_graph(graph, options.target, options.threads, completed, options.simulate)
     is_improved = options.specialise == BACKGROUND and choices.nearest is None and has_transferred(model)
     return SpecialisingModel(model) if is_improved else model
+
+
+def compile_for_sizes(
+    guards: Guards, make_graph: Callable[[], Graph], options: CompileOptions = DEFAULTS, choices: Choices = BY_MODEL
+) -> SizedNetwork:
+    """Compile a network on a processor for all sizes for which the guards hold. `make_graph` returns the traced graph.
+
+    Raises what `compile_network` raises.
+    """
+    from autosched.executor.sized_network import SizedNetwork
+
+    device = find_device(options.target, options.threads)
+    with guards:
+        graph = make_graph()
+        with _completed(choices, options) as completed:
+            program = _program(graph, options.target, device, completed)
+    return SizedNetwork(guards, graph, program, device)
 
 
 def plan_network(graph: Graph, options: CompileOptions = DEFAULTS, choices: Choices = BY_MODEL) -> NetworkProgram:

@@ -44,7 +44,7 @@ class CpuModel(Kernel, Model):
         self.block, self.linked = block, loaded
 
     def with_program(self, original: Graph, program: NetworkProgram) -> CpuModel:
-        return CpuModel(original, program, self.linked, _pack_weights(program, self.linked), self.device)
+        return CpuModel(original, program, self.linked, pack_weights(program, self.linked), self.device)
 
     def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model) -> CpuModel:
         block = self.block
@@ -118,14 +118,14 @@ class CpuModel(Kernel, Model):
 def link(original: Graph, program: NetworkProgram, device: Device) -> CpuModel:
     """Link the program into this process, and pack its weights."""
     n_arguments = len(program.graph.inputs) + len(program.graph.outputs)
-    entry = emit_program(ENTRY, tuple(program.calls()), n_arguments, device.target, tuple(program.copies()))
+    entry, _ = emit_program(ENTRY, tuple(program.calls()), n_arguments, device.target, tuple(program.copies()))
     objects = [compile_once(entry, device.target), *objects_of(program.tasks)]
     names = [name for t in program.tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None]
     loaded = load_objects(objects, (ENTRY, *names), device.threads)
-    return CpuModel(original, program, loaded, _pack_weights(program, loaded), device)
+    return CpuModel(original, program, loaded, pack_weights(program, loaded), device)
 
 
-def _pack_weights(program: NetworkProgram, loaded: Mapping[str, LoadedKernel]) -> Array:
+def pack_weights(program: NetworkProgram, loaded: Mapping[str, LoadedKernel]) -> Array:
     """Return the block of weights: raw constants, and the packed weights of each kernel."""
     graph = program.graph
     check_mapped(graph.constants)
@@ -134,18 +134,23 @@ def _pack_weights(program: NetworkProgram, loaded: Mapping[str, LoadedKernel]) -
         array = np.ascontiguousarray(graph.constants[name])
         block[at : at + array.nbytes] = array.reshape(-1).view("uint8")
     for at, n in {at: n for n, at in program.packed_offsets.items()}.items():
-        step = program.steps[n]
-        assert isinstance(step, Group)
         kernel = program.kernels[n]
-        arrays = [np.ascontiguousarray(graph.constants[x]) if graph.is_constant(x) else None for x in step.inputs]
-        addresses = [0 if a is None else address_of(a) for a in arrays]
-        pointers = [*addresses, *(0 for _ in step.outputs), address_of(block) + at]
-        arguments = (ctypes.c_size_t * len(pointers))(*pointers)
-        workspace = aligned_empty((max(kernel.workspace_bytes, 1),), "uint8")
         assert kernel.prepare is not None
-        code = loaded[kernel.prepare](ctypes.addressof(arguments), address_of(workspace))
-        assert code == 0, f"{kernel.prepare} ended with {code}"
+        pack_step(program, n, loaded[kernel.prepare], kernel.workspace_bytes, address_of(block) + at)
     return block
+
+
+def pack_step(program: NetworkProgram, number: int, prepare: LoadedKernel, workspace_bytes: int, at: int) -> None:
+    """Write the packed weights of a step to the address `at`. `prepare`: the function of its kernel that packs."""
+    graph, step = program.graph, program.steps[number]
+    assert isinstance(step, Group)
+    arrays = [np.ascontiguousarray(graph.constants[x]) if graph.is_constant(x) else None for x in step.inputs]
+    addresses = [0 if a is None else address_of(a) for a in arrays]
+    pointers = [*addresses, *(0 for _ in step.outputs), at]
+    arguments = (ctypes.c_size_t * len(pointers))(*pointers)
+    workspace = aligned_empty((max(workspace_bytes, 1),), "uint8")
+    code = prepare(ctypes.addressof(arguments), address_of(workspace))
+    assert code == 0, f"{prepare.entry} ended with {code}"
 
 
 def _address(pointer: Pointer, arguments: Sequence[int], bases: Mapping[str, int]) -> int:

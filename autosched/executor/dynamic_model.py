@@ -1,7 +1,7 @@
-"""Model with dynamic shapes: a program for each choice of sizes, compiled at its first use (least recently used).
+"""Model with dynamic shapes: one program for all sizes for which its guards hold, or one for each choice of sizes.
 
-A new program takes its schedules from the existing programs (schedule transfer), which makes compilation quick, and
-shares their weights where they are equal.
+A program for certain sizes takes its schedules from the existing programs (schedule transfer), which makes compilation
+quick, and shares their weights where they are equal.
 """
 
 from __future__ import annotations
@@ -10,16 +10,23 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from autosched.errors import UsageError
+from autosched.errors import GraphError, RefusedNodes, SizesWarning, UsageError
 from autosched.executor.model import Model
 from autosched.graph.graph import Graph
 from autosched.kernel.transfer import NearestSchedules
+from autosched.kernel.trust import warn_user
+from autosched.planning.extract_tasks import NetworkTask
 from autosched.runtime.spec import in_order
 from autosched.runtime.tensors import are_equal
 
-MAX_PROGRAMS = 16
+if TYPE_CHECKING:
+    from autosched.executor.sized_network import SizedCall, SizedNetwork
+
+MAX_PROGRAMS = 16  # for certain sizes
+MAX_NETWORKS = 8  # for all sizes for which their guards hold
+MAX_CALLS = 256  # choices of sizes of such networks
 ANY_SIZE = range(1 << 31)
 Key: TypeAlias = tuple[int, ...]
 
@@ -39,14 +46,18 @@ class VaryingModel:
     """A network as a function of arrays of any sizes: `model(x)`, `model(x, out=y)`.
 
     `inputs`: names of the arrays. `compile` returns the program for sizes by name, with schedules transferred from
-    other programs.
+    other programs. `trace` returns the network for all sizes that pass the guards of these ones; without it each choice
+    of sizes has a program of its own.
     """
 
     inputs: tuple[str, ...]
     dimensions: tuple[Dimension, ...]
     compile: Callable[[Mapping[str, int], NearestSchedules], Model]
+    trace: Callable[[Mapping[str, int]], SizedNetwork] | None = None
     _programs: dict[Key, Model] = field(default_factory=dict)  # most recently used last
-    _last: Key | None = None
+    _calls: dict[Key, SizedCall] = field(default_factory=dict)  # most recently used last
+    _networks: list[SizedNetwork] = field(default_factory=list)
+    _last: tuple[Key, Model | SizedCall] | None = None
     _transfer: NearestSchedules = field(default_factory=NearestSchedules)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -55,7 +66,8 @@ class VaryingModel:
 
     def __repr__(self) -> str:
         names = ", ".join(dimension.name for dimension in self.dimensions)
-        return f"<network of {', '.join(self.inputs)}, for any {names}; {len(self._programs)} programs>"
+        n = len(self._programs) + len(self._networks)
+        return f"<network of {', '.join(self.inputs)}, for any {names}; {n} program{'s' if n != 1 else ''}>"
 
     def __reduce__(self) -> NoReturn:
         raise UsageError("a network is machine code of this process, which can be neither copied nor pickled: load it")
@@ -67,19 +79,18 @@ class VaryingModel:
             key = tuple([arrays[input].shape[axis] for input, axis in self._axes])
         except (AttributeError, IndexError) as error:
             raise self._shape_error(arrays) from error
-        model = self._programs.get(key)
-        if model is None or key != self._last:
-            model = self._program(key)
+        last = self._last
+        model = last[1] if last is not None and last[0] == key else self._callable(key)
         return model(*arrays, out=out)
 
     @property
     def sizes(self) -> tuple[dict[str, int], ...]:
-        """The sizes of the existing programs by name, most recently used last."""
-        return tuple(self._by_name(key) for key in list(self._programs))
+        """The sizes that were called or compiled, by name, those of programs of their own first."""
+        return tuple(self._by_name(key) for key in [*self._programs, *self._calls])
 
     def of(self, **sizes: int) -> Model:
-        """Return the program for sizes by name, and compile it if there is none. Raises UsageError for a size that is
-        missing, unknown or not allowed."""
+        """Return the program for certain sizes by name, and compile it if there is none: calls with these sizes use it
+        from then on. Raises UsageError for a size that is missing, unknown or not allowed."""
         names = [dimension.name for dimension in self.dimensions]
         if set(sizes) != set(names):
             raise UsageError(f"the network varies in {', '.join(names)}, got sizes of {', '.join(sizes) or 'none'}")
@@ -111,26 +122,72 @@ class VaryingModel:
                 return UsageError(f"{name} has the shape {list(shape)}, and {where}")
         raise AssertionError("all arrays have the dimensions that vary")
 
-    def _program(self, key: Key) -> Model:
+    def _callable(self, key: Key) -> Model | SizedCall:
+        """Return the program for these sizes, or the one for all sizes with their numbers."""
+        if key in self._programs:
+            return self._program(key)
         with self._lock:
-            model = self._programs.pop(key, None) or self._compile(key)
-            self._programs[key] = model
-            self._last = key
-            while len(self._programs) > MAX_PROGRAMS:
-                del self._programs[next(iter(self._programs))]
-        return model
+            call = self._calls.pop(key, None) or self._sized(key)
+            if call is not None:
+                self._calls[key] = call
+                self._last = key, call
+                while len(self._calls) > MAX_CALLS:
+                    del self._calls[next(iter(self._calls))]
+                return call
+        return self._program(key)
 
-    def _compile(self, key: Key) -> Model:
+    def _sized(self, key: Key) -> SizedCall | None:
+        """Return the network for these sizes; None where it is to have a program of its own for them."""
+        self._check(key)
+        sizes = self._by_name(key)
+        for network in self._networks:
+            if (call := network.at(sizes)) is not None:
+                return call
+        if self.trace is None or len(self._networks) == MAX_NETWORKS:
+            return None
+        try:
+            network = self.trace(sizes)
+            call = network.at(sizes)
+        except GraphError as error:  # the program of these sizes says what is wrong with them
+            self.trace = None if isinstance(error, RefusedNodes) else self.trace
+            return None
+        except Exception as error:  # a bug of tracing: the network is right with a program for each choice of sizes
+            text = f"one program for all sizes could not be made, and each choice has a program of its own: {error}"
+            warn_user(text, SizesWarning)
+            self.trace = None
+            return None
+        assert call is not None, "a guard does not hold for the sizes that it was made for"
+        self._networks.append(network)
+        self._add_schedules(network.program.tasks)
+        return call
+
+    def _check(self, key: Key) -> None:
+        """Raise UsageError for a size that is not allowed."""
         for dimension, size in zip(self.dimensions, key, strict=True):
             if size not in dimension.sizes:
                 allowed = f"{dimension.sizes.start} to {dimension.sizes.stop - 1}"
                 allowed += f" in steps of {dimension.sizes.step}" if dimension.sizes.step > 1 else ""
                 raise UsageError(f"{dimension.name} is {size}, and may be {allowed}")
+
+    def _program(self, key: Key) -> Model:
+        with self._lock:
+            model = self._programs.pop(key, None) or self._compile(key)
+            self._programs[key] = model
+            self._last = key, model
+            while len(self._programs) > MAX_PROGRAMS:
+                del self._programs[next(iter(self._programs))]
+        return model
+
+    def _compile(self, key: Key) -> Model:
+        self._check(key)
         model = self.compile(self._by_name(key), self._transfer)
-        self._transfer.add((task.kernel_spec.workload, task.kernel.schedule.steps) for task in model.tasks)
+        self._add_schedules(model.tasks)
         for other in self._programs.values():
             model = share_weights(model, other)
         return model
+
+    def _add_schedules(self, tasks: Sequence[NetworkTask]) -> None:
+        self._transfer.add((task.kernel_spec.workload, task.kernel.schedule.steps) for task in tasks)
 
     def _by_name(self, key: Key) -> dict[str, int]:
         return {dimension.name: size for dimension, size in zip(self.dimensions, key, strict=True)}

@@ -11,27 +11,33 @@ import numpy.typing as npt
 
 from autosched.errors import RefusedNodes, UsageError
 from autosched.executor.compile_graph import compile_network
-from autosched.executor.compile_options import CompileKeywords, CompileOptions
+from autosched.executor.compile_options import NOW, CompileKeywords, CompileOptions
 from autosched.executor.dynamic_model import ANY_SIZE, Dimension, VaryingModel
 from autosched.executor.model import Model
 from autosched.graph.graph import Graph
+from autosched.graph.traces import symbolic_sizes
+from autosched.ir.size import Guards
 from autosched.kernel.transfer import NearestSchedules
 from autosched.keywords import spelled_out
 from autosched.planning.archive import SUFFIX
 from autosched.planning.extract_tasks import Choices
+from autosched.target import parse_target
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from autosched.executor.sized_network import SizedNetwork
 
 
 @dataclass(frozen=True)
 class DynamicNetwork:
     """A network before its sizes are chosen. `axes`: the dynamic dimensions by name, each with the first input that has
-    it and the axis there. `make_graph` returns the graph for their sizes."""
+    it and the axis there. `make_graph` returns the graph for their sizes, which may be symbols if `is_traceable`."""
 
     inputs: tuple[str, ...]
     axes: Mapping[str, tuple[str, int]]
     make_graph: Callable[[Mapping[str, int]], Graph]
+    is_traceable: bool = False
 
 
 @spelled_out(CompileOptions)
@@ -56,8 +62,10 @@ def load_dynamic(
         limits: allowed sizes by dimension, {"batch": range(1, 65)}.
         inputs, options, keywords: as in `autosched.load`; `inputs` for ONNX files only.
 
-    Returns a `VaryingModel`, a function of arrays of any sizes, which compiles a program for each choice of sizes at
-    its first call. Raises UsageError for a network without dynamic dimensions, GraphError for an unsupported one.
+    Returns a `VaryingModel`, a function of arrays of any sizes. An ONNX file is compiled once for all sizes, at the
+    first call, and again for sizes that what was decided does not hold for. With specialise="now", on GPUs, with
+    Winograd, and of torch modules each choice of sizes has a program of its own. Raises UsageError for a network
+    without dynamic dimensions, GraphError for an unsupported one.
     """
     chosen, sizes = replace(options or CompileOptions(), **keywords), sizes or {}
     fixed = {name: size for name, size in sizes.items() if isinstance(size, int)}
@@ -86,7 +94,15 @@ def load_dynamic(
             return compile_parts(error, chosen)
         return compile_network(graph, chosen, Choices(nearest=nearest))
 
-    dynamic = VaryingModel(network.inputs, dimensions, compile_for)
+    def compile_traced(dynamic: Mapping[str, int]) -> SizedNetwork:
+        from autosched.executor.compile_graph import compile_for_sizes
+
+        guards, ranges = Guards(), {dimension.name: dimension.sizes for dimension in dimensions}
+        return compile_for_sizes(guards, lambda: network.make_graph(symbolic_sizes(guards, dynamic, ranges)), chosen)
+
+    has_trace = network.is_traceable and chosen.specialise != NOW and not chosen.winograd
+    has_trace &= not parse_target(chosen.target).backend.is_gpu
+    dynamic = VaryingModel(network.inputs, dimensions, compile_for, compile_traced if has_trace else None)
     dynamic.prepare(precompiled)
     return dynamic
 
@@ -98,7 +114,7 @@ def _from_file(path: str | Path, fixed: Mapping[str, int], inputs: Mapping[str, 
         raise UsageError(f"the sizes of a saved network are fixed: {path} cannot vary, the ONNX file that it was can")
     file = read_onnx(path, inputs)
     axes = {name: axis for name, axis in file.symbolic_dimensions().items() if name not in fixed}
-    return DynamicNetwork(file.inputs(), axes, lambda dynamic: file.graph({**fixed, **dynamic}))
+    return DynamicNetwork(file.inputs(), axes, lambda dynamic: file.graph({**fixed, **dynamic}), is_traceable=True)
 
 
 def _from_module(module: Any, example_inputs: Sequence[Any] | None) -> DynamicNetwork:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from autosched.errors import UsageError
 from autosched.graph.graph import Graph
 from autosched.ir.dtype import DTYPES
+from autosched.ir.size import value_of
 from autosched.tuner.memory_check import free_memory, size_text
 
 
@@ -25,4 +26,5 @@ def check_memory(graph: Graph, weights_bytes: int = 0, arena_bytes: int = 0) -> 
 
 
 def _bytes(graph: Graph, names: Iterable[str]) -> int:
-    return sum(math.prod(v.shape) * DTYPES[v.dtype].nbytes for v in map(graph.values.__getitem__, names))
+    values = (graph.values[name] for name in names)
+    return sum(value_of(math.prod(value.shape)) * DTYPES[value.dtype].nbytes for value in values)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy.typing as npt
 
 from autosched.ir.dtype import DTYPES
+from autosched.ir.size import has_size
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -61,7 +62,7 @@ class Node:
 
     def __str__(self) -> str:
         words = [name or "-" for name in self.inputs]
-        words += [f"{key}={json.dumps(value)}" for key, value in self.attributes.items()]
+        words += [f"{key}={json.dumps(value, default=str)}" for key, value in self.attributes.items()]
         return f"{', '.join(self.outputs)} = {self.operator}({', '.join(words)})"
 
 
@@ -108,6 +109,11 @@ class Graph:
             if any(x.is_float for x in read) and any(x.is_integer and x.nbytes == 1 for x in made):
                 return True
         return False
+
+    @cached_property
+    def is_traced(self) -> bool:
+        """Whether sizes of its values are symbols (`graph.traces`)."""
+        return any(has_size(value.shape) for value in self.values.values())
 
     def is_constant(self, name: str | None) -> bool:
         return name in self.constants

@@ -25,6 +25,7 @@ from autosched.graph.graph import Attribute, Graph, Node, Value
 from autosched.graph.operators import operators, results_of
 from autosched.graph.steps import Group
 from autosched.ir.dtype import DTYPES
+from autosched.ir.size import SymbolicSize, value_of
 from autosched.te import ComputeDAG
 
 
@@ -52,7 +53,7 @@ def has_winograd_stage(graph: Graph, group: Group) -> bool:
 
 def flops_of(graph: Graph, group: Group) -> int:
     """Return the floating-point operations of a group; those of equal groups are counted once."""
-    return _flops(json.dumps(describe(graph, group)))
+    return _flops(json.dumps(describe(graph, group), default=value_of))
 
 
 @lru_cache(maxsize=4096)
@@ -72,7 +73,7 @@ def described_dag(description: object) -> ComputeDAG:
 def _read(description: Any) -> tuple[Graph, Group]:
     values: dict[str, Value] = {}
     for n, (shape, dtype) in enumerate(description["inputs"]):
-        if dtype not in DTYPES or not all(isinstance(size, int) and size >= 1 for size in shape):
+        if dtype not in DTYPES or not all(isinstance(size, int | SymbolicSize) and size >= 1 for size in shape):
             raise ValueError(f"an input of {dtype}{shape}")
         values[_name(n)] = Value(_name(n), tuple(shape), dtype)
     inputs = tuple(values)
@@ -116,6 +117,6 @@ def attribute_of(data: Any) -> Attribute:
         return tuple(attribute_of(part) for part in data)
     if isinstance(data, dict):
         return float(data["number"])
-    if data is None or isinstance(data, bool | int | float | str):
+    if data is None or isinstance(data, bool | int | float | str | SymbolicSize):
         return data
     raise TypeError(f"{data!r} is no attribute")

@@ -150,7 +150,7 @@ def _at_sources(graph: Graph, check: IndexCheck) -> Iterator[IndexCheck]:
 def _before(graph: Graph, check: IndexCheck) -> Iterator[IndexCheck]:
     """Yield the check for the operands that the checked value is a rearrangement of; nothing if it is none."""
     maker = graph.producers.get(check.ids)
-    if maker is None:
+    if maker is None or not maker.inputs:
         return
     source, keeps_order = maker.inputs[0] or "", maker.operator in ("reshape", "identity", "cast")
     if maker.operator == "cast":

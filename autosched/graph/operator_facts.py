@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from autosched.errors import UsageError
 from autosched.graph.graph import Attribute, Shape
+from autosched.ir.size import has_size
 from autosched.runtime.disk_cache import key_of, read, write
 from autosched.runtime.versions import code_version
 
@@ -22,6 +24,7 @@ Attributes: TypeAlias = tuple[tuple[str, Attribute], ...]
 Derivation: TypeAlias = Callable[[str, OperandTypes, Attributes, int], R]
 
 MAX_KEPT = 1 << 14  # entries of a file; with more, only those that this process used are kept
+MAX_TRACED = 1024  # facts of each kind about sizes that are symbols, the last used ones
 _FACTS: list[OperatorFact[Any]] = []
 
 
@@ -37,10 +40,13 @@ class OperatorFact(Generic[R]):
         self._used: dict[str, Any] = {}  # as JSON data
         self._stored: dict[str, Any] | None = None
         self._has_new = False
+        self._of_trace = lru_cache(MAX_TRACED)(derive)
         _FACTS.append(self)
 
     def __call__(self, operator: str, operands: OperandTypes, attributes: Attributes, n_outputs: int) -> R:
         key = operator, operands, attributes, n_outputs
+        if has_size((operands, attributes)):  # a fact about a trace
+            return self._of_trace(*key)
         if key not in self._known:
             self._known[key] = self._look_up(json.dumps(key), *key)
         return self._known[key]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar, Token
 from typing import Any, cast
 from weakref import WeakValueDictionary
@@ -34,6 +34,7 @@ _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv, "mod": operator.mod,
     "ceildiv": lambda a, b: -(-a // b), "min": min, "max": max,
 }  # fmt: skip
+_BOTH = {"and": "and_"}  # the name in `operator` of what is no name there
 
 
 class Guards:
@@ -45,25 +46,38 @@ class Guards:
     def __init__(self) -> None:
         self.conditions: dict[Expr, None] = {}
         self.simplify = Simplifier()
+        self.ranges: dict[str, tuple[int, int]] = {}  # of the symbols, by name
+        self.present: dict[str, int] = {}  # values, by the names of the symbols themselves
+        self._forms: tuple[int, Forms] | None = None  # of so many conditions
         self._number = next(_NUMBERS)
 
     def symbol(self, name: str, value: int, low: int = 0, high: int = MOST) -> int:
         """Return a size that has any value from `low` to `high`, and `value` now."""
         symbol = Var(f"{name}.{self._number}", INDEX)
-        self.simplify.ranges[symbol] = (low, high)
+        self.present[symbol.name] = value
+        self.simplify.ranges[symbol] = self.ranges[name] = (low, high)
         return _size(symbol, value)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The names that were given, by those of the symbols themselves."""
+        return {symbol: symbol.rpartition(".")[0] for symbol in self.present}
+
+    def range_of(self, symbol: str) -> tuple[int, int]:
+        """Return the least and the greatest value of a symbol, by its own name."""
+        return self.ranges[symbol.rpartition(".")[0]]
 
     def values(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return values of sizes by name as values of the symbols, for `evaluate`."""
         return {f"{name}.{self._number}": size for name, size in sizes.items()}
 
     def hold(self, sizes: Mapping[str, int]) -> bool:
-        """Whether all conditions hold for these values of the sizes."""
-        values = self.values(sizes)
-        try:
-            return all(evaluate(condition, values) for condition in self.conditions)
-        except ZeroDivisionError:  # of sizes that another condition excludes
+        """Whether all conditions hold for these values of the sizes, which are within their ranges."""
+        if any(not self.ranges[name][0] <= size <= self.ranges[name][1] for name, size in sizes.items()):
             return False
+        if self._forms is None or self._forms[0] != len(self.conditions):
+            self._forms = len(self.conditions), Forms(self.conditions)
+        return self._forms[1].hold(self.values(sizes))
 
     def __repr__(self) -> str:
         return f"Guards({', '.join(map(str, self.conditions))})"
@@ -79,6 +93,13 @@ class Guards:
 _ENTERED: ContextVar[Guards | None] = ContextVar("guards", default=None)
 
 
+def entered() -> Guards:
+    """Return the guards that are collected. There must be some."""
+    guards = _ENTERED.get()
+    assert guards is not None, "no guards are collected"
+    return guards
+
+
 class SymbolicSize(SymbolicInteger):
     """An integer with a closed form. Wherever Python needs its value, a guard says that the form has this value.
 
@@ -91,7 +112,7 @@ class SymbolicSize(SymbolicInteger):
     value: int
 
     def computed(self, op: str, a: Any, b: Any) -> int:
-        return _computed(op, a, b)
+        return computed(op, a, b)
 
     @property
     def identity(self) -> object:
@@ -128,7 +149,7 @@ class SymbolicSize(SymbolicInteger):
         return format(self.__index__(), spec) if spec else str(self)
 
     def __neg__(self) -> int:
-        return _computed("sub", 0, self)
+        return computed("sub", 0, self)
 
     def __abs__(self) -> int:
         return -self if _ask("lt", self, 0) else cast(int, self)
@@ -170,6 +191,13 @@ def has_size(data: Any) -> bool:
     return isinstance(data.value if isinstance(data, Const) else data, SymbolicSize)
 
 
+def is_same(a: Any, b: Any) -> bool:
+    """Whether two numbers are equal, or two sizes of one form. It decides nothing where they only have equal values."""
+    if isinstance(a, SymbolicSize) and isinstance(b, SymbolicSize):
+        return a.form is b.form and a.value == b.value
+    return bool(not isinstance(a, SymbolicSize) and not isinstance(b, SymbolicSize) and a == b)
+
+
 def value_of(number: Any) -> int:
     """Return the value that a number has now, for what does not decide anything by it."""
     return cast(int, number.value if isinstance(number, SymbolicSize) else number)
@@ -180,19 +208,55 @@ def form_of(number: Any) -> Expr:
     return number.form if isinstance(number, SymbolicSize) else Const(number, INDEX)
 
 
+class Forms:
+    """Closed forms that are evaluated together: each of their parts once."""
+
+    def __init__(self, forms: Iterable[Expr]) -> None:
+        self._places: dict[Expr, int] = {}
+        self._values: list[Any] = []
+        self._symbols: list[tuple[int, str]] = []
+        self._steps: list[tuple[int, Callable[[Any, Any], Any], int, int]] = []
+        self._results = [self._place(form) for form in forms]
+
+    def _place(self, form: Expr) -> int:
+        if (known := self._places.get(form)) is not None:
+            return known
+        operands = tuple(map(self._place, form.children)) if isinstance(form, Binary) else ()
+        place = self._places[form] = len(self._values)
+        self._values.append(form.value if isinstance(form, Const) else None)
+        match form:
+            case Var(name=name):
+                self._symbols.append((place, name))
+            case Binary(op=op):
+                a, b = operands
+                self._steps.append((place, _ARITHMETIC.get(op) or getattr(operator, _BOTH.get(op, op)), a, b))
+            case _:
+                assert isinstance(form, Const), f"{form} is no form of sizes"
+        return place
+
+    def at(self, values: Mapping[str, int]) -> list[Any]:
+        """Return the numbers, and for guards the truth values, for these values of the symbols.
+
+        Raises ZeroDivisionError where a form has no value.
+        """
+        numbers = self._values.copy()
+        for place, name in self._symbols:
+            numbers[place] = values[name]
+        for place, compute, a, b in self._steps:
+            numbers[place] = compute(numbers[a], numbers[b])
+        return [numbers[place] for place in self._results]
+
+    def hold(self, values: Mapping[str, int]) -> bool:
+        """Whether all of the guards hold for these values of the symbols."""
+        try:
+            return all(self.at(values))
+        except ZeroDivisionError:  # of sizes that another guard excludes
+            return False
+
+
 def evaluate(form: Expr, values: Mapping[str, int]) -> Any:
-    """Return the number, or for a guard the truth value, of a closed form for these values of the symbols."""
-    match form:
-        case Var(name=name):
-            return values[name]
-        case Const():
-            return form.value
-        case Binary(op="and", a=a, b=b):
-            return evaluate(a, values) and evaluate(b, values)
-        case Binary(op=op, a=a, b=b):
-            compute = _ARITHMETIC.get(op) or getattr(operator, op)
-            return compute(evaluate(a, values), evaluate(b, values))
-    raise AssertionError(f"{form} is no form of sizes")
+    """Return the number, or for a guard the truth value, of one closed form; see `Forms`."""
+    return Forms([form]).at(values)[0]
 
 
 _NO_RANGES = Simplifier()
@@ -217,7 +281,7 @@ def _size(form: Expr, value: int) -> int:
     return cast(int, size)
 
 
-def _computed(op: str, a: Any, b: Any) -> int:
+def computed(op: str, a: Any, b: Any) -> int:
     if op in ("min", "max"):  # a guard says which: a form of one case is worth more than one that holds for more sizes
         return cast(int, a if _ask("le", a, b) == (op == "min") else b)
     form = _simplify()(Binary(op, form_of(a), form_of(b)))
@@ -235,8 +299,7 @@ def _ask(op: str, a: Any, b: Any) -> bool:
         assert condition.value, f"{x} {op} {y} is {answer} for the values of sizes that are out of their ranges"
         return answer
     guards = _ENTERED.get()
-    if guards is None:
-        raise AssertionError(f"the size {x} decides something, {op} {y}, where no guards are collected")
+    assert guards is not None, f"the size {x} decides something, {op} {y}, where no guards are collected"
     guards.conditions[condition] = None
     return answer
 
@@ -251,7 +314,7 @@ def _arithmetic(op: str, is_reversed: bool) -> Callable[[SymbolicSize, Any], Any
             pair = (other, size.value) if is_reversed else (size.value, other)
             _ask("eq", size, size.value)
             return getattr(operator, op)(*pair)
-        return _computed(op, other, size) if is_reversed else _computed(op, size, other)
+        return computed(op, other, size) if is_reversed else computed(op, size, other)
 
     return compute
 

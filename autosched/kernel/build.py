@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
 from autosched.codegen.c.source import GpuSource
+from autosched.codegen.source import KernelSource
 from autosched.errors import ExpressionError, GraphError, NoValidCandidate, ScheduleError
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const
+from autosched.ir.size import Guards, form_of, value_of
 from autosched.kernel.compilation_units import EmittedKernel, compile_kernel, emit_kernel
 from autosched.kernel.object_cache import find_schedule
-from autosched.kernel.spec import ChosenSchedule, KernelObject, KernelSpec
+from autosched.kernel.spec import ChosenSchedule, CodeSizes, KernelObject, KernelSpec
 from autosched.kernel.task import analytic_best, make_task
+from autosched.runtime.disk_cache import key_of
 from autosched.runtime.gpu.compile import CompileError
+from autosched.runtime.jit import compile_object
 from autosched.schedule import steps_to_json
 
 if TYPE_CHECKING:
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from autosched.ir.stmt import Func
     from autosched.schedule import Step
     from autosched.tuner.protocols import Candidate
+    from autosched.tuner.sized_workload import SizedWorkload
 
 Code = TypeVar("Code")
 Emit = Callable[["Func", "tuple[Step, ...]", Mapping[str, int]], Code]  # of a nest, its steps and their values
@@ -64,6 +70,8 @@ def build_kernel(kernel_spec: KernelSpec, passed_over: int = 0) -> KernelObject:
     slow: KernelObject | None = None
     for number in range(passed_over, CANDIDATES):
         try:
+            if kernel_spec.sized is not None:
+                return _for_sizes(kernel_spec, kernel_spec.sized, number)
             if not kernel_spec.device.target.backend.is_gpu:
                 return _for_processor(_emitted(kernel_spec, number, _emit_units(kernel_spec)), kernel_spec)
             kernel, is_slow = _for_gpu(_emitted(kernel_spec, number, kernel_spec.request.source), kernel_spec)
@@ -138,6 +146,45 @@ def _for_processor(emitted: EmittedCode[EmittedKernel], kernel_spec: KernelSpec)
         entries.name, emitted.array_bytes, entries.workspace_bytes, entries.packed_bytes, entries.winograd,
         emitted.schedule, code, units,
     )  # fmt: skip
+
+
+def _for_sizes(kernel_spec: KernelSpec, sized: SizedWorkload, number: int) -> KernelObject:
+    """Return code for all sizes for which the guards of its emission hold, the present ones among them."""
+    from autosched.lower import lower
+
+    schedule = ChosenSchedule(kernel_spec.steps)
+    if not kernel_spec.steps:
+        schedule = choose_schedule(replace(kernel_spec, sized=None), number)
+    with Guards() as guards:
+        request = kernel_spec.request.of(sized.dag(guards))
+        state = request.replay(schedule.steps)
+        source = request.source(lower(state, kernel_spec.name), state.steps, {})
+        assert isinstance(source, KernelSource)
+        packed_bytes = int(source.packed_bytes)  # a guard says that packed weights have it
+    dag = request.problem.dag
+    arrays = [math.prod(t.public_shape) * DTYPES[t.dtype].nbytes for t in (*dag.inputs, *dag.outputs)]
+    forms = CodeSizes(
+        tuple(guards.conditions), source.sizes, tuple(map(form_of, arrays)), form_of(source.workspace_bytes),
+        _packing(source),
+    )  # fmt: skip
+    return KernelObject(
+        source.name, tuple(map(value_of, arrays)), value_of(source.workspace_bytes), packed_bytes, source.winograd,
+        schedule, compile_object(source.text, kernel_spec.device.target), sizes=forms.text(guards.names),
+    )  # fmt: skip
+
+
+def _packing(source: KernelSource) -> str:
+    """Return a digest of the code that packs weights, equal for kernels that pack equally; empty without weights.
+
+    Raises NoValidCandidate where the places of packed weights depend on sizes.
+    """
+    if source.prepare is None:
+        return ""
+    own = [part for part in source.ir.split("\n\n") if f"@{source.prepare}" in part.partition("\n")[0]]
+    text = "\n\n".join(own).replace(source.name, "")
+    if "%sizes" in text:
+        raise NoValidCandidate("where packed weights are depends on the sizes")
+    return key_of(text)
 
 
 def _for_gpu(emitted: EmittedCode[Source], kernel_spec: KernelSpec) -> tuple[KernelObject, bool]:

@@ -25,6 +25,7 @@ class _Entry:
     winograd: int
     schedule: ChosenSchedule
     units: tuple[str, ...]
+    sizes: str = ""
 
 
 def find_object(kernel_spec: KernelSpec) -> KernelObject | None:
@@ -43,7 +44,7 @@ def find_object(kernel_spec: KernelSpec) -> KernelObject | None:
         return None
     return KernelObject(
         fields.name, fields.array_bytes, fields.workspace_bytes, fields.packed_bytes, fields.winograd, fields.schedule,
-        entry[1], units,
+        entry[1], units, fields.sizes,
     )  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def keep_object(kernel_spec: KernelSpec, kernel: KernelObject) -> None:
     """Write a kernel whose units are in the cache. Raises UsageError where the directory cannot be used."""
     fields = _Entry(
         kernel.name, kernel.array_bytes, kernel.workspace_bytes, kernel.packed_bytes, kernel.winograd, kernel.schedule,
-        tuple(unit.key for unit in kernel.units),
+        tuple(unit.key for unit in kernel.units), kernel.sizes,
     )  # fmt: skip
     write(kernel_spec.key, asdict(fields), kernel.code)
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from autosched.ir.expr import Expr
+from autosched.ir.size import Forms
+from autosched.ir.size_data import form_data, form_of_data
 from autosched.kernel.compilation_units import CompiledUnit
 from autosched.kernel.device import Device, find_device
 from autosched.kernel.request import Request
@@ -12,6 +17,7 @@ from autosched.runtime.disk_cache import key_of
 from autosched.runtime.versions import code_version
 from autosched.target import GpuFacts
 from autosched.tuner.definition import redefine
+from autosched.tuner.sized_workload import SizedWorkload
 from autosched.tuner.workload_spec import WorkloadSpec
 
 
@@ -26,11 +32,61 @@ class ChosenSchedule:
 
 
 @dataclass(frozen=True)
+class CodeSizes:
+    """What follows from sizes that code reads at run time, as closed forms over their symbols s0, s1 and so on.
+
+    The code is right for the sizes for which `guards` hold, and reads a `table` of int64. `array_bytes` and
+    `workspace_bytes` are those of its kernel. `packing`: the digest of the function that packs its weights.
+    """
+
+    guards: tuple[Expr, ...]
+    table: tuple[Expr, ...]
+    array_bytes: tuple[Expr, ...]
+    workspace_bytes: Expr
+    packing: str = ""
+
+    @staticmethod
+    def parse(text: str) -> CodeSizes:
+        """Return what `text` printed. Raises ValueError for other text."""
+        guards, table, array_bytes, workspace_bytes, packing = json.loads(text)
+        forms = (tuple(map(form_of_data, part)) for part in (guards, table, array_bytes))
+        return CodeSizes(*forms, form_of_data(workspace_bytes), packing)
+
+    def text(self, names: Mapping[str, str]) -> str:
+        """Return JSON. `names`: those of the symbols there, by their own."""
+        parts = [[form_data(form, names) for form in part] for part in (self.guards, self.table, self.array_bytes)]
+        return json.dumps([*parts, form_data(self.workspace_bytes, names), self.packing])
+
+    def hold(self, values: Mapping[str, int]) -> bool:
+        """Whether the code is right for these values of the symbols."""
+        return self._guards.hold(values)
+
+    @cached_property
+    def _guards(self) -> Forms:
+        return Forms(self.guards)
+
+    def numbers(self, values: Mapping[str, int]) -> tuple[list[int], tuple[int, ...], int]:
+        """Return the table, the bytes of the arrays and those of the workspace for values of the symbols."""
+        table, (*arrays, workspace) = self._table.at(values), self._bytes.at(values)
+        return table, tuple(arrays), workspace
+
+    @cached_property
+    def _table(self) -> Forms:
+        return Forms(self.table)
+
+    @cached_property
+    def _bytes(self) -> Forms:
+        return Forms((*self.array_bytes, self.workspace_bytes))
+
+
+@dataclass(frozen=True)
 class KernelObject:
     """The code of one kernel: for a processor an object file, which is linked with its `units`; for a GPU its source,
     encoded by `kernel.gpu_kernel`.
 
     `array_bytes`: the bytes of its inputs and outputs, in order. The other fields are those of its `KernelSource`.
+    `sizes`: for code of sizes that are known at run time its `CodeSizes` in JSON, else empty; the numbers are those for
+    the present sizes then.
     """
 
     name: str
@@ -41,6 +97,7 @@ class KernelObject:
     schedule: ChosenSchedule
     code: bytes
     units: tuple[CompiledUnit, ...] = ()
+    sizes: str = ""
 
     @property
     def prepare(self) -> str | None:
@@ -53,7 +110,7 @@ class KernelSpec:
     """What a kernel of a network is compiled from: its identity in the pool and in the cache.
 
     `steps`: the schedule in JSON, empty for the best by the analytic model. `gpu`: the properties of the GPU, which are
-    read once for a network.
+    read once for a network. `sized`: for code of sizes that are known at run time their closed forms in `workload`.
     """
 
     workload: WorkloadSpec
@@ -61,6 +118,7 @@ class KernelSpec:
     threads: int
     steps: str = ""
     gpu: GpuFacts | None = None
+    sized: SizedWorkload | None = None
 
     @cached_property
     def device(self) -> Device:
@@ -72,9 +130,8 @@ class KernelSpec:
     @cached_property
     def key(self) -> str:
         """The key in the cache: it differs for another computation, device, schedule, or version of the compiler."""
-        return key_of(
-            self.workload.text, self.device.target.fingerprint, str(self.threads), self.steps, *code_version()
-        )
+        text = self.workload.text if self.sized is None else f"{self.sized.text} {self.sized.values}"
+        return key_of(text, self.device.target.fingerprint, str(self.threads), self.steps, *code_version())
 
     @property
     def name(self) -> str:

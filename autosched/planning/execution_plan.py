@@ -47,7 +47,9 @@ from autosched.graph.memory.storage import (
     verify_storage,
 )
 from autosched.graph.steps import Alias, Group, NetworkStep, Write, views_of
+from autosched.graph.traces import Number, numbered_graph, numbered_step
 from autosched.ir.dtype import DTYPES
+from autosched.ir.size import value_of
 from autosched.kernel.device import Device
 from autosched.kernel.spec import KernelObject, KernelSpec
 from autosched.kernel.transfer import NearestSchedules
@@ -198,6 +200,12 @@ class NetworkProgram:
         """Return the outermost value that a value is stored within, or its own name."""
         return self.regions[name].base if name in self.regions else name
 
+    def numbered(self, number: Number) -> NetworkProgram:
+        """Return the program of a traced graph with numbers for sizes; kernels and memory stay."""
+        checks = (replace(check, low=number(check.low), high=number(check.high)) for check in self.checks)
+        steps = (numbered_step(step, number) for step in self.steps)
+        return replace(self, graph=numbered_graph(self.graph, number), steps=tuple(steps), checks=tuple(checks))
+
     def verify(self) -> None:
         """Check that kernels read and write the bytes of their values and no others. Raises StorageError."""
         backend, graph = self.backend, self.graph
@@ -282,7 +290,10 @@ def with_storage(
     backend: Backend,
     checks: Sequence[IndexCheck] = (),
 ) -> NetworkProgram:
-    """Plan the memory of `kernels`, by the numbers of their steps, and verify the plan. StorageError means a bug."""
+    """Plan the memory of `kernels`, by the numbers of their steps, and verify the plan. StorageError means a bug.
+
+    The memory of a traced graph is planned for the present values of its sizes.
+    """
     packed = dict(_packed_weights(graph, steps, kernels))
     weights = place_weights(graph, steps, packed, backend.array_alignment)
     memory = find_arena(arena_buffers(graph, steps, _workspaces(kernels), backend))
@@ -290,7 +301,7 @@ def with_storage(
         graph, tuple(steps), (), kernels, backend, memory, weights.raw, weights.packed, weights.nbytes,
         checks=tuple(checks),
     )  # fmt: skip
-    program.verify()
+    (program.numbered(value_of) if graph.is_traced else program).verify()
     return program
 
 

@@ -14,6 +14,7 @@ from autosched.kernel.pool import UnbuiltKernel, build_kernels
 from autosched.kernel.request import Request
 from autosched.kernel.spec import KernelObject, KernelSpec
 from autosched.kernel.transfer import NearestSchedules
+from autosched.tuner.sized_workload import SizedWorkload
 from autosched.tuner.workload_spec import WorkloadSpec
 
 # Returns the given specifications in order, those with a known schedule with its steps.
@@ -93,8 +94,9 @@ class GroupKernels:
             options["winograd"] = True
         if self.residency and described["weights"]:
             options["weights_in"] = self.residency
-        workload = WorkloadSpec.of({"name": name, "args": {}, "dtype": dtype, "graph": described, **options})
-        return KernelSpec(workload, self.target_text, self.device.threads, gpu=target.gpu)
+        data = {"name": name, "args": {}, "dtype": dtype, "graph": described, **options}
+        sized = SizedWorkload.of(data)
+        return KernelSpec(WorkloadSpec.of(data), self.target_text, self.device.threads, gpu=target.gpu, sized=sized)
 
 
 def extract_tasks(

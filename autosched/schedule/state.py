@@ -12,6 +12,7 @@ from typing import Protocol
 
 from autosched.errors import ScheduleError
 from autosched.ir.expr import INDEX, Const
+from autosched.ir.size import has_size
 from autosched.ir.stmt import BLOCKS, THREADS, Scope
 from autosched.schedule.stage import At, Loop, Stage, StageAxis, StageOp, default_stage
 from autosched.schedule.steps.atomic import check_atomics
@@ -70,10 +71,12 @@ class State:
 
     @cached_property
     def constants(self) -> frozenset[str]:
-        """The weights, and the buffers of stages that depend on nothing else; outputs are none of them."""
+        """The weights, and the buffers of stages that depend on nothing else; outputs are none of them, nor are stages
+        of sizes that are known at run time."""
         found = set(self.weights)
         for stage in self.stages if found else ():
-            if stage.op.reads <= found and not self.is_output(stage):
+            is_sized = has_size(tuple(axis.extent for axis in stage.op.axes))
+            if stage.op.reads <= found and not is_sized and not self.is_output(stage):
                 found.update(stage.op.buffers)
         return frozenset(found)
 

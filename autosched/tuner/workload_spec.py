@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from autosched.ir.size import value_of
 from autosched.store.records import parse_data
 
 WEIGHTS_IN = "weights_in"  # the cache level of the weights, which does not change what is computed
@@ -37,7 +38,7 @@ class WorkloadSpec:
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> WorkloadSpec:
-        return WorkloadSpec(json.dumps(data, sort_keys=True))
+        return WorkloadSpec(json.dumps(data, sort_keys=True, default=value_of))
 
     @staticmethod
     def from_record(text: str) -> WorkloadSpec:

@@ -2,7 +2,8 @@
 
     i32 @NAME(ptr args, ptr arena, i64 nthreads)      args: inputs, outputs, the block of weights
 
-It has the prototype of a kernel (`codegen.source.KernelSource`), so whatever calls kernels calls networks.
+It has the prototype of a kernel (`codegen.source.KernelSource`), so whatever calls kernels calls networks. Numbers of
+the calls may be sizes (`ir.size`): the last of `args` is then the table from which the entry loads them.
 """
 
 from __future__ import annotations
@@ -10,9 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from string import Template
 
-from autosched.codegen.calls import ARGUMENT, OUT_OF_RANGE, ArgumentCopy, BoundsCheck, KernelCall, Pointer, RowWrite
+from autosched.codegen.calls import (
+    ADDRESS,
+    ARGUMENT,
+    OUT_OF_RANGE,
+    ArgumentCopy,
+    BoundsCheck,
+    KernelCall,
+    Pointer,
+    RowWrite,
+)
 from autosched.codegen.llvm.bounds_check import bounds_check_ir
+from autosched.codegen.llvm.vocabulary import LOADS, load_sizes, reads_sizes, table_lines
 from autosched.codegen.source import function_attributes
+from autosched.ir.expr import Expr
 from autosched.target import Target
 
 _WRITE_ROWS = """
@@ -64,14 +76,16 @@ def emit_program(
     n_arguments: int,
     target: Target,
     copies: Sequence[ArgumentCopy] = (),
-) -> str:
-    """LLVM IR of the entry `name`, whose kernels are declared: the linker finds them. `copies` come first.
+) -> tuple[str, tuple[Expr, ...]]:
+    """LLVM IR of the entry `name`, whose kernels are declared: the linker finds them. `copies` come first. And the
+    closed forms of its table of sizes.
 
     A kernel that returns another code than 0 ends the network with it, a failed bounds check with OUT_OF_RANGE.
     """
     launches = [call for call in calls if isinstance(call, KernelCall)]
     most = max((len(launch.pointers) for launch in launches), default=1)
-    lines = [f"declare i32 @{_quoted(entry)}(ptr, ptr, i64)" for entry in dict.fromkeys(x.entry for x in launches)]
+    symbols = dict.fromkeys(launch.entry for launch in launches if isinstance(launch.entry, str))
+    lines = [f"declare i32 @{_quoted(entry)}(ptr, ptr, i64)" for entry in symbols]
     lines += [_write_rows(8 * n) for n in sorted({call.index_bytes for call in calls if isinstance(call, RowWrite)})]
     lines += [bounds_check_ir(t) for t in sorted({call.dtype for call in calls if isinstance(call, BoundsCheck)})]
     lines += [
@@ -82,6 +96,7 @@ def emit_program(
         f"  %weights.at = getelementptr inbounds ptr, ptr %args, i64 {n_arguments}",
         "  %weights = load ptr, ptr %weights.at, align 8",
     ]
+    n_before = len(lines)
     for n, copy in enumerate(copies):
         lines += _copy(n, copy)
     lines += ["  br label %start", "start:"]
@@ -96,7 +111,10 @@ def emit_program(
         else:
             lines += _written(number, call)
     lines += ["  ret i32 0", "out.of.range:", f"  ret i32 {OUT_OF_RANGE}", "failed:", *_failed(blocks), "}"]
-    return "\n".join(lines) + "\n"
+    if reads_sizes("\n".join(lines)):
+        lines[n_before:n_before] = [*table_lines(n_arguments + 1), LOADS]
+    (text,), sizes = load_sizes(["\n".join(lines) + "\n"])
+    return text, sizes
 
 
 def _write_rows(bits: int) -> str:
@@ -143,7 +161,11 @@ def _call(number: int, launch: KernelCall) -> Iterator[str]:
             yield f"  %s{number}.{n} = getelementptr inbounds ptr, ptr %pointers, i64 {n}"
             yield f"  store ptr %p{number}.{n}, ptr %s{number}.{n}, align 8"
     yield from _pointer(f"%w{number}", launch.workspace)
-    yield f"  %r{number} = call i32 @{_quoted(launch.entry)}(ptr %pointers, ptr %w{number}, i64 %nthreads)"
+    entry = launch.entry
+    if not isinstance(entry, str):
+        yield f"  %e{number} = inttoptr i64 {entry} to ptr"
+    callee = f"@{_quoted(entry)}" if isinstance(entry, str) else f"%e{number}"
+    yield f"  %r{number} = call i32 {callee}(ptr %pointers, ptr %w{number}, i64 %nthreads)"
     yield f"  %f{number} = icmp ne i32 %r{number}, 0"
     yield f"  br i1 %f{number}, label %failed, label %after{number}"
     yield f"after{number}:"
@@ -154,6 +176,8 @@ def _pointer(name: str, pointer: Pointer) -> Iterator[str]:
         yield f"  {name}.at = getelementptr inbounds ptr, ptr %args, i64 {pointer.at}"
         yield f"  {name}.whole = load ptr, ptr {name}.at, align 8"
         yield f"  {name} = getelementptr inbounds i8, ptr {name}.whole, i64 {pointer.offset}"
+    elif pointer.place == ADDRESS:
+        yield f"  {name} = inttoptr i64 {pointer.at} to ptr"
     else:
         yield f"  {name} = getelementptr inbounds i8, ptr %{pointer.place}, i64 {pointer.at}"
 

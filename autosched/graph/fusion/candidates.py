@@ -9,7 +9,6 @@ measured in the network.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol
@@ -19,8 +18,9 @@ from autosched.graph.fusion.cost import FusionRates, rates_of
 from autosched.graph.fusion.node_properties import NodeKind, properties_of
 from autosched.graph.graph import Graph
 from autosched.graph.group_description import flops_of
+from autosched.graph.memory.storage import nbytes_of
 from autosched.graph.steps import Alias, Group, NetworkStep, Write
-from autosched.ir.dtype import DTYPES
+from autosched.ir.size import value_of
 from autosched.target import Target
 
 MIN_TRAFFIC_SHARE = 0.1  # cycles of an intermediate's traffic over those of the arithmetic
@@ -133,8 +133,7 @@ class _CandidateFinder(Generic[Kernel]):
         return any(properties_of(node, self.graph).kind is NodeKind.GENERAL for node in group.nodes)
 
     def _nbytes(self, name: str) -> int:
-        value = self.graph.values[name]
-        return math.prod(value.shape) * DTYPES[value.dtype].nbytes
+        return value_of(nbytes_of(self.graph, name))
 
     def candidates(self, path: Chain) -> Iterator[Chain]:
         """Yield disjoint chains of a path that may be faster fused, chosen greedily by the bytes that they save.

@@ -17,6 +17,7 @@ from autosched.graph.operators import results_of, stages_of
 from autosched.graph.steps import Group, NetworkStep
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Affine, Simplifier
+from autosched.ir.size import value_of
 from autosched.ir.visit import free_vars, is_gathered, loads
 from autosched.te import ComputeDAG, Tensor
 from autosched.te.tensor import ComputeOp, PlaceholderOp, postorder
@@ -144,8 +145,8 @@ def _properties(operator: str, operand_types: OperandTypes, attributes: Attribut
         )
     work = [e for op in dag.stages for e in postorder(op.body) if isinstance(e, (Binary, Call)) and e.dtype != "int64"]
     functions = sum(_is_function(e) for e in work)
-    results = max(1, sum(math.prod(t.shape) for t in outputs))
-    points = max(_points(op) for op in dag.stages)
+    results = max(1, value_of(sum(math.prod(t.shape) for t in outputs)))
+    points = max(value_of(_points(op)) for op in dag.stages)
     each = len(work) + (FUNCTION_OPERATIONS - 1) * functions
     return NodeProperties(kind, operands, -(-each * points // results), functions > 0)
 
@@ -172,10 +173,12 @@ def _access(dag: ComputeDAG, name: str, tensor: Tensor) -> OperandAccess:
     for op in dag.stages:
         for load in (e for e in postorder(op.body) if isinstance(e, Load) and e.buffer == name):
             later = _access_of_results(dag, op)
-            reads += _points(op) * later.reads
+            reads += value_of(_points(op)) * later.reads
             is_axis_indexed &= _is_axis_indexed(op, load) and later.is_axis_indexed
             is_gather &= is_gathered(load)
-    return OperandAccess(-(-reads // max(1, math.prod(tensor.shape))), is_axis_indexed, is_gather and reads > 0)
+    return OperandAccess(
+        -(-reads // max(1, value_of(math.prod(tensor.shape)))), is_axis_indexed, is_gather and reads > 0
+    )
 
 
 def _access_of_results(dag: ComputeDAG, op: ComputeOp) -> OperandAccess:
@@ -246,8 +249,10 @@ def _contiguous_offset(dag: ComputeDAG, tensors: Sequence[Tensor | None]) -> int
 
     None also for a movement of a whole tensor in its own shape, which is meant as a copy.
     """
+    if len(dag.stages) != 1 or len(tensors) != 1:
+        return None
     x, op = tensors[0], dag.stages[0]
-    if len(dag.stages) != 1 or len(tensors) != 1 or x is None or x.shape == op.outputs[0].shape:
+    if x is None or x.shape == op.outputs[0].shape:
         return None
     if len(op.body) != 1 or not isinstance(load := op.body[0], Load):
         return None

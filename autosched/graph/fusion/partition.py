@@ -45,6 +45,7 @@ from autosched.graph.operators import build, own_result
 from autosched.graph.operators.index_maps import axis_of
 from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write
 from autosched.ir.dtype import DTYPES
+from autosched.ir.size import value_of
 from autosched.te import ComputeDAG, placeholder
 
 FEW_READS = 8  # reads per element up to which a reader does not pack an operand
@@ -367,7 +368,8 @@ class _Partition:
         return NodeWork(sum(read), sum(written), float(results * properties.operations), True)
 
     def _n_elements(self, name: str) -> int:
-        return math.prod(self.graph.values[name].shape)
+        """The elements of a value for its present sizes: by them costs are compared."""
+        return value_of(math.prod(self.graph.values[name].shape))
 
     def _nbytes(self, name: str) -> int:
         return self._n_elements(name) * DTYPES[self.graph.values[name].dtype].nbytes

@@ -11,6 +11,7 @@ from autosched.graph.memory.liveness import KernelRun, LiveBuffer, analyse_liven
 from autosched.graph.memory.order import order_steps
 from autosched.graph.memory.storage import nbytes_of, regions_of
 from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write, views_of
+from autosched.ir.size import value_of
 from autosched.runtime.decisions import decided_once
 
 
@@ -71,7 +72,7 @@ def arena_buffers(
     for n, step in enumerate(steps):
         if isinstance(step, Group):
             own = (workspace_name(n),) if workspaces.get(n) else ()
-            sizes |= dict.fromkeys(own, workspaces[n])
+            sizes |= dict.fromkeys(own, value_of(workspaces[n]))
             runs.append(KernelRun(step.inputs, (*step.outputs, *own)))
         elif isinstance(step, Write):
             runs.append(run_of(step))
@@ -117,4 +118,4 @@ def _arena_sizes(graph: Graph, steps: Sequence[NetworkStep]) -> dict[str, int]:
 
     elsewhere = roots((*graph.inputs, *graph.outputs, *graph.constants))
     written = roots(name for step in steps if isinstance(step, Group) for name in step.outputs)
-    return {name: nbytes_of(graph, name) for name in written if name not in elsewhere}
+    return {name: value_of(nbytes_of(graph, name)) for name in written if name not in elsewhere}

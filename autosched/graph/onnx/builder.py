@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from autosched.errors import GraphError
@@ -12,6 +12,7 @@ from autosched.graph.graph import Array, Attribute, Node, Value
 from autosched.graph.onnx.held_types import HELD_IN, held
 from autosched.graph.operators import results_of
 from autosched.ir.dtype import DTYPES
+from autosched.ir.size import has_size
 
 
 def check_value(value: Value) -> None:
@@ -29,6 +30,9 @@ class GraphBuilder:
         self.held_types: dict[str, str] = {}  # the types of values that one of ours holds (`held_types.HELD_IN`)
         self.nodes: list[Node] = []
         self.sequences: dict[str, tuple[str, ...]] = {}  # names of their tensors, by names that no value has
+        self.sizes: dict[str, Array] = {}  # arrays of sizes, which nodes compute where something else reads them
+        self.pinning: dict[str, Callable[[], Array]] = {}  # the numbers of values that follow from sizes
+        self._computed_sizes: set[str] = set()
         self._numbers: Counter[str] = Counter()  # of names derived from each stem
         self._draws: Counter[tuple[float, str]] = Counter()  # of random numbers, by seed and node
         self._reserved: set[str] = set()
@@ -44,7 +48,7 @@ class GraphBuilder:
 
     def add_constant(self, array: Array, stem: str) -> str:
         """Add a constant under a fresh name derived from `stem`."""
-        name = self._new_name(stem)
+        name = self.new_name(stem)
         self.name_constant(name, array)
         return name
 
@@ -53,6 +57,31 @@ class GraphBuilder:
             self.held_types[name], array = array.dtype.name, held(array)
         self.add_value(Value(name, array.shape, array.dtype.name))
         self.constants[name] = array
+
+    def name_sizes(self, name: str, array: Array, dtype: str) -> None:
+        """Add an array of sizes, or of objects that are numbers."""
+        if not has_size(tuple(array.reshape(-1).tolist())):
+            return self.name_constant(name, array.astype(dtype))
+        self.add_value(Value(name, array.shape, dtype))
+        self.sizes[name] = array
+
+    def known(self, name: str) -> Array | None:
+        """Return the array of a value that is known while importing, of objects for sizes. None for others."""
+        array = self.constants.get(name)
+        if array is None:
+            array = self.sizes.get(name)
+        return self.pinning[name]() if array is None and name in self.pinning else array
+
+    def _compute_sizes(self, name: str) -> None:
+        """Add the nodes that compute an array of sizes as data."""
+        self._computed_sizes.add(name)
+        value, array = self.values[name], self.sizes[name]
+        parts = list[str]()
+        for size in array.reshape(-1).tolist():
+            (scalar,) = self.add_node("number", (), {"value": size, "dtype": value.dtype}, 1, name)
+            parts += self.add_node("reshape", (scalar,), {"shape": (1,)}, 1, name)
+        (whole,) = self.add_node("concat", parts, {"axis": 0}, 1, name) if len(parts) > 1 else parts
+        self.nodes.append(Node("reshape", (whole,), (name,), {"shape": value.shape}, name))
 
     def next_draw(self, seed: float | None, origin: str) -> tuple[float, int]:
         """Return seed and number of the next draw of random numbers of a node.
@@ -66,7 +95,7 @@ class GraphBuilder:
 
     def add_sequence(self, parts: Sequence[str], stem: str) -> str:
         """Add a sequence of values under a fresh name derived from `stem`."""
-        name = self._new_name(f"{stem}.sequence")
+        name = self.new_name(f"{stem}.sequence")
         self.sequences[name] = tuple(parts)
         return name
 
@@ -76,7 +105,9 @@ class GraphBuilder:
         for name in inputs:
             if name is not None:
                 check_value(self.values[name])
-        outputs = tuple(self._new_name(f"{origin}.{operator}") for _ in range(n))
+                if name in self.sizes and name not in self._computed_sizes:
+                    self._compute_sizes(name)
+        outputs = tuple(self.new_name(f"{origin}.{operator}") for _ in range(n))
         node = Node(operator, tuple(inputs), outputs, attributes, origin)
         for value in results_of(node, self.values):
             check_value(value)
@@ -88,6 +119,8 @@ class GraphBuilder:
         """Rename results of the nodes from `start` on."""
         for old, name in new.items():
             self.add_value(replace(self.values.pop(old), name=name))
+            if old in self.pinning:
+                self.pinning[name] = self.pinning.pop(old)
             if old in self.held_types:
                 self.held_types[name] = self.held_types.pop(old)
         for n in range(start, len(self.nodes)):
@@ -101,6 +134,8 @@ class GraphBuilder:
             raise GraphError(f"the output {name} of the model is a sequence, where only tensors are supported")
         check_value(self.values[value])
         if value == name:
+            if name in self.sizes and name not in self._computed_sizes:
+                self._compute_sizes(name)
             return
         array = self.constants.get(value)
         if array is not None:
@@ -109,7 +144,7 @@ class GraphBuilder:
         (made,) = self.add_node("identity", [value], {}, 1, f"output {name}")
         self.rename({made: name}, len(self.nodes) - 1)
 
-    def _new_name(self, stem: str) -> str:
+    def new_name(self, stem: str) -> str:
         while True:
             self._numbers[stem] += 1
             number = self._numbers[stem]

@@ -15,6 +15,7 @@ from onnx import NodeProto, helper
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Array, Value
+from autosched.graph.onnx.known_sizes import fold_sizes, is_of_sizes, size_array
 from autosched.ir.dtype import numpy_dtype
 
 SMALL = 1 << 16  # elements
@@ -75,6 +76,7 @@ def folded(
     opsets: Mapping[str, int],
     operands: Sequence[Value | None],
     constants: Mapping[str, Array],
+    sizes: Mapping[str, Array],
 ) -> tuple[Array, ...] | None:
     """Return the folded results of a node; None if they are not constant, or are left to the network."""
     if node.domain or node.op_type in KEPT:
@@ -83,9 +85,11 @@ def folded(
         return (_of_shape(node.op_type, operands[0].shape, attributes),)
     if node.op_type == "CastLike":  # the second operand says a type only
         operands, target = operands[:1], operands[1]
-    arrays = [None if v is None else constants.get(v.name) for v in operands]
+    arrays = [None if v is None else constants.get(v.name, sizes.get(v.name)) for v in operands]
     if any(v is not None and a is None for v, a in zip(operands, arrays, strict=True)):
         return None
+    if any(map(is_of_sizes, arrays)):
+        return fold_sizes(node.op_type, attributes, arrays, lambda given: by_reference(node, opsets, given))
     if node.op_type == "CastLike" and arrays[0] is not None and target is not None:
         return (arrays[0].astype(numpy_dtype(target.dtype)),) if arrays[0].size <= SMALL else None
     if node.op_type in VIEWS:
@@ -98,16 +102,16 @@ def folded(
         raise GraphError(
             f"its {count:.0f} elements are more than {LARGEST}, the most that are computed while importing"
         )
-    return _by_reference(node, opsets, arrays)
+    return by_reference(node, opsets, arrays)
 
 
 def _of_shape(operator: str, shape: tuple[int, ...], attributes: Mapping[str, Any]) -> Array:
     if operator == "Size":
-        return np.asarray(np.prod(shape, dtype=np.int64))
-    return np.asarray(shape[attributes.get("start", 0) : attributes.get("end")], np.int64)
+        return size_array([math.prod(shape)]).reshape(())
+    return size_array(shape[attributes.get("start", 0) : attributes.get("end")])
 
 
-def _by_reference(
+def by_reference(
     node: NodeProto, opsets: Mapping[str, int], arrays: Sequence[Array | None]
 ) -> tuple[Array, ...] | None:
     """Evaluate a node by ONNX's reference; None for an unsupported operator, and for results that are no arrays."""

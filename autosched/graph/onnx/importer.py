@@ -9,9 +9,11 @@ from __future__ import annotations
 import importlib
 import math
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -19,13 +21,14 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from autosched.errors import GraphError, RefusedNodes, locating_bugs
 from autosched.graph.fixed_inputs import how_to_fix
-from autosched.graph.graph import Array, Graph, Value
+from autosched.graph.graph import Array, Graph, Shape, Value
 from autosched.graph.onnx.builder import GraphBuilder
 from autosched.graph.onnx.definitions import OperatorDefinition, definition_of, has_definition, local_definitions
 from autosched.graph.onnx.files import array_of, initializers, opsets_of, type_named
-from autosched.graph.onnx.folding import FOLDED_ONLY, folded
+from autosched.graph.onnx.folding import FOLDED_ONLY, KEPT, by_reference, folded
 from autosched.graph.onnx.held_types import HELD_IN
-from autosched.graph.onnx.inputs import fixed_inputs, input_types, values_of
+from autosched.graph.onnx.inputs import fixed_inputs, input_types, symbolic_shapes, values_of
+from autosched.graph.onnx.known_sizes import pinned
 from autosched.graph.onnx.order import in_order, label, reads
 from autosched.graph.onnx.schemas import check_node, domain_of
 from autosched.graph.onnx.site import RULES, NameScope, NotConstant, Site
@@ -45,6 +48,7 @@ _OF_SEQUENCES |= {f"Sequence{what}" for what in ("Insert", "Erase", "At", "Lengt
 # Operators whose results are of another type than their operands.
 CONVERSIONS = {"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear", "BitCast"}
 N_HINTS = 4  # inputs named in a message
+NO_SHAPES: Mapping[str, Shape] = MappingProxyType({})
 MAX_DEPTH = 50  # of nested graphs and definitions
 
 
@@ -59,16 +63,20 @@ def import_model(
     types = input_types(model.graph, sizes, arrays)
     constants = {**initializers(model.graph, folder), **arrays}
     outputs = tuple(o.name for o in model.graph.output)
-    return import_part(ModelPart(model, tuple(model.graph.node), constants, outputs, folder), types, is_whole=True)
+    part = ModelPart(model, tuple(model.graph.node), constants, outputs, folder)
+    return import_part(part, types, is_whole=True, symbols=symbolic_shapes(model.graph, sizes, arrays))
 
 
-def import_part(part: ModelPart, types: Mapping[str, TypeProto], is_whole: bool = False) -> Graph:
+def import_part(
+    part: ModelPart, types: Mapping[str, TypeProto], is_whole: bool = False, symbols: Mapping[str, Shape] = NO_SHAPES
+) -> Graph:
     """Return the graph of a part of a model for inputs of these types, without symbolic dimensions.
 
     An output of a whole model that is a sequence y is an output for each of its tensors: y[0], y[1] and so on. Raises
-    GraphError, and RefusedNodes for nodes that are not supported.
+    GraphError, and RefusedNodes for nodes that are not supported. `symbols`: shapes of inputs with sizes for numbers.
     """
     inputs, refused = values_of(types)
+    inputs = [replace(value, shape=symbols.get(value.name, value.shape)) for value in inputs]
     for family in FAMILIES:
         importlib.import_module(f"autosched.graph.onnx.rules.{family}")
     scope = NameScope(dict.fromkeys(refused), opsets_of(part.source))
@@ -114,6 +122,12 @@ def _head(builder: GraphBuilder, scope: NameScope, inputs: Iterable[str], output
     whole = without_dead(_graph(builder, values, results, name or "network"))
     read = {*whole.outputs, *(name for node in whole.nodes for name in node.used)}
     return replace(whole, inputs=tuple(name for name in whole.inputs if name in read)).with_nodes(whole.nodes)
+
+
+def _integer_type(node: NodeProto) -> str:
+    """Return the type of what a node computes from sizes."""
+    to = next((a.i for a in node.attribute if a.name == "to"), None) if node.op_type == "Cast" else None
+    return (type_named(to) if to is not None else None) or "int64"
 
 
 class Unsupported(GraphError):
@@ -188,7 +202,7 @@ class Importer:
         pairs = [(old, new) for old, new in zip(results, node.output, strict=False) if new]
         renamed: dict[str, str] = {}
         if scope.depth == 0:  # names within definitions are not of this graph
-            made = {name for n in self.builder.nodes[start:] for name in n.outputs}
+            made = {name for n in self.builder.nodes[start:] for name in n.outputs} - {*self.builder.sizes}
             for old, new in pairs:
                 if old in made and old not in renamed:
                     renamed[old] = new
@@ -235,12 +249,15 @@ class Importer:
         if key not in self._definitions:
             check_node(node, scope.opsets)
             converts = node.op_type in CONVERSIONS and any(name in self.builder.held_types for name in inputs)
-            known = folded(node, attributes, scope.opsets, operands, self.builder.constants)
+            known = folded(node, attributes, scope.opsets, operands, self.builder.constants, self.builder.sizes)
             if known is not None and not converts:
                 return self._constants(node, inputs, known, scope)
         if not self._has_meaning(node, scope):
             raise Unsupported
-        if self._is_known_only(node):
+        of_sizes = self._pinning(node, inputs, operands, scope)
+        if self._is_known_only(node) and (key not in RULES or not of_sizes):
+            if of_sizes:
+                return self._constants(node, inputs, tuple(make() for make in of_sizes), scope)
             which = next((v.name for v in operands if v and v.name not in self.builder.constants), "")
             raise NotConstant(f"what it makes must be known while importing, but {which} depends on data", which)
         if key in RULES and key not in self._definitions:
@@ -250,10 +267,31 @@ class Importer:
             if results is not None:
                 results = (results,) if isinstance(results, str) else results
                 self._keep_held_types(node, inputs, results)
+                self.builder.pinning.update(zip(results, of_sizes, strict=False))
                 if unread := sorted(set(attributes) - site.read_attributes):
                     raise GraphError(f"the attribute {unread[0]} = {attributes[unread[0]]!r} is not supported")
                 return results
         return self._expanded(node, inputs, attributes, scope)
+
+    def _pinning(
+        self, node: NodeProto, inputs: Sequence[str | None], operands: Sequence[Value | None], scope: NameScope
+    ) -> tuple[Callable[[], Array], ...]:
+        """Return what computes the results of a node that reads what follows from sizes, () for other nodes."""
+        b = self.builder
+        names = [name for name in inputs if name is not None]
+        follows = all(name in b.constants or name in b.sizes or name in b.pinning for name in names)
+        if node.domain or node.op_type in KEPT or not follows or all(name in b.constants for name in names):
+            return ()
+
+        @cache
+        def results() -> tuple[Array, ...]:
+            arrays = [None if v is None else pinned(b.known(v.name), v.dtype) for v in operands]
+            made = by_reference(node, scope.opsets, arrays)
+            if made is None:
+                raise NotConstant(f"the values of {node.op_type} cannot be computed while importing", names[0])
+            return made
+
+        return tuple(partial(lambda n: results()[n], n) for n in range(len(node.output)))
 
     def _keep_held_types(self, node: NodeProto, inputs: Sequence[str | None], results: Sequence[str]) -> None:
         """Note that results are of a type that one of ours holds, where the node only moves numbers of such a type."""
@@ -273,6 +311,10 @@ class Importer:
         names = [name for name in node.output if name]
         made = {}
         for name, array in zip(names, arrays, strict=True):
+            if array.dtype == object:
+                made[name] = self.builder.new_name(label(node)) if scope.depth else name
+                self.builder.name_sizes(made[name], array, _integer_type(node))
+                continue
             made[name] = self.builder.add_constant(array, label(node)) if scope.depth else name
             if not scope.depth:
                 self.builder.name_constant(name, array)

@@ -16,6 +16,7 @@ from autosched.graph.graph import Array, Value
 from autosched.graph.onnx.files import type_label, type_named
 from autosched.graph.onnx.held_types import HELD_IN
 from autosched.ir.dtype import DTYPES
+from autosched.ir.size import has_size, value_of
 
 # Names that exporters write for an unnamed dimension; tf2onnx numbers them.
 ANONYMOUS = re.compile(r"\s*(\?|\*|None|-1|unk__\d+|)\s*")
@@ -62,7 +63,7 @@ def input_types(graph: GraphProto, sizes: Mapping[str, int], fixed: Mapping[str,
             size = dimension.size_from(sizes)
             if size is None:
                 unbound.setdefault(dimension.name, info.name)
-            shape.append(1 if size is None else int(size))
+            shape.append(1 if size is None else int(value_of(size)))
         if min(shape, default=0) < 0:
             raise GraphError(f"the input {info.name} has the shape {shape}, but sizes are at least 0")
         types[info.name] = helper.make_tensor_type_proto(_content(info).tensor_type.elem_type, shape)
@@ -73,6 +74,18 @@ def input_types(graph: GraphProto, sizes: Mapping[str, int], fixed: Mapping[str,
         names = ", ".join(sorted(known)) or "none"
         raise GraphError(f"the model has no dimension {strangers[0]} to give a size to; it has: {names}")
     return types
+
+
+def symbolic_shapes(
+    graph: GraphProto, sizes: Mapping[str, int], fixed: Mapping[str, Array]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of those inputs of a call in which `sizes` are symbols."""
+    shapes = {}
+    for info in call_inputs(graph, fixed) if has_size(tuple(sizes.values())) else ():
+        found = tuple(dimension.size_from(sizes) for dimension in dimensions(info))
+        if has_size(found):
+            shapes[info.name] = tuple(size for size in found if size is not None)
+    return shapes
 
 
 def values_of(types: Mapping[str, TypeProto]) -> tuple[list[Value], dict[str, GraphError]]:

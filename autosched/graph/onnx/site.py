@@ -22,6 +22,7 @@ from autosched.graph.graph import Array, Attribute, Shape
 from autosched.graph.onnx.builder import GraphBuilder
 from autosched.graph.onnx.held_types import HELD_IN
 from autosched.ir.dtype import DTYPES
+from autosched.ir.size import whole
 
 Results = str | tuple[str, ...]
 Rule = Callable[["Site"], "Results | None"]
@@ -119,9 +120,16 @@ class Site:
         name = self.optional(n)
         if name is None:
             return None
-        if name not in self.builder.constants:
+        array = self.builder.known(name)
+        if array is None:
             raise NotConstant(f"input {n} ({name}) must be a constant, or follow from shapes and constants", name)
-        return self.builder.constants[name]
+        return array
+
+    def number(self, n: int) -> Any:
+        """Return the constant number that input `n` is, which may be a size."""
+        array = self.array(n)
+        assert array is not None, "its schema asks for it"
+        return array.reshape(-1).tolist()[0]
 
     def integers(self, n: int, attribute: str, since: int) -> tuple[int, ...] | None:
         """Return a list of integers that is input `n` from opset `since` on, and an attribute before."""
@@ -129,7 +137,7 @@ class Site:
             numbers = self.attribute(attribute)
             return None if numbers is None else tuple(numbers)
         array = self.array(n)
-        return None if array is None else tuple(int(i) for i in array.reshape(-1))
+        return None if array is None else tuple(whole(i) for i in array.reshape(-1))
 
     def run(self, graph: GraphProto, given: Sequence[str]) -> tuple[str, ...]:
         """Import a subgraph of the node and return its results."""
@@ -204,7 +212,7 @@ class Site:
 
     def reshape(self, name: str, shape: Sequence[int]) -> str:
         """Return a value reshaped to `shape`, or itself if it has that shape."""
-        sizes = tuple(int(size) for size in shape)
+        sizes = tuple(whole(size) for size in shape)
         if self.shape(name) == sizes:
             return name
         array = self.builder.constants.get(name)

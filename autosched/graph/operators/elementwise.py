@@ -19,10 +19,13 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the broadcast shape by NumPy's rules. Raises GraphError for incompatible shapes."""
     rank = max((len(s) for s in shapes), default=0)
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
+    result = []
     for sizes in zip(*padded, strict=True):
-        if len(set(sizes) - {1}) > 1:
+        full = [size for size in dict.fromkeys(sizes) if size != 1]
+        if any(size != full[0] for size in full[1:]):
             raise GraphError(f"the shapes {', '.join(str(list(s)) for s in shapes)} do not fit each other")
-    return tuple(next(iter(set(sizes) - {1}), 1) for sizes in zip(*padded, strict=True))
+        result.append(next((size for size in full if isinstance(size, int)), full[0]) if full else 1)
+    return tuple(result)
 
 
 def element(x: Tensor, index: tuple[Any, ...]) -> Any:

@@ -1,10 +1,10 @@
-"""Data movement operators: each element of the result is an element of the operand at another index."""
+"""Data movement operators: each element of the result is an element of the operand at another index, or the index."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from autosched import te
 from autosched.errors import GraphError
@@ -115,21 +115,51 @@ def expand(x: Tensor, shape: Shape) -> Tensor:
     return made
 
 
-def slice_ranges(
+class Selection(NamedTuple):
+    """The indices start, start + step, ...: `size` of them."""
+
+    start: int
+    step: int
+    size: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.step * self.size
+
+
+def selection(size: int, start: int | None, stop: int | None, step: int) -> Selection:
+    """Return the indices of range(size)[start:stop:step]."""
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+
+    def within(place: int | None, default: int) -> int:
+        if place is None:
+            return default
+        counted = place + size if place < 0 else place
+        if counted < low:
+            return low
+        return high if counted > high else counted
+
+    first, end = (low, high) if step > 0 else (high, low)
+    first, end = within(start, first), within(stop, end)
+    distance, pace = (end - first, step) if step > 0 else (first - end, -step)
+    return Selection(first, step, (distance + pace - 1) // pace if distance > 0 else 0)
+
+
+def slice_selections(
     shape: Shape,
     starts: Sequence[int | None],
     stops: Sequence[int | None],
     axes: Sequence[int] | None = None,
     steps: Sequence[int] | None = None,
-) -> tuple[range, ...]:
+) -> tuple[Selection, ...]:
     """Return the indices that a slice selects along each axis. Raises GraphError for invalid slices."""
     named = axes_of(range(len(starts)) if axes is None else axes, len(shape))
     strides = (1,) * len(named) if steps is None else tuple(steps)
     if not len(starts) == len(stops) == len(strides) == len(named) or 0 in strides:
         raise GraphError(f"slice needs a start, a stop and a step other than 0 for each axis of {list(named)}")
-    taken = [range(size) for size in shape]
+    taken = [Selection(0, 1, size) for size in shape]
     for axis, start, stop, step in zip(named, starts, stops, strides, strict=True):
-        taken[axis] = taken[axis][start:stop:step]
+        taken[axis] = selection(shape[axis], start, stop, step)
     return tuple(taken)
 
 
@@ -142,8 +172,8 @@ def slice_(
     steps: Sequence[int] | None = None,
 ) -> Tensor:
     """Python's slices along `axes` (the first ones): negative places count from the end, those outside are the ends."""
-    taken = slice_ranges(x.shape, starts, stops, axes, steps)
-    shape = tuple(map(len, taken))
+    taken = slice_selections(x.shape, starts, stops, axes, steps)
+    shape = tuple(r.size for r in taken)
     return moved(x, shape, lambda *i: [r.start + p * r.step for r, p in zip(taken, i, strict=True)], "slice")
 
 
@@ -267,4 +297,18 @@ def trilu(x: Tensor, k: int = 0, upper: bool = True) -> Tensor:
         return te.select(j - i >= k if upper else j - i <= k, x[index], te.const(0, x.dtype))
 
     made: Tensor = te.compute(x.shape, at, name="trilu")
+    return made
+
+
+@operator
+def arange(start: int, step: int, size: int, dtype: str = "int64") -> Tensor:
+    """The integers start, start + step, ...: `size` of them."""
+    made: Tensor = te.compute((size,), lambda i: te.cast(i * step + start, dtype), name="arange")
+    return made
+
+
+@operator
+def number(value: int, dtype: str = "int64") -> Tensor:
+    """The integer `value`, a scalar."""
+    made: Tensor = te.compute((), lambda: te.cast(te.const(value, "int64"), dtype), name="number")
     return made

@@ -26,7 +26,7 @@ def eliminate_common_subexpressions(graph: Graph) -> Graph:
         inputs = [None if name is None else same.get(name, name) for name in node.inputs]
         if node.operator in COMMUTATIVE:
             inputs.sort(key=str)
-        words = json.dumps(sorted(node.attributes.items()))
+        words = json.dumps(sorted(node.attributes.items()), default=str)
         known = first.setdefault((node.operator, *inputs, words, len(node.outputs)), node)
         if known is not node:
             aliases = dict(zip(node.outputs, known.outputs, strict=True))

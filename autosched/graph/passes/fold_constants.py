@@ -9,6 +9,7 @@ from autosched.graph.graph import Array, Graph, Node
 from autosched.graph.interpret import evaluate_node
 from autosched.graph.passes.rewrite import Change, apply
 from autosched.ir.dtype import DTYPES
+from autosched.ir.size import has_size
 
 _SMALL_BYTES = 1 << 16  # results of at most this size are always folded
 _MAX_GROWTH = 2  # bytes of a larger result over those of its operands
@@ -26,7 +27,7 @@ def fold_constants(graph: Graph) -> Graph:
     first: dict[tuple[object, ...], Node] = {}
     same: dict[str, str] = {}
     for n, node in enumerate(graph.nodes):
-        if not all(name in known for name in node.used) or not _should_fold(graph, node, known):
+        if not node.used or not all(name in known for name in node.used) or not _should_fold(graph, node, known):
             continue
         inputs = (None if name is None else same.get(name, name) for name in node.inputs)
         twin = first.setdefault((node.operator, *inputs, json.dumps(sorted(node.attributes.items()))), node)
@@ -43,6 +44,8 @@ def fold_constants(graph: Graph) -> Graph:
 
 
 def _should_fold(graph: Graph, node: Node, known: dict[str, Array]) -> bool:
+    if has_size((*(graph.values[name].shape for name in node.outputs), tuple(node.attributes.values()))):
+        return False
     size = sum(
         math.prod(graph.values[name].shape) * DTYPES[graph.values[name].dtype].numpy_dtype.itemsize
         for name in node.outputs

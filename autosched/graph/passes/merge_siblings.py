@@ -37,7 +37,7 @@ class _Sibling:
         first = self.nodes[0]
         axis = _CONCATENATED_ALONG[first.operator][0]
         shared = [None if w is None else (w.dtype.name, *_others(w, axis)) for w in self.weights]
-        return first.operator, first.inputs[0], json.dumps(sorted(first.attributes.items())), *shared
+        return first.operator, first.inputs[0], json.dumps(sorted(first.attributes.items()), default=str), *shared
 
     @property
     def end(self) -> str:

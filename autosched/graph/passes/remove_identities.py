@@ -27,7 +27,7 @@ def drop_identity(graph: Graph, node: Node) -> Change | None:
     if is_identity is None or len(node.used) != 1 or len(node.inputs) != 1 or len(node.outputs) != 1:
         return None
     given, made = graph.values[node.used[0]], graph.values[node.outputs[0]]
-    if (given.shape, given.dtype) != (made.shape, made.dtype) or not is_identity(node.attributes):
+    if not is_identity(node.attributes) or (given.shape, given.dtype) != (made.shape, made.dtype):
         return None
     return Change(aliases={made.name: given.name})
 

@@ -22,6 +22,7 @@ from autosched.graph.graph import Graph, Node, fresh_name
 from autosched.graph.operators import results_of
 from autosched.graph.steps import Group
 from autosched.ir.dtype import DTYPES
+from autosched.ir.size import has_size, value_of
 
 Part = tuple[int, int]  # a range of images, without its end
 
@@ -30,7 +31,7 @@ def split_batches(graph: Graph, rates: FusionRates, cache_bytes: int) -> Graph:
     """Split the batch where that is faster for cores whose private caches have `cache_bytes` in total."""
     inputs = [graph.values[name] for name in graph.inputs]
     count = next((value.shape[0] for value in inputs if value.shape and not value.is_empty), 1)
-    if count == 1:
+    if count == 1 or has_size((count,)):
         return graph
     groups = [step for step in partition(graph, rates) if isinstance(step, Group)]
     sizes = _Sizes(graph, groups, count, rates, cache_bytes).best()
@@ -90,7 +91,7 @@ class _Sizes:
 
     def _nbytes(self, name: str) -> int:
         value = self.graph.values[name]
-        return math.prod(value.shape) * DTYPES[value.dtype].nbytes
+        return value_of(math.prod(value.shape)) * DTYPES[value.dtype].nbytes
 
 
 def _nested(count: int) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
 from autosched.errors import GraphError
 from autosched.graph.onnx.rules.windows import halves, window_of
@@ -39,7 +39,7 @@ def deform_conv(site: Site) -> Results:
         **window.strides_pads_dilations,
     )
     n = len(window.kernel)
-    weights = site.reshape(w, (site.shape(w)[0], int(np.prod(site.shape(w)[1:])), *(1,) * n))
+    weights = site.reshape(w, (site.shape(w)[0], math.prod(site.shape(w)[1:]), *(1,) * n))
     return site.emit("conv", columns, weights, bias, groups=site.attribute("group", 1))
 
 

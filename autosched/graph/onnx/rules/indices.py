@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,9 @@ from autosched.graph.graph import Shape
 from autosched.graph.onnx.files import type_named
 from autosched.graph.onnx.held_types import HELD_IN
 from autosched.graph.onnx.site import Results, Site, refuse, rule
+from autosched.graph.operators.elementwise import broadcast_shape
+from autosched.graph.operators.index_maps import selection
+from autosched.ir.size import is_same, whole
 
 
 @rule("Reshape")
@@ -18,16 +22,29 @@ def reshape(site: Site) -> Results:
     x, wanted = site.input(0), site.array(1)
     assert wanted is not None, "its schema asks for two inputs"
     keep = not site.attribute("allowzero", 0)
-    own, sizes = site.shape(x), [int(size) for size in wanted.reshape(-1)]
+    own, sizes = site.shape(x), [whole(size) for size in wanted.reshape(-1)]
     for n, size in enumerate(sizes):
         if size == 0 and keep:
             if n >= len(own):
                 raise GraphError(f"the new shape {sizes} copies size {n} of a shape of {len(own)}")
             sizes[n] = own[n]
-    total, known = int(np.prod(own)), int(np.prod([s for s in sizes if s != -1]))
+    total, known = _without_common(own, [s for s in sizes if s != -1])
     if sizes.count(-1) > 1 or (-1 in sizes and (known == 0 or total % known)) or (-1 not in sizes and total != known):
         raise GraphError(f"{total} elements of the shape {list(own)} do not fit the new shape {sizes}")
     return site.reshape(x, [total // known if s == -1 else s for s in sizes])
+
+
+def _without_common(own: Sequence[int], sizes: Sequence[int]) -> tuple[int, int]:
+    """Return the products of two shapes without the sizes other than 0 that both have: divisions of sizes are simple
+    then."""
+    rest, others = list(own), list[int]()
+    for size in sizes:
+        same = [n for n, each in enumerate(rest) if is_same(each, size)] if size != 0 else []
+        if same and rest[same[0]] != 0:
+            del rest[same[0]]
+        else:
+            others.append(size)
+    return math.prod(rest), math.prod(others)
 
 
 @rule("Flatten")
@@ -35,7 +52,7 @@ def flatten(site: Site) -> Results:
     x, axis = site.input(0), site.attribute("axis", 1)
     shape = site.shape(x)
     at = axis if axis == len(shape) else site.axis(axis, len(shape))
-    return site.reshape(x, (int(np.prod(shape[:at])), int(np.prod(shape[at:]))))
+    return site.reshape(x, (math.prod(shape[:at]), math.prod(shape[at:])))
 
 
 @rule("Squeeze")
@@ -64,14 +81,33 @@ def transpose(site: Site) -> Results:
     return x if perm == tuple(range(rank)) else site.emit("transpose", x, perm=perm)
 
 
+@rule("ConstantOfShape")
+def constant_of_shape(site: Site) -> Results:
+    """Of sizes that are symbols; others are folded."""
+    shape, value = site.array(0), site.attribute("value")
+    assert shape is not None, "its schema asks for an input"
+    one = site.constant(np.zeros((), np.float32) if value is None else np.reshape(value, ()))
+    return site.emit("expand", one, shape=tuple(whole(size) for size in shape))
+
+
+@rule("Range")
+def range_(site: Site) -> Results:
+    """Of sizes that are symbols; others are folded."""
+    start, stop, step = (whole(site.number(n)) for n in range(3))
+    refuse(step == 0, "a step of 0")
+    distance, pace = (stop - start, step) if step > 0 else (start - stop, -step)
+    count = (distance + pace - 1) // pace if distance > 0 else 0
+    return site.emit("arange", start=start, step=step, size=count, dtype=site.dtype(site.input(0)))
+
+
 @rule("Expand")
 def expand(site: Site) -> Results:
     x, wanted = site.input(0), site.array(1)
     assert wanted is not None, "its schema asks for two inputs"
     own = site.shape(x)
     try:
-        shape = np.broadcast_shapes(own, tuple(int(size) for size in wanted))
-    except ValueError as error:
+        shape = broadcast_shape(own, tuple(whole(size) for size in wanted))
+    except GraphError as error:
         raise GraphError(f"the shape {list(own)} does not expand to {wanted.tolist()}") from error
     return x if shape == own else site.emit("expand", x, shape=shape)
 
@@ -96,14 +132,12 @@ def sliced(site: Site, x: str, axes: Sequence[int], slices: Sequence[slice]) -> 
         size = shape[axis]
         if part.step == 0:
             raise GraphError("a slice has the step 0")
-        selected = range(*part.indices(size))
-        start, step = (
-            (size - 1 - selected.start, -selected.step) if selected.step < 0 else (selected.start, selected.step)
-        )
-        flipped += [axis] if selected.step < 0 else []
-        if (start, step, len(selected)) != (0, 1, size):
+        first, step, count = selection(size, part.start, part.stop, 1 if part.step is None else part.step)
+        flipped += [axis] if step < 0 else []
+        start, step = (size - 1 - first, -step) if step < 0 else (first, step)
+        if (start, step, count) != (0, 1, size):
             starts.append(start)
-            stops.append(start + (len(selected) - 1) * step + 1)
+            stops.append(start + (count - 1) * step + 1)
             steps.append(step)
             cut.append(axis)
     if flipped:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
 from autosched.graph.onnx.site import Results, Site, refuse, rule
 
@@ -103,7 +103,7 @@ def softmax(site: Site) -> Results:
     axis = site.axis(site.attribute("axis", 1), len(shape))
     if axis == len(shape) - 1:
         return site.emit(ours, x, axis=axis)
-    rows = (int(np.prod(shape[:axis])), int(np.prod(shape[axis:])))
+    rows = (math.prod(shape[:axis]), math.prod(shape[axis:]))
     return site.reshape(site.emit(ours, site.reshape(x, rows), axis=1), shape)
 
 

@@ -32,6 +32,7 @@ from autosched.graph.passes.layout.channels_last import (
 )
 from autosched.graph.passes.layout.merge_reshapes import merge_reshapes
 from autosched.ir.dtype import DTYPES
+from autosched.ir.size import value_of
 from autosched.runtime.decisions import decided_once
 
 FLOP_PER_BYTE = 16  # operations of a channels-last convolution that gain the time of transposing a byte
@@ -109,11 +110,11 @@ def _is_fixed(variant: ChannelsLast) -> bool:
 
 
 def _cut(graph: Graph, variants: Variants, gains: Mapping[str, int]) -> AbstractSet[str]:
-    """Return the first results of the nodes that get channels last, the fewest of the lowest cost."""
-    edges: dict[tuple[Hashable, Hashable], float] = {(_LAST, name): gain for name, gain in gains.items()}
+    """Return the first results of the nodes that get channels last, the fewest of the lowest cost now."""
+    edges: dict[tuple[Hashable, Hashable], float] = {(_LAST, name): value_of(gain) for name, gain in gains.items()}
     for start, end, cost in _cut_edges(graph, variants):
         if start != end:
-            edges[start, end] = edges.get((start, end), 0) + cost
+            edges[start, end] = edges.get((start, end), 0) + value_of(cost)
     depends = sorted([str(start), str(end), cost] for (start, end), cost in edges.items())
     chosen = decided_once("layouts", depends, lambda: [name for name in _last_side(edges) if name in variants])
     fixed = {name for name, variant in variants.items() if _is_fixed(variant)}

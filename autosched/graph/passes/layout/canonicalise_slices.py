@@ -9,17 +9,17 @@ recurrent network, which differ in the row that they read, share a kernel and it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import cast
 
 from autosched.graph.graph import Attribute, Graph, Node, Shape
-from autosched.graph.operators.index_maps import axes_of, axis_of, slice_ranges
+from autosched.graph.operators.index_maps import Selection, axes_of, axis_of, slice_selections
 from autosched.graph.passes.rewrite import Change, made_by, new_name, rewrite
 
 _TAKES = ("slice", "split", "flip")
-_Ranges = tuple[range, ...]  # for each axis, the indices that a slice selects
+_Ranges = tuple[Selection, ...]  # for each axis, the indices that a slice selects
 
 
 def canonicalise_slices(graph: Graph) -> Graph:
@@ -53,27 +53,30 @@ def _ranges(graph: Graph, node: Node, made: str) -> _Ranges:
     shape, attributes = graph.values[node.used[0]].shape, node.attributes
     if node.operator == "slice":
         told = [attributes.get(word) for word in ("starts", "stops", "axes", "steps")]
-        return slice_ranges(shape, *cast("list[Shape]", told))
-    whole = tuple(map(range, shape))
+        return slice_selections(shape, *cast("list[Shape]", told))
+    whole = _whole(shape)
     if node.operator == "flip":
         turned = axes_of(cast("Shape", attributes["axes"]), len(shape))
-        return tuple(r[::-1] if d in turned else r for d, r in enumerate(whole))
+        return tuple(Selection(r.size - 1, -1, r.size) if d in turned else r for d, r in enumerate(whole))
     axis = axis_of(cast("int", attributes["axis"]), len(shape))
     ends = list(accumulate(cast("Shape", attributes["sizes"]), initial=0))
     n = node.outputs.index(made)
-    return tuple(r[ends[n] : ends[n + 1]] if d == axis else r for d, r in enumerate(whole))
+    return tuple(Selection(ends[n], 1, ends[n + 1] - ends[n]) if d == axis else r for d, r in enumerate(whole))
 
 
 def _compose_all(shape: Shape, taken: Sequence[_Ranges]) -> _Ranges:
-    composed = tuple(map(range, shape))
+    composed = _whole(shape)
     for ranges in taken:
         composed = tuple(map(_compose, composed, ranges))
-    return tuple(range(r[0], r[0] + 1) if len(r) == 1 else r for r in composed)
+    return tuple(Selection(r.start, 1, 1) if r.size == 1 else r for r in composed)
 
 
-def _compose(outer: range, inner: range) -> range:
-    start, step = outer.start + outer.step * inner.start, outer.step * inner.step
-    return range(start, start + step * len(inner), step)
+def _whole(shape: Iterable[int]) -> _Ranges:
+    return tuple(Selection(0, 1, size) for size in shape)
+
+
+def _compose(outer: Selection, inner: Selection) -> Selection:
+    return Selection(outer.start + outer.step * inner.start, outer.step * inner.step, inner.size)
 
 
 def _contiguous_first(shape: Shape, taken: _Ranges) -> list[_Ranges]:
@@ -81,9 +84,9 @@ def _contiguous_first(shape: Shape, taken: _Ranges) -> list[_Ranges]:
     count = 0
     while count < len(shape) and taken[count].step == 1:
         count += 1
-        if len(taken[count - 1]) > 1:
+        if taken[count - 1].size > 1:
             break
-    whole, rest = tuple(map(range, shape)), tuple(map(range, map(len, taken)))
+    whole, rest = _whole(shape), _whole(r.size for r in taken)
     first, then = (*taken[:count], *whole[count:]), (*rest[:count], *taken[count:])
     if first == whole or then[count:] == whole[count:]:
         return [taken]
@@ -94,7 +97,7 @@ def _slices(graph: Graph, node: Node, source: str, name: str, selected: Sequence
     if len(selected) == 1:
         return [_slice(graph, node, source, name, selected[0])]
     between = new_name(graph, replace(node, outputs=(name,)), "rows")
-    rows = tuple(map(len, selected[0]))
+    rows = tuple(r.size for r in selected[0])
     last = replace(
         node, operator="slice", inputs=(between,), outputs=(name,), attributes=_attributes(rows, selected[1])
     )
@@ -108,7 +111,7 @@ def _slice(graph: Graph, node: Node, source: str, made: str, taken: _Ranges) -> 
 
 def _attributes(shape: Shape, taken: _Ranges) -> dict[str, Attribute]:
     """Return the attributes of a slice; a stop before the first element becomes one below -size, not -1."""
-    axes = [d for d, size in enumerate(shape) if taken[d] != range(size)] or [0]
+    axes = [d for d, size in enumerate(shape) if taken[d] != (0, 1, size)] or [0]
     attributes: dict[str, Attribute] = {
         "starts": tuple(taken[d].start for d in axes),
         "stops": tuple(taken[d].stop if taken[d].stop >= 0 else -shape[d] - 1 for d in axes),

@@ -69,12 +69,12 @@ def _regrouped(digits: list[_Digit], shape: Shape) -> list[list[_Digit]] | None:
         dim: list[_Digit] = []
         while size > 1:
             step, own = digits.pop()
-            inner = math.gcd(own, size)
-            if inner != min(own, size):
+            if own % size != 0 and size % own != 0:
                 return None
+            inner = size if own % size == 0 else own
             dim.insert(0, (step, inner))
             size //= inner
-            if inner < own:
+            if inner != own:
                 digits.append((step * inner, own // inner))
         grouped.insert(0, dim)
     return grouped

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import cast
 
 from autosched.graph.graph import Attribute, Graph, Node, Shape
-from autosched.graph.operators.index_maps import slice_ranges
+from autosched.graph.operators.index_maps import slice_selections
 from autosched.graph.passes.rewrite import Change, made_by, new_name, read_once, rewrite
 
 
@@ -28,8 +28,8 @@ def _heads_of_view(graph: Graph, node: Node) -> Change | None:
         return None
     shape, sizes = graph.values[part.used[0]].shape, graph.values[part.outputs[0]].shape
     told = [part.attributes.get(word) for word in ("starts", "stops", "axes", "steps")]
-    ranges = slice_ranges(shape, *cast("list[Shape]", told))
-    cut = [axis for axis, (taken, size) in enumerate(zip(ranges, shape, strict=True)) if taken != range(size)]
+    ranges = slice_selections(shape, *cast("list[Shape]", told))
+    cut = [axis for axis, (taken, size) in enumerate(zip(ranges, shape, strict=True)) if taken != (0, 1, size)]
     made = graph.values[node.outputs[0]].shape
     if len(cut) != 1 or ranges[cut[0]].step != 1 or len(made) != len(sizes) + 1:
         return None

@@ -56,11 +56,8 @@ def _to_low_bits(graph: Graph, node: Node) -> Change | None:
         return None
     x, weights = graph.values[node.inputs[0]], graph.values[node.inputs[1] or ""]
     plain = len(weights.shape) == 2 and len(x.shape) > 1 and x.dtype == graph.values[node.outputs[0]].dtype == _FLOAT
-    rows = math.prod(x.shape[:-1])
-    if not plain or rows > MAX_ROWS or math.prod(weights.shape) < MIN_WEIGHTS or weights.name in graph.constants:
-        return None
-    codes = _codes(graph, weights.name)
-    if codes is None:
+    codes = _codes(graph, weights.name) if plain and weights.name not in graph.constants else None
+    if codes is None or math.prod(x.shape[:-1]) > MAX_ROWS or math.prod(weights.shape) < MIN_WEIGHTS:
         return None
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     return _packed(graph, node, codes, node.operator == "matmul", bias)

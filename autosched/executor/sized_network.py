@@ -1,0 +1,265 @@
+"""Network for sizes that are known at a call: one program, whose numbers of the sizes are in tables.
+
+The graph is traced with symbols for the varying dimensions (`graph.traces`), so that its plan is right for all sizes
+for which the guards hold. Memory offsets, shapes and the addresses of kernels are entries of a table that the entry
+function reads; kernels have tables of their own. New sizes have new tables, which take about a millisecond; they need
+further code only where no code of a kernel is right for them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from autosched.codegen.calls import ADDRESS, OUT_OF_RANGE, REPORT_BYTES, BoundsCheck, KernelCall, Pointer, RowWrite
+from autosched.codegen.llvm.program import emit_program
+from autosched.errors import AutoschedError, NoValidCandidate, OutOfRangeError
+from autosched.executor.cpu_model import ENTRY, pack_step, pack_weights
+from autosched.graph.graph import Array, Graph
+from autosched.graph.memory.arena_order import ArenaOrder
+from autosched.graph.memory.buffers import workspace_name
+from autosched.graph.memory.storage import StorageError, nbytes_of
+from autosched.graph.steps import Group
+from autosched.ir.expr import Expr
+from autosched.ir.size import Forms, Guards, evaluate, form_of
+from autosched.kernel.device import Device
+from autosched.kernel.pool import build_kernels
+from autosched.kernel.spec import CodeSizes, KernelObject, KernelSpec
+from autosched.planning.execution_plan import NetworkProgram
+from autosched.planning.extract_tasks import NetworkTask, objects_of
+from autosched.runtime.jit import LoadedKernel, compile_once, load_objects
+from autosched.runtime.kernel import Kernel
+from autosched.runtime.spec import ArraySpec
+from autosched.runtime.tensors import address_of, aligned_zeros
+
+MAX_VARIANTS = 64  # of the code of a kernel, the last ones that were made
+Values = Mapping[str, int]  # of symbols
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Code of a kernel for the sizes for which its guards hold."""
+
+    kernel: KernelObject
+    sizes: CodeSizes
+    loaded: LoadedKernel
+    prepare: LoadedKernel | None
+
+
+@dataclass
+class KernelVariants:
+    """The code of the kernel of a task. `variants`: those that are compiled."""
+
+    task: NetworkTask
+    variants: list[Variant]
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        return self.task.kernel_spec
+
+    def symbols(self, values: Values) -> dict[str, int]:
+        """Return the values of the kernel's symbols. `values`: those of the network's."""
+        sized = self.kernel_spec.sized
+        assert sized is not None
+        return sized.at(values).named_values
+
+    def at(self, values: Values) -> tuple[Variant, Values]:
+        """Return the code for values of the network's symbols, compiled if none is right for them, and the values of
+        the kernel's symbols."""
+        symbols = self.symbols(values)
+        for variant in self.variants:
+            if variant.sizes.hold(symbols):
+                return variant, symbols
+        variant = self._compiled(values)
+        assert variant.sizes.hold(symbols), f"the code that was emitted for {symbols} has a guard that they break"
+        self.variants = [*self.variants[1 - MAX_VARIANTS :], variant]
+        return variant, symbols
+
+    def _compiled(self, values: Values) -> Variant:
+        own = self.kernel_spec
+        assert own.sized is not None
+        sized = own.sized.at(values)
+        spec = replace(own, workload=sized.numbered, sized=sized, steps=own.steps or self.task.kernel.schedule.steps)
+        for wanted in (spec, replace(spec, steps="")):  # the steps of other sizes may not fit
+            kernels, unbuilt = build_kernels([wanted])
+            if wanted in kernels:
+                return load_variant(kernels[wanted], own.threads)
+        raise NoValidCandidate(f"no code can be made for the kernel of {self.task.name}: {unbuilt[wanted]}")
+
+
+def load_variant(kernel: KernelObject, threads: int, loaded: Mapping[str, LoadedKernel] | None = None) -> Variant:
+    names = tuple(name for name in (kernel.name, kernel.prepare) if name is not None)
+    functions = loaded or load_objects([kernel.code], names, threads)
+    prepare = None if kernel.prepare is None else functions[kernel.prepare]
+    return Variant(kernel, CodeSizes.parse(kernel.sizes), functions[kernel.name], prepare)
+
+
+class SizedCall(Kernel):
+    """The network for certain sizes. `tables` are what its code reads."""
+
+    def __init__(self, network: SizedNetwork, values: Values, tables: Sequence[Array], *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._network, self._values, self._tables = network, values, tables
+
+    def _failure(self, code: int, workspace: int) -> AutoschedError:
+        if code != OUT_OF_RANGE:
+            return super()._failure(code, workspace)
+        number, index = (ctypes.c_int64 * 2).from_address(workspace)
+        numbered = self._network.program.numbered(lambda size: int(evaluate(form_of(size), self._values)))
+        return OutOfRangeError(numbered.checks[number].message(index))
+
+
+class SizedNetwork:
+    """A network over symbols. `program`: its plan, with code for the present sizes. `guards`: of what it depends on."""
+
+    def __init__(self, guards: Guards, original: Graph, program: NetworkProgram, device: Device) -> None:
+        self.guards, self.program, self.device = guards, program, device
+        self._order = ArenaOrder.of(program.memory, program.buffers)
+        n_guards = len(guards.conditions)
+        with guards:
+            self._numbers = _NetworkNumbers(original, program, self._order)
+            text, table = self._entry()
+        assert len(guards.conditions) == n_guards, "linking a network decides nothing by its sizes"
+        self._table = Forms(table)
+        self._link(text)
+        self.block = pack_weights(program, self.linked)
+
+    def _place(self, name: str) -> int:
+        """Return the symbol of an offset or an address."""
+        return self.guards.symbol(name, 1 << 12, 0, (1 << 63) - 1)
+
+    def _entry(self) -> tuple[str, tuple[Expr, ...]]:
+        """Return the text of the entry, and the closed forms of its table."""
+        program, graph = self.program, self.program.graph
+        offsets = {name: self._place(_offset(name)) for name in program.memory.offsets}
+        moved = replace(program, memory=replace(program.memory, offsets=offsets))
+        numbers = {n: k for k, task in enumerate(program.tasks) if task.kernel.sizes for n in task.steps}
+        code = {k: (self._place(_code(k)), self._place(_table(k))) for k in {*numbers.values()}}
+        groups = iter([n for n, step in enumerate(program.steps) if isinstance(step, Group)])
+        calls = list[KernelCall | RowWrite | BoundsCheck]()
+        for call in moved.calls():
+            if isinstance(call, KernelCall) and (n := next(groups)) in numbers:
+                entry, table = code[numbers[n]]
+                pointers = call.pointers
+                if n in program.packed_offsets:
+                    pointers = (*pointers[:-1], Pointer(ADDRESS, self._place(_packed(n))))
+                call = replace(call, entry=entry, pointers=(*pointers, Pointer(ADDRESS, table)))
+            calls.append(call)
+        n_arguments = len(graph.inputs) + len(graph.outputs)
+        return emit_program(ENTRY, calls, n_arguments, self.device.target, tuple(moved.copies()))
+
+    def _link(self, text: str) -> None:
+        tasks, threads = self.program.tasks, self.device.threads
+        codes = {task.kernel.name: task.kernel.code for task in tasks if task.kernel.sizes}
+        objects = [compile_once(text, self.device.target), *codes.values()]
+        objects += objects_of([task for task in tasks if not task.kernel.sizes])
+        names = [name for t in tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None]
+        self.linked = load_objects(objects, (ENTRY, *dict.fromkeys(names)), threads)
+        self.variants = {
+            k: KernelVariants(task, [load_variant(task.kernel, threads, self.linked)])
+            for k, task in enumerate(tasks)
+            if task.kernel.sizes
+        }
+        self._packed: dict[tuple[str, int], Array] = {}  # by the digest of the packing code and the step
+
+    def at(self, sizes: Mapping[str, int]) -> SizedCall | None:
+        """Return the network for sizes of the varying dimensions; None where a guard does not hold.
+
+        Raises NoValidCandidate where no code can be made for a kernel.
+        """
+        if not self.guards.hold(sizes):
+            return None
+        program, values = self.program, self.guards.values(sizes)
+        numbers = self._numbers.at(values)
+        places, tables, workspaces = dict[str, int](), list[Array](), dict[int, int]()
+        for k, kernel in self.variants.items():
+            variant, symbols = kernel.at(values)
+            table, array_bytes, workspace_bytes = variant.sizes.numbers(symbols)
+            if array_bytes != numbers.array_bytes[k]:
+                text = f"has arrays of {array_bytes} bytes, but its values have {numbers.array_bytes[k]}"
+                raise StorageError(f"the kernel of {kernel.task.name} {text}")
+            tables.append(np.array(table or [0], np.int64))
+            places |= {_code(k): variant.loaded.address, _table(k): address_of(tables[-1])}
+            workspaces |= dict.fromkeys(kernel.task.steps, workspace_bytes)
+            packed = [n for n in kernel.task.steps if n in program.packed_offsets]
+            places |= {_packed(n): self._packed_weights(kernel, variant, n) for n in packed}
+        workspaces |= {n: kernel.workspace_bytes for n, kernel in program.kernels.items() if not kernel.sizes}
+        nbytes = numbers.buffer_bytes | {workspace_name(n): size for n, size in workspaces.items()}
+        offsets, arena_bytes = self._order.offsets(nbytes)
+        places |= {_offset(name): offset for name, offset in offsets.items()}
+        tables.append(np.array(self._table.at(values | self.guards.values(places)) or [0], np.int64))
+        fixed = (*(None for _ in numbers.arrays), address_of(self.block), address_of(tables[-1]))
+        n = len(program.graph.inputs)
+        return SizedCall(
+            self, values, tables, self.linked[ENTRY], numbers.arrays[:n], numbers.arrays[n:],
+            max(arena_bytes, REPORT_BYTES if program.checks else 0), fixed, program.in_place,
+        )  # fmt: skip
+
+    def _packed_weights(self, kernel: KernelVariants, variant: Variant, step: int) -> int:
+        """Return the address of the packed weights that a step reads."""
+        if variant.sizes.packing == CodeSizes.parse(kernel.task.kernel.sizes).packing:
+            return address_of(self.block) + self.program.packed_offsets[step]
+        key = variant.sizes.packing, step
+        if key not in self._packed:
+            block = self._packed[key] = aligned_zeros(variant.kernel.packed_bytes)
+            assert variant.prepare is not None
+            pack_step(self.program, step, variant.prepare, variant.kernel.workspace_bytes, address_of(block))
+        return address_of(self._packed[key])
+
+
+def _offset(buffer: str) -> str:
+    return f"offset of {buffer}"
+
+
+def _code(task: int) -> str:
+    return f"code of task {task}"
+
+
+def _table(task: int) -> str:
+    return f"table of task {task}"
+
+
+def _packed(step: int) -> str:
+    return f"weights of step {step}"
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """What the plan of a network says for sizes: the caller's arrays, the bytes of buffers of the arena, and those of
+    the arrays of each task of sizes."""
+
+    arrays: list[ArraySpec]
+    buffer_bytes: dict[str, int]
+    array_bytes: dict[int, tuple[int, ...]]
+
+
+class _NetworkNumbers:
+    """The closed forms of `_Numbers`."""
+
+    def __init__(self, original: Graph, program: NetworkProgram, order: ArenaOrder) -> None:
+        graph = program.graph
+        values = [graph.values[name] for name in (*graph.inputs, *graph.outputs)]
+        names = (*original.inputs, *original.outputs)
+        self._arrays = [(name, value.dtype, len(value.shape)) for name, value in zip(names, values, strict=True)]
+        self._buffers = [name for name in order.below if name in graph.values]
+        self._tasks: dict[int, int] = {}
+        sizes = [n for value in values for n in value.shape]
+        sizes += [nbytes_of(graph, name) for name in self._buffers]
+        for k, task in enumerate(program.tasks):
+            step = program.steps[task.steps[0]]
+            if task.kernel.sizes and isinstance(step, Group):
+                own = [nbytes_of(graph, name) for name in (*step.inputs, *step.outputs)]
+                self._tasks[k] = len(own)
+                sizes += own
+        self._forms = Forms(map(form_of, sizes))
+
+    def at(self, values: Values) -> _Numbers:
+        numbers = iter(self._forms.at(values))
+        arrays = [ArraySpec(name, tuple(islice(numbers, rank)), dtype) for name, dtype, rank in self._arrays]
+        buffer_bytes = dict(zip(self._buffers, numbers, strict=False))
+        return _Numbers(arrays, buffer_bytes, {k: tuple(islice(numbers, n)) for k, n in self._tasks.items()})
