@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 from autosched.graph.fusion.choice import PredictedGroup
 from autosched.graph.fusion.cost import rates_of
-from autosched.graph.fusion.partition import dag_of
-from autosched.graph.graph import Graph
 from autosched.graph.group_description import flops_of
 from autosched.graph.memory.storage import nbytes_of
 from autosched.graph.steps import Group
-from autosched.kernel.device import Device
+from autosched.ir.size import value_of
 from autosched.kernel.pool import choose_schedules
+from autosched.kernel.request import Request
 from autosched.kernel.spec import KernelSpec
 from autosched.kernel.transfer import NearestSchedules
 from autosched.planning.extract_tasks import GroupKernels
@@ -76,20 +75,21 @@ class LatencyPredictor:
     def _least_cycles(self, group: Group) -> float:
         """Return the cycles of a group's arithmetic, or of its traffic with the shared cache if those are more."""
         graph, rates = self.kernels_of.graph, rates_of(self.target, self.threads)
-        n_bytes = sum(nbytes_of(graph, name) for name in (*group.inputs, *group.outputs))
+        n_bytes = value_of(sum(nbytes_of(graph, name) for name in (*group.inputs, *group.outputs)))
         operations = flops_of(graph, group) / 2
         return max(operations / rates.operations_per_cycle, n_bytes / rates.bytes_per_cycle)
 
     def can_fuse(self, fused: Group, unfused: Sequence[Group]) -> bool:
         """Whether a rule of the search space has a sketch for the fused group; kept in the disk cache."""
-        spec = self.kernels_of.spec(fused).workload
+        kernel_spec = self.kernels_of.spec(fused)
+        spec = kernel_spec.workload
         if (seconds := self.nearest.seconds_of(spec)) is not None:
             return math.isfinite(seconds)
         if all(self.nearest.knows(self.kernels_of.spec(group).workload) for group in unfused):
             return False
         key = code_key(f"chain {spec.text}", self.target)
         if (cached := read(key)) is None:
-            has_sketch = has_fused_sketch(self.kernels_of.graph, fused, self.kernels_of.device)
+            has_sketch = has_fused_sketch(kernel_spec.request)
             write(key, {"is_chain": has_sketch}, b"")
         else:
             has_sketch = cached[0].get("is_chain") is True
@@ -98,9 +98,7 @@ class LatencyPredictor:
         return has_sketch
 
 
-def has_fused_sketch(graph: Graph, group: Group, device: Device) -> bool:
-    """Whether a rule of the search space has a sketch that fuses all reductions of a group."""
-    from autosched.te.rewrites.collapse import collapse
-
-    dag = collapse(dag_of(graph, group))
-    return any(sketch.fuses_reductions for sketch in device.hardware.sketches(dag, device, ()))
+def has_fused_sketch(request: Request) -> bool:
+    """Whether a rule of the search space has a sketch that fuses all reductions of a kernel."""
+    sketches = request.device.hardware.sketches(request.collapsed, request.device, ())
+    return any(sketch.fuses_reductions for sketch in sketches)

@@ -19,6 +19,7 @@ from autosched.graph.steps import Group
 from autosched.kernel.device import Device, find_device
 from autosched.planning.device_passes import prepare_graph
 from autosched.planning.execution_plan import steps_of
+from autosched.planning.extract_tasks import GroupKernels
 from autosched.planning.predicted_latency import has_fused_sketch
 from autosched.target import Target
 
@@ -72,7 +73,7 @@ class FixedLatencies:
         return self.device.threads
 
     def can_fuse(self, fused: Group, unfused: Sequence[Group]) -> bool:
-        return has_fused_sketch(self.graph, fused, self.device)
+        return has_fused_sketch(GroupKernels(self.graph, "cpu", self.device, "").spec(fused).request)
 
     def predict(self, groups: Sequence[Group]) -> list[PredictedGroup[str]]:
         numbers = [sum(node.operator == "conv" for node in group.nodes) for group in groups]

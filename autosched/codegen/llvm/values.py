@@ -28,6 +28,7 @@ from autosched.ir.conditions import ORDERINGS, conjuncts, every, is_ordering
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import COMPARISON, INDEX, STEPS, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.instructions.dots import WORD_BITS, Dot, Word
+from autosched.ir.size import has_size
 from autosched.ir.stmt import Scope, Store
 from autosched.ir.visit import free_vars, is_gathered, loads, subexpressions
 
@@ -76,6 +77,8 @@ class Values:
     def emit(self, expr: Expr) -> Val:
         """The value of `expr`; within a statement each subexpression is emitted once."""
         if isinstance(expr, Const):
+            if has_size(expr):
+                return self.arithmetic.cast(Val(str(expr.value), INDEX, 1), expr.dtype)
             return Val(literal(expr.value, expr.dtype), expr.dtype, 1)
         if isinstance(expr, Load) and not is_gathered(expr):
             return self._load(expr)

@@ -12,6 +12,7 @@ from autosched.errors import GraphError
 from autosched.graph.operators import elementary, operator
 from autosched.ir.dtype import DTYPES, promote
 from autosched.ir.expr import Expr
+from autosched.ir.size import has_size
 from autosched.te import Tensor
 
 
@@ -26,6 +27,11 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
             raise GraphError(f"the shapes {', '.join(str(list(s)) for s in shapes)} do not fit each other")
         result.append(next((size for size in full if isinstance(size, int)), full[0]) if full else 1)
     return tuple(result)
+
+
+def counted(number: int) -> Any:
+    """Return a number of elements as a float to divide by, a size as it is: it becomes a float at run time."""
+    return number if has_size((number,)) else float(number)
 
 
 def element(x: Tensor, index: tuple[Any, ...]) -> Any:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from autosched import te
 from autosched.errors import GraphError
 from autosched.graph.operators import operator
-from autosched.graph.operators.elementwise import broadcast_shape, element
+from autosched.graph.operators.elementwise import broadcast_shape, counted, element
 from autosched.graph.operators.images import Images
 from autosched.graph.operators.pools import power_of_size, root
 from autosched.ir.expr import Expr
@@ -67,7 +67,7 @@ def rms_norm(x: Tensor, scale: Tensor | None = None, axes: int = 1, epsilon: flo
     """x / sqrt(mean of x^2 + epsilon) * scale over the last `axes` dimensions."""
     start = _first_axis(x, axes)
     _check_broadcast(scale, x)
-    count = float(math.prod(x.shape[start:]))
+    count = counted(math.prod(x.shape[start:]))
     k = [te.reduce_axis(n, name="k") for n in x.shape[start:]]
     squares = te.compute(x.shape[:start], lambda *i: te.sum(x[(*i, *k)] * x[(*i, *k)], axis=k), name="squares")
     factor = te.compute(x.shape[:start], lambda *i: te.rsqrt(squares[i] / count + epsilon), name="scale")
@@ -206,7 +206,7 @@ def _moments(
 ) -> tuple[Tensor, Tensor]:
     """For each i the mean of at(i, k) over all k, and 1 / sqrt(var + epsilon) with the mean var of (at(i, k) - mean)^2:
     two passes, since the difference of mean squares would cancel."""
-    count = float(math.prod(inner))
+    count = counted(math.prod(inner))
     k, r = ([te.reduce_axis(n, name="k") for n in inner] for _ in range(2))
     total = te.compute(outer, lambda *i: te.sum(at(i, k), axis=k), name="total")
     mean = te.compute(outer, lambda *i: total[i] / count, name="mean")

@@ -9,7 +9,7 @@ from typing import Any
 from autosched import te
 from autosched.errors import GraphError
 from autosched.graph.operators import operator
-from autosched.graph.operators.elementwise import truncating
+from autosched.graph.operators.elementwise import counted, truncating
 from autosched.graph.operators.index_maps import axes_of, axis_of, replaced
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Expr
@@ -37,7 +37,7 @@ def reduced(x: Tensor, axes: Sequence[int] | None, keepdims: bool, reduction: Re
 
 def _mean(x: Expr, over: Sequence[Any]) -> Expr:
     total, count = te.sum(x, axis=over), math.prod(k.extent for k in over)
-    return total / float(count) if DTYPES[x.dtype].is_float else truncating(total, te.const(count, total.dtype))
+    return total / counted(count) if DTYPES[x.dtype].is_float else truncating(total, te.const(count, total.dtype))
 
 
 def _log_sum_exp(x: Expr, over: Sequence[Any]) -> Expr:

@@ -12,6 +12,9 @@ from autosched.errors import GraphError
 from autosched.graph.graph import Array
 from autosched.graph.onnx.site import Results, Site, rule
 from autosched.graph.operators.resize import COORDINATES
+from autosched.ir.size import whole
+
+EXACT = 1 << 20  # a scale with a smaller denominator is exact as a float, and so is its product with a size
 
 
 @rule("Upsample")
@@ -21,7 +24,7 @@ def upsample(site: Site) -> Results:
     scales = site.attribute("scales") if site.opset < 9 else floats(site, 1)
     if scales is None or len(scales) != site.rank(x) or min(scales) <= 0:
         raise GraphError(f"{list(scales or ())} are not scales of {site.rank(x)} axes")
-    sizes = tuple(math.floor(size * scale) for size, scale in zip(site.shape(x), scales, strict=True))
+    sizes = tuple(_scaled(size, scale) for size, scale in zip(site.shape(x), scales, strict=True))
     return resized(site, x, sizes, scales, "asymmetric", "floor")
 
 
@@ -45,11 +48,11 @@ def resize(site: Site) -> Results:
     every_scale, sizes = [1.0] * len(shape), list(shape)
     if scales is not None:
         for axis, scale in zip(axes, scales, strict=True):
-            every_scale[axis], sizes[axis] = scale, math.floor(shape[axis] * scale)
+            every_scale[axis], sizes[axis] = scale, _scaled(shape[axis], scale)
         return resized(site, x, tuple(sizes), tuple(every_scale), coordinates, nearest)
     if wanted is None or wanted.size == 0:
         raise GraphError("it has neither scales nor sizes")
-    targets = [int(size) for size in wanted.reshape(-1)]
+    targets = [whole(size) for size in wanted.reshape(-1)]
     if policy == "stretch":
         for axis, size in zip(axes, targets, strict=True):
             sizes[axis] = size
@@ -59,6 +62,12 @@ def resize(site: Site) -> Results:
     for axis in axes:
         every_scale[axis], sizes[axis] = scale, math.floor(shape[axis] * scale + 0.5)
     return resized(site, x, tuple(sizes), tuple(every_scale), coordinates, nearest)
+
+
+def _scaled(size: int, scale: float) -> int:
+    """Return the largest integer of at most size * scale, which is exact for a scale of few bits."""
+    ratio = Fraction(scale)
+    return size * ratio.numerator // ratio.denominator if ratio.denominator < EXACT else math.floor(size * scale)
 
 
 def resized(
