@@ -61,7 +61,7 @@ class Windows:
         out = tuple(
             _count(size, span, s, p, ceil_mode) for size, span, s, p in zip(sizes, spans, strides, pads, strict=True)
         )
-        if min(out) < 1:
+        if any(o < 1 for o in out):
             raise GraphError(f"windows of {spans} do not fit the image {list(sizes)} with pads {list(pads)}")
         return Windows(images, sizes, tuple(kernel), strides, pads, dilations, out)
 
