@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from autosched.errors import GraphError, RefusedNodes, SizesWarning, UsageError
+from autosched.errors import GraphError, NoValidCandidate, RefusedNodes, SizesWarning, UsageError
 from autosched.executor.model import Model
 from autosched.graph.graph import Graph
 from autosched.kernel.transfer import NearestSchedules
@@ -140,15 +140,15 @@ class VaryingModel:
         """Return the network for these sizes; None where it is to have a program of its own for them."""
         self._check(key)
         sizes = self._by_name(key)
-        for network in self._networks:
-            if (call := network.at(sizes)) is not None:
-                return call
-        if self.trace is None or len(self._networks) == MAX_NETWORKS:
-            return None
         try:
+            for network in self._networks:
+                if (call := network.at(sizes)) is not None:
+                    return call
+            if self.trace is None or len(self._networks) == MAX_NETWORKS:
+                return None
             network = self.trace(sizes)
             call = network.at(sizes)
-        except GraphError as error:  # the program of these sizes says what is wrong with them
+        except (GraphError, NoValidCandidate) as error:  # the program of these sizes says what is wrong with them
             self.trace = None if isinstance(error, RefusedNodes) else self.trace
             return None
         except Exception as error:  # a bug of tracing: the network is right with a program for each choice of sizes

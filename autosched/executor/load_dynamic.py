@@ -32,12 +32,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class DynamicNetwork:
     """A network before its sizes are chosen. `axes`: the dynamic dimensions by name, each with the first input that has
-    it and the axis there. `make_graph` returns the graph for their sizes, which may be symbols if `is_traceable`."""
+    it and the axis there. `make_graph` returns the graph for their sizes, which may be symbols."""
 
     inputs: tuple[str, ...]
     axes: Mapping[str, tuple[str, int]]
     make_graph: Callable[[Mapping[str, int]], Graph]
-    is_traceable: bool = False
 
 
 @spelled_out(CompileOptions)
@@ -62,10 +61,10 @@ def load_dynamic(
         limits: allowed sizes by dimension, {"batch": range(1, 65)}.
         inputs, options, keywords: as in `autosched.load`; `inputs` for ONNX files only.
 
-    Returns a `VaryingModel`, a function of arrays of any sizes. An ONNX file is compiled once for all sizes, at the
-    first call, and again for sizes that what was decided does not hold for. With specialise="now", on GPUs, with
-    Winograd, and of torch modules each choice of sizes has a program of its own. Raises UsageError for a network
-    without dynamic dimensions, GraphError for an unsupported one.
+    Returns a `VaryingModel`, a function of arrays of any sizes. The network is compiled once for all sizes, at its first
+    call, and again for sizes that what was decided does not hold for, such as 1. With specialise="now", on GPUs and
+    with Winograd each choice of sizes has a program of its own. Raises UsageError for a network without dynamic
+    dimensions, GraphError for an unsupported one.
     """
     chosen, sizes = replace(options or CompileOptions(), **keywords), sizes or {}
     fixed = {name: size for name, size in sizes.items() if isinstance(size, int)}
@@ -100,8 +99,8 @@ def load_dynamic(
         guards, ranges = Guards(), {dimension.name: dimension.sizes for dimension in dimensions}
         return compile_for_sizes(guards, lambda: network.make_graph(symbolic_sizes(guards, dynamic, ranges)), chosen)
 
-    has_trace = network.is_traceable and chosen.specialise != NOW and not chosen.winograd
-    has_trace &= not parse_target(chosen.target).backend.is_gpu
+    is_gpu = parse_target(chosen.target).backend.is_gpu
+    has_trace = chosen.specialise != NOW and not chosen.winograd and not is_gpu
     dynamic = VaryingModel(network.inputs, dimensions, compile_for, compile_traced if has_trace else None)
     dynamic.prepare(precompiled)
     return dynamic
@@ -114,7 +113,7 @@ def _from_file(path: str | Path, fixed: Mapping[str, int], inputs: Mapping[str, 
         raise UsageError(f"the sizes of a saved network are fixed: {path} cannot vary, the ONNX file that it was can")
     file = read_onnx(path, inputs)
     axes = {name: axis for name, axis in file.symbolic_dimensions().items() if name not in fixed}
-    return DynamicNetwork(file.inputs(), axes, lambda dynamic: file.graph({**fixed, **dynamic}), is_traceable=True)
+    return DynamicNetwork(file.inputs(), axes, lambda dynamic: file.graph({**fixed, **dynamic}))
 
 
 def _from_module(module: Any, example_inputs: Sequence[Any] | None) -> DynamicNetwork:
@@ -133,4 +132,5 @@ def _from_module(module: Any, example_inputs: Sequence[Any] | None) -> DynamicNe
         graph: Graph = loaded.graph(shapes)
         return graph
 
-    return DynamicNetwork(inputs, {f"{x}[{n}]": (x, n) for x, rank in ranks.items() for n in range(rank)}, make_graph)
+    axes = {f"{x}[{n}]": (x, n) for x, rank in ranks.items() for n in range(rank)}
+    return DynamicNetwork(inputs, axes, make_graph)

@@ -152,7 +152,7 @@ class Indices:
         known = self.bindings.pattern(atom)
         if known is not None:
             return self._apart(known[1], known[0])
-        divisor = atom.b.value if isinstance(atom.b, Const) and atom.op in ("floordiv", "mod") else 0
+        divisor = int(atom.b.number) if isinstance(atom.b, Const) and atom.op in ("floordiv", "mod") else 0
         if not 0 < divisor < MAX_DIVISOR:
             return None
         even = self.bindings.evenly(atom.a)

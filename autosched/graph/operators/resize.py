@@ -48,7 +48,7 @@ class _Source:
         return te.min(index, last) if place(self.sizes - 1) > last else index
 
 
-def _quotient(n: int, m: int) -> Fraction:
+def quotient(n: int, m: int) -> Fraction:
     """Return n / m, for all sizes alike where one is a multiple of the other."""
     if n != 0 and m % n == 0:
         return Fraction(1, int(m // n))
@@ -72,7 +72,7 @@ COORDINATES: Mapping[str, Callable[[int, int, Fraction], tuple[Fraction, Fractio
     "asymmetric": lambda n, m, step: (step, Fraction(0)),
     "half_pixel_symmetric": _half_pixel_symmetric,
     "tf_half_pixel_for_nn": lambda n, m, step: (step, step * _HALF),
-    "align_corners": lambda n, m, step: (_quotient(n - 1, max(m - 1, 1)), Fraction(0)),
+    "align_corners": lambda n, m, step: (quotient(n - 1, max(m - 1, 1)), Fraction(0)),
 }
 
 # The element nearest to the position p / q.
@@ -140,7 +140,7 @@ def resize(
     result = x
     for axis, (n, m) in enumerate(zip(x.shape, sizes, strict=True)):
         scale = None if scales is None else Fraction(scales[axis]).limit_denominator(_MAX_DENOMINATOR)
-        step = _quotient(n, m) if scale is None else 1 / scale
+        step = quotient(n, m) if scale is None else 1 / scale
         if n == m and step == 1:
             continue
         slope, start = form(n, m, step)

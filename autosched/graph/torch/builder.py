@@ -13,7 +13,9 @@ import torch
 from autosched.errors import GraphError
 from autosched.graph.graph import Array, Attribute, Graph, Node, Shape, Value, fresh_name
 from autosched.graph.operators import results_of
+from autosched.graph.torch.sizes import layout_of
 from autosched.ir.dtype import DTYPES
+from autosched.ir.size import has_size
 
 # torch's integer types of the size of element types that NumPy lacks.
 _CARRIERS = {1: torch.uint8, 2: torch.int16}
@@ -35,7 +37,7 @@ def value_of(tensor: torch.Tensor, name: str) -> Value:
         raise GraphError(f"{name} is a tensor on {tensor.device} of layout {tensor.layout}, not a dense one on cpu")
     if not all(isinstance(size, int) for size in tensor.shape):
         raise GraphError(f"{name} has sizes that are known at run time only: {list(tensor.shape)}")
-    return Value(name, tuple(tensor.shape), dtype_name(tensor.dtype))
+    return Value(name, layout_of(tensor).shape, dtype_name(tensor.dtype))
 
 
 def array_of(tensor: torch.Tensor) -> Array:
@@ -100,12 +102,16 @@ class TraceBuilder:
         """Return a tensor or number converted to a type."""
         if isinstance(x, Value):
             return self.cast(x, dtype)
+        if has_size((x,)):
+            return self.emit("number", value=x, dtype=dtype)
         if not DTYPES[dtype].is_float and isinstance(x, float) and not math.isfinite(x):
             raise GraphError(f"{self.origin}: {x} is no number of type {dtype}")
         return self.constant(np.array(x).astype(DTYPES[dtype].numpy_dtype))
 
     def filled(self, shape: Shape, x: bool | int | float, dtype: str) -> Value:
         """Add a constant whose elements are all `x`, in the memory of one element."""
+        if has_size((shape, x)):
+            return self.expand(self.operand(x, dtype), shape)
         return self.constant(np.broadcast_to(np.array(x).astype(DTYPES[dtype].numpy_dtype), shape))
 
     def cast(self, x: Value, dtype: str) -> Value:

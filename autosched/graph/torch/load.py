@@ -7,6 +7,7 @@ one message.
 
 from __future__ import annotations
 
+import math
 import operator
 import warnings
 from collections import Counter
@@ -27,8 +28,9 @@ from autosched.graph.graph import Graph, Value
 from autosched.graph.torch.builder import TraceBuilder, array_of, value_of
 from autosched.graph.torch.decompose import decomposed
 from autosched.graph.torch.rules import rules
-from autosched.graph.torch.sizes import NoNumber, numbers_for, with_numbers
+from autosched.graph.torch.sizes import Layout, NoNumber, layout_of, numbers_for, with_layout, with_numbers
 from autosched.graph.verify import verify
+from autosched.ir.size import has_size
 
 # Assertions, which are redundant for known shapes.
 _CHECKS = (
@@ -85,14 +87,19 @@ class AnyShapes:
     _programs: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
     def graph(self, shapes: Sequence[tuple[int, ...]]) -> Graph:
-        """Return the graph for inputs of these shapes. Raises GraphError."""
+        """Return the graph for inputs of these shapes, whose sizes may be of a trace.
+
+        Raises GraphError, also for sizes of a trace if torch does not export the module with symbols for them.
+        """
         inputs = [
-            x if tuple(x.shape) == shape else torch.zeros(shape, dtype=x.dtype)
+            x if not has_size(shape) and tuple(x.shape) == shape else _zeros(shape, x.dtype)
             for x, shape in zip(self.example_inputs, shapes, strict=True)
         ]
         program = self._program(inputs)
         traced = None if program is None else for_inputs(program, inputs)
         if traced is None:
+            if any(map(has_size, shapes)):
+                raise GraphError(f"{type(self.module).__name__} is not exported for all sizes at once")
             return load_torch(self.module, inputs)
         return of_program(type(self.module).__name__, program, traced)
 
@@ -105,6 +112,11 @@ class AnyShapes:
             except GraphError:  # reported if the export fails for fixed sizes, too
                 self._programs[key] = None
         return self._programs[key]
+
+
+def _zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    strides = tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
+    return with_layout(Layout(tuple(shape), strides), dtype, device="cpu").zero_()
 
 
 def for_inputs(program: Any, inputs: Sequence[torch.Tensor]) -> fx.GraphModule | None:
@@ -157,9 +169,12 @@ def drop_restrides(graph: fx.Graph) -> None:
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided.default):
         source: Any = node.args[0]
         x, y = source.meta.get("val"), node.meta.get("val")
-        if x is None or y is None or x.shape != y.shape or x.storage_offset() != y.storage_offset():
+        if x is None or y is None:
             continue
-        if all(size == 1 or old == new for size, old, new in zip(x.shape, x.stride(), y.stride(), strict=True)):
+        ours, theirs = layout_of(x), layout_of(y)
+        if ours.shape != theirs.shape or ours.start != theirs.start:
+            continue
+        if all(size == 1 or old == new for size, old, new in zip(*ours[:2], theirs.strides, strict=True)):
             node.replace_all_uses_with(source, delete_user_cb=lambda user: user.op != "output")
     graph.eliminate_dead_code()
 
@@ -282,6 +297,11 @@ def _can_fold(node: fx.Node, arguments: Sequence[Any]) -> bool:
     return not any(isinstance(x, Value | _Refused) for x in arguments)
 
 
+def _has_size(data: Any) -> bool:
+    """Whether a size of a trace is among arguments."""
+    return has_size((data,)) or (isinstance(data, list | tuple) and any(map(_has_size, data)))
+
+
 def _mapped(node: fx.Node, value: Callable[[fx.Node], Any]) -> Any:
     """Replace the nodes among all arguments by values."""
     as_argument: Any = value
@@ -348,7 +368,7 @@ class _Walk:
             return self.part(node)
         if str(target) in _CHECKS:
             return None
-        if _can_fold(node, arguments):
+        if _can_fold(node, arguments) and not (str(node.target) in rules() and _has_size(node.args)):
             args, kwargs = _mapped(node, lambda n: self.results[n.name])
             with _disable_current_modes(), torch.no_grad():
                 return target(*args, **kwargs)

@@ -10,6 +10,7 @@ import numpy as np
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Value
+from autosched.graph.operators.index_maps import selection
 from autosched.graph.torch.builder import Operand, TraceBuilder, axes_of, axis_of
 from autosched.graph.torch.rules import rule
 
@@ -62,8 +63,8 @@ def repeat(b: TraceBuilder, x: Value, repeats: Sequence[int]) -> Value:
 
 def _bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
     """Return begin and end of a slice, clamped to the axis."""
-    first, last, _ = slice(start, end).indices(size)
-    return first, max(first, last)
+    chosen = selection(size, start, end, 1)
+    return chosen.start, chosen.stop
 
 
 @rule("aten.slice.Tensor")

@@ -10,6 +10,7 @@ import numpy as np
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Value
+from autosched.graph.operators.resize import quotient
 from autosched.graph.torch.builder import TraceBuilder
 from autosched.graph.torch.rules import enter_all, rule
 
@@ -206,7 +207,7 @@ def resized(b: TraceBuilder, x: Value, mode: str, coordinates: str, scales: Sequ
         factors = (1.0, 1.0)
         for scale, new, old in zip(scales, sizes[2:], x.shape[2:], strict=True):
             is_given = scale is not None and all(new != times * old for times in by_ratio)
-            factors = (*factors, float(scale or 0) if is_given else new / old)
+            factors = (*factors, float(scale or 0) if is_given else float(quotient(new, old)))
     return b.emit("resize", x, sizes=sizes, mode=mode, coordinates=coordinates, nearest="floor", scales=factors)
 
 
