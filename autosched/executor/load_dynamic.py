@@ -61,8 +61,8 @@ def load_dynamic(
         limits: allowed sizes by dimension, {"batch": range(1, 65)}.
         inputs, options, keywords: as in `autosched.load`; `inputs` for ONNX files only.
 
-    Returns a `VaryingModel`, a function of arrays of any sizes. The network is compiled once for all sizes, at its first
-    call, and again for sizes that what was decided does not hold for, such as 1. With specialise="now", on GPUs and
+    Returns a `VaryingModel`, a function of arrays of any sizes. The network is compiled once for all sizes, at its
+    first call, and again for sizes that what was decided does not hold for, as 1. With specialise="now", on GPUs and
     with Winograd each choice of sizes has a program of its own. Raises UsageError for a network without dynamic
     dimensions, GraphError for an unsupported one.
     """

@@ -106,6 +106,11 @@ class SizedCall(Kernel):
         super().__init__(*arguments)
         self._network, self._values, self._tables = network, values, tables
 
+    @property
+    def in_place(self) -> Mapping[int, int]:
+        """For each output that may alias an input, by index, the index of that input."""
+        return self._network.program.in_place
+
     def _failure(self, code: int, workspace: int) -> AutoschedError:
         if code != OUT_OF_RANGE:
             return super()._failure(code, workspace)

@@ -48,6 +48,7 @@ class Guards:
         self.simplify = Simplifier()
         self.ranges: dict[str, tuple[int, int]] = {}  # of the symbols, by name
         self.present: dict[str, int] = {}  # values, by the names of the symbols themselves
+        self._tokens: list[Token[Guards | None]] = []
         self._forms: tuple[int, Forms] | None = None  # of so many conditions
         self._number = next(_NUMBERS)
 
@@ -83,11 +84,11 @@ class Guards:
         return f"Guards({', '.join(map(str, self.conditions))})"
 
     def __enter__(self) -> Guards:
-        self._token: Token[Guards | None] = _ENTERED.set(self)
+        self._tokens.append(_ENTERED.set(self))
         return self
 
     def __exit__(self, *_: object) -> None:
-        _ENTERED.reset(self._token)
+        _ENTERED.reset(self._tokens.pop())
 
 
 _ENTERED: ContextVar[Guards | None] = ContextVar("guards", default=None)
@@ -143,7 +144,8 @@ class SymbolicSize(SymbolicInteger):
         _PRINTED[text] = self.form
         return f"⟦{text}⟧"
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return f"size({str(self.form)!r})"
 
     def __format__(self, spec: str) -> str:
         return format(self.__index__(), spec) if spec else str(self)

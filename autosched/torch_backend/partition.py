@@ -16,15 +16,19 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
+from autosched.errors import AutoschedError, InternalError
 from autosched.graph.torch.load import can_load, drop_empty_parts, drop_restrides
-from autosched.graph.torch.sizes import NoNumber, numbers_for, with_numbers
+from autosched.graph.torch.sizes import NoNumber, layout_of, numbers_for, with_numbers
 from autosched.kernel.transfer import NearestSchedules
 from autosched.torch_backend.memory_format import memory_format_of
-from autosched.torch_backend.options import BackendOptions, warn_once
+from autosched.torch_backend.options import NONE, BackendOptions, warn_once
+from autosched.torch_backend.sized_graph import SizedGraph
 from autosched.torch_backend.subgraph import Subgraph
 
 Compiled = Callable[..., Any]
-MAX_SIZES = 16  # choices of sizes that a graph is compiled for
+MAX_SIZES = 16  # choices of sizes that a graph is compiled for, if it cannot be compiled for all
+MAX_TRACES = 4  # of a graph, each for the sizes that pass its guards
+MAX_CALLS = 256  # choices of sizes whose numbers are kept
 _PREFIX = "autosched_"
 _EAGER = "runs_eager"  # key in the `meta` of nodes that torch runs
 # Operators that address the storage of their operand rather than its elements.
@@ -74,22 +78,31 @@ def _has_static_shape(example: Any) -> bool:
 
 @dataclass
 class DynamicGraph:
-    """A graph with dynamic shapes, compiled for each choice of sizes at its first use."""
+    """A graph with dynamic shapes, compiled once for all sizes that pass the guards of a trace.
+
+    A graph that cannot be traced is compiled for each choice of sizes at its first use.
+    """
 
     graphs: CompiledGraphs
     graph: fx.GraphModule
     weights: frozenset[int]
     _compiled: dict[tuple[object, ...], Compiled] = field(default_factory=dict)
-    _graphs: list[fx.GraphModule] = field(default_factory=list)
+    _graphs: list[fx.GraphModule] = field(default_factory=list)  # for certain sizes
+    _traces: list[SizedGraph] = field(default_factory=list)
+    _is_traceable: bool = True
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         n = len(self.graph.graph.find_nodes(op="placeholder"))
         self._varying = [index for index in range(n) if index not in self.weights]
+        self._is_traceable = self.graphs.options.tune == NONE and not self.graphs.options.winograd
 
     def __call__(self, *arguments: Any) -> Any:
         varying = [arguments[index] for index in self._varying]
         key = tuple([(x.shape, x.stride()) if isinstance(x, torch.Tensor) else x for x in varying])
+        if self._traces and not self._traces[0].is_current(arguments):
+            with self._lock:
+                self._traces, self._compiled, self._graphs = [], {}, []
         compiled = self._compiled.get(key)
         if compiled is None:
             with self._lock:
@@ -99,13 +112,38 @@ class DynamicGraph:
         return compiled(*arguments)
 
     def _compile(self, key: tuple[object, ...], arguments: Sequence[Any]) -> Compiled:
-        if len(self._compiled) >= MAX_SIZES:
+        if (sized := self._sized(arguments)) is not None:
+            while len(self._compiled) >= MAX_CALLS:
+                del self._compiled[next(iter(self._compiled))]
+            self._compiled[key] = sized
+            return sized
+        if len(self._graphs) >= MAX_SIZES:
             warn_once(_TOO_MANY_SIZES)
             return _forward(self.graph)
         module = self.graphs.partition(self._specialise(arguments), self.weights, self._schedules())
         self._graphs.append(module)
         compiled = self._compiled[key] = _forward(module)
         return compiled
+
+    def _sized(self, arguments: Sequence[Any]) -> Compiled | None:
+        """Return the graph of a trace for the sizes of these arguments; None where they need a program of their own."""
+        try:
+            for trace in self._traces:
+                if (compiled := trace.at(arguments)) is not None:
+                    return compiled
+            if not self._is_traceable or len(self._traces) == MAX_TRACES:
+                return None
+            trace = SizedGraph(self.graph, self.weights, arguments, self._partition)
+            self._traces.append(trace)
+            return trace.at(arguments)
+        except (AutoschedError, NoNumber) as error:
+            if isinstance(error, InternalError):
+                warn_once(f"autosched compiles a graph for each choice of sizes, as it could not for all: {error}")
+            self._is_traceable = False
+            return None
+
+    def _partition(self, traced: fx.GraphModule) -> fx.GraphModule:
+        return partition_graph(traced, self.weights, self.graphs.options, None)
 
     def _specialise(self, arguments: Sequence[Any]) -> fx.GraphModule:
         """Return the graph with the sizes of these arguments."""
@@ -180,7 +218,7 @@ def _remove_copies(graph: fx.Graph, call: fx.Node) -> dict[int, int]:
 
 def _shape_and_type(node: fx.Node) -> tuple[object, object]:
     value = node.meta["val"]
-    return value.shape, value.dtype
+    return layout_of(value).shape, value.dtype
 
 
 def is_free(node: fx.Node) -> bool:
@@ -233,15 +271,12 @@ def _with_own_strides(graph: fx.Graph, node: fx.Node) -> fx.Node:
     operand is a view that a program has made contiguous.
     """
     value = node.meta["val"]
-    if (
-        can_load(node)
-        and value.storage_offset() == 0
-        and memory_format_of(tuple(value.shape), value.stride()) is not None
-    ):
+    layout = layout_of(value)
+    if can_load(node) and layout.start == 0 and memory_format_of(layout.shape, layout.strides) is not None:
         return node
     empty = graph.call_function(
         torch.ops.aten.empty_strided.default,
-        (list(value.shape), list(value.stride())),
+        (list(layout.shape), list(layout.strides)),
         {"dtype": value.dtype, "device": value.device},
     )
     copy = graph.call_function(torch.ops.aten.copy.default, (empty, node))

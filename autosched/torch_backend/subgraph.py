@@ -18,9 +18,11 @@ from autosched.errors import AutoschedError
 from autosched.executor.compile_graph import compile_network
 from autosched.executor.compile_options import CompileOptions
 from autosched.executor.model import Model
-from autosched.graph.graph import Array
+from autosched.executor.sized_network import SizedCall
+from autosched.graph.graph import Array, Graph
 from autosched.graph.torch.builder import array_of
 from autosched.graph.torch.load import load_fx
+from autosched.graph.torch.sizes import dense_strides, layout_of
 from autosched.kernel.transfer import NearestSchedules
 from autosched.network_tuning.background import enqueue_tuning, tune_here
 from autosched.planning.extract_tasks import Choices
@@ -42,7 +44,7 @@ class TensorModel:
     `written`: the argument that a result is written to, by the result's index.
     """
 
-    model: Model
+    model: Model | SizedCall
     weights: tuple[int, ...]
     versions: Versions
     inputs: tuple[tuple[int, Strides], ...]
@@ -73,6 +75,42 @@ class TensorModel:
         self.model.launch([x.data_ptr() for x in (*arguments, *results)])
         write_back(results, tensors, self.written)
         return results[0] if len(results) == 1 else results
+
+
+@dataclass(frozen=True)
+class SubgraphNetwork:
+    """A partition as a network. `inputs`: indices and strides of the arguments that are no weights. `outputs`: shape,
+    strides and type of each result."""
+
+    graph: Graph
+    inputs: tuple[tuple[int, Strides], ...]
+    outputs: tuple[tuple[tuple[int, ...], Strides, torch.dtype], ...]
+
+
+def import_subgraph(
+    module: fx.GraphModule, tensors: Sequence[torch.Tensor], weights: Sequence[int], winograd: bool
+) -> SubgraphNetwork:
+    """Return a partition for these tensors as a network. `weights`: the indices of those that are constants of it.
+
+    Raises GraphError.
+    """
+    graph = load_fx(module, tensors, {n: tensors[n] for n in weights})
+    graph = replace(graph, winograd=winograd)
+    indices = [n for n in range(len(tensors)) if n not in weights]
+    inputs = [_in_memory(tensors[n]) for n in indices]
+    (end,) = module.graph.find_nodes(op="output")
+    results = [node.meta["val"] for node in _returned_nodes(end)]
+    outputs = [_in_memory(y) for y in results]
+    graph = with_memory_formats(
+        graph,
+        {name: order for name, (order, _) in zip(graph.inputs, inputs, strict=True)},
+        {n: order for n, (order, _) in enumerate(outputs)},
+    )
+    return SubgraphNetwork(
+        graph,
+        tuple((n, strides) for n, (_, strides) in zip(indices, inputs, strict=True)),
+        tuple((layout_of(y).shape, strides, y.dtype) for y, (_, strides) in zip(results, outputs, strict=True)),
+    )
 
 
 @dataclass
@@ -137,29 +175,12 @@ class Subgraph:
         # Tensors made in inference mode have no version counter.
         weights = tuple(n for n in self.frozen if not tensors[n].is_inference())
         versions = versions_of(tensors, weights)
-        graph = load_fx(self.module, tensors, {n: tensors[n] for n in weights})
-        graph = replace(graph, winograd=self.options.winograd)
-        indices = [n for n in range(len(tensors)) if n not in weights]
-        inputs = [_layout(tensors[n].shape, tensors[n].stride()) for n in indices]
-        (end,) = self.module.graph.find_nodes(op="output")
-        results = [node.meta["val"] for node in _returned_nodes(end)]
-        outputs = [_layout(y.shape, y.stride()) for y in results]
-        graph = with_memory_formats(
-            graph,
-            {name: order for name, (order, _) in zip(graph.inputs, inputs, strict=True)},
-            {n: order for n, (order, _) in enumerate(outputs)},
-        )
-        model = compile_network(
-            graph, CompileOptions(threads=self.options.threads, specialise="now"), Choices(nearest=self.nearest)
-        )
-        return TensorModel(
-            tune_here(model, self.options.budget_s) if self.options.tune == NOW else model,
-            weights,
-            versions,
-            tuple((n, strides) for n, (_, strides) in zip(indices, inputs, strict=True)),
-            tuple((tuple(y.shape), strides, y.dtype) for y, (_, strides) in zip(results, outputs, strict=True)),
-            self.written,
-        )
+        imported = import_subgraph(self.module, tensors, weights, self.options.winograd)
+        options = CompileOptions(threads=self.options.threads, specialise="now")
+        model = compile_network(imported.graph, options, Choices(nearest=self.nearest))
+        if self.options.tune == NOW:
+            model = tune_here(model, self.options.budget_s)
+        return TensorModel(model, weights, versions, imported.inputs, imported.outputs, self.written)
 
     def _tune_later(self, compiled: TensorModel) -> None:
         if self.options.tune == BACKGROUND:
@@ -219,13 +240,11 @@ def _returned_nodes(end: fx.Node) -> list[fx.Node]:
     return [node for node in nodes if isinstance(node, fx.Node)]
 
 
-def _layout(shape: Sequence[int], strides: Strides) -> tuple[tuple[int, ...], Strides]:
+def _in_memory(tensor: torch.Tensor) -> tuple[tuple[int, ...], Strides]:
     """Return the memory format in which a program stores such a tensor, and the strides."""
-    order = memory_format_of(tuple(shape), strides)
-    if order is not None:
-        return order, tuple(strides)
-    sizes = torch.empty(tuple(shape), device="meta")
-    return tuple(range(len(shape))), sizes.stride()
+    layout = layout_of(tensor)
+    order = memory_format_of(layout.shape, layout.strides)
+    return (tuple(range(len(layout.shape))), dense_strides(layout.shape)) if order is None else (order, layout.strides)
 
 
 def _copy_with_strides(x: torch.Tensor, strides: Strides) -> torch.Tensor:

@@ -7,7 +7,6 @@ one message.
 
 from __future__ import annotations
 
-import math
 import operator
 import warnings
 from collections import Counter
@@ -28,7 +27,15 @@ from autosched.graph.graph import Graph, Value
 from autosched.graph.torch.builder import TraceBuilder, array_of, value_of
 from autosched.graph.torch.decompose import decomposed
 from autosched.graph.torch.rules import rules
-from autosched.graph.torch.sizes import Layout, NoNumber, layout_of, numbers_for, with_layout, with_numbers
+from autosched.graph.torch.sizes import (
+    Layout,
+    NoNumber,
+    dense_strides,
+    layout_of,
+    numbers_for,
+    with_layout,
+    with_numbers,
+)
 from autosched.graph.verify import verify
 from autosched.ir.size import has_size
 
@@ -115,8 +122,7 @@ class AnyShapes:
 
 
 def _zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    strides = tuple(math.prod(shape[n + 1 :]) for n in range(len(shape)))
-    return with_layout(Layout(tuple(shape), strides), dtype, device="cpu").zero_()
+    return with_layout(Layout(tuple(shape), dense_strides(shape)), dtype, device="cpu").zero_()
 
 
 def for_inputs(program: Any, inputs: Sequence[torch.Tensor]) -> fx.GraphModule | None:

@@ -5,8 +5,9 @@ That is much faster than tracing again. A tensor of sizes is a meta tensor of th
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple, TypeAlias
 
@@ -39,6 +40,11 @@ class Layout(NamedTuple):
     start: int = 0
 
 
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a tensor in row-major order."""
+    return tuple(math.prod([max(size, 1) for size in shape[n + 1 :]]) for n in range(len(shape)))
+
+
 def layout_of(tensor: torch.Tensor) -> Layout:
     known: Layout | None = getattr(tensor, _LAYOUT, None)
     return known or Layout(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
@@ -68,14 +74,19 @@ def numbers_for(places: Sequence[fx.Node], arguments: Sequence[Any]) -> Numbers 
 
     None if an argument has another fixed size than in the trace, or if a guard of the trace does not hold.
     """
-    pairs = [pair for node, x in zip(places, arguments, strict=True) for pair in _sizes(node.meta.get("val"), x)]
+    pairs = [pair for node, x in zip(places, arguments, strict=True) for pair in paired_sizes(node.meta.get("val"), x)]
     numbers = {size.node.expr: n if has_size((n,)) else int(n) for size, n in pairs if _is_symbol(size)}
-    environments = {id(s.node.shape_env): s.node.shape_env for s, _ in pairs if isinstance(s, torch.SymInt)}
     try:
-        fit = all(_number(size, numbers) == n for size, n in pairs)
+        fit = all(number_of(size, numbers) == n for size, n in pairs)
     except NoNumber:
         return None
-    return numbers if fit and all(_holds(each, numbers) for each in environments.values()) else None
+    return numbers if fit and all(holds(each, numbers) for each in environments_of(s for s, _ in pairs)) else None
+
+
+def environments_of(sizes: Iterable[Any]) -> list[Any]:
+    """Return torch's environments of symbolic sizes, which have the guards of its trace."""
+    found = (size.node.shape_env for size in sizes if isinstance(size, torch.SymInt))
+    return list({id(environment): environment for environment in found}.values())
 
 
 def with_numbers(module: fx.GraphModule, numbers: Numbers) -> fx.GraphModule:
@@ -88,17 +99,17 @@ def with_numbers(module: fx.GraphModule, numbers: Numbers) -> fx.GraphModule:
     for node in module.graph.nodes:
         value = node.meta.get("val")
         if node.op == "call_function" and isinstance(value, _SYMBOLIC):
-            known[node] = _number(value, numbers)
+            known[node] = number_of(value, numbers)
             continue
         made = graph.node_copy(node, known.__getitem__)
         made.name = node.name  # which may be one that a new node would not get, as input
         made.meta = {**node.meta, "val": _with_numbers(value, numbers)} if "val" in node.meta else dict(node.meta)
-        known[node] = _number(value, numbers) if node.op == "placeholder" and isinstance(value, _SYMBOLIC) else made
+        known[node] = number_of(value, numbers) if node.op == "placeholder" and isinstance(value, _SYMBOLIC) else made
     is_traced = has_size(tuple(numbers.values()))
     return _LazyGraphModule(module, graph) if is_traced else fx.GraphModule(module, graph)
 
 
-def _sizes(value: Any, argument: Any) -> Iterator[tuple[Any, Any]]:
+def paired_sizes(value: Any, argument: Any) -> Iterator[tuple[Any, Any]]:
     """Yield each size of a placeholder with that of the argument."""
     if isinstance(value, torch.Tensor):
         layout = layout_of(argument)
@@ -112,7 +123,7 @@ def _is_symbol(size: Any) -> bool:
     return isinstance(size, torch.SymInt) and bool(size.node.expr.is_Symbol)
 
 
-def _holds(environment: Any, numbers: Numbers) -> bool:
+def holds(environment: Any, numbers: Numbers) -> bool:
     """Whether all guards of the trace hold."""
     for symbol, n in numbers.items():
         known = environment.var_to_range.get(symbol)
@@ -123,7 +134,7 @@ def _holds(environment: Any, numbers: Numbers) -> bool:
     return all(_evaluated(environment.replace(condition), numbers) in (True,) for condition in conditions)
 
 
-def _number(size: Any, numbers: Numbers) -> Any:
+def number_of(size: Any, numbers: Numbers) -> Any:
     """Return a number for a number that may be symbolic. Raises NoNumber."""
     if not isinstance(size, _SYMBOLIC):
         return size
@@ -158,6 +169,6 @@ def _with_numbers(value: Any, numbers: Numbers) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(_with_numbers(part, numbers) for part in value)
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.device.type != "cpu":
-        return _number(value, numbers)
-    shape, strides = (tuple([_number(n, numbers) for n in ends]) for ends in (value.shape, value.stride()))
-    return with_layout(Layout(shape, strides, _number(value.storage_offset(), numbers)), value.dtype)
+        return number_of(value, numbers)
+    shape, strides = (tuple([number_of(n, numbers) for n in ends]) for ends in (value.shape, value.stride()))
+    return with_layout(Layout(shape, strides, number_of(value.storage_offset(), numbers)), value.dtype)

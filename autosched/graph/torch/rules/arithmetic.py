@@ -12,12 +12,15 @@ from autosched.graph.graph import Value
 from autosched.graph.torch.builder import Operand, TraceBuilder, dtype_name
 from autosched.graph.torch.rules import enter_all, rule
 from autosched.ir.dtype import DTYPES
+from autosched.ir.size import value_of
 
 
 def promoted(a: Operand, b: Operand) -> str:
     """The type in which torch brings two operands together: numbers and scalars give way to tensors."""
     x, y = (
-        torch.empty(o.shape, dtype=getattr(torch, o.dtype), device="meta") if isinstance(o, Value) else o
+        torch.empty((1,) * len(o.shape), dtype=getattr(torch, o.dtype), device="meta")
+        if isinstance(o, Value)
+        else value_of(o)
         for o in (a, b)
     )
     return dtype_name(torch.result_type(x, y))
