@@ -115,8 +115,9 @@ class SizedCall(Kernel):
         if code != OUT_OF_RANGE:
             return super()._failure(code, workspace)
         number, index = (ctypes.c_int64 * 2).from_address(workspace)
-        numbered = self._network.program.numbered(lambda size: int(evaluate(form_of(size), self._values)))
-        return OutOfRangeError(numbered.checks[number].message(index))
+        check = self._network.program.checks[number]
+        low, high = (int(evaluate(form_of(size), self._values)) for size in (check.low, check.high))
+        return OutOfRangeError(replace(check, low=low, high=high).message(index))
 
 
 class SizedNetwork:
@@ -204,6 +205,21 @@ class SizedNetwork:
             self, values, tables, self.linked[ENTRY], numbers.arrays[:n], numbers.arrays[n:],
             max(arena_bytes, REPORT_BYTES if program.checks else 0), fixed, program.in_place,
         )  # fmt: skip
+
+    def plan(self, sizes: Mapping[str, int]) -> NetworkProgram:
+        """Return the plan for sizes that pass the guards, with the memory that `at` gives it; its kernels are those
+        for the present sizes, but for their bytes."""
+        values = self.guards.values(sizes)
+        buffer_bytes, kernels = self._numbers.at(values).buffer_bytes, dict(self.program.kernels)
+        for kernel in self.variants.values():
+            variant, symbols = kernel.at(values)
+            _, array_bytes, workspace_bytes = variant.sizes.numbers(symbols)
+            of_sizes = replace(variant.kernel, array_bytes=array_bytes, workspace_bytes=workspace_bytes)
+            kernels |= dict.fromkeys(kernel.task.steps, of_sizes)
+        workspaces = {workspace_name(n): kernel.workspace_bytes for n, kernel in kernels.items()}
+        offsets, nbytes = self._order.offsets(buffer_bytes | workspaces)
+        numbered = self.program.numbered(lambda size: int(evaluate(form_of(size), values)))
+        return replace(numbered, kernels=kernels, memory=replace(numbered.memory, offsets=offsets, nbytes=nbytes))
 
     def _packed_weights(self, kernel: KernelVariants, variant: Variant, step: int) -> int:
         """Return the address of the packed weights that a step reads."""

@@ -15,7 +15,7 @@ from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import interpret
 from autosched.ir.dtype import DTYPES
 from autosched.planning.extract_tasks import Choices
-from autosched.torch_backend import subgraph
+from autosched.torch_backend import partition, subgraph
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,10 @@ class Compilations(list[Graph]):
 
 
 def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compilations]:
-    """For a fixture: the graphs that torch.compile with the backend compiles while a test runs."""
+    """For a fixture: the graphs that torch.compile with the backend compiles while a test runs, for certain sizes."""
     found = Compilations()
     monkeypatch.setattr(subgraph, "compile_network", found.compile_network)
+    monkeypatch.setattr(partition, "MAX_TRACES", 0)
     torch._dynamo.reset()
     yield found
     torch._dynamo.reset()
