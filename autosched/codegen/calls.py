@@ -21,12 +21,13 @@ class Pointer:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A call of the kernel `entry`, a symbol or an address. `pointers` are its arguments, None for one that it does not
-    look at."""
+    """A call of the kernel `entry`. `pointers` are its arguments, None for one that it does not look at. `address`: of
+    its code, where the linker does not find it."""
 
-    entry: str | int
+    entry: str
     pointers: tuple[Pointer | None, ...]
     workspace: Pointer
+    address: int | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from autosched.errors import RefusedNodes, UsageError
-from autosched.executor.compile_graph import compile_network
+from autosched.executor.compile_graph import compile_for_sizes, compile_network
 from autosched.executor.compile_options import NOW, CompileKeywords, CompileOptions
 from autosched.executor.dynamic_model import ANY_SIZE, Dimension, VaryingModel
 from autosched.executor.model import Model
@@ -79,31 +79,34 @@ def load_dynamic(
         raise UsageError(f"{model} has no symbolic dimension whose size could vary")
     if unknown := [name for name in limits or {} if name not in network.axes]:
         raise UsageError(f"the network does not vary in {unknown[0]}, but in {', '.join(network.axes)}")
+    varying = _varying(network, chosen, limits or {})
+    varying.prepare(precompiled)
+    return varying
+
+
+def _varying(network: DynamicNetwork, options: CompileOptions, limits: Mapping[str, range]) -> VaryingModel:
+    """Return a network as a function of arrays of the sizes of `limits`, by default of any."""
     dimensions = tuple(
-        Dimension(name, network.inputs.index(x), axis, (limits or {}).get(name, ANY_SIZE))
+        Dimension(name, network.inputs.index(x), axis, limits.get(name, ANY_SIZE))
         for name, (x, axis) in network.axes.items()
     )
 
-    def compile_for(dynamic: Mapping[str, int], nearest: NearestSchedules) -> Model:
+    def compile_for(sizes: Mapping[str, int], nearest: NearestSchedules) -> Model:
         try:
-            graph = replace(network.make_graph(dynamic), winograd=chosen.winograd)
+            graph = replace(network.make_graph(sizes), winograd=options.winograd)
         except RefusedNodes as error:
             from autosched.executor.partitioned_model import compile_parts
 
-            return compile_parts(error, chosen)
-        return compile_network(graph, chosen, Choices(nearest=nearest))
+            return compile_parts(error, options)
+        return compile_network(graph, options, Choices(nearest=nearest))
 
-    def compile_traced(dynamic: Mapping[str, int]) -> SizedNetwork:
-        from autosched.executor.compile_graph import compile_for_sizes
-
+    def compile_traced(sizes: Mapping[str, int]) -> SizedNetwork:
         guards, ranges = Guards(), {dimension.name: dimension.sizes for dimension in dimensions}
-        return compile_for_sizes(guards, lambda: network.make_graph(symbolic_sizes(guards, dynamic, ranges)), chosen)
+        return compile_for_sizes(guards, lambda: network.make_graph(symbolic_sizes(guards, sizes, ranges)), options)
 
-    is_gpu = parse_target(chosen.target).backend.is_gpu
-    has_trace = chosen.specialise != NOW and not chosen.winograd and not is_gpu
-    dynamic = VaryingModel(network.inputs, dimensions, compile_for, compile_traced if has_trace else None)
-    dynamic.prepare(precompiled)
-    return dynamic
+    is_gpu = parse_target(options.target).backend.is_gpu
+    has_trace = options.specialise != NOW and not options.winograd and not is_gpu
+    return VaryingModel(network.inputs, dimensions, compile_for, compile_traced if has_trace else None)
 
 
 def _from_file(path: str | Path, fixed: Mapping[str, int], inputs: Mapping[str, npt.ArrayLike]) -> DynamicNetwork:

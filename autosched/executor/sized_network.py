@@ -42,7 +42,7 @@ Values = Mapping[str, int]  # of symbols
 
 
 @dataclass(frozen=True)
-class Variant:
+class KernelVariant:
     """Code of a kernel for the sizes for which its guards hold."""
 
     kernel: KernelObject
@@ -56,7 +56,7 @@ class KernelVariants:
     """The code of the kernel of a task. `variants`: those that are compiled."""
 
     task: NetworkTask
-    variants: list[Variant]
+    variants: list[KernelVariant]
 
     @property
     def kernel_spec(self) -> KernelSpec:
@@ -68,7 +68,7 @@ class KernelVariants:
         assert sized is not None
         return sized.at(values).named_values
 
-    def at(self, values: Values) -> tuple[Variant, Values]:
+    def at(self, values: Values) -> tuple[KernelVariant, Values]:
         """Return the code for values of the network's symbols, compiled if none is right for them, and the values of
         the kernel's symbols."""
         symbols = self.symbols(values)
@@ -80,7 +80,7 @@ class KernelVariants:
         self.variants = [*self.variants[1 - MAX_VARIANTS :], variant]
         return variant, symbols
 
-    def _compiled(self, values: Values) -> Variant:
+    def _compiled(self, values: Values) -> KernelVariant:
         own = self.kernel_spec
         assert own.sized is not None
         sized = own.sized.at(values)
@@ -92,11 +92,11 @@ class KernelVariants:
         raise NoValidCandidate(f"no code can be made for the kernel of {self.task.name}: {unbuilt[wanted]}")
 
 
-def load_variant(kernel: KernelObject, threads: int, loaded: Mapping[str, LoadedKernel] | None = None) -> Variant:
+def load_variant(kernel: KernelObject, threads: int, loaded: Mapping[str, LoadedKernel] | None = None) -> KernelVariant:
     names = tuple(name for name in (kernel.name, kernel.prepare) if name is not None)
     functions = loaded or load_objects([kernel.code], names, threads)
     prepare = None if kernel.prepare is None else functions[kernel.prepare]
-    return Variant(kernel, CodeSizes.parse(kernel.sizes), functions[kernel.name], prepare)
+    return KernelVariant(kernel, CodeSizes.parse(kernel.sizes), functions[kernel.name], prepare)
 
 
 class SizedCall(Kernel):
@@ -154,7 +154,7 @@ class SizedNetwork:
                 pointers = call.pointers
                 if n in program.packed_offsets:
                     pointers = (*pointers[:-1], Pointer(ADDRESS, self._place(_packed(n))))
-                call = replace(call, entry=entry, pointers=(*pointers, Pointer(ADDRESS, table)))
+                call = replace(call, address=entry, pointers=(*pointers, Pointer(ADDRESS, table)))
             calls.append(call)
         n_arguments = len(graph.inputs) + len(graph.outputs)
         return emit_program(ENTRY, calls, n_arguments, self.device.target, tuple(moved.copies()))
@@ -221,7 +221,7 @@ class SizedNetwork:
         numbered = self.program.numbered(lambda size: int(evaluate(form_of(size), values)))
         return replace(numbered, kernels=kernels, memory=replace(numbered.memory, offsets=offsets, nbytes=nbytes))
 
-    def _packed_weights(self, kernel: KernelVariants, variant: Variant, step: int) -> int:
+    def _packed_weights(self, kernel: KernelVariants, variant: KernelVariant, step: int) -> int:
         """Return the address of the packed weights that a step reads."""
         if variant.sizes.packing == CodeSizes.parse(kernel.task.kernel.sizes).packing:
             return address_of(self.block) + self.program.packed_offsets[step]

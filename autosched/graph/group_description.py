@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -73,7 +73,7 @@ def described_dag(description: object) -> ComputeDAG:
 def _read(description: Any) -> tuple[Graph, Group]:
     values: dict[str, Value] = {}
     for n, (shape, dtype) in enumerate(description["inputs"]):
-        if dtype not in DTYPES or not all(isinstance(size, int | SymbolicSize) and size >= 1 for size in shape):
+        if dtype not in DTYPES or not all(map(_is_extent, shape)):
             raise ValueError(f"an input of {dtype}{shape}")
         values[_name(n)] = Value(_name(n), tuple(shape), dtype)
     inputs = tuple(values)
@@ -96,6 +96,11 @@ def _read(description: Any) -> tuple[Graph, Group]:
     return graph, Group(tuple(nodes), inputs, outputs)
 
 
+def _is_extent(size: Any) -> bool:
+    is_number: bool = isinstance(size, int | SymbolicSize)
+    return is_number and bool(size >= 1)
+
+
 def _name(number: object) -> str:
     if not isinstance(number, int):
         raise TypeError(f"a value has a number, not {number!r}")
@@ -113,10 +118,12 @@ def attribute_data(value: Attribute) -> Any:
 
 def attribute_of(data: Any) -> Attribute:
     """Return the attribute of the result of `attribute_data`. Raises TypeError, ValueError or KeyError."""
+    if isinstance(data, SymbolicSize):
+        return cast(int, data)
     if isinstance(data, list):
         return tuple(attribute_of(part) for part in data)
     if isinstance(data, dict):
         return float(data["number"])
-    if data is None or isinstance(data, bool | int | float | str | SymbolicSize):
+    if data is None or isinstance(data, bool | int | float | str):
         return data
     raise TypeError(f"{data!r} is no attribute")

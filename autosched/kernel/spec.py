@@ -48,9 +48,9 @@ class CodeSizes:
     @staticmethod
     def parse(text: str) -> CodeSizes:
         """Return what `text` printed. Raises ValueError for other text."""
-        guards, table, array_bytes, workspace_bytes, packing = json.loads(text)
-        forms = (tuple(map(form_of_data, part)) for part in (guards, table, array_bytes))
-        return CodeSizes(*forms, form_of_data(workspace_bytes), packing)
+        *parts, workspace_bytes, packing = json.loads(text)
+        guards, table, array_bytes = (tuple(map(form_of_data, part)) for part in parts)
+        return CodeSizes(guards, table, array_bytes, form_of_data(workspace_bytes), packing)
 
     def text(self, names: Mapping[str, str]) -> str:
         """Return JSON. `names`: those of the symbols there, by their own."""

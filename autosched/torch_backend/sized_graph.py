@@ -22,7 +22,7 @@ from autosched.executor.sized_network import SizedNetwork
 from autosched.graph.torch.sizes import environments_of, holds, number_of, numbers_for, paired_sizes, with_numbers
 from autosched.graph.traces import symbolic_sizes
 from autosched.ir.size import Forms, Guards, SymbolicSize, form_of
-from autosched.torch_backend.subgraph import Subgraph, SubgraphNetwork, TensorModel, import_subgraph, versions_of
+from autosched.torch_backend.subgraph import Subgraph, SubgraphNetwork, TensorCall, import_subgraph, versions_of
 
 SIZES = range(1 << 31)
 
@@ -49,7 +49,7 @@ class SizedSubgraph:
         numbers += [n for shape, strides, _ in imported.outputs for n in (*shape, *strides)]
         return SizedSubgraph(imported, network, subgraph.written, Forms(map(form_of, numbers)))
 
-    def at(self, guards: Guards, sizes: Mapping[str, int]) -> TensorModel:
+    def at(self, guards: Guards, sizes: Mapping[str, int]) -> TensorCall:
         """Return the subgraph for sizes that pass the guards. Raises NoValidCandidate."""
         call = self.network.at(sizes)
         assert call is not None, "the guards hold"
@@ -60,7 +60,7 @@ class SizedSubgraph:
 
         inputs = tuple([(n, taken(strides)) for n, strides in self.imported.inputs])
         outputs = tuple([(taken(shape), taken(strides), dtype) for shape, strides, dtype in self.imported.outputs])
-        return TensorModel(call, (), [], inputs, outputs, self.written)
+        return TensorCall(call, inputs, outputs, self.written)
 
 
 class SizedGraph:
@@ -162,5 +162,5 @@ def _as_function(module: fx.GraphModule) -> tuple[Callable[..., Any], list[Symbo
     return forward, [size for _, size in numbers.values()]
 
 
-def _call(subgraph: TensorModel, *tensors: torch.Tensor) -> Any:
+def _call(subgraph: TensorCall, *tensors: torch.Tensor) -> Any:
     return subgraph(tensors)

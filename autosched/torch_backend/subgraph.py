@@ -36,17 +36,14 @@ MAX_PACKED = 64  # packed sets of weights of a subgraph: a network has at most s
 
 
 @dataclass(frozen=True)
-class TensorModel:
+class TensorCall:
     """A model as a function of torch tensors.
 
-    `weights`: indices of the arguments that are constants of the model, of the versions `versions`. `inputs`: indices
-    of the other arguments, and the strides that the model reads. `outputs`: shape, strides and type of each result.
-    `written`: the argument that a result is written to, by the result's index.
+    `inputs`: indices of the arguments that are no constants of it, and the strides that the model reads. `outputs`:
+    shape, strides and type of each result. `written`: the argument that a result is written to, by the result's index.
     """
 
     model: Model | SizedCall
-    weights: tuple[int, ...]
-    versions: Versions
     inputs: tuple[tuple[int, Strides], ...]
     outputs: tuple[tuple[tuple[int, ...], Strides, torch.dtype], ...]
     written: Mapping[int, int]
@@ -57,9 +54,6 @@ class TensorModel:
         indices = [index for index, _ in self.inputs]
         aliases = ((n, index, self.model.in_place.get(n)) for n, index in self.written.items())
         return {n: alias for n, index, alias in aliases if alias is not None and indices[alias] == index}
-
-    def is_current(self, tensors: Sequence[torch.Tensor]) -> bool:
-        return self.versions == versions_of(tensors, self.weights)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Return the result, or a list of several results."""
@@ -75,6 +69,18 @@ class TensorModel:
         self.model.launch([x.data_ptr() for x in (*arguments, *results)])
         write_back(results, tensors, self.written)
         return results[0] if len(results) == 1 else results
+
+
+@dataclass(frozen=True)
+class TensorModel(TensorCall):
+    """A model whose constants are the arguments `weights`, of the versions `versions`."""
+
+    model: Model
+    weights: tuple[int, ...]
+    versions: Versions
+
+    def is_current(self, tensors: Sequence[torch.Tensor]) -> bool:
+        return self.versions == versions_of(tensors, self.weights)
 
 
 @dataclass(frozen=True)
@@ -180,7 +186,7 @@ class Subgraph:
         model = compile_network(imported.graph, options, Choices(nearest=self.nearest))
         if self.options.tune == NOW:
             model = tune_here(model, self.options.budget_s)
-        return TensorModel(model, weights, versions, imported.inputs, imported.outputs, self.written)
+        return TensorModel(model, imported.inputs, imported.outputs, self.written, weights, versions)
 
     def _tune_later(self, compiled: TensorModel) -> None:
         if self.options.tune == BACKGROUND:

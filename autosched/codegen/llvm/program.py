@@ -84,7 +84,7 @@ def emit_program(
     """
     launches = [call for call in calls if isinstance(call, KernelCall)]
     most = max((len(launch.pointers) for launch in launches), default=1)
-    symbols = dict.fromkeys(launch.entry for launch in launches if isinstance(launch.entry, str))
+    symbols = dict.fromkeys(launch.entry for launch in launches if launch.address is None)
     lines = [f"declare i32 @{_quoted(entry)}(ptr, ptr, i64)" for entry in symbols]
     lines += [_write_rows(8 * n) for n in sorted({call.index_bytes for call in calls if isinstance(call, RowWrite)})]
     lines += [bounds_check_ir(t) for t in sorted({call.dtype for call in calls if isinstance(call, BoundsCheck)})]
@@ -161,10 +161,10 @@ def _call(number: int, launch: KernelCall) -> Iterator[str]:
             yield f"  %s{number}.{n} = getelementptr inbounds ptr, ptr %pointers, i64 {n}"
             yield f"  store ptr %p{number}.{n}, ptr %s{number}.{n}, align 8"
     yield from _pointer(f"%w{number}", launch.workspace)
-    entry = launch.entry
-    if not isinstance(entry, str):
-        yield f"  %e{number} = inttoptr i64 {entry} to ptr"
-    callee = f"@{_quoted(entry)}" if isinstance(entry, str) else f"%e{number}"
+    callee = f"@{_quoted(launch.entry)}"
+    if launch.address is not None:
+        callee = f"%e{number}"
+        yield f"  {callee} = inttoptr i64 {launch.address} to ptr"
     yield f"  %r{number} = call i32 {callee}(ptr %pointers, ptr %w{number}, i64 %nthreads)"
     yield f"  %f{number} = icmp ne i32 %r{number}, 0"
     yield f"  br i1 %f{number}, label %failed, label %after{number}"

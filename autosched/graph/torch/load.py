@@ -28,8 +28,8 @@ from autosched.graph.torch.builder import TraceBuilder, array_of, value_of
 from autosched.graph.torch.decompose import decomposed
 from autosched.graph.torch.rules import rules
 from autosched.graph.torch.sizes import (
-    Layout,
     NoNumber,
+    TensorLayout,
     dense_strides,
     layout_of,
     numbers_for,
@@ -122,7 +122,7 @@ class AnyShapes:
 
 
 def _zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    return with_layout(Layout(tuple(shape), dense_strides(shape)), dtype, device="cpu").zero_()
+    return with_layout(TensorLayout(tuple(shape), dense_strides(shape)), dtype, device="cpu").zero_()
 
 
 def for_inputs(program: Any, inputs: Sequence[torch.Tensor]) -> fx.GraphModule | None:

@@ -19,7 +19,7 @@ from autosched.ir.size import SymbolicSize, has_size, value_of
 
 Numbers: TypeAlias = Mapping[Any, int]  # of symbols
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_LAYOUT = "autosched_layout"  # the attribute of a tensor with its `Layout`
+_LAYOUT = "autosched_layout"  # the attribute of a tensor with its `TensorLayout`
 # torch's functions of sizes, which are classes of SymPy's expressions, by their names.
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "Add": lambda *terms: sum(terms), "Mul": lambda *factors: reduce(operator.mul, factors),
@@ -32,7 +32,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-class Layout(NamedTuple):
+class TensorLayout(NamedTuple):
     """The layout of a tensor, of numbers or of sizes of a trace. `start`: its first element in its storage."""
 
     shape: tuple[int, ...]
@@ -45,12 +45,12 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod([max(size, 1) for size in shape[n + 1 :]]) for n in range(len(shape)))
 
 
-def layout_of(tensor: torch.Tensor) -> Layout:
-    known: Layout | None = getattr(tensor, _LAYOUT, None)
-    return known or Layout(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+def layout_of(tensor: torch.Tensor) -> TensorLayout:
+    known: TensorLayout | None = getattr(tensor, _LAYOUT, None)
+    return known or TensorLayout(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
 
 
-def with_layout(layout: Layout, dtype: torch.dtype, device: str = "meta") -> torch.Tensor:
+def with_layout(layout: TensorLayout, dtype: torch.dtype, device: str = "meta") -> torch.Tensor:
     """Return a tensor of a layout, for the present values of sizes, of which `layout_of` returns the sizes."""
     shape, strides = ([value_of(n) for n in ends] for ends in (layout.shape, layout.strides))
     start = value_of(layout.start)
@@ -171,4 +171,4 @@ def _with_numbers(value: Any, numbers: Numbers) -> Any:
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.device.type != "cpu":
         return number_of(value, numbers)
     shape, strides = (tuple([number_of(n, numbers) for n in ends]) for ends in (value.shape, value.stride()))
-    return with_layout(Layout(shape, strides, number_of(value.storage_offset(), numbers)), value.dtype)
+    return with_layout(TensorLayout(shape, strides, number_of(value.storage_offset(), numbers)), value.dtype)
