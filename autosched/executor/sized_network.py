@@ -53,10 +53,12 @@ class KernelVariant:
 
 @dataclass
 class KernelVariants:
-    """The code of the kernel of a task. `variants`: those that are compiled."""
+    """The code of the kernel of a task. `variants`: those that are compiled. `packing`: the digest of the code that
+    packed the weights of the network, as in `CodeSizes`."""
 
     task: NetworkTask
     variants: list[KernelVariant]
+    packing: str
 
     @property
     def kernel_spec(self) -> KernelSpec:
@@ -166,11 +168,11 @@ class SizedNetwork:
         objects += objects_of([task for task in tasks if not task.kernel.sizes])
         names = [name for t in tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None]
         self.linked = load_objects(objects, (ENTRY, *dict.fromkeys(names)), threads)
-        self.variants = {
-            k: KernelVariants(task, [load_variant(task.kernel, threads, self.linked)])
-            for k, task in enumerate(tasks)
-            if task.kernel.sizes
-        }
+        self.variants: dict[int, KernelVariants] = {}
+        for k, task in enumerate(tasks):
+            if task.kernel.sizes:
+                first = load_variant(task.kernel, threads, self.linked)
+                self.variants[k] = KernelVariants(task, [first], first.sizes.packing)
         self._packed: dict[tuple[str, int], Array] = {}  # by the digest of the packing code and the step
 
     def at(self, sizes: Mapping[str, int]) -> SizedCall | None:
@@ -223,7 +225,7 @@ class SizedNetwork:
 
     def _packed_weights(self, kernel: KernelVariants, variant: KernelVariant, step: int) -> int:
         """Return the address of the packed weights that a step reads."""
-        if variant.sizes.packing == CodeSizes.parse(kernel.task.kernel.sizes).packing:
+        if variant.sizes.packing == kernel.packing:
             return address_of(self.block) + self.program.packed_offsets[step]
         key = variant.sizes.packing, step
         if key not in self._packed:

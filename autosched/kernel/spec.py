@@ -105,6 +105,11 @@ class KernelObject:
         return f"{self.name}.prepare" if self.packed_bytes else None
 
 
+def kernel_name(key: str) -> str:
+    """Return the symbol of the kernel of a key."""
+    return f"kernel_{key}"
+
+
 @dataclass(frozen=True)
 class KernelSpec:
     """What a kernel of a network is compiled from: its identity in the pool and in the cache.
@@ -136,7 +141,7 @@ class KernelSpec:
     @property
     def name(self) -> str:
         """The symbol of the kernel, which no other of any network has."""
-        return f"kernel_{self.key}"
+        return kernel_name(self.key)
 
     @cached_property
     def request(self) -> Request:
