@@ -70,28 +70,23 @@ class KernelVariants:
         assert sized is not None
         return sized.at(values).named_values
 
-    def at(self, values: Values) -> tuple[KernelVariant, Values]:
-        """Return the code for values of the network's symbols, compiled if none is right for them, and the values of
-        the kernel's symbols."""
-        symbols = self.symbols(values)
-        for variant in self.variants:
-            if variant.sizes.hold(symbols):
-                return variant, symbols
-        variant = self._compiled(values)
-        assert variant.sizes.hold(symbols), f"the code that was emitted for {symbols} has a guard that they break"
-        self.variants = [*self.variants[1 - MAX_VARIANTS :], variant]
-        return variant, symbols
+    def at(self, symbols: Values) -> KernelVariant | None:
+        """Return the code for values of the kernel's symbols; None if it is to be compiled."""
+        return next((variant for variant in self.variants if variant.sizes.hold(symbols)), None)
 
-    def _compiled(self, values: Values) -> KernelVariant:
+    def spec_at(self, values: Values) -> KernelSpec:
+        """Return the specification of the code for values of the network's symbols, with the steps of the first."""
         own = self.kernel_spec
         assert own.sized is not None
         sized = own.sized.at(values)
-        spec = replace(own, workload=sized.numbered, sized=sized, steps=own.steps or self.task.kernel.schedule.steps)
-        for wanted in (spec, replace(spec, steps="")):  # the steps of other sizes may not fit
-            kernels, unbuilt = build_kernels([wanted])
-            if wanted in kernels:
-                return load_variant(kernels[wanted], own.threads)
-        raise NoValidCandidate(f"no code can be made for the kernel of {self.task.name}: {unbuilt[wanted]}")
+        return replace(own, workload=sized.numbered, sized=sized, steps=own.steps or self.task.kernel.schedule.steps)
+
+    def add(self, kernel: KernelObject, symbols: Values) -> KernelVariant:
+        """Add code that was compiled for values of the kernel's symbols."""
+        variant = load_variant(kernel, self.kernel_spec.threads)
+        assert variant.sizes.hold(symbols), f"the code that was emitted for {symbols} has a guard that they break"
+        self.variants = [*self.variants[1 - MAX_VARIANTS :], variant]
+        return variant
 
 
 def load_variant(kernel: KernelObject, threads: int, loaded: Mapping[str, LoadedKernel] | None = None) -> KernelVariant:
@@ -185,8 +180,8 @@ class SizedNetwork:
         program, values = self.program, self.guards.values(sizes)
         numbers = self._numbers.at(values)
         places, tables, workspaces = dict[str, int](), list[Array](), dict[int, int]()
-        for k, kernel in self.variants.items():
-            variant, symbols = kernel.at(values)
+        for k, (variant, symbols) in self._variants_at(values).items():
+            kernel = self.variants[k]
             table, array_bytes, workspace_bytes = variant.sizes.numbers(symbols)
             if array_bytes != numbers.array_bytes[k]:
                 text = f"has arrays of {array_bytes} bytes, but its values have {numbers.array_bytes[k]}"
@@ -208,13 +203,30 @@ class SizedNetwork:
             max(arena_bytes, REPORT_BYTES if program.checks else 0), fixed, program.in_place,
         )  # fmt: skip
 
+    def _variants_at(self, values: Values) -> dict[int, tuple[KernelVariant, Values]]:
+        """Return the code of each task of sizes, compiled where none is right, and the values of its symbols."""
+        symbols = {k: kernel.symbols(values) for k, kernel in self.variants.items()}
+        chosen = {k: kernel.at(symbols[k]) for k, kernel in self.variants.items()}
+        specs = {k: self.variants[k].spec_at(values) for k, variant in chosen.items() if variant is None}
+        kernels, unbuilt = build_kernels([*dict.fromkeys(specs.values())])
+        own = {spec: replace(spec, steps="") for spec in unbuilt}  # the steps of other sizes may not fit
+        if own:
+            more, unbuilt = build_kernels([*own.values()])
+            kernels |= {spec: more[again] for spec, again in own.items() if again in more}
+        for k, spec in specs.items():
+            if spec not in kernels:
+                name, reason = self.variants[k].task.name, next(iter(unbuilt.values()))
+                raise NoValidCandidate(f"no code can be made for the kernel of {name}: {reason}")
+            chosen[k] = self.variants[k].at(symbols[k]) or self.variants[k].add(kernels[spec], symbols[k])
+        return {k: (variant, symbols[k]) for k, variant in chosen.items() if variant is not None}
+
     def plan(self, sizes: Mapping[str, int]) -> NetworkProgram:
         """Return the plan for sizes that pass the guards, with the memory that `at` gives it; its kernels are those
         for the present sizes, but for their bytes."""
         values = self.guards.values(sizes)
         buffer_bytes, kernels = self._numbers.at(values).buffer_bytes, dict(self.program.kernels)
-        for kernel in self.variants.values():
-            variant, symbols = kernel.at(values)
+        for k, (variant, symbols) in self._variants_at(values).items():
+            kernel = self.variants[k]
             _, array_bytes, workspace_bytes = variant.sizes.numbers(symbols)
             of_sizes = replace(variant.kernel, array_bytes=array_bytes, workspace_bytes=workspace_bytes)
             kernels |= dict.fromkeys(kernel.task.steps, of_sizes)

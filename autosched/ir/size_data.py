@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var
@@ -33,6 +33,34 @@ def form_of_data(data: Any) -> Expr:
         case [str(op), a, b]:
             return Binary(op, form_of_data(a), form_of_data(b))
     raise ValueError(f"{data} is no form of sizes")
+
+
+def forms_data(forms: Sequence[Expr], names: Mapping[str, str]) -> Any:
+    """Return closed forms, which may have common parts, as data: the parts, of which each names operands by their
+    positions, and the positions of the forms."""
+    places, parts = dict[Expr, int](), list[Any]()
+
+    def place(form: Expr) -> int:
+        if form not in places:
+            operands = [place(child) for child in form.children]
+            parts.append([form.op, *operands] if isinstance(form, Binary) else form_data(form, names))
+            places[form] = len(parts) - 1
+        return places[form]
+
+    return [parts, [place(form) for form in forms]]
+
+
+def forms_of_data(data: Any) -> list[Expr]:
+    """Return the closed forms of the result of `forms_data`. Raises ValueError for other data."""
+    parts, positions = data
+    forms = list[Expr]()
+    for part in parts:
+        match part:
+            case [str(op), int(a), int(b)]:
+                forms.append(Binary(op, forms[a], forms[b]))
+            case _:
+                forms.append(form_of_data(part))
+    return [forms[n] for n in positions]
 
 
 def size_data(size: int, names: Mapping[str, str]) -> Any:

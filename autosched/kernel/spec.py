@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 from autosched.ir.expr import Expr
 from autosched.ir.size import Forms
-from autosched.ir.size_data import form_data, form_of_data
+from autosched.ir.size_data import forms_data, forms_of_data
 from autosched.kernel.compilation_units import CompiledUnit
 from autosched.kernel.device import Device, find_device
 from autosched.kernel.request import Request
@@ -48,14 +49,16 @@ class CodeSizes:
     @staticmethod
     def parse(text: str) -> CodeSizes:
         """Return what `text` printed. Raises ValueError for other text."""
-        *parts, workspace_bytes, packing = json.loads(text)
-        guards, table, array_bytes = (tuple(map(form_of_data, part)) for part in parts)
-        return CodeSizes(guards, table, array_bytes, form_of_data(workspace_bytes), packing)
+        lengths, forms, packing = json.loads(text)
+        parts = iter(forms_of_data(forms))
+        guards, table, array_bytes = (tuple(islice(parts, n)) for n in lengths)
+        return CodeSizes(guards, table, array_bytes, next(parts), packing)
 
     def text(self, names: Mapping[str, str]) -> str:
         """Return JSON. `names`: those of the symbols there, by their own."""
-        parts = [[form_data(form, names) for form in part] for part in (self.guards, self.table, self.array_bytes)]
-        return json.dumps([*parts, form_data(self.workspace_bytes, names), self.packing])
+        parts = self.guards, self.table, self.array_bytes
+        forms = [form for part in parts for form in part]
+        return json.dumps([[*map(len, parts)], forms_data([*forms, self.workspace_bytes], names), self.packing])
 
     def hold(self, values: Mapping[str, int]) -> bool:
         """Whether the code is right for these values of the symbols."""

@@ -23,6 +23,7 @@ from autosched.graph.memory.storage import StorageError
 from autosched.graph.onnx.importer import import_model
 from autosched.graph.traces import symbolic_sizes
 from autosched.ir.size import Guards
+from autosched.kernel.object_cache import find_object
 from tests.graph.onnx import test_traces as networks
 from tests.graph.onnx.models import model, node
 
@@ -138,3 +139,23 @@ def test_an_index_out_of_a_range_that_varies() -> None:
     np.testing.assert_array_equal(call(rows, np.array([8, -9, 0])), rows[[8, 0, 0]])
     with pytest.raises(OutOfRangeError, match="9 is out of range, which is -9 to 8"):
         call(rows, np.array([1, 9, 0]))
+
+
+def test_code_for_other_sizes_is_in_the_disk_cache() -> None:
+    sized = network_of(perceptron(), {"n": 4, "m": 48})
+    taken = 0
+    for kernel in sized.variants.values():
+        first = kernel.variants[0]
+        for m in (48, 96, 144, 50):
+            values = sized.guards.values({"n": 4, "m": m})
+            symbols = kernel.symbols(values)
+            of_sizes = kernel.spec_at(values)
+            entries = [find_object(replace(of_sizes, steps=steps)) for steps in (of_sizes.steps, "")]
+            codes = [entry for entry in entries if entry is not None]
+            if not first.sizes.hold(symbols):
+                continue
+            taken += m != 48
+            assert first.kernel.code in [entry.code for entry in codes]
+            _, array_bytes, workspace_bytes = first.sizes.numbers(symbols)
+            assert (array_bytes, workspace_bytes) in [(entry.array_bytes, entry.workspace_bytes) for entry in codes]
+    assert taken
