@@ -13,6 +13,7 @@ from autosched.graph.graph import Value
 from autosched.graph.onnx.files import STANDARD, opsets_of
 from autosched.graph.onnx.schemas import schema_of
 from autosched.ir.dtype import DTYPES
+from autosched.ir.size import has_size
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,12 @@ def definition_of(
         whole = NodeProto(op_type=node.op_type, domain=node.domain, input=node.input, output=node.output)
         whole.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
         whole.attribute.extend(a for a in defaults if a.name not in attributes)
-        types = [_type_of(value).SerializeToString() for value in operands]
-        data = schema.get_context_dependent_function_with_opset_version(max(versions), whole.SerializeToString(), types)
+        data = b""
+        for has_numbers in (False, True):  # a definition that needs the sizes of a trace is for their numbers alone
+            types = [_type_of(value, has_numbers).SerializeToString() for value in operands]
+            data = data or schema.get_context_dependent_function_with_opset_version(
+                max(versions), whole.SerializeToString(), types
+            )
     else:
         data = b""
     function = FunctionProto.FromString(data)
@@ -80,8 +85,10 @@ def _of_function(function: FunctionProto, defaults: tuple[AttributeProto, ...]) 
     )
 
 
-def _type_of(value: Value | None) -> TypeProto:
+def _type_of(value: Value | None, has_numbers: bool) -> TypeProto:
+    """Return the type of a value. `has_numbers`: with numbers for sizes of a trace, which are left out otherwise."""
     if value is None:
         return TypeProto()
     kind = helper.np_dtype_to_tensor_dtype(DTYPES[value.dtype].numpy_dtype)
-    return helper.make_tensor_type_proto(kind, value.shape)
+    sizes = [None if has_size((n,)) and not has_numbers else int(n) for n in value.shape]
+    return helper.make_tensor_type_proto(kind, sizes)

@@ -5,6 +5,7 @@
     python -m tests.graph.onnx.conformance softmax     the cases whose name has this word, each with its outcome
     python -m tests.graph.onnx.conformance --compiled  the listed cases as kernels, in processes that may end
     python -m tests.graph.onnx.conformance --loaded    all cases as `autosched.load` runs them, nodes without a rule too
+    python -m tests.graph.onnx.conformance --traced    the listed cases with symbols for all sizes
 
 The list lacks test_resize_downsample_scales_linear_align_corners and its cubic sibling: they expect the size before it is
 rounded down in the formula, where ONNX Runtime and PyTorch have the size of the result.
@@ -37,13 +38,17 @@ from autosched.graph.interpret import interpret
 from autosched.graph.onnx.held_types import held
 from autosched.graph.onnx.importer import import_model
 from autosched.graph.onnx.site import NotConstant
+from autosched.graph.passes import run_passes
+from autosched.graph.traces import numbered_graph, symbolic_sizes
 from autosched.ir.dtype import DTYPES
+from autosched.ir.size import Guards, value_of
 from tests.graph.outcomes import Outcome, found, in_processes
 
 LIST = Path(__file__).with_name("passed.txt")
 SUBSET = ("add", "cast", "constant", "constantofshape", "identity", "relu", "shape", "size", "sum", "where")
 SEED = 7  # of the data that cases draw
 Run = Callable[[Graph, Mapping[str, Array]], Mapping[str, Array]]
+Read = Callable[[ModelProto, Mapping[str, int], Mapping[str, Array]], Graph]
 Case = Any  # onnx.backend.test.case.test_case.TestCase, which has no types
 PASSED = "passed"
 CASE_S = 120
@@ -63,7 +68,7 @@ def cases_of(modules: Iterable[str] | None = None) -> list[Case]:
     return list(node._NodeTestCases)
 
 
-def outcome_of(case: Case, run: Run = interpret) -> Outcome:
+def outcome_of(case: Case, run: Run = interpret, read: Read = import_model) -> Outcome:
     given, results_expected = case.data_sets[0]
     inputs = tensors_of(case.model.graph.input, given)
     expected = tensors_of(case.model.graph.output, results_expected)
@@ -71,7 +76,7 @@ def outcome_of(case: Case, run: Run = interpret) -> Outcome:
         return Outcome("refused", "optional values without content")
     model = with_sequences_of_tensors(case.model, given)
     try:
-        graph = imported(model, inputs)
+        graph = imported(model, inputs, read)
         with np.errstate(all="ignore"):
             results = run(graph, {name: held(inputs[name]) for name in graph.inputs})
     except GraphError as error:
@@ -120,13 +125,13 @@ def as_array(given: Any) -> Any:
     return np.asarray(given) if isinstance(given, np.ndarray | np.generic) else None
 
 
-def imported(model: ModelProto, inputs: dict[str, Array]) -> Graph:
+def imported(model: ModelProto, inputs: dict[str, Array], read: Read) -> Graph:
     """The graph of a case. Inputs that must be known become constants, one after the other; where what must be known is
     computed, those are the inputs of integers, as sizes are."""
     fixed = dict[str, Array]()
     while True:
         try:
-            return import_model(model, {}, fixed)
+            return read(model, {}, fixed)
         except RefusedNodes as refused:
             error = refused.__cause__
             if not isinstance(error, NotConstant):
@@ -136,6 +141,22 @@ def imported(model: ModelProto, inputs: dict[str, Array]) -> Graph:
             if not names:
                 raise
             fixed |= {name: inputs[name] for name in names}
+
+
+def traced(model: ModelProto, _: Mapping[str, int], fixed: Mapping[str, Array]) -> Graph:
+    """The graph after passes of a model whose sizes of more than 1 are symbols, with their numbers."""
+    varying, sizes = ModelProto(), dict[str, int]()
+    varying.CopyFrom(model)
+    for info in varying.graph.input:
+        if info.name in fixed or info.type.WhichOneof("value") != "tensor_type":
+            continue
+        for n, dim in enumerate(info.type.tensor_type.shape.dim):
+            if dim.dim_value > 1:
+                sizes[f"{info.name}_{n}"] = dim.dim_value
+                dim.dim_param = f"{info.name}_{n}"
+    with Guards() as guards:
+        symbols = symbolic_sizes(guards, sizes, dict.fromkeys(sizes, range(1 << 30)))
+        return numbered_graph(run_passes(import_model(varying, symbols, fixed))[0], value_of)
 
 
 def differs(result: Array, expected: Array, case: Case) -> str:
@@ -189,13 +210,13 @@ def as_loaded(case: Case) -> Outcome:
     return Outcome(PASSED)
 
 
-def outcomes(cases: Sequence[Case], compiled: bool, loaded: bool) -> Iterator[tuple[str, Outcome]]:
+def outcomes(cases: Sequence[Case], compiled: bool, loaded: bool, read: Read) -> Iterator[tuple[str, Outcome]]:
     """By the reference, or by kernels in processes, which LLVM may end."""
     if compiled or loaded:
         judge = as_loaded if loaded else lambda case: outcome_of(case, by_kernels)
         yield from ((case.name, o) for case, o in in_processes(cases, judge, CASE_S))
     else:
-        yield from ((case.name, found(case, outcome_of)) for case in cases)
+        yield from ((case.name, found(case, lambda each: outcome_of(each, read=read))) for case in cases)
 
 
 def reason(why: str) -> str:
@@ -212,13 +233,14 @@ def main() -> int:
     parser.add_argument("--update", action="store_true", help="write the list of cases that pass")
     parser.add_argument("--compiled", action="store_true", help="the listed cases as compiled kernels")
     parser.add_argument("--loaded", action="store_true", help="as `autosched.load` runs them")
+    parser.add_argument("--traced", action="store_true", help="the listed cases with symbols for all sizes")
     options = parser.parse_args()
-    if options.update and (options.words or options.compiled or options.loaded):
+    if options.update and (options.words or options.compiled or options.loaded or options.traced):
         parser.error("the list is written of all cases by the reference: give --update alone")
     known = set(listed())
     chosen = [case for case in cases_of() if all(word in case.name for word in options.words)]
-    cases = [case for case in chosen if case.name in known or not options.compiled]
-    results = dict(outcomes(cases, options.compiled, options.loaded))
+    cases = [case for case in chosen if case.name in known or not (options.compiled or options.traced)]
+    results = dict(outcomes(cases, options.compiled, options.loaded, traced if options.traced else import_model))
     if options.words:
         print("\n".join(f"{name}: {o.kind} {o.why}" for name, o in results.items()))
         return 0

@@ -17,7 +17,7 @@ from autosched.graph.graph import Graph  # noqa: E402
 from autosched.graph.interpret import interpret  # noqa: E402
 from autosched.graph.onnx import load_onnx  # noqa: E402
 from autosched.graph.onnx.importer import import_model  # noqa: E402
-from tests.graph.onnx.conformance import PASSED, SUBSET, cases_of, listed, outcome_of  # noqa: E402
+from tests.graph.onnx.conformance import PASSED, SUBSET, cases_of, listed, outcome_of, traced  # noqa: E402
 from tests.graph.onnx.models import model, node  # noqa: E402
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
@@ -29,12 +29,13 @@ def test_the_list_of_passed_cases_is_one():
     assert names
 
 
-def test_cases_that_passed_still_pass():
+@pytest.mark.parametrize("read", [import_model, traced])
+def test_cases_that_passed_still_pass(read):
     """Of a few of the standard's files; `python -m tests.graph.onnx.conformance` checks all."""
     known = set(listed())
     cases = [case for case in cases_of(SUBSET) if case.name in known]
     assert len(cases) > 10
-    failed = {case.name: outcome_of(case) for case in cases}
+    failed = {case.name: outcome_of(case, read=read) for case in cases}
     assert {name: o for name, o in failed.items() if o.kind != PASSED} == {}
 
 

@@ -24,6 +24,7 @@ def transform(n: int, bins: int, parts: int, inverse: bool) -> Array:
 def real_inverse(n: int, bins: int) -> Array:
     """[bins * 2, n]: the first bins of the transform of n real numbers, times this are the numbers. Each bin stands for
     its mirror image too, but for those that are their own."""
+    n, bins = int(n), int(bins)
     weights = np.where((np.arange(bins) * 2) % n == 0, 1.0, 2.0)[:, None] / n
     waves = waves_of(n, n, inverse=True)[:bins] * weights
     matrix: Array = np.stack([waves.real, -waves.imag], 1).reshape(bins * 2, n)
@@ -31,6 +32,7 @@ def real_inverse(n: int, bins: int) -> Array:
 
 
 def waves_of(n: int, bins: int, inverse: bool) -> Array:
+    n, bins = int(n), int(bins)  # which a matrix has
     if n * bins > LARGEST:
         raise GraphError(f"a Fourier transform of {n} elements is not supported: it would be a product with a matrix")
     turns = np.outer(np.arange(n), np.arange(bins)) % n / n
