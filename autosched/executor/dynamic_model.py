@@ -147,6 +147,7 @@ class VaryingModel:
             if self.trace is None or len(self._networks) == MAX_NETWORKS:
                 return None
             network = self.trace(sizes)
+            network.share_weights(self._networks)
             call = network.at(sizes)
         except (GraphError, NoValidCandidate) as error:  # the program of these sizes says what is wrong with them
             self.trace = None if isinstance(error, RefusedNodes) else self.trace

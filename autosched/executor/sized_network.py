@@ -9,7 +9,7 @@ further code only where no code of a kernel is right for them.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -35,7 +35,7 @@ from autosched.planning.extract_tasks import NetworkTask, objects_of
 from autosched.runtime.jit import LoadedKernel, compile_once, load_objects
 from autosched.runtime.kernel import Kernel
 from autosched.runtime.spec import ArraySpec
-from autosched.runtime.tensors import address_of, aligned_zeros
+from autosched.runtime.tensors import address_of, aligned_zeros, are_equal
 
 MAX_VARIANTS = 64  # of the code of a kernel, the last ones that were made
 Values = Mapping[str, int]  # of symbols
@@ -123,11 +123,9 @@ class SizedNetwork:
     def __init__(self, guards: Guards, original: Graph, program: NetworkProgram, device: Device) -> None:
         self.guards, self.program, self.device = guards, program, device
         self._order = ArenaOrder.of(program.memory, program.buffers)
-        n_guards = len(guards.conditions)
         with guards:
             self._numbers = _NetworkNumbers(original, program, self._order)
             text, table = self._entry()
-        assert len(guards.conditions) == n_guards, "linking a network decides nothing by its sizes"
         self._table = Forms(table)
         self._link(text)
         self.block = pack_weights(program, self.linked)
@@ -169,6 +167,11 @@ class SizedNetwork:
                 first = load_variant(task.kernel, threads, self.linked)
                 self.variants[k] = KernelVariants(task, [first], first.sizes.packing)
         self._packed: dict[tuple[str, int], Array] = {}  # by the digest of the packing code and the step
+
+    def share_weights(self, others: Iterable[SizedNetwork]) -> None:
+        """Take the packed weights of another network that are equal, to save memory; before the first `at`."""
+        equal = (other.block for other in others if are_equal(self.block, other.block))
+        self.block = next(equal, self.block)
 
     def at(self, sizes: Mapping[str, int]) -> SizedCall | None:
         """Return the network for sizes of the varying dimensions; None where a guard does not hold.

@@ -134,6 +134,7 @@ class DynamicGraph:
             if not self._is_traceable or len(self._traces) == MAX_TRACES:
                 return None
             trace = SizedGraph(self.graph, self.weights, arguments, self._partition)
+            trace.share_weights(self._traces)
             self._traces.append(trace)
             return trace.at(arguments)
         except (AutoschedError, NoNumber) as error:

@@ -99,6 +99,11 @@ class SizedGraph:
         self._forward, numbers_of_nodes = _as_function(module)
         self._numbers = Forms(map(form_of, numbers_of_nodes))
 
+    def share_weights(self, others: Sequence[SizedGraph]) -> None:
+        """Take the packed weights of other traces that are equal, to save memory; before the first `at`."""
+        for subgraph in self._subgraphs:
+            subgraph.network.share_weights(each.network for other in others for each in other._subgraphs)
+
     def _pairs(self, arguments: Sequence[Any]) -> list[tuple[Any, int]]:
         """Return the sizes of the arguments that vary, by torch, and their numbers."""
         return [pair for n, value in self._varying.items() for pair in paired_sizes(value, arguments[n])]

@@ -159,3 +159,13 @@ def test_code_for_other_sizes_is_in_the_disk_cache() -> None:
             _, array_bytes, workspace_bytes = first.sizes.numbers(symbols)
             assert (array_bytes, workspace_bytes) in [(entry.array_bytes, entry.workspace_bytes) for entry in codes]
     assert taken
+
+
+def test_networks_share_equal_weights() -> None:
+    first, second = (network_of(perceptron(), {"n": 2, "m": m}) for m in (9, 64))
+    second.block = own = first.block + 1
+    second.share_weights([first])
+    assert second.block is own
+    second.block = first.block.copy()
+    second.share_weights([first])
+    assert second.block is first.block
