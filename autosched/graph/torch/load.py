@@ -7,6 +7,7 @@ one message.
 
 from __future__ import annotations
 
+import inspect
 import operator
 import warnings
 from collections import Counter
@@ -217,7 +218,7 @@ def _exported(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor], v
 
     `varying`: with symbols for sizes where possible.
     """
-    sizes = tuple(dict.fromkeys(range(x.dim()), torch.export.Dim.AUTO) for x in example_inputs) if varying else None
+    sizes = _varying_sizes(module, example_inputs) if varying else None
     with torch.no_grad(), without_treespec_warnings():
         try:
             program = torch.export.export(module, tuple(example_inputs), dynamic_shapes=sizes, strict=False)
@@ -225,6 +226,14 @@ def _exported(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor], v
         except Exception as error:  # of many kinds, those of the module's own code among them
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise GraphError(f"torch.export cannot trace {type(module).__name__}: {reason}") from error
+
+
+def _varying_sizes(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    """Return what torch.export is told: all sizes of the inputs vary. Inputs of *arguments are one tuple."""
+    sizes = [dict.fromkeys(range(x.dim()), torch.export.Dim.AUTO) for x in inputs]
+    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
+    n = next((n for n, kind in enumerate(kinds) if kind is inspect.Parameter.VAR_POSITIONAL), len(sizes))
+    return (*sizes[:n], tuple(sizes[n:])) if n < len(sizes) else tuple(sizes)
 
 
 @contextmanager
