@@ -42,6 +42,11 @@ class OutOfRangeError(AutoschedError, IndexError):
     """An index of a call's data that is outside of the dimension that it indexes."""
 
 
+def index_message(reader: str, index: int, low: int, high: int) -> str:
+    """Return the message for an index that the operator `reader` uses and that is not in the range `low` to `high`."""
+    return f"{reader}: the index {index} is out of range, which is {low} to {high}"
+
+
 class ScheduleError(AutoschedError):
     """An illegal schedule step; raised before anything has changed."""
 

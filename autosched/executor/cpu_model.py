@@ -5,52 +5,62 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-from autosched.codegen.calls import ARENA, ARGUMENT, OUT_OF_RANGE, WEIGHTS, Pointer
+from autosched.codegen.calls import ARENA, ARGUMENT, WEIGHTS, Pointer
 from autosched.codegen.llvm.program import emit_program
-from autosched.errors import AutoschedError, DeviceError, OutOfRangeError
+from autosched.errors import DeviceError
 from autosched.executor.model import Clocks, Model, caller_specs
 from autosched.graph.graph import Array, Graph
 from autosched.graph.mapped_arrays import check_mapped
 from autosched.graph.steps import Group
 from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import Device
+from autosched.kernel.spec import KernelObject
 from autosched.measure.timing import python_clock
 from autosched.planning.execution_plan import NetworkProgram
 from autosched.planning.extract_tasks import objects_of
-from autosched.runtime.jit import LoadedKernel, compile_once, load_objects
-from autosched.runtime.kernel import Kernel
-from autosched.runtime.tensors import address_of, aligned_empty, aligned_zeros, are_equal, as_input, new_outputs
+from autosched.runtime.jit import compile_once
+from autosched.runtime.linked_network import (
+    ENTRY,
+    LinkedNetwork,
+    LinkPlan,
+    NetworkKernel,
+    PackingCall,
+    WeightsPlan,
+    link_network,
+    pack_weights,
+)
+from autosched.runtime.tensors import address_of, aligned_empty, are_equal, as_input, new_outputs
+from autosched.runtime.versions import code_key
 
-ENTRY = "network"
 EMPTY_CALLS = 2000
 
 
-class CpuModel(Kernel, Model):
-    """`block`: the packed weights. `linked`: the functions of the program and its kernels."""
+class CpuModel(NetworkKernel, Model):
+    """The network of an execution plan, linked on a processor."""
 
-    def __init__(
-        self, original: Graph, program: NetworkProgram, loaded: Mapping[str, LoadedKernel], block: Array, device: Device
-    ) -> None:
-        inputs, outputs = caller_specs(original, program.graph)
-        fixed = (*(None for _ in (*inputs, *outputs)), address_of(block))
-        super().__init__(loaded[ENTRY], inputs, outputs, program.workspace_bytes, fixed, program.in_place)
+    def __init__(self, original: Graph, program: NetworkProgram, linked: LinkedNetwork, device: Device) -> None:
+        super().__init__(linked)
         self.original, self.program, self.device = original, program, device
-        self.block, self.linked = block, loaded
 
     def with_program(self, original: Graph, program: NetworkProgram) -> CpuModel:
-        return CpuModel(original, program, self.linked, pack_weights(program, self.linked), self.device)
+        plan, functions = self.linked.plan.weights, self.linked.functions
+        return self._with_block(original, program, pack_weights(plan, functions, GraphConstants(program.graph)))
 
     def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model) -> CpuModel:
         block = self.block
-        if isinstance(other, CpuModel) and are_equal(block, other.block):
+        if isinstance(other, NetworkKernel) and are_equal(block, other.block):
             block = other.block
-        return CpuModel(original, program, self.linked, block, self.device)
+        return self._with_block(original, program, block)
+
+    def _with_block(self, original: Graph, program: NetworkProgram, block: Array) -> CpuModel:
+        return CpuModel(original, program, replace(self.linked, block=block), self.device)
 
     def link_program(self, original: Graph, program: NetworkProgram) -> CpuModel:
         return link(original, program, self.device)
@@ -59,12 +69,6 @@ class CpuModel(Kernel, Model):
         from autosched.artifacts.network import export_model
 
         return export_model(self, Path(path))
-
-    def _failure(self, code: int, workspace: int) -> AutoschedError:
-        if code != OUT_OF_RANGE:
-            return super()._failure(code, workspace)
-        number, index = (ctypes.c_int64 * 2).from_address(workspace)
-        return OutOfRangeError(self.program.checks[number].message(index))
 
     def run_step(self, number: int, arrays: Mapping[str, Array]) -> dict[str, Array]:
         program = self.program
@@ -89,7 +93,7 @@ class CpuModel(Kernel, Model):
             pointers.append(weights + program.packed_offsets[number])
         block = (ctypes.c_size_t * len(pointers))(*pointers)
         workspace = aligned_empty((max(kernel.workspace_bytes, 1),), "uint8")
-        code = self.linked[kernel.name](ctypes.addressof(block), address_of(workspace))
+        code = self.linked.functions[kernel.name](ctypes.addressof(block), address_of(workspace))
         if code:
             raise DeviceError(f"the kernel of {step} stopped with code {code}")
         return results
@@ -108,49 +112,72 @@ class CpuModel(Kernel, Model):
             addresses = [0 if p is None else _address(p, arguments, bases) for p in call.pointers]
             block = (ctypes.c_size_t * len(addresses))(*addresses)
             workspace = bases[call.workspace.place] + call.workspace.at
-            function = self.linked[call.entry].function
+            function = self.linked.functions[call.entry].function
             run = partial(_run, function, ctypes.addressof(block), workspace, self.threads)
             kernels[step] = partial(_seconds, run, overhead_s, (block, arena, inputs, results))
         out = results[0] if len(results) == 1 else tuple(results)
         return Clocks(kernels, python_clock(partial(self, *inputs, out=out)))
 
 
-def link(original: Graph, program: NetworkProgram, device: Device) -> CpuModel:
-    """Link the program into this process, and pack its weights."""
-    n_arguments = len(program.graph.inputs) + len(program.graph.outputs)
+def link(original: Graph, program: NetworkProgram, device: Device, linked: LinkedNetwork | None = None) -> CpuModel:
+    """Link the program into this process, and pack its weights. `linked`: a network with the same constants, which is
+    taken if it was linked from the same plan."""
+    plan, objects = link_inputs(original, program, device)
+    if linked is None or linked.plan != plan:
+        linked = link_network(plan, objects, GraphConstants(program.graph), device.threads)
+    return CpuModel(original, program, linked, device)
+
+
+def link_inputs(original: Graph, program: NetworkProgram, device: Device) -> tuple[LinkPlan, list[bytes]]:
+    """Return the link plan of a program, and the object files."""
+    graph, tasks = program.graph, program.tasks
+    inputs, outputs = caller_specs(original, graph)
+    n_arguments = len(inputs) + len(outputs)
     entry, _ = emit_program(ENTRY, tuple(program.calls()), n_arguments, device.target, tuple(program.copies()))
-    objects = [compile_once(entry, device.target), *objects_of(program.tasks)]
-    names = [name for t in program.tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None]
-    loaded = load_objects(objects, (ENTRY, *names), device.threads)
-    return CpuModel(original, program, loaded, pack_weights(program, loaded), device)
+    plan = LinkPlan(
+        tuple(inputs),
+        tuple(outputs),
+        code_key(entry, device.target),
+        tuple(name for t in tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None),
+        program.workspace_bytes,
+        program.memory.nbytes,
+        program.memory.bound_bytes,
+        tuple(program.in_place.items()),
+        tuple((check.reader, check.low, check.high) for check in program.checks),
+        weights_plan(program),
+    )
+    return plan, [compile_once(entry, device.target), *objects_of(tasks)]
 
 
-def pack_weights(program: NetworkProgram, loaded: Mapping[str, LoadedKernel]) -> Array:
-    """Return the block of weights: raw constants, and the packed weights of each kernel."""
-    graph = program.graph
-    check_mapped(graph.constants)
-    block = aligned_zeros(max(program.weights_bytes, 1))  # padding is 0, so that equal weights are equal blocks
-    for name, at in program.raw_offsets.items():
-        array = np.ascontiguousarray(graph.constants[name])
-        block[at : at + array.nbytes] = array.reshape(-1).view("uint8")
-    for at, n in {at: n for n, at in program.packed_offsets.items()}.items():
-        kernel = program.kernels[n]
-        assert kernel.prepare is not None
-        pack_step(program, n, loaded[kernel.prepare], kernel.workspace_bytes, address_of(block) + at)
-    return block
+def weights_plan(program: NetworkProgram) -> WeightsPlan:
+    """Return the contents of the block of weights of a program."""
+    steps = {at: n for n, at in program.packed_offsets.items()}
+    calls = (packing_call(program, n, program.kernels[n], at) for at, n in steps.items())
+    return WeightsPlan(program.weights_bytes, tuple(program.raw_offsets.items()), tuple(calls))
 
 
-def pack_step(program: NetworkProgram, number: int, prepare: LoadedKernel, workspace_bytes: int, at: int) -> None:
-    """Write the packed weights of a step to the address `at`. `prepare`: the function of its kernel that packs."""
-    graph, step = program.graph, program.steps[number]
+def packing_call(program: NetworkProgram, number: int, kernel: KernelObject, at: int = 0) -> PackingCall:
+    """Return the call that packs the weights of step `number` for its `kernel` to the byte `at`."""
+    step = program.steps[number]
     assert isinstance(step, Group)
-    arrays = [np.ascontiguousarray(graph.constants[x]) if graph.is_constant(x) else None for x in step.inputs]
-    addresses = [0 if a is None else address_of(a) for a in arrays]
-    pointers = [*addresses, *(0 for _ in step.outputs), at]
-    arguments = (ctypes.c_size_t * len(pointers))(*pointers)
-    workspace = aligned_empty((max(workspace_bytes, 1),), "uint8")
-    code = prepare(ctypes.addressof(arguments), address_of(workspace))
-    assert code == 0, f"{prepare.entry} ended with {code}"
+    assert kernel.prepare is not None
+    constants = (name if program.graph.is_constant(name) else None for name in step.inputs)
+    return PackingCall(kernel.prepare, at, kernel.workspace_bytes, (*constants, *(None for _ in step.outputs)))
+
+
+class GraphConstants:
+    """The constants of a graph. Raises GraphError if a file that they are mapped from was truncated."""
+
+    def __init__(self, graph: Graph) -> None:
+        check_mapped(graph.constants)
+        self._constants = graph.constants
+
+    def arrays(self, names: Sequence[str]) -> list[Array]:
+        return [np.ascontiguousarray(self._constants[name]) for name in names]
+
+    def copy(self, name: str, memory: Array) -> None:
+        (array,) = self.arrays([name])
+        memory[: array.nbytes] = array.reshape(-1).view("uint8")
 
 
 def _address(pointer: Pointer, arguments: Sequence[int], bases: Mapping[str, int]) -> int:

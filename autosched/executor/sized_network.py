@@ -19,7 +19,7 @@ import numpy as np
 from autosched.codegen.calls import ADDRESS, OUT_OF_RANGE, REPORT_BYTES, BoundsCheck, KernelCall, Pointer, RowWrite
 from autosched.codegen.llvm.program import emit_program
 from autosched.errors import AutoschedError, NoValidCandidate, OutOfRangeError
-from autosched.executor.cpu_model import ENTRY, pack_step, pack_weights
+from autosched.executor.cpu_model import GraphConstants, packing_call, weights_plan
 from autosched.graph.graph import Array, Graph
 from autosched.graph.memory.arena_order import ArenaOrder
 from autosched.graph.memory.buffers import workspace_name
@@ -34,6 +34,7 @@ from autosched.planning.execution_plan import NetworkProgram
 from autosched.planning.extract_tasks import NetworkTask, objects_of
 from autosched.runtime.jit import LoadedKernel, compile_once, load_objects
 from autosched.runtime.kernel import Kernel
+from autosched.runtime.linked_network import ENTRY, pack_weights, run_packing
 from autosched.runtime.spec import ArraySpec
 from autosched.runtime.tensors import address_of, aligned_zeros, are_equal
 
@@ -128,7 +129,7 @@ class SizedNetwork:
             text, table = self._entry()
         self._table = Forms(table)
         self._link(text)
-        self.block = pack_weights(program, self.linked)
+        self.block = pack_weights(weights_plan(program), self.linked, GraphConstants(program.graph))
 
     def _place(self, name: str) -> int:
         """Return the symbol of an offset or an address."""
@@ -246,7 +247,8 @@ class SizedNetwork:
         if key not in self._packed:
             block = self._packed[key] = aligned_zeros(variant.kernel.packed_bytes)
             assert variant.prepare is not None
-            pack_step(self.program, step, variant.prepare, variant.kernel.workspace_bytes, address_of(block))
+            call = packing_call(self.program, step, variant.kernel)
+            run_packing(call, variant.prepare, GraphConstants(self.program.graph), address_of(block))
         return address_of(self._packed[key])
 
 

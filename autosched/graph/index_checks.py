@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias, cast
 
-from autosched.errors import GraphError
+from autosched.errors import GraphError, index_message
 from autosched.graph.graph import Array, Graph, Node, Shape, Value, fresh_name
 from autosched.graph.operators.gathers import PLAIN, UNCHECKED, WRAPPED
 from autosched.graph.operators.index_maps import axis_of
@@ -64,7 +64,7 @@ class IndexCheck:
 
     def message(self, index: int) -> str:
         """Return the message for an index that is out of range."""
-        return f"{self.reader}: the index {index} is out of range, which is {self.low} to {self.high}"
+        return index_message(self.reader, index, self.low, self.high)
 
 
 def required_checks(node: Node, values: Mapping[str, Value]) -> tuple[IndexCheck, ...]:
