@@ -230,7 +230,8 @@ def _database(path: Path | None) -> DoctorFinding:
 def _key() -> DoctorFinding:
     """Return the state of this installation's key: without it, every record is verified again before it is used."""
     from autosched.errors import StoreError
-    from autosched.store.signing import installation_key, key_path
+    from autosched.runtime.data_files import key_path
+    from autosched.store.signing import installation_key
 
     try:
         path = key_path()

@@ -8,22 +8,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from autosched.errors import UsageError
-from autosched.graph.file_formats import ACCEPTED
-from autosched.graph.fixed_inputs import fix_inputs
+from autosched.graph.file_formats import ACCEPTED, ARCHIVE
 from autosched.graph.graph import Graph
 from autosched.graph.load_progress import LoadCallback, report_stage, reported_load
-from autosched.planning.archive import SUFFIX, load_archive
-from autosched.planning.extract_tasks import BY_MODEL, Choices
 from autosched.tuner.gc_pause import pause_gc
 from autosched.tuner.memory_check import free_memory, size_text
 
+if TYPE_CHECKING:
+    from autosched.planning.extract_tasks import Choices
+
 PROGRAM = ".pt2"
-FILES = (".onnx", SUFFIX, PROGRAM)  # suffixes of networks' files
+FILES = (".onnx", ARCHIVE, PROGRAM)  # suffixes of networks' files
 
 
 @contextmanager
@@ -80,11 +80,15 @@ def load_network(
     `sizes`: values of the symbolic dimensions of an ONNX file. `inputs`: values of inputs that become constants.
     `winograd` accepts the larger error of Winograd convolutions; a saved network may have accepted it before.
     """
+    from autosched.graph.fixed_inputs import fix_inputs
+    from autosched.planning.archive import load_archive
+    from autosched.planning.extract_tasks import BY_MODEL
+
     report_stage("reading")
     path, choices, fixed = Path(model) if isinstance(model, (str, Path)) else None, BY_MODEL, inputs or {}
     if path is None or path.suffix.lower() == PROGRAM:
         graph = fix_inputs(_graph(model, path, example_inputs), fixed)
-    elif path.suffix.lower() == SUFFIX:
+    elif path.suffix.lower() == ARCHIVE:
         graph, choices = load_archive(path)
         graph = fix_inputs(graph, fixed)
     else:

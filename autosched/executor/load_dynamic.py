@@ -14,12 +14,12 @@ from autosched.executor.compile_graph import compile_for_sizes, compile_network
 from autosched.executor.compile_options import NOW, CompileKeywords, CompileOptions
 from autosched.executor.dynamic_model import ANY_SIZE, Dimension, VaryingModel
 from autosched.executor.model import Model
+from autosched.graph.file_formats import ARCHIVE
 from autosched.graph.graph import Graph
 from autosched.graph.traces import symbolic_sizes
 from autosched.ir.size import Guards
 from autosched.kernel.transfer import NearestSchedules
 from autosched.keywords import spelled_out
-from autosched.planning.archive import SUFFIX
 from autosched.planning.extract_tasks import Choices
 from autosched.target import parse_target
 
@@ -112,7 +112,7 @@ def _varying(network: DynamicNetwork, options: CompileOptions, limits: Mapping[s
 def _from_file(path: str | Path, fixed: Mapping[str, int], inputs: Mapping[str, npt.ArrayLike]) -> DynamicNetwork:
     from autosched.graph.onnx import read_onnx
 
-    if Path(path).suffix.lower() == SUFFIX:
+    if Path(path).suffix.lower() == ARCHIVE:
         raise UsageError(f"the sizes of a saved network are fixed: {path} cannot vary, the ONNX file that it was can")
     file = read_onnx(path, inputs)
     axes = {name: axis for name, axis in file.symbolic_dimensions().items() if name not in fixed}

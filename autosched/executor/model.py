@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autosched.graph.graph import Array, Graph
-from autosched.graph.index_checks import checks_of
 from autosched.kernel.device import Device
-from autosched.kernel.spec import KernelSpec
-from autosched.planning.archive import save_archive
-from autosched.planning.device_passes import prepare_graph
-from autosched.planning.execution_plan import NetworkProgram, array_spec, build_program
-from autosched.planning.extract_tasks import Choices, NetworkTask
 from autosched.runtime.spec import ArraySpec
 
 if TYPE_CHECKING:
     from autosched.inspection.network import Explanation
+    from autosched.kernel.spec import KernelSpec
+    from autosched.planning.execution_plan import NetworkProgram
+    from autosched.planning.extract_tasks import Choices, NetworkTask
     from autosched.verification.verify import Verification
 
 Clock: TypeAlias = Callable[[int], float]  # returns the seconds of n calls
@@ -81,6 +78,10 @@ class Model(ABC):
         """Return the times of the parts of a call that another engine runs."""
         return ()
 
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until all kernels have schedules of their own, `seconds` at most, and return whether that has ended."""
+        return True
+
     @property
     def tasks(self) -> tuple[NetworkTask, ...]:
         return self.program.tasks
@@ -109,6 +110,10 @@ class Model(ABC):
         The program is the same and weights are packed anew. Only if the passes fold these constants into a different
         graph, kernels are planned again.
         """
+        from autosched.graph.index_checks import checks_of
+        from autosched.planning.device_passes import prepare_graph
+        from autosched.planning.extract_tasks import Choices
+
         original = replace(self.original, constants={**self.original.constants, **constants})
         graph = prepare_graph(original, self.device)
         if _structure(graph) == _structure(self.program.graph) and checks_of(graph) == self.program.checks:
@@ -124,6 +129,8 @@ class Model(ABC):
         return self._rebuilt(self.original, self.program.graph, choices)
 
     def _rebuilt(self, original: Graph, graph: Graph, choices: Choices) -> Model:
+        from autosched.planning.execution_plan import build_program
+
         target_text = self.tasks[0].kernel_spec.target_text if self.tasks else self.device.target.kind
         return self.link_program(original, build_program(graph, target_text, self.device, choices))
 
@@ -162,6 +169,8 @@ class Model(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write the network and the schedules of its kernels to a file *.asc, which `autosched.load` accepts."""
+        from autosched.planning.archive import save_archive
+
         save_archive(Path(path), self.original, self.tasks, self.fusion_decisions, self.device)
 
     @abstractmethod
@@ -183,6 +192,8 @@ class Model(ABC):
 
 def caller_specs(original: Graph, graph: Graph) -> tuple[list[ArraySpec], list[ArraySpec]]:
     """Return the specs of inputs and outputs: names of `original`, shapes and types of `graph`."""
+    from autosched.planning.execution_plan import array_spec
+
     values, names = (*graph.inputs, *graph.outputs), (*original.inputs, *original.outputs)
     specs = [array_spec(graph, value, name) for name, value in zip(names, values, strict=True)]
     return specs[: len(graph.inputs)], specs[len(graph.inputs) :]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+ARCHIVE = ".asc"  # suffix of networks that autosched saved
 ACCEPTED = (
     "a network is an ONNX file, one saved as *.asc, or a program that torch.export.save wrote as *.pt2; in Python also "
     "a torch module with example_inputs, an ExportedProgram or a Graph"
@@ -89,6 +89,8 @@ _ARCHIVES: Sequence[tuple[Callable[[Sequence[str]], bool], str]] = (
 
 
 def _archive(path: Path) -> str:
+    import zipfile
+
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from autosched.errors import DeviceError, UsageError
 from autosched.ir.dtype import DTYPES
-from autosched.ir.instructions.matrices import MATRICES
-from autosched.kernel import roofline
 from autosched.target import Target, parse_target
 
 if TYPE_CHECKING:
     from autosched.codegen import Source
+    from autosched.kernel import roofline
     from autosched.measure import Measurer
     from autosched.te.dag import ComputeDAG
     from autosched.tuner.protocols import Candidate
@@ -124,6 +123,8 @@ def _processor_peak(device: Device, dtype: str) -> float | None:
 
 
 def _processor_roof(device: Device, n_bytes: int, dtype: str) -> roofline.Roof | None:
+    from autosched.kernel import roofline
+
     if not device.target.runs_here:
         return None
     return roofline.measure_roof(device.target, device.threads, n_bytes, _processor_peak(device, dtype))
@@ -167,6 +168,7 @@ def _gpu_sketches(dag: ComputeDAG, device: Device, rules: Sequence[SketchRule]) 
 def _gpu_pipe(source: Callable[[], Source], dtype: str) -> str:
     """Return the pipe of the tensor cores if the kernel has their instructions, else that of `dtype`."""
     from autosched.codegen.c.source import GpuSource
+    from autosched.ir.instructions.matrices import MATRICES
 
     code = source()
     assert isinstance(code, GpuSource)
@@ -175,10 +177,14 @@ def _gpu_pipe(source: Callable[[], Source], dtype: str) -> str:
 
 def _gpu_peak(device: Device, pipe: str, measurer: Measurer) -> float | None:
     """Measure the peak in the worker that holds the GPU."""
+    from autosched.kernel import roofline
+
     return measurer.peak_gflops(pipe) if roofline.has_peak(device.target, pipe) else None
 
 
 def _gpu_roof(device: Device, n_bytes: int, pipe: str) -> roofline.Roof | None:
+    from autosched.kernel import roofline
+
     with suppress(DeviceError):
         _check_is_here(device.target)
         return roofline.measure_gpu_roof(device.target, n_bytes, pipe)

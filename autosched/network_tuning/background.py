@@ -18,9 +18,10 @@ from autosched.errors import DeviceError, UsageError
 from autosched.executor.background_jobs import enqueue
 from autosched.executor.compile_graph import compile_graph
 from autosched.executor.model import Model
+from autosched.graph.file_formats import ARCHIVE
 from autosched.kernel.trust import warn_user
 from autosched.keywords import spelled_out
-from autosched.planning.archive import SUFFIX, load_archive
+from autosched.planning.archive import load_archive
 from autosched.runtime.processes import ProcessLost, run_within
 
 SPARE_S = 1800.0  # time-out beyond the budget: on a busy machine a process at idle priority is often suspended
@@ -42,7 +43,7 @@ def tune_in_process(model: Model, budget_s: float) -> Model:
         return model
     target, threads = model.tasks[0].kernel_spec.target_text, model.device.threads
     with ScratchDirectory() as directory:
-        archive, tuned_archive = directory / f"given{SUFFIX}", directory / f"tuned{SUFFIX}"
+        archive, tuned_archive = directory / f"given{ARCHIVE}", directory / f"tuned{ARCHIVE}"
         model.save(archive)
         arguments = [str(os.getpid()), str(archive), str(tuned_archive), str(budget_s), str(threads), target]
         command = [sys.executable, "-m", "autosched.network_tuning.background_worker", *arguments]

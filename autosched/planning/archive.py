@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autosched.errors import AutoschedWarning, GraphError, ScheduleError, UsageError
+from autosched.graph.file_formats import ARCHIVE
 from autosched.graph.graph import Graph
 from autosched.graph.saved import DIGEST, load_saved, save_graph
 from autosched.kernel.device import Device
@@ -21,7 +22,6 @@ from autosched.kernel.spec import KernelSpec
 from autosched.kernel.trust import warn_user
 from autosched.planning.extract_tasks import Choices, NetworkTask
 
-SUFFIX = ".asc"
 _VERSION = "1"
 
 
@@ -29,8 +29,8 @@ def save_archive(
     path: Path, graph: Graph, tasks: tuple[NetworkTask, ...], is_fused: Mapping[KernelSpec, bool], device: Device
 ) -> None:
     """Write a graph with the schedules of `tasks` and fusion decisions. Raises UsageError for an unwritable path."""
-    if path.suffix != SUFFIX:
-        raise UsageError(f"a network is saved as a file *{SUFFIX}, got {path}")
+    if path.suffix != ARCHIVE:
+        raise UsageError(f"a network is saved as a file *{ARCHIVE}, got {path}")
     steps = {_hash(task.kernel_spec): task.kernel_spec.steps for task in tasks if task.kernel_spec.steps}
     facts = {
         "autosched": _VERSION,

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from autosched.errors import UsageError
 from autosched.runtime.state import kernels_directory, usable
 
 LIMIT_BYTES = 1 << 30
+_DIGEST_BYTES = 64  # of SHA-256 in hexadecimal
 
 
 def key_of(*parts: str) -> str:
@@ -30,20 +30,26 @@ def key_of(*parts: str) -> str:
 
 def read(key: str) -> tuple[dict[str, Any], bytes] | None:
     """Return the facts and the code of a key; None for a miss. Raises UsageError if the directory cannot be used."""
+    entry = read_view(key)
+    return None if entry is None else (entry[0], bytes(entry[1]))
+
+
+def read_view(key: str) -> tuple[dict[str, Any], memoryview] | None:
+    """Return what `read` does, but the code, which may be large, as a view of the file's content in memory."""
     path = path_of(key)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
-            digest, _, content = file.read().partition(b"\n")
-        if digest != _digest(key, content):
+            data = file.read()
+        head, code = (data.index(b"\n", start) + 1 for start in (0, _DIGEST_BYTES + 1))
+        if data[: head - 1] != _digest(key, memoryview(data)[head:]):
             return None
-        head, _, code = content.partition(b"\n")
-        facts = json.loads(head)
+        facts = json.loads(data[head : code - 1])
     except (OSError, ValueError, RecursionError):
         return None
     with contextlib.suppress(OSError):  # what was used last is removed last
         os.utime(path)
-    return (facts, code) if isinstance(facts, dict) else None
+    return (facts, memoryview(data)[code:]) if isinstance(facts, dict) else None
 
 
 def write(key: str, facts: Mapping[str, object], code: bytes) -> None:
@@ -96,6 +102,8 @@ def path_of(key: str) -> Path:
 
 
 def _write(path: Path, content: bytes) -> None:
+    import tempfile
+
     descriptor, part = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -107,7 +115,7 @@ def _write(path: Path, content: bytes) -> None:
         raise
 
 
-def _digest(key: str, content: bytes) -> bytes:
+def _digest(key: str, content: bytes | memoryview) -> bytes:
     digest = hashlib.sha256(f"{key}\n".encode())
     digest.update(content)
     return digest.hexdigest().encode()

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
-from autosched.codegen.llvm.math.rare_cases import are_called
 from autosched.errors import TargetError
 from autosched.runtime.disk_cache import read_code, write_code
 from autosched.runtime.pool import MAX_THREADS, bound_parallel_ir, exported_pool_ir, pool_ir
@@ -241,6 +240,8 @@ def _optimised(ir: str, target: Target, machine: Any) -> Any:
 
 def _compiled(ir: str, target: Target, level: int = CODEGEN_LEVEL) -> tuple[bytes, Options]:
     """Return an object and its options: the one of two instruction schedules with fewer spilled vectors."""
+    from autosched.codegen.llvm.math.rare_cases import are_called
+
     usual = () if target.reduces_strength else LEFT_OUT
     code = _object(ir, target, level, usual)
     if are_called(ir) or (spilled := stack_accesses(code, target)) == 0:  # what waits for a call is there in any order

@@ -37,7 +37,8 @@ def source_digest() -> str:
     for package in ("autosched", "cost_model", "search_spaces"):
         for folder, folders, files in os.walk(root / package):
             folders.sort()
+            name = os.path.relpath(folder, root)
             for file in sorted(f for f in files if f.endswith(".py")):
                 info = os.stat(os.path.join(folder, file))
-                digest.update(f"{os.path.relpath(folder, root)}/{file} {info.st_size} {info.st_mtime_ns}\n".encode())
+                digest.update(f"{name}/{file} {info.st_size} {info.st_mtime_ns}\n".encode())
     return digest.hexdigest()

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from autosched.errors import StoreError
+from autosched.runtime.data_files import default_path
 from autosched.store import jsonl, rows
 from autosched.store.records import (
     LOST,
@@ -35,15 +36,7 @@ from autosched.store.records import (
     rank,
     to_record,
 )
-from autosched.store.schema import (
-    MALFORMED,
-    absolute_path,
-    command,
-    default_path,
-    one_sentence,
-    open_connection,
-    write_transaction,
-)
+from autosched.store.schema import MALFORMED, absolute_path, command, one_sentence, open_connection, write_transaction
 from autosched.store.signing import installation_key, is_signed, signature
 
 BATCH = 256  # the number of candidates read, or lines imported, at a time

@@ -20,6 +20,7 @@ from pathlib import Path
 from shlex import quote
 
 from autosched.errors import StoreError
+from autosched.runtime.data_files import default_path, named_path
 
 APPLICATION_ID = 0x61736368  # "asch"
 SCHEMA_VERSION = 3
@@ -91,25 +92,6 @@ SENTENCES = (
     ("unable to open", "the database {path} cannot be opened for writing: check its permissions or use another --db"),
     ("I/O error", "the disk failed to read or write the database {path}: check the disk or use another --db"),
 )
-
-
-def default_path() -> Path:
-    """Return `$XDG_DATA_HOME/autosched/records.db`, or that under `~/.local/share` if it is unset or not absolute."""
-    data_home = Path(os.environ.get("XDG_DATA_HOME", ""))
-    if not data_home.is_absolute():
-        try:
-            data_home = Path.home() / ".local" / "share"
-        except RuntimeError as error:
-            raise StoreError("there is no home directory for the record database: name a file with --db") from error
-    return data_home / "autosched" / "records.db"
-
-
-def named_path(path: Path | str) -> Path:
-    """Return `path` with `~` resolved. Raises StoreError for an invalid path, or if the home directory is unknown."""
-    try:
-        return Path(path).expanduser()
-    except (TypeError, RuntimeError) as error:
-        raise StoreError(f"{path!r} names no file: {error}") from error
 
 
 def absolute_path(path: Path | str) -> Path:

@@ -22,20 +22,13 @@ from itertools import chain
 from pathlib import Path
 
 from autosched.errors import StoreError
+from autosched.runtime.data_files import key_path
 from autosched.store.records import FusionDecision, Outcome, canonical_json
-from autosched.store.schema import default_path, make_directories
+from autosched.store.schema import make_directories
 
-KEY_NAME = "installation.key"
 KEY_BYTES = 32
 PURPOSE = "autosched outcome 1"  # signed with the data, so that a signature cannot be used for another purpose
 FUSION_PURPOSE = "autosched fusion decision 1"
-
-
-def key_path() -> Path:
-    """Return the path of the key, beside the default database even if another one is used. Raises StoreError without a
-    home directory.
-    """
-    return default_path().with_name(KEY_NAME)
 
 
 def installation_key(*, make: bool = False) -> bytes | None:

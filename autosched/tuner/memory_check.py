@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +31,8 @@ def check_memory_and_disk(dag: ComputeDAG, directory: Path) -> None:
     reference = inputs + REFERENCE_BYTES * _elements(dag.inputs) + max(largest, 2 * reference_outputs)
     worker = N_DATA_SETS * (inputs + 2 * outputs) + outputs
     _check("memory", max(reference, worker), free_memory(), inputs, outputs, "use a smaller shape")
+    import shutil
+
     files = N_DATA_SETS * (inputs + 2 * reference_outputs + 2 * outputs)
     advice = f"make room in {directory} or set XDG_CACHE_HOME"
     _check("disk space", files, shutil.disk_usage(directory).free, inputs, outputs, advice)

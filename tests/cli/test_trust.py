@@ -11,8 +11,9 @@ from autosched import api
 from autosched.cli.plot import Curve, _verified_curve
 from autosched.cli.stored_tasks import StoredTask
 from autosched.errors import RecordWarning
+from autosched.runtime.data_files import key_path
 from autosched.store import Database, Finding, TargetRow, WorkloadRow, command, default_path
-from autosched.store.signing import installation_key, key_path
+from autosched.store.signing import installation_key
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import stat
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -310,7 +311,7 @@ def test_a_complete_cache_that_cannot_be_written_is_used(monkeypatch: pytest.Mon
 
     for name in ("utime", "replace", "unlink"):
         monkeypatch.setattr(os, name, refuse)
-    monkeypatch.setattr(disk_cache.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
     x = np.ones(right.inputs[0].shape, "float32")
     np.testing.assert_array_equal(compile_graph(graph, threads=1)(x), right(x))
     with pytest.raises(UsageError, match="Read-only file system"):

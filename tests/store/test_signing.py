@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from autosched.runtime.data_files import key_path
 from autosched.store import Database, Finding, TargetRow, WorkloadRow
 from autosched.store.records import Outcome, canonical_json, digest
 from autosched.store.rows import BY_TASK, CANDIDATE_COLUMNS, select
 from autosched.store.schema import APPLICATION_ID, SCHEMA_VERSION, TABLES
-from autosched.store.signing import KEY_BYTES, installation_key, is_signed, key_path, signature
+from autosched.store.signing import KEY_BYTES, installation_key, is_signed, signature
 from tests.helpers import in_threads
 from tests.store.tasks import TASK, add, steps
 
