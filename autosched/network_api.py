@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from autosched.executor.model import Model
+    from autosched.executor.model_cache.request import LoadRequest
     from autosched.graph.graph import Array, Graph
     from autosched.graph.load_progress import LoadCallback
     from autosched.kernel.device import Device
     from autosched.network_tuning.results import Effort, NetworkCallback, NetworkResult, NetworksResult
     from autosched.planning.execution_plan import NetworkProgram
+    from autosched.planning.extract_tasks import Choices
     from autosched.verification.verify import Verification
 
 MEMORY, PASSES = "memory", "passes"  # forms of `show_network` beside those of `inspection.render.TEXTS` and code
@@ -61,18 +64,39 @@ def load(
     Raises GraphError for an unsupported network, with all unknown operators, UsageError and DeviceError. Warns
     (RecordWarning) of records that do not fit any more.
     """
-    from autosched.executor.compile_graph import compile_network
     from autosched.executor.load import load_network, loading
+    from autosched.executor.model_cache.load import load_cached
+    from autosched.executor.model_cache.request import load_request
 
     chosen = replace(options or CompileOptions(), **keywords)
     with loading(model, progress):
+        request = load_request(model, sizes, inputs, chosen)
+        if request is not None and (cached := load_cached(request)) is not None:
+            return cached
+        return _compile(partial(load_network, model, example_inputs, sizes, inputs, chosen.winograd), chosen, request)
+
+
+def _compile(
+    read: Callable[[], tuple[Graph, Choices]], options: CompileOptions, request: LoadRequest | None = None
+) -> Model:
+    """Compile the network that `read` returns. With a `request` its entry in the model cache is written, unless there
+    are warnings, which a later load has to repeat."""
+    from autosched.executor.compile_graph import compile_network
+    from autosched.executor.model_cache.entry import keep_linked
+    from autosched.kernel.trust import collect_warnings
+
+    def keep(compiled: Model, is_final: bool) -> None:
+        if request is not None and not warnings:
+            keep_linked(request, compiled, is_final)
+
+    with collect_warnings() as warnings:
         try:
-            graph, choices = load_network(model, example_inputs, sizes, inputs, chosen.winograd)
+            graph, choices = read()
         except RefusedNodes as error:
             from autosched.executor.partitioned_model import compile_parts
 
-            return compile_parts(error, chosen)
-        return compile_network(graph, chosen, choices)
+            return compile_parts(error, options)
+        return compile_network(graph, options, choices, keep)
 
 
 def is_network(value: object) -> bool:
@@ -90,12 +114,18 @@ def loaded(network: Any, **options: Any) -> Model:
     But for the one in progress, no kernels are compiled beside it any more, which would disturb what is timed.
     """
     from autosched.executor.compile_options import NOW
+    from autosched.executor.load import load_network, loading
     from autosched.executor.model import Model
     from autosched.executor.specialise import SpecialisingModel
 
     if isinstance(network, SpecialisingModel):
         return network.finish()
-    return network if isinstance(network, Model) else load(network, specialise=NOW, **options)
+    if isinstance(network, Model):
+        return network
+    arguments = {name: options.pop(name, None) for name in ("example_inputs", "sizes", "inputs")}
+    chosen = CompileOptions(specialise=NOW, **options)
+    with loading(network, None):
+        return _compile(partial(load_network, network, winograd=chosen.winograd, **arguments), chosen)
 
 
 def verify_model(

@@ -72,6 +72,9 @@ QUICK: Mapping[str, tuple[str, ...]] = {
     "autosched.planning": ("planning/test_storage.py::test_each_home_of_the_arena_is_checked",),
     "autosched.artifacts": ("artifacts/test_network.py::test_another_processor_is_refused",),
     "autosched.executor": ("executor/test_model.py",),
+    "autosched.executor.model_cache": (
+        "executor/test_model_cache.py::test_an_index_out_of_range_has_the_same_message",
+    ),
     "autosched.verification": ("verification/test_verify.py::test_distances",),
     "autosched.network_tuning": ("network_tuning/test_strategies.py", "network_tuning/test_objectives.py"),
     "autosched.inspection": ("inspection/test_render.py",),

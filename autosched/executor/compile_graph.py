@@ -12,7 +12,7 @@ from autosched.errors import SplitWarning, UsageError, locating_bugs
 from autosched.executor.compile_options import BACKGROUND, DEFAULTS, NOW, CompileOptions
 from autosched.executor.memory_check import check_memory
 from autosched.executor.model import Model
-from autosched.executor.specialise import SpecialisingModel, has_transferred
+from autosched.executor.specialise import Keep, SpecialisingModel, has_transferred
 from autosched.graph.graph import Graph
 from autosched.graph.load_progress import report_stage
 from autosched.graph.mapped_arrays import check_mapped
@@ -29,6 +29,7 @@ from autosched.planning.device_passes import prepare_graph
 from autosched.planning.execution_plan import NetworkProgram, build_program
 from autosched.planning.extract_tasks import BY_MODEL, Choices
 from autosched.planning.kernel_table import kernel_table
+from autosched.runtime.linked_network import LinkedNetwork
 from autosched.target import parse_target
 
 if TYPE_CHECKING:
@@ -70,16 +71,31 @@ def plan_graph(
     return _program(graph, target, device, choices), device
 
 
-def compile_network(graph: Graph, options: CompileOptions = DEFAULTS, choices: Choices = BY_MODEL) -> Model:
+def compile_network(
+    graph: Graph, options: CompileOptions = DEFAULTS, choices: Choices = BY_MODEL, keep: Keep | None = None
+) -> Model:
     """Compile a network with the schedules and fusion decisions of `choices`, else with stored ones, else with those of
-    the nearest sizes where `choices` has some, else with the best by the analytic model.
+    the nearest sizes where `choices` has some, else with the best by the analytic model. `keep`: a function that is
+    called with the model, and whether all kernels have schedules of their own; again when they have.
 
     Raises what `compile_graph` raises, and StoreError for a file that is no database.
     """
     with _completed(choices, options) as completed:
         model = compile_graph(graph, options.target, options.threads, completed, options.simulate)
     is_improved = options.specialise == BACKGROUND and choices.nearest is None and has_transferred(model)
-    return SpecialisingModel(model) if is_improved else model
+    if keep is not None:
+        keep(model, not is_improved)
+    return SpecialisingModel(model, keep) if is_improved else model
+
+
+def compile_linked(graph: Graph, options: CompileOptions, choices: Choices, linked: LinkedNetwork) -> Model:
+    """Compile a network for a processor as `compile_network` does. `linked`: the same network as it was linked before,
+    which is taken if the execution plan is the same."""
+    from autosched.executor.cpu_model import link
+
+    with _completed(choices, options) as completed:
+        program, device = plan_graph(graph, options.target, options.threads, completed)
+    return link(graph, program, device, linked)
 
 
 def compile_for_sizes(

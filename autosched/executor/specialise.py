@@ -10,39 +10,42 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autosched.executor.background_jobs import enqueue
 from autosched.executor.model import Clocks, Model
 from autosched.graph.graph import Array, Graph
-from autosched.kernel.object_cache import find_object
-from autosched.kernel.pool import build_at_idle_priority, build_kernels
-from autosched.kernel.spec import KernelSpec
 from autosched.passes import DUMP, debug_level
-from autosched.planning.execution_plan import NetworkProgram, with_storage
 from autosched.runtime.spec import ArraySpec
 
+if TYPE_CHECKING:
+    from autosched.kernel.spec import KernelSpec
+    from autosched.planning.execution_plan import NetworkProgram
+
+Keep: TypeAlias = Callable[[Model, bool], None]  # takes a model, and whether its kernels have schedules of their own
 DELAY_S = 2.0  # before the first kernel: many networks are loaded, called once and dropped
 
 
 class SpecialisingModel(Model):
-    """A network whose program is replaced by one with kernels for its own sizes. `model`: the program in use."""
+    """A network whose program is replaced by one with kernels for its own sizes. `model`: the program in use. `keep`: a
+    function that is called with the new program and True."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, keep: Keep | None = None) -> None:
         self.model = model
         self._ended = threading.Event()
-        enqueue(partial(_specialise, weakref.ref(self), self._ended, time.monotonic() + DELAY_S))
+        enqueue(partial(_specialise, weakref.ref(self), self._ended, time.monotonic() + DELAY_S, keep))
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the kernels are replaced, `seconds` at most, and return whether that has ended."""
         return self._ended.wait(seconds)
 
     def finish(self) -> Model:
         """Give all kernels their own schedules now, and return the program with them."""
+        from autosched.kernel.pool import build_kernels
+
         build_kernels(_transferred_specs(self.model))
         self.model = _with_own_kernels(self.model)
         return self.model
@@ -112,7 +115,9 @@ def _transferred_specs(model: Model) -> list[KernelSpec]:
     return [task.kernel_spec for task in model.tasks if task.kernel.name != task.kernel_spec.name]
 
 
-def _specialise(reference: weakref.ref[SpecialisingModel], ended: threading.Event, start: float) -> None:
+def _specialise(
+    reference: weakref.ref[SpecialisingModel], ended: threading.Event, start: float, keep: Keep | None = None
+) -> None:
     """Replace the transferred kernels of a model that is still referred to at `start`, on `time.monotonic`.
 
     `ended` is set at the end.
@@ -125,9 +130,13 @@ def _specialise(reference: weakref.ref[SpecialisingModel], ended: threading.Even
         model = specialising.model
         del specialising
         if specs := _transferred_specs(model):
+            from autosched.kernel.pool import build_at_idle_priority
+
             build_at_idle_priority(specs, lambda: getattr(reference(), "model", None) is model)
         if (specialising := reference()) is not None and specialising.model is model:
-            specialising.model = _with_own_kernels(model)
+            specialising.model = own = _with_own_kernels(model)
+            if keep is not None:
+                keep(own, True)
     except Exception as error:  # no caller waits for the thread, and the network in use does not depend on it
         if debug_level() >= DUMP:
             print(f"kernels of a network keep the schedules of other sizes: {error}", file=sys.stderr)
@@ -137,6 +146,9 @@ def _specialise(reference: weakref.ref[SpecialisingModel], ended: threading.Even
 
 def _with_own_kernels(model: Model) -> Model:
     """Return the model with the kernels of its tasks that are in the disk cache."""
+    from autosched.kernel.object_cache import find_object
+    from autosched.planning.execution_plan import with_storage
+
     program = model.program
     tasks = tuple(replace(task, kernel=find_object(task.kernel_spec) or task.kernel) for task in program.tasks)
     kernels = {n: task.kernel for task in tasks for n in task.steps}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,14 +20,28 @@ def map_bytes(path: Path, offset: int, nbytes: int) -> Array:
     return np.asarray(np.memmap(path, np.uint8, "r", offset, (nbytes,)))
 
 
+def _mapping(array: Array) -> tuple[np.memmap[Any, Any], mmap.mmap] | None:
+    """Return the array that was mapped and the mapping, if `array` is mapped from a file or a view of such an array."""
+    source: object = array
+    while not isinstance(mapping := getattr(source, "base", None), mmap.mmap) and mapping is not None:
+        source = mapping
+    return None if not isinstance(source, np.memmap) or mapping is None else (source, mapping)
+
+
+def mapped_range(array: Array) -> tuple[Path, int] | None:
+    """Return the file and the offset there of a contiguous array that is mapped from a file; None for others."""
+    if (mapped := _mapping(array)) is None or not array.flags.c_contiguous:
+        return None
+    source, _ = mapped
+    return Path(str(source.filename)), source.offset + array.ctypes.data - source.ctypes.data
+
+
 def check_mapped(constants: Mapping[str, Array]) -> None:
     """Raise GraphError if a file is shorter than what is mapped from it: reading that would kill the process."""
     for name, array in constants.items():
-        source: object = array
-        while not isinstance(mapping := getattr(source, "base", None), mmap.mmap) and mapping is not None:
-            source = mapping
-        if not isinstance(source, np.memmap) or mapping is None:
+        if (mapped := _mapping(array)) is None:
             continue
+        source, mapping = mapped
         needed, available = source.offset + source.nbytes, mapping.size()
         if available < needed:
             raise GraphError(

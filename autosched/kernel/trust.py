@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,8 +83,24 @@ def warn_of_claims(records: Sequence[Record]) -> None:
     warn_user(f"{_numbers(records)}: not verified by this installation yet, which a worker does now, before any use")
 
 
+_MESSAGES: ContextVar[list[str] | None] = ContextVar("messages", default=None)
+
+
+@contextmanager
+def collect_warnings() -> Iterator[list[str]]:
+    """Yield a list to which `warn_user` adds its messages within this context."""
+    messages: list[str] = []
+    token = _MESSAGES.set(messages)
+    try:
+        yield messages
+    finally:
+        _MESSAGES.reset(token)
+
+
 def warn_user(message: str, category: type[AutoschedWarning] = RecordWarning) -> None:
     """Warn at the line of the user's program that called the library."""
+    if (messages := _MESSAGES.get()) is not None:
+        messages.append(message)
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("autosched."):
         frame, level = frame.f_back, level + 1

@@ -1,0 +1,118 @@
+"""Constants as ranges of the files that they come from, so that the cache has no copy of a network's weights.
+
+A constant that passes left as it was in the ONNX file, but perhaps for its shape, is a range of that file or of its
+external data. All others, and small ones, are stored in the entry of the cache.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+
+from autosched.runtime.tensors import ALIGNMENT, Array, aligned_empty
+
+STORED = -1  # number of the file of a constant that is stored in the entry
+SMALL_BYTES = 256  # constants up to this size are stored
+_HEAD_BYTES = 64  # by which ranges of the same length are told apart before they are compared
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """`nbytes` bytes from `at` on. `file`: the number of the file, 0 for the ONNX file, or STORED."""
+
+    file: int
+    at: int
+    nbytes: int
+
+
+def find_ranges(
+    path: Path, constants: Mapping[str, Array]
+) -> tuple[dict[str, FileRange], tuple[Path, ...], tuple[Array, ...]]:
+    """Return the ranges of constants of the ONNX file `path`, the files of the numbers from 1 on, and the arrays to
+    be stored one after the other. Raises OSError and ValueError for a file that is no ONNX file any more."""
+    from autosched.graph.mapped_arrays import mapped_range
+
+    ranges: dict[str, FileRange] = {}
+    external: dict[Path, int] = {}
+    stored: list[Array] = []
+    n_stored = 0
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as model:
+        within = _TensorIndex(model)
+        for name, array in constants.items():
+            if array.nbytes > SMALL_BYTES and (mapped := mapped_range(array)) is not None:
+                number = external.setdefault(mapped[0], len(external) + 1)
+                ranges[name] = FileRange(number, mapped[1], array.nbytes)
+                continue
+            content = np.ascontiguousarray(array).reshape(-1).view("uint8")
+            at = within.find(content) if array.nbytes > SMALL_BYTES else None
+            if at is None:
+                ranges[name] = FileRange(STORED, n_stored, array.nbytes)
+                stored.append(content)
+                n_stored += array.nbytes
+            else:
+                ranges[name] = FileRange(0, at, array.nbytes)
+    return ranges, tuple(external), tuple(stored)
+
+
+class _TensorIndex:
+    """The tensors in an ONNX file by their content."""
+
+    def __init__(self, model: mmap.mmap) -> None:
+        from autosched.graph.onnx.tensor_ranges import tensor_ranges
+
+        self._model = model
+        self._begins: dict[tuple[int, bytes], list[int]] = {}
+        for begin, end in tensor_ranges(model):
+            if end - begin > SMALL_BYTES:
+                self._begins.setdefault((end - begin, model[begin : begin + _HEAD_BYTES]), []).append(begin)
+
+    def find(self, content: Array) -> int | None:
+        """Return the offset in the file of a tensor with these bytes; None if there is none."""
+        for begin in self._begins.get((content.nbytes, content[:_HEAD_BYTES].tobytes()), ()):
+            if np.array_equal(np.frombuffer(self._model, np.uint8, content.nbytes, begin), content):
+                return begin
+        return None
+
+
+class FileConstants:
+    """Constants in files. `descriptors`: the open files, the ONNX file first. `stored`: the bytes of the others.
+
+    Raises ValueError for a range beyond the end of its file, and OSError.
+    """
+
+    def __init__(self, ranges: Mapping[str, FileRange], descriptors: Sequence[int], stored: memoryview) -> None:
+        self._ranges, self._descriptors, self._stored = ranges, descriptors, stored
+        self._memory = aligned_empty((0,), "uint8")  # of `arrays`, which the next call reuses
+
+    def arrays(self, names: Sequence[str]) -> list[Array]:
+        sizes = [self._ranges[name].nbytes for name in names]
+        ends = list(accumulate(-(-nbytes // ALIGNMENT) * ALIGNMENT for nbytes in sizes))
+        if ends and ends[-1] > self._memory.nbytes:
+            self._memory = aligned_empty((ends[-1],), "uint8")
+        views = [self._memory[at : at + nbytes] for at, nbytes in zip([0, *ends], sizes, strict=False)]
+        for name, view in zip(names, views, strict=True):
+            self.copy(name, view)
+        return views
+
+    def copy(self, name: str, memory: Array) -> None:
+        constant = self._ranges[name]
+        if constant.nbytes > memory.nbytes:
+            raise ValueError(f"the constant {name} has {constant.nbytes} bytes, and the memory for it {memory.nbytes}")
+        if constant.file == STORED:
+            memory[: constant.nbytes] = np.frombuffer(self._stored, np.uint8, constant.nbytes, constant.at)
+        else:
+            _read(self._descriptors[constant.file], constant.at, memory[: constant.nbytes].data)
+
+
+def _read(descriptor: int, at: int, memory: memoryview) -> None:
+    while len(memory):
+        n = os.preadv(descriptor, [memory], at)
+        if n == 0:
+            raise ValueError("a file is shorter than it was")
+        memory, at = memory[n:], at + n
