@@ -19,12 +19,14 @@ from autosched.ir.size import value_of
 from autosched.store.records import parse_data
 
 WEIGHTS_IN = "weights_in"  # the cache level of the weights, which does not change what is computed
+AXES = ("axis", "axes", "perm")  # attributes whose numbers are axes, not sizes
 
 
 @dataclass(frozen=True)
 class SizedStructure:
-    """A workload apart from its sizes: `structure` without the numbers, but for those that are 1, which have no loops;
-    `sizes`, the other numbers in the order in which they stand in it."""
+    """A workload apart from its sizes. `structure`: without the values of floats, such as the epsilon of a norm, and
+    without integers, but for axes and for those that are 1, which have no loops. `sizes`: the other integers in the
+    order in which they stand in it."""
 
     structure: str
     sizes: tuple[int, ...]
@@ -80,8 +82,9 @@ class WorkloadSpec:
     @cached_property
     def sized(self) -> SizedStructure:
         without, numbers = self.numbers
-        ones = {position: n for position, n in numbers.items() if n <= 1}
-        return SizedStructure(json.dumps([without, ones]), tuple(n for n in numbers.values() if n > 1))
+        fixed = {position: n for position, n in numbers.items() if n <= 1 or not set(AXES).isdisjoint(position.split())}
+        sizes = tuple(n for position, n in numbers.items() if position not in fixed)
+        return SizedStructure(json.dumps([_without_floats(without), fixed]), sizes)
 
     def without_weight_residency(self) -> WorkloadSpec:
         """The same workload with its weights near: a schedule for one is a schedule for the other."""
@@ -102,3 +105,12 @@ def _without_numbers(data: Any, position: str, numbers: dict[str, int]) -> Any:
         numbers[position] = data
         return None
     return data
+
+
+def _without_floats(data: Any) -> Any:
+    """Return the data with the word "float" for each float."""
+    if isinstance(data, dict):
+        return {name: _without_floats(value) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_without_floats(value) for value in data]
+    return "float" if isinstance(data, float) else data
