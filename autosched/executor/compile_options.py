@@ -37,8 +37,9 @@ class CompileOptions:
         simulate: execute kernels for CUDA on the processor.
         winograd: accept the larger error of Winograd's convolutions where they are faster.
         specialise: how kernels for processors without a record get a schedule. "now": the analytic model chooses one
-            for each. "never": it chooses one for all that differ in sizes alone, which loads faster. "background": the
-            same, and each gets its own while the network is in use.
+            for each. "never": they take known ones of the nearest sizes, of the shipped table for example; for all
+            that differ in sizes alone and have none it chooses one. "background": the same, and each gets its own while
+            the network is in use.
         strict: refuse an ONNX model with nodes that would run by another engine.
 
     Raises UsageError for a value of another type, or an unknown word.

@@ -1,25 +1,23 @@
-"""Decisions by structure in the disk cache: schedules and predicted rates of kernels that differ in sizes alone.
+"""Decisions by structure: schedules and predicted rates of kernels that differ in sizes alone.
 
-An entry has the decisions for several sizes of one structure, for a target, a number of threads and a version of the
-compiler. A network whose kernels have structures of earlier networks takes the decisions for the nearest sizes.
+The shipped table has decisions for common structures, the disk cache those of earlier networks. An entry of the cache
+has the decisions for several sizes of one structure, for a target, a number of threads and a version of the compiler.
+A network takes the decisions for the nearest sizes.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TypeVar
 
+from autosched.kernel.shipped.table import Decision, Sizes, find_shipped
 from autosched.kernel.spec import KernelSpec
 from autosched.measure.protocol import ProtocolError, checked
 from autosched.runtime.disk_cache import key_of, read, write
 from autosched.runtime.versions import code_version
 
-SCHEDULE, RATE = "schedules by structure", "rates by structure"  # what is decided
+SCHEDULE, RATE = "schedules", "rates"  # what is decided
 MAX_SIZES = 32  # of an entry: the latest
-
-Sizes = tuple[int, ...]
-Decision = TypeVar("Decision", str, float)
 
 
 @dataclass(frozen=True)
@@ -36,10 +34,14 @@ class _Entry:
 
 
 def find_decisions(what: str, kernel_spec: KernelSpec, hint: type[Decision]) -> dict[Sizes, Decision]:
-    """Return the decisions for the structure of a kernel, by sizes: `what`, of the type `hint`."""
+    """Return the decisions for the structure of a kernel, by sizes: `what`, of the type `hint`.
+
+    Those of the disk cache are for the processor itself, and replace shipped ones for the same sizes.
+    """
+    shipped = find_shipped(what, kernel_spec.workload.sized.structure, kernel_spec.device, hint)
     entry, n = _read(what, kernel_spec), len(kernel_spec.workload.sized.sizes)
     decisions = {row.sizes: json.loads(row.decision) for row in entry.decisions if len(row.sizes) == n}
-    return {sizes: decision for sizes, decision in decisions.items() if isinstance(decision, hint)}
+    return shipped | {sizes: decision for sizes, decision in decisions.items() if isinstance(decision, hint)}
 
 
 def keep_decision(what: str, kernel_spec: KernelSpec, decision: str | float) -> None:
@@ -63,4 +65,4 @@ def _read(what: str, kernel_spec: KernelSpec) -> _Entry:
 
 def _key(what: str, kernel_spec: KernelSpec) -> str:
     structure, device = kernel_spec.workload.sized.structure, kernel_spec.device
-    return key_of(what, structure, device.target.fingerprint, str(device.threads), *code_version())
+    return key_of(f"{what} by structure", structure, device.target.fingerprint, str(device.threads), *code_version())

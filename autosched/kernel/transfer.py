@@ -31,8 +31,9 @@ class NearestSchedules:
     """Schedules and predicted latencies of workloads, by structure and sizes.
 
     By the predicted latencies fusion is decided once for all numbers of images: n times as many images are predicted to
-    take n times as long. With `one_of_each` kernels take the schedules and rates that the disk cache has for their
-    structures; for one kernel of each other structure the analytic model chooses a schedule, and the others take it.
+    take n times as long. With `one_of_each` kernels take the schedules and rates that the shipped table and the disk
+    cache have for their structures; for one kernel of each other structure the analytic model chooses a schedule, and
+    the others take it.
     Without it kernels take only schedules that were added before.
     """
 
@@ -41,7 +42,7 @@ class NearestSchedules:
     _seconds: dict[str, dict[Sizes, float]] = field(default_factory=dict)
     _rates: dict[str, dict[Sizes, float]] = field(default_factory=dict)  # by structure and sizes
     _predicted: set[WorkloadSpec] = field(default_factory=set)  # with the best schedule by the analytic model
-    _own: set[str] = field(default_factory=set)  # structures whose steps were added, not found in the disk cache
+    _own: set[str] = field(default_factory=set)  # structures whose steps were added, not found
 
     def add(self, schedules: Iterable[tuple[WorkloadSpec, str]]) -> None:
         """Add the steps of workloads."""
@@ -78,7 +79,7 @@ class NearestSchedules:
     def _add_cached(
         self, kernel_specs: Sequence[KernelSpec], what: str, known: dict[str, dict[Sizes, V]], hint: type[V]
     ) -> None:
-        """Add the decisions of the disk cache for the structures of kernels, if some are for sizes nearly as large.
+        """Add known decisions for the structures of kernels, if some are for sizes nearly as large.
 
         A schedule of much smaller sizes has tiles that are chosen for them.
         """
@@ -129,9 +130,17 @@ class NearestSchedules:
             if self.one_of_each and math.isfinite(rate):
                 keep_decision(RATE, spec, rate)
 
+    def can_fuse(self, kernel_spec: KernelSpec) -> bool | None:
+        """Return whether a fused kernel of the nearest sizes has a finite rate; None if no rate is known."""
+        if self.one_of_each:
+            self._add_cached([kernel_spec], RATE, self._rates, float)
+        rate = _nearest(kernel_spec.workload, self._rates)
+        return None if rate is None else math.isfinite(rate)
+
     def rate_of(self, spec: WorkloadSpec) -> float:
         """Return the rate of the nearest sizes, infinity if there are none."""
-        return _nearest(spec, self._rates) or math.inf
+        rate = _nearest(spec, self._rates)
+        return math.inf if rate is None else rate
 
     def seconds_of(self, spec: WorkloadSpec) -> float | None:
         """Return the predicted seconds; None if no workload is known whose sizes differ by one factor at most."""

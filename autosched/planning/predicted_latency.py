@@ -53,7 +53,7 @@ class LatencyPredictor:
         """Return the groups with the seconds that the analytic model predicts, infinity if no code can be made."""
         kernel_specs = [self.kernels_of.spec(group) for group in groups]
         earlier = {kernel_spec: self.nearest.seconds_of(kernel_spec.workload) for kernel_spec in kernel_specs}
-        cycles = dict(zip(kernel_specs, map(self._least_cycles, groups), strict=True))
+        cycles = dict(zip(kernel_specs, map(self.least_cycles, groups), strict=True))
         unknown = list(dict.fromkeys(kernel_spec for kernel_spec, seconds in earlier.items() if seconds is None))
         chosen = self.nearest.without_rates(unknown)
         schedules = choose_schedules(chosen)
@@ -72,7 +72,7 @@ class LatencyPredictor:
         ]
         return [PredictedGroup(*each) for each in zip(groups, kernel_specs, every, strict=True)]
 
-    def _least_cycles(self, group: Group) -> float:
+    def least_cycles(self, group: Group) -> float:
         """Return the cycles of a group's arithmetic, or of its traffic with the shared cache if those are more."""
         graph, rates = self.kernels_of.graph, rates_of(self.target, self.threads)
         n_bytes = value_of(sum(nbytes_of(graph, name) for name in (*group.inputs, *group.outputs)))
@@ -88,7 +88,9 @@ class LatencyPredictor:
         if all(self.nearest.knows(self.kernels_of.spec(group).workload) for group in unfused):
             return False
         key = code_key(f"chain {spec.text}", self.target)
-        if (cached := read(key)) is None:
+        if (known := self.nearest.can_fuse(kernel_spec)) is not None:
+            has_sketch = known
+        elif (cached := read(key)) is None:
             has_sketch = has_fused_sketch(kernel_spec.request)
             write(key, {"is_chain": has_sketch}, b"")
         else:

@@ -68,8 +68,13 @@ def build(name: str, batch: int = 1, *, reduced: bool = False, seed: int = 0) ->
     """A network in inference and inputs for it, the same for the same arguments."""
     network = NETWORKS[name]
     torch.manual_seed(seed)
-    module = network.make(**{**network.full, **(network.reduced if reduced else {})}).eval().requires_grad_(False)
-    for part in module.modules():
+    module = randomise(network.make(**{**network.full, **(network.reduced if reduced else {})}).eval())
+    return module, module.example(batch)
+
+
+def randomise(module: nn.Module) -> nn.Module:
+    """Give convolutions random weights, and batch norms statistics as after training; return the module."""
+    for part in module.requires_grad_(False).modules():
         if isinstance(part, (nn.Conv2d, nn.Conv3d)):
             nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
         elif isinstance(part, nn.ConvTranspose2d):
@@ -82,4 +87,4 @@ def build(name: str, batch: int = 1, *, reduced: bool = False, seed: int = 0) ->
                 (part.bias, 0.0),
             ):
                 tensor.uniform_(mean - 0.1, mean + 0.1)
-    return module, module.example(batch)
+    return module

@@ -1,0 +1,227 @@
+"""Schedules and rates of common networks' kernels for the table that the package ships.
+
+    python -m experiments.shipped_table [NETWORK ...] [--target "llvm -mcpu=znver3"] [--files FOLDER] [--out FOLDER]
+
+Networks are those of `experiments.networks` and of torchvision, where it is installed, as the ONNX files that
+torch.onnx.export makes of them. Batch norms of a module that was never trained fold to no bias, so torchvision's
+networks that have some are read with statistics of training and without (NAME-untrained). Any ONNX file may be named
+instead.
+
+For each structure the analytic model chooses schedules for the largest sizes, and for others that are farther than
+NEAR from those that have one. Nothing is measured. Decisions are for the caches of this machine, or usual ones for
+another architecture. They are kept in the disk cache and ONNX files in `--files`, so that a run goes on where another
+one was interrupted. `autosched.kernel.shipped.table` reads the tables, and has what classes are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from autosched.errors import AutoschedError
+from autosched.executor.load import load_network
+from autosched.graph.fusion.candidates import find_fusion_candidates
+from autosched.graph.fusion.choice import PredictedGroup
+from autosched.graph.fusion.node_properties import weights_bytes
+from autosched.graph.graph import Graph
+from autosched.graph.index_checks import checks_of
+from autosched.graph.steps import Group
+from autosched.kernel.device import Device, find_device
+from autosched.kernel.pool import choose_schedules
+from autosched.kernel.shipped import table as shipped
+from autosched.kernel.shipped.table import Table, path_of
+from autosched.kernel.spec import KernelSpec
+from autosched.kernel.structure_cache import RATE, SCHEDULE
+from autosched.kernel.transfer import NearestSchedules
+from autosched.planning.device_passes import prepare_graph
+from autosched.planning.execution_plan import steps_of
+from autosched.planning.extract_tasks import GroupKernels
+from autosched.planning.predicted_latency import LatencyPredictor
+from autosched.target.far_weights import weights_place
+from autosched.tuner.workload_spec import distance
+from experiments.networks.models import NETWORKS, Network, randomise
+
+TARGETS = ("llvm -mcpu=znver3", "llvm -mcpu=emeraldrapids", "llvm -mcpu=neoverse-v1")
+NEAR = 3.0  # `distance` up to which sizes take the decisions of others
+DECODERS, SHALLOW = "llama", {"layers": 2}  # their layers are equal, and slow to export
+WITH_NORMS = (  # of torchvision, with batch norms
+    "densenet121", "efficientnet_b0", "mobilenet_v2", "mobilenet_v3_large", "resnet50", "resnext50_32x4d",
+)  # fmt: skip
+WITHOUT_NORMS = ("convnext_tiny", "swin_t", "vgg16", "vit_b_16")
+SIZE = 224  # of the images of torchvision's networks
+UNTRAINED = "-untrained"
+
+
+@dataclass(frozen=True)
+class CandidateRecorder(LatencyPredictor):
+    """Finds which groups the choice of fusion asks for, and predicts nothing. `cycles`: the least of each kernel;
+    `unfusible`: fused kernels that have no sketch."""
+
+    cycles: dict[KernelSpec, float] = field(default_factory=dict)
+    unfusible: list[KernelSpec] = field(default_factory=list)
+
+    def predict(self, groups: Sequence[Group]) -> list[PredictedGroup[KernelSpec]]:
+        specs = [self.kernels_of.spec(group) for group in groups]
+        self.cycles.update(zip(specs, map(self.least_cycles, groups), strict=True))
+        return [PredictedGroup(group, spec, math.inf) for group, spec in zip(groups, specs, strict=True)]
+
+    def can_fuse(self, fused: Group, unfused: Sequence[Group]) -> bool:
+        has_sketch = super().can_fuse(fused, unfused)
+        if not has_sketch:
+            self.unfusible.append(self.kernels_of.spec(fused))
+        return has_sketch
+
+
+@dataclass
+class ProcessorClass:
+    """A target that stands for a class, and the kernels of the networks that were read for it."""
+
+    target: str
+    device: Device
+    specs: dict[KernelSpec, None] = field(default_factory=dict)
+    cycles: dict[KernelSpec, float] = field(default_factory=dict)
+    unfusible: dict[KernelSpec, None] = field(default_factory=dict)
+
+    def read(self, graph: Graph) -> None:
+        """Add the kernels of a network, and those that fusion chooses between."""
+        prepared = prepare_graph(graph, self.device)
+        checked = [check.ids for check in checks_of(prepared) if check.ids in prepared.producers]
+        stored = replace(prepared, outputs=tuple(dict.fromkeys((*prepared.outputs, *checked))))
+        steps = steps_of(prepared, self.device, stored=stored)
+        residency = weights_place(weights_bytes(prepared, steps), self.device.target)
+        recorder = CandidateRecorder(GroupKernels(prepared, self.target, self.device, residency), NearestSchedules())
+        find_fusion_candidates(stored, steps, recorder)
+        self.specs |= {recorder.kernels_of.spec(step): None for step in steps if isinstance(step, Group)}
+        self.specs |= dict.fromkeys(recorder.cycles)
+        self.cycles |= recorder.cycles
+        self.unfusible |= dict.fromkeys(recorder.unfusible)
+
+    def decide(self) -> Table:
+        """Return the table of this class."""
+        table: dict[str, dict[str, list[tuple[list[int], Any]]]] = {}
+
+        def add(what: str, spec: KernelSpec, decision: str | float) -> None:
+            sized = spec.workload.sized
+            table.setdefault(sized.structure, {}).setdefault(what, []).append(([*sized.sizes], decision))
+
+        timed = choose_schedules(anchors(self.cycles))
+        for spec, schedule in choose_schedules(anchors(self.specs)).items():
+            add(SCHEDULE, spec, schedule.steps)
+        for spec in anchors(self.cycles):
+            add(RATE, spec, timed[spec].estimate_s / self.cycles[spec] if spec in timed else math.inf)
+        for spec in anchors(self.unfusible):
+            add(RATE, spec, math.inf)
+        return table
+
+
+def anchors(kernel_specs: Mapping[KernelSpec, object]) -> list[KernelSpec]:
+    """Return the kernels that get decisions, the largest of each structure first."""
+    chosen: dict[str, list[KernelSpec]] = {}
+    for spec in sorted(kernel_specs, key=lambda spec: (-math.prod(spec.workload.sized.sizes), spec.workload.text)):
+        others = chosen.setdefault(spec.workload.sized.structure, [])
+        if all(distance(spec.workload.sized.sizes, other.workload.sized.sizes) > NEAR for other in others):
+            others.append(spec)
+    return [spec for others in chosen.values() for spec in others]
+
+
+def write_table(path: Path, table: Table) -> None:
+    """Write a table, in an order that does not depend on that of its networks."""
+    ordered = {
+        structure: {what: sorted(rows) for what, rows in sorted(decisions.items())}
+        for structure, decisions in sorted(table.items())
+    }
+    text = json.dumps(ordered, separators=(",", ":"))
+    path.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+
+
+Maker = Callable[[], tuple[nn.Module, Sequence[Any]]]  # of a module in inference, and of inputs for it
+
+
+def makers() -> dict[str, Maker]:
+    """Return functions that make the networks, by name."""
+    found: dict[str, Maker] = {}
+    for name, network in NETWORKS.items():
+        found[name] = partial(_module, network, SHALLOW if name.startswith(DECODERS) else {})
+    with suppress(ImportError):
+        from torchvision import models
+
+        for name in WITH_NORMS:
+            found.setdefault(name, partial(_vision, models, name, True))
+            found[f"{name}{UNTRAINED}"] = partial(_vision, models, name, False)
+        found |= {name: partial(_vision, models, name, True) for name in WITHOUT_NORMS}
+    return found
+
+
+def _module(network: Network, sizes: Mapping[str, Any]) -> tuple[nn.Module, Sequence[Any]]:
+    module = randomise(network.make(**{**network.full, **sizes}).eval())
+    return module, module.example(1)
+
+
+def _vision(models: Any, name: str, trained: bool) -> tuple[nn.Module, Sequence[Any]]:
+    module = models.get_model(name, weights=None).eval()
+    return randomise(module) if trained else module, (torch.randn(1, 3, SIZE, SIZE),)
+
+
+def exported(name: str, make: Maker, folder: Path) -> Path:
+    """Return the ONNX file of a network in `folder`, written unless it is there."""
+    path = folder / f"{name}.onnx"
+    if not path.exists():
+        module, inputs = make()
+        torch.onnx.export(module, tuple(inputs), dynamo=True, verbose=False).save(path)
+    return path
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.shipped_table", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add = parser.add_argument
+    add("networks", nargs="*", metavar="NETWORK", help="names, or ONNX files (default: all names)")
+    add("--target", action="append", metavar="TARGET", help=f"default: {', '.join(TARGETS)}")
+    add("--files", type=Path, metavar="FOLDER", help="of exported networks (default: a temporary one)")
+    add("--out", type=Path, default=Path(shipped.__file__).parent, metavar="FOLDER", help="default: the package")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = build_parser().parse_args(argv)
+    classes = [
+        ProcessorClass(target, find_device(target, shipped.THREADS, runs=False)) for target in args.target or TARGETS
+    ]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, known = args.files or Path(temporary), makers()
+        for name in args.networks or known:
+            try:
+                path = exported(name, known[name], folder) if name in known else Path(name)
+                graph = load_network(path)[0]
+            except (AutoschedError, RuntimeError) as error:  # torch cannot export it, for example
+                print(f"{name} is left out: {str(error).splitlines()[0]}", file=sys.stderr)
+                continue
+            for each in classes:
+                each.read(graph)
+            print(name, *(len(anchors(each.specs)) for each in classes), flush=True)
+    for each in classes:
+        path = path_of(each.device, args.out)
+        assert path is not None
+        table = each.decide()
+        write_table(path, table)
+        print(path.name, f"{len(table)} structures, {path.stat().st_size} bytes", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
