@@ -2,10 +2,10 @@
 
     python -m experiments.shipped_table [NETWORK ...] [--target "llvm -mcpu=znver3"] [--files FOLDER] [--out FOLDER]
 
-Networks are those of `experiments.networks` and of torchvision, where it is installed, as the ONNX files that
-torch.onnx.export makes of them. Batch norms of a module that was never trained fold to no bias, so torchvision's
-networks that have some are read with statistics of training and without (NAME-untrained). Any ONNX file may be named
-instead.
+Networks are those of `experiments.networks` and some of torchvision, as the ONNX files that torch.onnx.export makes of
+them; SHIPPED are those of the tables in the package. Batch norms of a module that was never trained fold to no bias, so
+torchvision's networks that have some are read with statistics of training and without (NAME-untrained). Any ONNX file
+may be named instead.
 
 For each structure the analytic model chooses schedules for the largest sizes, and for others that are farther than
 NEAR from those that have one. Nothing is measured. Decisions are for the caches of this machine, or usual ones for
@@ -63,6 +63,11 @@ WITH_NORMS = (  # of torchvision, with batch norms
 WITHOUT_NORMS = ("convnext_tiny", "swin_t", "vgg16", "vit_b_16")
 SIZE = 224  # of the images of torchvision's networks
 UNTRAINED = "-untrained"
+SHIPPED = (  # the networks of the tables in the package
+    "resnet50", "mobilenet_v2", "bert_base", "densenet121", "efficientnet_b0", "mobilenet_v3_large", "resnext50_32x4d",
+    "swin_t", "convnext_tiny", "resnet50-untrained", "mobilenet_v2-untrained", "densenet121-untrained",
+    "efficientnet_b0-untrained",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -190,7 +195,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
-    add("networks", nargs="*", metavar="NETWORK", help="names, or ONNX files (default: all names)")
+    add("networks", nargs="*", metavar="NETWORK", help="names, or ONNX files (default: those of the package)")
     add("--target", action="append", metavar="TARGET", help=f"default: {', '.join(TARGETS)}")
     add("--files", type=Path, metavar="FOLDER", help="of exported networks (default: a temporary one)")
     add("--out", type=Path, default=Path(shipped.__file__).parent, metavar="FOLDER", help="default: the package")
@@ -204,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     with tempfile.TemporaryDirectory() as temporary:
         folder, known = args.files or Path(temporary), makers()
-        for name in args.networks or known:
+        for name in args.networks or SHIPPED:
             try:
                 path = exported(name, known[name], folder) if name in known else Path(name)
                 graph = load_network(path)[0]
@@ -215,11 +220,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 each.read(graph)
             print(name, *(len(anchors(each.specs)) for each in classes), flush=True)
     for each in classes:
-        path = path_of(each.device, args.out)
-        assert path is not None
+        file = path_of(each.device, args.out)
+        assert file is not None
         table = each.decide()
-        write_table(path, table)
-        print(path.name, f"{len(table)} structures, {path.stat().st_size} bytes", flush=True)
+        write_table(file, table)
+        print(file.name, f"{len(table)} structures, {file.stat().st_size} bytes", flush=True)
     return 0
 
 

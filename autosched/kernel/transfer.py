@@ -18,8 +18,9 @@ from typing import TypeVar
 
 from autosched.kernel.object_cache import find_schedule
 from autosched.kernel.pool import build_kernels
+from autosched.kernel.shipped.table import Sizes
 from autosched.kernel.spec import KernelSpec
-from autosched.kernel.structure_cache import RATE, SCHEDULE, Sizes, find_decisions, keep_decision
+from autosched.kernel.structure_cache import RATE, SCHEDULE, find_decisions, keep_decision
 from autosched.tuner.workload_spec import WorkloadSpec, distance
 
 NEAR_VOLUME = 2  # how many times larger than known sizes, by the product, a kernel may be to take their decisions
