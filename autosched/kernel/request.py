@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from autosched.errors import UsageError
+from autosched.errors import ScheduleError, UsageError
 from autosched.ir.instructions.precision import EXACT
 from autosched.kernel.device import Device
 
@@ -47,11 +47,19 @@ class Request:
         return replace(self, problem=replace(self.problem, dag=dag))
 
     def replay(self, steps: str) -> State:
-        """Return the schedule of steps in JSON. Raises ScheduleError if they do not fit the workload or the device."""
-        from autosched.schedule import check_target, replay
+        """Return the schedule of steps in JSON. Raises ScheduleError if they do not fit the workload or the device.
+
+        In a network steps may come from other sizes, of which the workload lacked a stage, such as the padding of an
+        image whose last window is not whole. They do not fit either: the stage would be computed element by element.
+        """
+        from autosched.schedule import check_target, initial_state, replay
 
         state = replay(self.collapsed, steps)
         check_target(state, self.device.target.kind)
+        if self.in_network:
+            unscheduled = [stage for stage in initial_state(self.collapsed).stages if stage.loops]
+            if left := [stage.name for stage in state.stages if stage in unscheduled]:
+                raise ScheduleError(f"the steps do not schedule the stage {left[0]}")
         return state
 
     def check(self) -> None:

@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 import autosched
+from autosched.errors import ScheduleError
 from autosched.executor.model import Model
 from autosched.graph.interpret import interpret
+from autosched.kernel.build import choose_schedule
 from autosched.kernel.device import find_device
 from autosched.kernel.shipped import table
 from autosched.kernel.shipped.table import THREADS, Table, find_shipped, path_of, read_table
@@ -26,7 +28,7 @@ from autosched.kernel.transfer import NearestSchedules
 from autosched.tuner.workload_spec import SizedStructure, WorkloadSpec
 from tests.graph import networks
 
-TARGETS = ("llvm -mcpu=znver3",)  # one of each class that has a table
+TARGETS = ("llvm -mcpu=znver3", "llvm -mcpu=emeraldrapids", "llvm -mcpu=neoverse-v1")  # one of each class
 SIZES = (24, 40, 17, 3, 30)  # of four products with bias and relu
 STALE = '[["Split","nothing","i",[4]]]'
 
@@ -101,8 +103,6 @@ def test_shipped_steps_fit_the_schedule_language(target: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_code_can_be_made_of_shipped_steps(target: str) -> None:
-    from autosched.kernel.build import choose_schedule
-
     for spec, steps in itertools.islice(entries(target, SCHEDULE), 0, None, 8):
         assert choose_schedule(replace(spec, steps=steps)).steps == steps
 
@@ -175,3 +175,27 @@ def test_a_shipped_rate_says_whether_kernels_can_be_fused(monkeypatch: pytest.Mo
         use(monkeypatch, {sized.structure: {RATE: [[[*sized.sizes], rate]]}})
         assert NearestSchedules(one_of_each=True).can_fuse(spec) is expected
     assert NearestSchedules().can_fuse(spec) is None
+
+
+def pooled(size: int, channels: int) -> KernelSpec:
+    """Return windows of 3 with a stride of 2, of which the last ones may reach beyond an image."""
+    attributes = {
+        "ceil_mode": True, "channels_last": True, "dilations": [1, 1], "kernel": [3, 3], "pads": [[0, 0], [0, 0]],
+        "strides": [2, 2],
+    }  # fmt: skip
+    graph = {
+        "inputs": [[[1, size, size, channels], "float32"]], "weights": 0,
+        "nodes": [["max_pool", [0], [1], attributes]], "outputs": [1],
+    }  # fmt: skip
+    workload = WorkloadSpec.of({"name": "max_pool", "args": {}, "dtype": "float32", "graph": graph})
+    return KernelSpec(workload, "llvm -mcpu=znver3", 1)
+
+
+def test_steps_of_sizes_without_a_stage_do_not_fit_sizes_that_have_it() -> None:
+    whole, beyond = pooled(15, 16), pooled(14, 16)
+    assert whole.workload.sized.structure == beyond.workload.sized.structure
+    assert [len(spec.request.collapsed.stages) for spec in (whole, beyond)] == [1, 2]
+    steps = choose_schedule(whole).steps
+    assert whole.request.replay(steps).steps
+    with pytest.raises(ScheduleError, match="do not schedule the stage pad"):
+        beyond.request.replay(steps)
