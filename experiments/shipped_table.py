@@ -1,4 +1,4 @@
-"""Schedules and rates of common networks' kernels for the table that the package ships.
+"""Schedules of common networks' kernels for the table that the package ships.
 
     python -m experiments.shipped_table [NETWORK ...] [--target "llvm -mcpu=znver3"] [--files FOLDER] [--out FOLDER]
 
@@ -72,15 +72,15 @@ SHIPPED = (  # the networks of the tables in the package
 
 @dataclass(frozen=True)
 class CandidateRecorder(LatencyPredictor):
-    """Finds which groups the choice of fusion asks for, and predicts nothing. `cycles`: the least of each kernel;
-    `unfusible`: fused kernels that have no sketch."""
+    """Finds which groups the choice of fusion asks for, and predicts nothing. `candidates`: their kernels; `unfusible`:
+    fused kernels that have no sketch."""
 
-    cycles: dict[KernelSpec, float] = field(default_factory=dict)
+    candidates: list[KernelSpec] = field(default_factory=list)
     unfusible: list[KernelSpec] = field(default_factory=list)
 
     def predict(self, groups: Sequence[Group]) -> list[PredictedGroup[KernelSpec]]:
         specs = [self.kernels_of.spec(group) for group in groups]
-        self.cycles.update(zip(specs, map(self.least_cycles, groups), strict=True))
+        self.candidates.extend(specs)
         return [PredictedGroup(group, spec, math.inf) for group, spec in zip(groups, specs, strict=True)]
 
     def can_fuse(self, fused: Group, unfused: Sequence[Group]) -> bool:
@@ -97,7 +97,6 @@ class ProcessorClass:
     target: str
     device: Device
     specs: dict[KernelSpec, None] = field(default_factory=dict)
-    cycles: dict[KernelSpec, float] = field(default_factory=dict)
     unfusible: dict[KernelSpec, None] = field(default_factory=dict)
 
     def read(self, graph: Graph) -> None:
@@ -110,8 +109,7 @@ class ProcessorClass:
         recorder = CandidateRecorder(GroupKernels(prepared, self.target, self.device, residency), NearestSchedules())
         find_fusion_candidates(stored, steps, recorder)
         self.specs |= {recorder.kernels_of.spec(step): None for step in steps if isinstance(step, Group)}
-        self.specs |= dict.fromkeys(recorder.cycles)
-        self.cycles |= recorder.cycles
+        self.specs |= dict.fromkeys(recorder.candidates)
         self.unfusible |= dict.fromkeys(recorder.unfusible)
 
     def decide(self) -> Table:
@@ -122,11 +120,8 @@ class ProcessorClass:
             sized = spec.workload.sized
             table.setdefault(sized.structure, {}).setdefault(what, []).append(([*sized.sizes], decision))
 
-        timed = choose_schedules(anchors(self.cycles))
         for spec, schedule in choose_schedules(anchors(self.specs)).items():
             add(SCHEDULE, spec, schedule.steps)
-        for spec in anchors(self.cycles):
-            add(RATE, spec, timed[spec].estimate_s / self.cycles[spec] if spec in timed else math.inf)
         for spec in anchors(self.unfusible):
             add(RATE, spec, math.inf)
         return table

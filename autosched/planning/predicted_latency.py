@@ -53,7 +53,7 @@ class LatencyPredictor:
         """Return the groups with the seconds that the analytic model predicts, infinity if no code can be made."""
         kernel_specs = [self.kernels_of.spec(group) for group in groups]
         earlier = {kernel_spec: self.nearest.seconds_of(kernel_spec.workload) for kernel_spec in kernel_specs}
-        cycles = dict(zip(kernel_specs, map(self.least_cycles, groups), strict=True))
+        cycles = dict(zip(kernel_specs, map(self._least_cycles, groups), strict=True))
         unknown = list(dict.fromkeys(kernel_spec for kernel_spec, seconds in earlier.items() if seconds is None))
         chosen = self.nearest.without_rates(unknown)
         schedules = choose_schedules(chosen)
@@ -72,7 +72,7 @@ class LatencyPredictor:
         ]
         return [PredictedGroup(*each) for each in zip(groups, kernel_specs, every, strict=True)]
 
-    def least_cycles(self, group: Group) -> float:
+    def _least_cycles(self, group: Group) -> float:
         """Return the cycles of a group's arithmetic, or of its traffic with the shared cache if those are more."""
         graph, rates = self.kernels_of.graph, rates_of(self.target, self.threads)
         n_bytes = value_of(sum(nbytes_of(graph, name) for name in (*group.inputs, *group.outputs)))

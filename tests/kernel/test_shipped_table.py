@@ -25,6 +25,7 @@ from autosched.kernel.shipped.table import THREADS, Table, find_shipped, path_of
 from autosched.kernel.spec import KernelSpec
 from autosched.kernel.structure_cache import RATE, SCHEDULE, find_decisions, keep_decision
 from autosched.kernel.transfer import NearestSchedules
+from autosched.planning.predicted_latency import has_fused_sketch
 from autosched.tuner.workload_spec import SizedStructure, WorkloadSpec
 from tests.graph import networks
 
@@ -108,10 +109,11 @@ def test_code_can_be_made_of_shipped_steps(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_shipped_rates_are_seconds_per_cycle_or_infinite_where_nothing_can_be_fused(target: str) -> None:
-    rates = [rate for _, rate in entries(target, RATE)]
-    assert rates
-    assert all(rate == math.inf or 0 < rate < 1 for rate in rates)
+def test_shipped_rates_say_that_no_sketch_fuses_a_kernel(target: str) -> None:
+    fused = list(entries(target, RATE))
+    assert fused
+    assert all(rate == math.inf for _, rate in fused)
+    assert not has_fused_sketch(fused[0][0].request)
 
 
 def test_devices_with_fewer_threads_share_the_table_of_a_class() -> None:
