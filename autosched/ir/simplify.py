@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 from autosched.ir.conditions import conjuncts
 from autosched.ir.expr import COMPARISON, INDEX, Binary, Call, Cast, Const, Expr, Load, Var, binary
-from autosched.ir.symbolic import common_divisor
+from autosched.ir.symbolic import FOLDS, common_divisor, is_known
 from autosched.ir.types import integer_bounds
 from autosched.ir.visit import KNOWN, rebuild
 
@@ -35,14 +35,13 @@ class Affine(NamedTuple):
     constant: int
 
     def expr(self) -> Expr:
-        result: Expr = Const(self.constant, INDEX) if not self.terms or self.constant else Const(0, INDEX)
         total: Expr | None = None
         for atom, c in self.terms:
-            piece = atom if c == 1 else Binary("mul", atom, Const(c, INDEX))
+            piece = atom if is_known("eq", c, 1) else Binary("mul", atom, Const(c, INDEX))
             total = piece if total is None else Binary("add", total, piece)
         if total is None:
-            return result
-        return total if self.constant == 0 else Binary("add", total, result)
+            return Const(self.constant, INDEX)
+        return total if is_known("eq", self.constant, 0) else Binary("add", total, Const(self.constant, INDEX))
 
 
 @lru_cache(maxsize=KNOWN)
@@ -80,20 +79,25 @@ class Simplifier:
 
     def _together(self, a: Expr, b: Expr) -> Expr:
         """a & b without bounds of one linear form that others of the same form imply."""
-        tightest: dict[tuple[str, tuple[tuple[Expr, int], ...]], Affine] = {}
+        tightest: dict[tuple[str, tuple[tuple[Expr, int], ...]], int] = {}
         conditions = [*conjuncts(a), *conjuncts(b)]
         for c in conditions:
             if (bound := self._bound(c)) is not None:
                 op, form = bound
-                known = tightest.setdefault((op, form.terms), form)
-                if (form.constant > known.constant) is (op == "lt"):
-                    tightest[op, form.terms] = form
+                known = tightest.setdefault((op, form.terms), form.constant)
+                if is_known("ge" if op == "lt" else "le", form.constant, known):
+                    tightest[op, form.terms] = form.constant
         result: Expr = Const(True, "bool")
         for c in dict.fromkeys(conditions):
             bound = self._bound(c)
-            if bound is None or tightest[bound[0], bound[1].terms] == bound[1]:
+            if bound is None or not self._is_implied(bound[0], bound[1], tightest[bound[0], bound[1].terms]):
                 result = result & c
         return result
+
+    @staticmethod
+    def _is_implied(op: str, form: Affine, constant: int) -> bool:
+        """Whether the bound follows from that of the same terms with this constant."""
+        return is_known("gt" if op == "lt" else "lt", constant, form.constant)
 
     def _bound(self, c: Expr) -> tuple[str, Affine] | None:
         """A comparison as form < 0 ("lt") or form >= 0 ("ge")."""
@@ -168,33 +172,34 @@ class Simplifier:
         constant = x.constant + sign * y.constant
         joined, quotient = next(((t, q) for t in terms if (q := self._beside(t, terms)) is not None), (None, None))
         if joined is None or quotient is None:
-            kept = sorted(((a, c) for a, c in terms.items() if c), key=lambda t: _order(t[0]))
+            kept = sorted((t for t in terms.items() if not is_known("eq", t[1], 0)), key=lambda t: _order(t[0]))
             return Affine(tuple(kept), constant)
         assert isinstance(joined, Binary)
         factor = terms.pop(joined)
         del terms[quotient]
-        rest = Affine(tuple((a, c) for a, c in terms.items() if c), constant)
+        rest = Affine(tuple((a, c) for a, c in terms.items() if not is_known("eq", c, 0)), constant)
         return self._combine(rest, _scale(self.affine(joined.a), factor), 1)
 
     def _beside(self, atom: Expr, terms: Mapping[Expr, int]) -> Expr | None:
         """The quotient that stands beside atom, if that is its remainder: c * (r % f) and c * f * (r // f)."""
-        if not (isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, Const) and terms[atom]):
+        is_remainder = isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, Const)
+        if not is_remainder or is_known("eq", terms[atom], 0):
             return None
         quotient = self.affine(Binary("floordiv", atom.a, atom.b)).expr()  # may be written with smaller numbers
-        return quotient if terms.get(quotient) == terms[atom] * atom.b.number else None
+        return quotient if is_known("eq", terms.get(quotient, 0), terms[atom] * atom.b.number) else None
 
     def _divide(self, op: str, x: Affine, y: Affine) -> Affine:
-        if y.terms or y.constant <= 0:
+        if y.terms and (exact := self._quotient_of_forms(x, y)) is not None:
+            return exact[op]
+        if y.terms or not is_known("gt", y.constant, 0):
             return _atom(binary(op, x.expr(), y.expr()))
         f = y.constant
         if op == "ceildiv":  # ceil(x / f) = floor((x + f - 1) / f)
             return self._divide("floordiv", Affine(x.terms, x.constant + f - 1), y)
-        whole = tuple((a, c // f) for a, c in x.terms if c % f == 0)
-        rest = Affine(tuple((a, c) for a, c in x.terms if c % f), x.constant % f)
-        lo, hi = self._affine_bounds(rest)
+        whole = tuple((a, c // f) for a, c in x.terms if _divides(f, c))
+        rest = Affine(tuple((a, c) for a, c in x.terms if not _divides(f, c)), x.constant % f)
         quotient = Affine(whole, x.constant // f)
-        if lo // f == hi // f:  # the remainder stays within one multiple of f
-            k = lo // f
+        if (k := self._common_quotient(rest, f)) is not None:  # the remainder stays within one multiple of f
             return (
                 Affine(quotient.terms, quotient.constant + k)
                 if op == "floordiv"
@@ -212,13 +217,28 @@ class Simplifier:
             return self._combine(quotient, part, 1)
         return self._combine(_scale(part, common), small, 1)
 
+    def _quotient_of_forms(self, x: Affine, y: Affine) -> dict[str, Affine] | None:
+        """Return x // y, x % y and the quotient rounded up where y is a factor of x, or greater; else None."""
+        if (exact := _exact_quotient(x, y)) is not None:
+            return {"floordiv": exact, "ceildiv": exact, "mod": Affine((), 0)}
+        if self._affine_bounds(x)[0] >= 1 and self._affine_bounds(self._combine(y, x, -1))[0] > 0:
+            return {"floordiv": Affine((), 0), "ceildiv": Affine((), 1), "mod": x}
+        return None
+
+    def _common_quotient(self, x: Affine, f: int) -> int | None:
+        """Return x // f where that is the same over all ranges."""
+        lo, hi = self._affine_bounds(x)
+        if is_known("ge", lo, 0) and is_known("lt", hi, f):
+            return 0
+        return lo // f if is_known("eq", lo // f, hi // f) else None
+
     def _by_grain(self, x: Affine, f: int) -> tuple[Affine, Affine]:
         """x as a part that moves in multiples of some g dividing f, and a rest within [0, g), which may be nothing."""
         for grain in sorted({common_divisor(f, c) for _, c in x.terms} - {1}, reverse=True):
-            small = Affine(tuple(t for t in x.terms if t[1] % grain), x.constant % grain)
+            small = Affine(tuple(t for t in x.terms if not _divides(grain, t[1])), x.constant % grain)
             lo, hi = self._affine_bounds(small)
-            if small.terms and lo >= 0 and hi < grain:
-                return Affine(tuple(t for t in x.terms if t[1] % grain == 0), x.constant - small.constant), small
+            if small.terms and is_known("ge", lo, 0) and is_known("lt", hi, grain):
+                return Affine(tuple(t for t in x.terms if _divides(grain, t[1])), x.constant - small.constant), small
         return x, Affine((), 0)
 
     def _minmax(self, op: str, x: Affine, y: Affine) -> Affine:
@@ -232,8 +252,8 @@ class Simplifier:
             kept = [k for k in kept if not self._at_most(form, k, sign)] + [form]
         if len(kept) == 1:
             return kept[0]
-        shared = [t for t in kept[0].terms if all(t in f.terms for f in kept)]
-        bare = (Affine(tuple(t for t in f.terms if t not in shared), f.constant) for f in kept)
+        shared = [t for t in kept[0].terms if all(_has_term(f, *t) for f in kept)]
+        bare = (Affine(tuple(t for t in f.terms if all(t[0] is not a for a, _ in shared)), f.constant) for f in kept)
         ordered = sorted(bare, key=lambda f: (bool(f.terms), str(f.expr())))
         result = ordered[-1].expr()
         for form in reversed(ordered[:-1]):
@@ -243,7 +263,7 @@ class Simplifier:
     def _opened(self, op: str, x: Affine) -> list[Affine]:
         """min(b, c) + rest as the forms b + rest, c + rest."""
         for atom, c in x.terms:
-            if c == 1 and isinstance(atom, Binary) and atom.op == op:
+            if isinstance(atom, Binary) and atom.op == op and is_known("eq", c, 1):
                 rest = Affine(tuple(t for t in x.terms if t[0] is not atom), x.constant)
                 sides = (self._combine(self.affine(e), rest, 1) for e in (atom.a, atom.b))
                 return [form for side in sides for form in self._opened(op, side)]
@@ -252,7 +272,7 @@ class Simplifier:
     def _at_most(self, x: Affine, y: Affine, sign: int) -> bool:
         """Whether x <= y (x >= y for sign -1) for all values of the variables."""
         lo, hi = self._affine_bounds(self._combine(x, y, -1))
-        return hi <= 0 if sign > 0 else lo >= 0
+        return is_known("le", hi, 0) if sign > 0 else is_known("ge", lo, 0)
 
     def _compare(self, expr: Binary) -> Expr:
         difference = self._combine(self.affine(expr.a), self.affine(expr.b), -1)
@@ -260,7 +280,17 @@ class Simplifier:
         truth = _decide(expr.op, lo, hi)
         if truth is not None:
             return Const(truth, "bool")
-        return binary(expr.op, self(expr.a), self(expr.b))
+        a, b = self(expr.a), self(expr.b)
+        if isinstance(a, Const) and isinstance(b, Const):  # of sizes
+            return Binary(expr.op, a, b)
+        return binary(expr.op, a, b)
+
+    @staticmethod
+    def _quotient_bounds(op: str, a: Bounds, b: Bounds) -> Bounds:
+        """A range of a // b or a % b, UNKNOWN where the operands may be negative."""
+        if not (is_known("ge", a[0], 0) and is_known("gt", b[0], 0)):
+            return UNKNOWN
+        return (a[0] // b[1], a[1] // b[0]) if op == "floordiv" else (0, _LEAST(a[1], b[1] - 1))
 
     def bounds(self, expr: Expr) -> Bounds:
         """A range that contains every value of the int64 expression."""
@@ -270,8 +300,12 @@ class Simplifier:
         lo = hi = x.constant
         for atom, c in x.terms:
             a, b = self._atom_bounds(atom)
-            lo += min(a * c, b * c)
-            hi += max(a * c, b * c)
+            if is_known("ge", c, 0):
+                lo, hi = lo + a * c, hi + b * c
+            elif is_known("le", c, 0):
+                lo, hi = lo + b * c, hi + a * c
+            else:
+                return UNKNOWN
         return lo, hi
 
     def _atom_bounds(self, atom: Expr) -> Bounds:
@@ -281,30 +315,66 @@ class Simplifier:
             case _ if isinstance(atom, Cast) or self._holds_data(atom):
                 low, high = integer_bounds(atom)
                 return max(low, UNKNOWN[0]), min(high, UNKNOWN[1])
-            case Binary(op="floordiv", a=a, b=Const() as f) if f.value > 0:
+            case Binary(op="mod", b=Const() as f) if is_known("gt", f.number, 0):
+                return 0, f.number - 1
+            case Binary(op="floordiv", a=a, b=Const() as f) if is_known("gt", f.number, 0):
                 lo, hi = self.bounds(a)
                 return lo // f.number, hi // f.number
-            case Binary(op="mod", b=Const() as f) if f.value > 0:
-                return 0, f.number - 1
+            case Binary(op="floordiv" | "mod" as op, a=a, b=b):
+                return self._quotient_bounds(op, self.bounds(a), self.bounds(b))
             case Binary(op="min", a=a, b=b):
                 (la, ha), (lb, hb) = self.bounds(a), self.bounds(b)
-                return min(la, lb), min(ha, hb)
+                return _LEAST(la, lb), _LEAST(ha, hb)
             case Binary(op="max", a=a, b=b):
                 (la, ha), (lb, hb) = self.bounds(a), self.bounds(b)
-                return max(la, lb), max(ha, hb)
+                return _MOST(la, lb), _MOST(ha, hb)
             case Binary(op="bitxor", a=a, b=b):
                 (la, ha), (lb, hb) = self.bounds(a), self.bounds(b)
                 return (0, (1 << max(ha, hb).bit_length()) - 1) if min(la, lb) >= 0 else UNKNOWN
         return UNKNOWN
 
 
+def _divides(f: int, number: int) -> bool:
+    return is_known("eq", number % f, 0)
+
+
+def _has_term(x: Affine, atom: Expr, factor: int) -> bool:
+    return any(a is atom and is_known("eq", c, factor) for a, c in x.terms)
+
+
+def _exact_quotient(x: Affine, y: Affine) -> Affine | None:
+    """Return x / y where y is one term, a factor of all of x; None for others."""
+    if len(y.terms) != 1 or y.constant or x.constant:
+        return None
+    ((divisor, f),) = y.terms
+    terms, constant = [], 0
+    for atom, c in x.terms:
+        factors = _factors(atom)
+        if divisor not in factors or not _divides(f, c):
+            return None
+        factors.remove(divisor)
+        if factors:
+            terms.append((reduce(lambda a, b: Binary("mul", a, b), factors), c // f))
+        else:
+            constant += c // f
+    return Affine(tuple(terms), constant)
+
+
+def _factors(expr: Expr) -> list[Expr]:
+    if isinstance(expr, Binary) and expr.op == "mul":
+        return [*_factors(expr.a), *_factors(expr.b)]
+    return [expr]
+
+
+_LEAST, _MOST = FOLDS["min"], FOLDS["max"]
 _AFFINE_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "ceildiv", "min", "max"})
 
 
 def _only_quotient(x: Affine) -> Binary | None:
     """The quotient by a positive number that the form is; None where it is something else."""
-    atom = x.terms[0][0] if len(x.terms) == 1 and x.terms[0][1] == 1 and not x.constant else None
-    is_one = isinstance(atom, Binary) and atom.op == "floordiv" and _divisor(atom) > 0
+    is_atom = len(x.terms) == 1 and is_known("eq", x.terms[0][1], 1) and is_known("eq", x.constant, 0)
+    atom = x.terms[0][0] if is_atom else None
+    is_one = isinstance(atom, Binary) and atom.op == "floordiv" and is_known("gt", _divisor(atom), 0)
     return atom if isinstance(atom, Binary) and is_one else None
 
 
@@ -318,7 +388,7 @@ def _atom(expr: Expr) -> Affine:
 
 
 def _scale(x: Affine, factor: int) -> Affine:
-    if factor == 0:
+    if is_known("eq", factor, 0):
         return Affine((), 0)
     return Affine(tuple((a, c * factor) for a, c in x.terms), x.constant * factor)
 
@@ -327,15 +397,20 @@ def _decide(op: str, lo: int, hi: int) -> bool | None:
     """The truth of `difference op 0` when it is the same over [lo, hi]."""
     match op:
         case "lt":
-            return True if hi < 0 else False if lo >= 0 else None
+            return _either(is_known("lt", hi, 0), is_known("ge", lo, 0))
         case "le":
-            return True if hi <= 0 else False if lo > 0 else None
-        case "gt":
-            return True if lo > 0 else False if hi <= 0 else None
-        case "ge":
-            return True if lo >= 0 else False if hi < 0 else None
+            return _either(is_known("le", hi, 0), is_known("gt", lo, 0))
+        case "gt" | "ge":
+            result = _decide("le" if op == "gt" else "lt", lo, hi)
+            return None if result is None else not result
         case "eq":
-            return True if lo == hi == 0 else False if lo > 0 or hi < 0 else None
+            is_zero = is_known("eq", lo, 0) and is_known("eq", hi, 0)
+            return _either(is_zero, is_known("gt", lo, 0) or is_known("lt", hi, 0))
         case "ne":
-            return False if lo == hi == 0 else True if lo > 0 or hi < 0 else None
+            result = _decide("eq", lo, hi)
+            return None if result is None else not result
     return None
+
+
+def _either(is_true: bool, is_false: bool) -> bool | None:
+    return True if is_true else False if is_false else None

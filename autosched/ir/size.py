@@ -19,7 +19,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar, Token
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 from weakref import WeakValueDictionary
 
 from autosched.ir.conditions import NEGATED
@@ -114,6 +114,9 @@ class SymbolicSize(SymbolicInteger):
 
     def computed(self, op: str, a: Any, b: Any) -> int:
         return computed(op, a, b)
+
+    def is_known(self, op: str, a: Any, b: Any) -> bool:
+        return _is_known(op, a, b)
 
     @property
     def identity(self) -> object:
@@ -284,8 +287,13 @@ def _size(form: Expr, value: int) -> int:
 
 
 def computed(op: str, a: Any, b: Any) -> int:
-    if op in ("min", "max"):  # a guard says which: a form of one case is worth more than one that holds for more sizes
-        return cast(int, a if _ask("le", a, b) == (op == "min") else b)
+    if op in ("min", "max"):  # a guard says which, where it is one for a range of sizes; else the form has both
+        if _is_known("le", a, b):
+            return cast(int, a if op == "min" else b)
+        if _is_known("ge", a, b):
+            return cast(int, b if op == "min" else a)
+    elif op in ("floordiv", "mod") and isinstance(b, SymbolicSize) and _is_known("ge", a, 0) and _is_known("lt", a, b):
+        return 0 if op == "floordiv" else cast(int, a)
     form = _simplify()(Binary(op, form_of(a), form_of(b)))
     return _size(form, _ARITHMETIC[op](value_of(a), value_of(b)))
 
@@ -296,7 +304,7 @@ def _ask(op: str, a: Any, b: Any) -> bool:
     x, y = form_of(a), form_of(b)
     if x is y:  # of another trace where the values differ
         return answer
-    condition = _simplify()(Binary(op if answer else NEGATED[op], x, y))
+    condition = _condition(op if answer else NEGATED[op], x, y)
     if isinstance(condition, Const):
         assert condition.value, f"{x} {op} {y} is {answer} for the values of sizes that are out of their ranges"
         return answer
@@ -304,6 +312,115 @@ def _ask(op: str, a: Any, b: Any) -> bool:
     assert guards is not None, f"the size {x} decides something, {op} {y}, where no guards are collected"
     guards.conditions[condition] = None
     return answer
+
+
+def _is_known(op: str, a: Any, b: Any) -> bool:
+    """Whether `a op b` holds for all values, or, as a guard says, for all from the current one in some direction.
+
+    A guard that divides sizes by their remainders is never worth it: each remainder would have code of its own.
+    """
+    if not getattr(operator, op)(value_of(a), value_of(b)):
+        return False
+    x, y = form_of(a), form_of(b)
+    if x is y:
+        return True
+    condition = _condition(op, x, y)
+    if isinstance(condition, Const):
+        return bool(condition.value)
+    guards = _ENTERED.get()
+    if guards is None or op in ("eq", "ne") or not _is_threshold(condition):
+        return False
+    guards.conditions[condition] = None
+    return True
+
+
+def _condition(op: str, x: Expr, y: Expr) -> Expr:
+    """Return a comparison of forms, constant where it holds for all values or for none."""
+    simplify = _simplify()
+    condition = simplify(Binary(op, x, y))
+    if isinstance(condition, Const):
+        return condition
+    difference = simplify(x - y)
+    holds, fails = (_never(each, difference, simplify) for each in (NEGATED[op], op))
+    return Const(holds, "bool") if holds or fails else condition
+
+
+def _never(op: str, form: Expr, simplify: Simplifier) -> bool:
+    """Whether `form op 0` is false for all values."""
+    match op:
+        case "gt":
+            return _never_positive(form, simplify)
+        case "ge":
+            return _never_positive(simplify(form + 1), simplify)
+        case "lt" | "le":
+            return _never("gt" if op == "lt" else "ge", simplify(form * -1), simplify)
+        case "eq":
+            return _never("ge", form, simplify) or _never("le", form, simplify)
+    return False
+
+
+def _never_positive(form: Expr, simplify: Simplifier) -> bool:
+    if simplify.bounds(form)[1] <= 0:
+        return True
+    terms = simplify.affine(form).terms
+    for atom, c in terms:
+        if isinstance(atom, Binary) and atom.op in ("min", "max"):
+            sides = (_never_positive(simplify(form + (side - atom) * c), simplify) for side in (atom.a, atom.b))
+            return any(sides) if (atom.op == "min") is (c > 0) else all(sides)
+    scale = math.lcm(*(atom.b.number for atom, _ in terms if _is_quotient(atom)))
+    return simplify.bounds(_without_quotients(form * scale, simplify))[1] <= 0
+
+
+def _without_quotients(form: Expr, simplify: Simplifier) -> Expr:
+    """Return a form with `x - x % f` in place of `x // f * f`, whose bounds are closer where it is beside `-x`."""
+    affine = simplify.affine(form)
+    result: Expr = Const(affine.constant, INDEX)
+    for atom, c in affine.terms:
+        if _is_quotient(atom) and c % atom.b.number == 0:
+            result = result + (_without_quotients(atom.a, simplify) - atom.a % atom.b) * (c // atom.b.number)
+        else:
+            result = result + atom * c
+    return simplify(result)
+
+
+def _is_quotient(atom: Expr) -> TypeGuard[Binary]:
+    return isinstance(atom, Binary) and atom.op == "floordiv" and isinstance(atom.b, Const) and atom.b.number > 0
+
+
+def _is_threshold(condition: Expr) -> bool:
+    """Whether a comparison changes its truth at most once while a symbol grows."""
+    assert isinstance(condition, Binary)
+    return _trend(condition.a - condition.b) is not None
+
+
+def _trend(form: Expr) -> dict[Expr, int] | None:
+    """Return for each symbol 1 where the form grows with it, -1 where it falls; None where it does neither."""
+    match form:
+        case Const():
+            return {}
+        case Var():
+            return {form: 1}
+        case Binary(op="add" | "min" | "max", a=a, b=b):
+            return _joined(_trend(a), _trend(b))
+        case Binary(op="sub", a=a, b=b):
+            return _joined(_trend(a), _negated(_trend(b)))
+        case Binary(op="mul", a=a, b=Const() as f):
+            return _trend(a) if f.number >= 0 else _negated(_trend(a))
+        case Binary(op="mul", a=a, b=b) if min(_simplify().bounds(a)[0], _simplify().bounds(b)[0]) >= 0:
+            return _joined(_trend(a), _trend(b))
+        case Binary(op="floordiv" | "ceildiv", a=a, b=Const() as f) if f.number > 0:
+            return _trend(a)
+    return None
+
+
+def _negated(trend: dict[Expr, int] | None) -> dict[Expr, int] | None:
+    return None if trend is None else {symbol: -sign for symbol, sign in trend.items()}
+
+
+def _joined(a: dict[Expr, int] | None, b: dict[Expr, int] | None) -> dict[Expr, int] | None:
+    if a is None or b is None or any(b.get(symbol, sign) != sign for symbol, sign in a.items()):
+        return None
+    return a | b
 
 
 def _arithmetic(op: str, is_reversed: bool) -> Callable[[SymbolicSize, Any], Any]:

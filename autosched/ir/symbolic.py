@@ -50,6 +50,10 @@ class SymbolicInteger:
         """Return `a op b`, one of which is this: min, max or ceildiv, for which Python has no operator."""
         raise NotImplementedError
 
+    def is_known(self, op: str, a: Any, b: Any) -> bool:
+        """Return whether `a op b`, one of which is this, may be relied on; False where the comparison is open."""
+        raise NotImplementedError
+
     @property
     def identity(self) -> object:
         """Two are the same where this is equal."""
@@ -67,6 +71,22 @@ INTEGERS = (int, SymbolicInteger)
 def common_divisor(*numbers: int) -> int:
     """Return the greatest number that divides all of `numbers`, those that are not known yet for all their values."""
     return math.gcd(*(n.divisor if isinstance(n, SymbolicInteger) else n for n in numbers))
+
+
+def is_known(op: str, a: Any, b: Any) -> bool:
+    """Return whether the comparison `a op b` of integers may be relied on.
+
+    Of numbers it is the comparison itself. Of sizes it may be False though it holds for the current values, so it is
+    for questions whose answer "no" leads to results that are right for all sizes.
+    """
+    if isinstance(a, SymbolicInteger):
+        return a.is_known(op, a, b)
+    return b.is_known(op, a, b) if isinstance(b, SymbolicInteger) else bool(_COMPARE[op](a, b))
+
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    op: getattr(operator, op) for op in ("lt", "le", "gt", "ge", "eq", "ne")
+}
 
 
 def _fold(op: str, compute: Callable[[int, int], int]) -> Callable[[Any, Any], Any]:

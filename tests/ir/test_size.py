@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import operator
 
 import pytest
 
 from autosched.ir.expr import Const
-from autosched.ir.size import Guards, SymbolicSize, evaluate, value_of
-from autosched.ir.symbolic import common_divisor
+from autosched.ir.size import Guards, SymbolicSize, evaluate, form_of, value_of
+from autosched.ir.symbolic import FOLDS, common_divisor, is_known
 
 VALUES = (1, 2, 7, 16, 31, 56)
 
@@ -76,3 +77,41 @@ def test_decisions_outside_of_a_trace_are_bugs():
         n = guards.symbol("n", 5)
     with pytest.raises(AssertionError, match="where no guards are collected"):
         bool(n > 3)
+
+
+def test_open_questions_take_no_guard():
+    """A remainder is no reason for code of its own; a threshold is."""
+    with Guards() as guards:
+        n = guards.symbol("n", 96, 1, 4096)
+        assert not is_known("eq", n % 6, 0)
+        assert not is_known("le", (n + 5) // 6 * 6, n)
+        assert FOLDS["min"]((n + 5) // 6 * 6, n) == n  # the first is never smaller
+        assert not guards.conditions
+        assert is_known("ge", n, 48)
+    assert [guards.hold({"n": value}) for value in (47, 48, 96, 97)] == [False, True, True, True]
+
+
+def test_minima_of_forms_that_cross_hold_for_all_sizes():
+    with Guards() as guards:
+        n = guards.symbol("n", 10, 1, 100)
+        least, most = (FOLDS[op](n % 6, n // 6) for op in ("min", "max"))
+    assert not guards.conditions
+    for value in range(1, 101):
+        sizes = guards.values({"n": value})
+        assert evaluate(least.form, sizes) == min(value % 6, value // 6)
+        assert evaluate(most.form, sizes) == max(value % 6, value // 6)
+
+
+@pytest.mark.parametrize("op", ["lt", "le", "gt", "ge", "eq", "ne"])
+def test_known_comparisons_hold_wherever_their_guards_do(op):
+    def forms(n: int) -> list[int]:
+        plain = [n, n % 6, n // 6 * 6, (n + 5) // 6 * 6, (n + 15) // 16, n // 32 * 2, n * 3 - 1, n // 4 - n // 8, 7]
+        return [*plain, FOLDS["min"](n // 16, (n + 15) // 16), FOLDS["max"](n % 4, n // 9), n // 16 * 16 - n // 8 * 8]
+
+    for i, j in itertools.product(range(12), range(12)):
+        with Guards() as guards:
+            traced = forms(guards.symbol("n", 29, 1, 60))
+            is_open = not is_known(op, traced[i], traced[j])
+        for n in range(1, 61):
+            if not is_open and guards.hold({"n": n}):
+                assert getattr(operator, op)(forms(n)[i], forms(n)[j]), (op, traced[i], traced[j], n)
