@@ -391,8 +391,8 @@ def _refusal(op: str, a: Expr, b: Expr) -> str:
 
 def _neutral(op: str, a: Expr, b: Expr) -> Expr | None:
     """x+0, x*1, x*0, x//1, x%1, min(x,x), x-x and their like, for integers; true and/or for bools."""
-    av = a.value if isinstance(a, Const) else None
-    bv = b.value if isinstance(b, Const) else None
+    numbers = (e.value if isinstance(e, Const) and not isinstance(e.value, SymbolicInteger) else None for e in (a, b))
+    av, bv = numbers
     match op:
         case "add":
             return a if bv == 0 else b if av == 0 else None

@@ -39,6 +39,7 @@ from autosched.ir.stmt import (
     TileCopy,
     Wait,
 )
+from autosched.ir.symbolic import SymbolicInteger
 
 # op -> (symbol, precedence), higher binds tighter, as in Python; other operations are printed as calls.
 INFIX: dict[str, tuple[str, int]] = {
@@ -168,6 +169,10 @@ def _binary_text(e: Binary, outer: int, known: bool) -> str:
 def _negated(e: Expr) -> Expr | None:
     """-e for a negative integer constant or a product with one, so that `+` can be written as `-`; else None."""
     match e:
+        case Const(value=SymbolicInteger()) | Binary(a=Const(value=SymbolicInteger())):
+            return None  # the sign may vary
+        case Binary(b=Const(value=SymbolicInteger())):
+            return None
         case Const(value, dtype) if DTYPES[dtype].kind == "i" and value < 0:
             return Const(-value, dtype)
         case Binary("mul", Const(value, dtype), b) if DTYPES[dtype].kind == "i" and value < 0:

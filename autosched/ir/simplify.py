@@ -252,6 +252,11 @@ class Simplifier:
             kept = [k for k in kept if not self._at_most(form, k, sign)] + [form]
         if len(kept) == 1:
             return kept[0]
+        numbers = [f.constant for f in kept if not f.terms]
+        if len(numbers) > 1:  # of sizes
+            kept = [*(f for f in kept if f.terms), Affine((), reduce(FOLDS[op], numbers))]
+        if len(kept) == 1:
+            return kept[0]
         shared = [t for t in kept[0].terms if all(_has_term(f, *t) for f in kept)]
         bare = (Affine(tuple(t for t in f.terms if all(t[0] is not a for a, _ in shared)), f.constant) for f in kept)
         ordered = sorted(bare, key=lambda f: (bool(f.terms), str(f.expr())))
@@ -287,10 +292,13 @@ class Simplifier:
 
     @staticmethod
     def _quotient_bounds(op: str, a: Bounds, b: Bounds) -> Bounds:
-        """A range of a // b or a % b, UNKNOWN where the operands may be negative."""
+        """A range of a quotient or remainder, UNKNOWN where the operands may be negative."""
         if not (is_known("ge", a[0], 0) and is_known("gt", b[0], 0)):
             return UNKNOWN
-        return (a[0] // b[1], a[1] // b[0]) if op == "floordiv" else (0, _LEAST(a[1], b[1] - 1))
+        if op == "mod":
+            return 0, _LEAST(a[1], b[1] - 1)
+        divide = FOLDS[op]
+        return divide(a[0], b[1]), divide(a[1], b[0])
 
     def bounds(self, expr: Expr) -> Bounds:
         """A range that contains every value of the int64 expression."""
@@ -320,8 +328,11 @@ class Simplifier:
             case Binary(op="floordiv", a=a, b=Const() as f) if is_known("gt", f.number, 0):
                 lo, hi = self.bounds(a)
                 return lo // f.number, hi // f.number
-            case Binary(op="floordiv" | "mod" as op, a=a, b=b):
+            case Binary(op="floordiv" | "ceildiv" | "mod" as op, a=a, b=b):
                 return self._quotient_bounds(op, self.bounds(a), self.bounds(b))
+            case Binary(op="mul", a=a, b=b):
+                (la, ha), (lb, hb) = self.bounds(a), self.bounds(b)
+                return (la * lb, ha * hb) if is_known("ge", la, 0) and is_known("ge", lb, 0) else UNKNOWN
             case Binary(op="min", a=a, b=b):
                 (la, ha), (lb, hb) = self.bounds(a), self.bounds(b)
                 return _LEAST(la, lb), _LEAST(ha, hb)

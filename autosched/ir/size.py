@@ -287,7 +287,7 @@ def _size(form: Expr, value: int) -> int:
 
 
 def computed(op: str, a: Any, b: Any) -> int:
-    if op in ("min", "max"):  # a guard says which, where it is one for a range of sizes; else the form has both
+    if op in ("min", "max"):
         if _is_known("le", a, b):
             return cast(int, a if op == "min" else b)
         if _is_known("ge", a, b):
@@ -315,23 +315,14 @@ def _ask(op: str, a: Any, b: Any) -> bool:
 
 
 def _is_known(op: str, a: Any, b: Any) -> bool:
-    """Whether `a op b` holds for all values, or, as a guard says, for all from the current one in some direction.
-
-    A guard that divides sizes by their remainders is never worth it: each remainder would have code of its own.
-    """
+    """Whether `a op b` holds for all values."""
     if not getattr(operator, op)(value_of(a), value_of(b)):
         return False
     x, y = form_of(a), form_of(b)
     if x is y:
         return True
     condition = _condition(op, x, y)
-    if isinstance(condition, Const):
-        return bool(condition.value)
-    guards = _ENTERED.get()
-    if guards is None or op in ("eq", "ne") or not _is_threshold(condition):
-        return False
-    guards.conditions[condition] = None
-    return True
+    return isinstance(condition, Const) and bool(condition.value)
 
 
 def _condition(op: str, x: Expr, y: Expr) -> Expr:
@@ -385,42 +376,6 @@ def _without_quotients(form: Expr, simplify: Simplifier) -> Expr:
 
 def _is_quotient(atom: Expr) -> TypeGuard[Binary]:
     return isinstance(atom, Binary) and atom.op == "floordiv" and isinstance(atom.b, Const) and atom.b.number > 0
-
-
-def _is_threshold(condition: Expr) -> bool:
-    """Whether a comparison changes its truth at most once while a symbol grows."""
-    assert isinstance(condition, Binary)
-    return _trend(condition.a - condition.b) is not None
-
-
-def _trend(form: Expr) -> dict[Expr, int] | None:
-    """Return for each symbol 1 where the form grows with it, -1 where it falls; None where it does neither."""
-    match form:
-        case Const():
-            return {}
-        case Var():
-            return {form: 1}
-        case Binary(op="add" | "min" | "max", a=a, b=b):
-            return _joined(_trend(a), _trend(b))
-        case Binary(op="sub", a=a, b=b):
-            return _joined(_trend(a), _negated(_trend(b)))
-        case Binary(op="mul", a=a, b=Const() as f):
-            return _trend(a) if f.number >= 0 else _negated(_trend(a))
-        case Binary(op="mul", a=a, b=b) if min(_simplify().bounds(a)[0], _simplify().bounds(b)[0]) >= 0:
-            return _joined(_trend(a), _trend(b))
-        case Binary(op="floordiv" | "ceildiv", a=a, b=Const() as f) if f.number > 0:
-            return _trend(a)
-    return None
-
-
-def _negated(trend: dict[Expr, int] | None) -> dict[Expr, int] | None:
-    return None if trend is None else {symbol: -sign for symbol, sign in trend.items()}
-
-
-def _joined(a: dict[Expr, int] | None, b: dict[Expr, int] | None) -> dict[Expr, int] | None:
-    if a is None or b is None or any(b.get(symbol, sign) != sign for symbol, sign in a.items()):
-        return None
-    return a | b
 
 
 def _arithmetic(op: str, is_reversed: bool) -> Callable[[SymbolicSize, Any], Any]:

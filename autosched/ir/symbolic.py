@@ -51,7 +51,7 @@ class SymbolicInteger:
         raise NotImplementedError
 
     def is_known(self, op: str, a: Any, b: Any) -> bool:
-        """Return whether `a op b`, one of which is this, may be relied on; False where the comparison is open."""
+        """Return whether `a op b`, one of which is this, holds for all values."""
         raise NotImplementedError
 
     @property
@@ -74,10 +74,9 @@ def common_divisor(*numbers: int) -> int:
 
 
 def is_known(op: str, a: Any, b: Any) -> bool:
-    """Return whether the comparison `a op b` of integers may be relied on.
+    """Return whether the comparison `a op b` of integers holds, for sizes whether that is proven for all values.
 
-    Of numbers it is the comparison itself. Of sizes it may be False though it holds for the current values, so it is
-    for questions whose answer "no" leads to results that are right for all sizes.
+    For questions whose answer "no" leads to results that are right for all sizes: it takes no guard.
     """
     if isinstance(a, SymbolicInteger):
         return a.is_known(op, a, b)
@@ -99,13 +98,17 @@ def _fold(op: str, compute: Callable[[int, int], int]) -> Callable[[Any, Any], A
     return folded
 
 
+def _divides(number: Any) -> bool:
+    return is_known("gt", number, 0) or bool(number)
+
+
 # How constants fold. Division by zero is left to the run.
 _CEILDIV = _fold("ceildiv", lambda a, b: -(-a // b))
 FOLDS: dict[str, Callable[[Any, Any], Any]] = {
     **{op: getattr(operator, op) for op in ("add", "sub", "mul", "lt", "le", "gt", "ge", "eq", "ne")},
-    "floordiv": lambda a, b: a // b if b else None,
-    "mod": lambda a, b: a % b if b else None,
-    "ceildiv": lambda a, b: _CEILDIV(a, b) if b else None,
+    "floordiv": lambda a, b: a // b if _divides(b) else None,
+    "mod": lambda a, b: a % b if _divides(b) else None,
+    "ceildiv": lambda a, b: _CEILDIV(a, b) if _divides(b) else None,
     "min": _fold("min", min),
     "max": _fold("max", max),
     "and": lambda a, b: a and b,

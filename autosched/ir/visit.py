@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from typing import TypeGuard
 
 from autosched.ir.bitcast import Bitcast, bitcast
 from autosched.ir.expr import (
@@ -41,6 +42,7 @@ from autosched.ir.stmt import (
     Wait,
     changed,
 )
+from autosched.ir.symbolic import SymbolicInteger
 
 KNOWN = 1 << 14  # expressions whose variables and loads are remembered: code generation asks for the same ones again
 
@@ -211,13 +213,18 @@ def reduces_lanes(loop: For) -> bool:
     )
 
 
+def is_number(expr: Expr) -> TypeGuard[Const]:
+    """Whether an integer expression is known when code is generated, which sizes are not."""
+    return isinstance(expr, Const) and not isinstance(expr.value, SymbolicInteger)
+
+
 def vector_tile(stmt: Stmt) -> tuple[list[tuple[Var, int]], For] | None:
     """The unrolled loops from `stmt` on with their extents, and the vectorised one directly inside; None without it."""
     unrolled: list[tuple[Var, int]] = []
-    while isinstance(stmt, For) and stmt.kind is ForKind.UNROLL and isinstance(stmt.extent, Const):
+    while isinstance(stmt, For) and stmt.kind is ForKind.UNROLL and is_number(stmt.extent):
         unrolled.append((stmt.var, stmt.extent.number))
         stmt = stmt.body
-    if isinstance(stmt, For) and stmt.kind is ForKind.VECTORIZE and isinstance(stmt.extent, Const):
+    if isinstance(stmt, For) and stmt.kind is ForKind.VECTORIZE and is_number(stmt.extent):
         return unrolled, stmt
     return None
 

@@ -31,6 +31,8 @@ from autosched.tuner.options import WorkloadOptions
 
 MAX_KERNELS = 256  # choices of sizes that are kept, the last used ones
 MAX_VARIANTS = 64
+# Sizes between two of these have one schedule: a vector or a row, a few, many.
+SIZE_CLASSES = (1, 2, 32)
 MakeDag = Callable[[Mapping[str, int]], ComputeDAG]
 MakeRequest = Callable[[Mapping[str, int]], Request]
 
@@ -157,8 +159,10 @@ class SizedKernel:
         task, sketches = make_task(request)
         ((candidate, _),) = analytic_best(task, 1, task.source)
         steps = steps_to_json(sketches[candidate.sketch].state, task.values(candidate))
+        classes = {name: _class_of(size, self.ranges[name]) for name, size in sizes.items()}
         with Guards() as guards:
-            dag = self.make_dag(_symbols(guards, sizes, self.ranges))
+            symbols = _symbols(guards, sizes, classes)
+            dag = self.make_dag({name: sizes[name] if len(classes[name]) == 1 else n for name, n in symbols.items()})
             own = request.of(dag)
             state = own.replay(steps)
             source = own.source(lower(state, "kernel"), state.steps, {})
@@ -210,6 +214,13 @@ def _range(name: str, given: object) -> range:
 
 def _symbols(guards: Guards, sizes: Mapping[str, int], ranges: Mapping[str, range]) -> dict[str, int]:
     return {name: guards.symbol(name, n, ranges[name].start, ranges[name][-1]) for name, n in sizes.items()}
+
+
+def _class_of(size: int, allowed: range) -> range:
+    """Return the sizes near this one, which may have code in common: those between two of SIZE_CLASSES."""
+    first = max((n for n in SIZE_CLASSES if n <= size), default=0)
+    last = min((n - 1 for n in SIZE_CLASSES if n > size), default=allowed[-1])
+    return range(max(first, allowed.start), min(last, allowed[-1]) + 1)
 
 
 def _number(number: int, values: Mapping[str, int]) -> int:

@@ -11,6 +11,7 @@ products, convolutions, rows and pools unrolled up to 385 statements and had up 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 
 from autosched.errors import ScheduleError
 from autosched.ir.expr import Const, Expr
@@ -29,7 +30,8 @@ from autosched.ir.stmt import (
     walk,
 )
 from autosched.ir.storage import REGISTER_PAD, element_count
-from autosched.ir.visit import exprs_of, subexpressions
+from autosched.ir.symbolic import FOLDS
+from autosched.ir.visit import exprs_of, is_number, subexpressions
 
 ON_STACK_BYTES = 16 << 10  # private buffers up to this size are on the stack, others in the workspace
 MAX_STACK_BYTES = 1 << 20  # of one nest: a thread has 8 MB, on some systems less, and the caller needs some of it
@@ -63,7 +65,7 @@ def check_nest(name: str, params: Sequence[Buffer], body: Stmt) -> None:
 
 def check_workspace(name: str, params: Sequence[Buffer], n_bytes: int) -> None:
     """Raise ScheduleError for more workspace than a kernel of these parameters may have."""
-    most = max(MAX_WORKSPACE_BYTES, WORKSPACE_SHARE * sum(map(_bytes, params)))
+    most = FOLDS["max"](MAX_WORKSPACE_BYTES, WORKSPACE_SHARE * sum(map(_bytes, params)))
     if n_bytes > most:
         raise ScheduleError(
             f"{name} needs {n_bytes} bytes of workspace, more than the {most} allowed: pack or tile less"
@@ -86,6 +88,8 @@ def copies(stmt: Stmt) -> int:
     """Return the number of copies of a statement's body after unrolling."""
     if not isinstance(stmt, For) or not isinstance(stmt.bound, Const):
         return 1
+    if not is_number(stmt.extent if isinstance(stmt.extent, Const) else stmt.bound):
+        return 1  # a loop at run time
     if stmt.kind is ForKind.UNROLL:
         return _number(stmt.bound)
     return min(MAX_CHUNKS, -(-_number(stmt.bound) // REGISTER_PAD)) if stmt.kind is ForKind.VECTORIZE else 1
@@ -99,14 +103,13 @@ def stack_bytes(stmt: Stmt) -> int:
 
 def is_on_stack(buffer: Buffer) -> bool:
     """Whether a buffer that a nest allocates on a processor is in the stack frame of its function."""
-    return buffer.scope is Scope.REGISTER or _bytes(buffer) <= ON_STACK_BYTES
+    nbytes = _bytes(buffer)
+    return buffer.scope is Scope.REGISTER or (isinstance(nbytes, int) and nbytes <= ON_STACK_BYTES)
 
 
 def _local_bytes(nest: Stmt) -> int:
-    return max(
-        (_bytes(s.buffer) for s in walk(nest) if isinstance(s, Allocate) and s.buffer.scope is not Scope.REGISTER),
-        default=0,
-    )
+    private = (s.buffer for s in walk(nest) if isinstance(s, Allocate) and s.buffer.scope is not Scope.REGISTER)
+    return reduce(FOLDS["max"], map(_bytes, private), 0)
 
 
 def _bound(nest: Stmt) -> Iterator[For]:

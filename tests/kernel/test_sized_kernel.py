@@ -119,6 +119,6 @@ def test_a_second_trace_of_the_same_sizes_has_the_same_guards():
     for kernel in (first, second):
         for m in (61, 60, 7):
             check(product, kernel, {"N": 48, "K": 32}, {"M": m})
-    assert len(first.variants) == len(second.variants) > 1
+    assert len(first.variants) == len(second.variants) == 2
     for a, b in zip(first.variants, second.variants, strict=True):
         assert len(a.guards.conditions) == len(b.guards.conditions)

@@ -18,7 +18,7 @@ from autosched.ir.expr import INDEX, Binary, Const, Expr, Var
 from autosched.ir.simplify import Affine
 from autosched.ir.stmt import Buffer
 from autosched.ir.storage import element_count, flat_form, flat_index
-from autosched.ir.symbolic import INTEGERS, common_divisor
+from autosched.ir.symbolic import INTEGERS, common_divisor, is_known
 from autosched.ir.visit import free_vars
 
 
@@ -224,7 +224,7 @@ class Addresses:
             return self._slot(access, dtype)
         if access.pointer in self.inside:
             self.writer.settle(self.inside[access.pointer])
-        if access.offset == 0:
+        if is_known("eq", access.offset, 0):
             return access.pointer
         nbytes = access.offset * DTYPES[dtype].nbytes
         return self.writer.value(f"getelementptr inbounds i8, ptr {access.pointer}, i64 {nbytes}", "p")

@@ -15,6 +15,7 @@ from autosched.codegen.llvm.vocabulary import (
     INTRINSICS,
     INVERSE_OF_FLOATS,
     PREDICATES,
+    is_literal,
     literal,
     splat,
     suffix,
@@ -44,7 +45,7 @@ class Arithmetic:
         """A scalar in every lane; once in a block."""
         if value.lanes == lanes or lanes == 1:
             return value
-        if not value.name.startswith("%"):
+        if is_literal(value.name):
             return Val(splat(value.name, value.dtype, lanes), value.dtype, lanes)
         name = self.writer.broadcast.get((value.name, lanes))
         if name is None:
@@ -128,9 +129,9 @@ class Arithmetic:
 
     def _is_number(self, value: Val) -> bool:
         """Whether a scalar is not NaN: a literal, or an integer as a float, or the difference of such."""
-        is_literal = not value.name.startswith("%") and value.name != _NAN
+        is_number = is_literal(value.name) and value.name != _NAN
         is_made = value.name in self.writer.integers or value.name in self.writer.numbers
-        return value.lanes == 1 and (is_literal or is_made)
+        return value.lanes == 1 and (is_number or is_made)
 
     def _min_or_max(self, op: str, a: Val, b: Val, is_known: bool = True) -> Val:
         """min or max; of floats, NaN where an operand is. `is_known`: b is a number, so one instruction is enough."""

@@ -8,6 +8,7 @@ loaded on, or one for each lane. Integer arithmetic is emitted once, in the oute
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
 from operator import index
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from autosched.codegen.llvm.arithmetic import integer_op
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var
 from autosched.ir.simplify import UNKNOWN, Affine, Simplifier
-from autosched.ir.symbolic import INTEGERS
+from autosched.ir.symbolic import FOLDS, INTEGERS, is_known
 from autosched.ir.visit import free_vars, substitute
 
 INTEGER_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})  # of indices
@@ -162,7 +163,7 @@ class Bindings:
             elif isinstance(bound, LaneRange) and bound.chunk is None:
                 first, last = bound.base, bound.base + used - 1
             ends = c * first, c * last
-            low, high = low + min(ends), high + max(ends)
+            low, high = low + reduce(FOLDS["min"], ends), high + reduce(FOLDS["max"], ends)
         return low, high
 
     def narrowed(self, number: int | Runtime) -> str:
@@ -179,6 +180,9 @@ class Bindings:
                 memo[key] = self.writer.value(f"trunc i64 {number.name} to i32")
         return memo[key]
 
+    def _is_unsigned(self, expr: Expr) -> bool:
+        return is_known("ge", self.simplify.bounds(expr)[0], 0)
+
     def _name(self, var: Var) -> str:
         bound = self.env[var]
         assert isinstance(bound, Runtime)
@@ -193,12 +197,12 @@ class Bindings:
                 bound = self.env[expr]
                 return str(bound) if isinstance(bound, INTEGERS) else self._name(expr)
             case Binary(op=op, a=a, b=b):
-                return integer_op(self.writer, op, self._integer(a), self._integer(b), self.simplify.bounds(a)[0] >= 0)
+                return integer_op(self.writer, op, self._integer(a), self._integer(b), self._is_unsigned(a))
         raise AssertionError(f"no integer code for {expr}")
 
 
 def fits_32(*numbers: int) -> bool:
-    return all(-(1 << 31) <= n < 1 << 31 for n in numbers)
+    return all(is_known("le", -(1 << 31), n) and is_known("lt", n, 1 << 31) for n in numbers)
 
 
 def is_index(expr: Expr) -> bool:

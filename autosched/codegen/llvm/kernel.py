@@ -34,6 +34,7 @@ from autosched.ir.simplify import Simplifier
 from autosched.ir.size import has_size
 from autosched.ir.stmt import Buffer, For, ForKind, Func, If, Stmt, Store, shared_and_nests, walk
 from autosched.ir.storage import element_count
+from autosched.ir.symbolic import is_known
 from autosched.lower.limits import check_workspace
 from autosched.lower.register_tiles.plan import non_temporal_outputs, plan_nest
 from autosched.target import Target
@@ -166,7 +167,7 @@ def _nest_function(nest: RootNest, buffers: Sequence[Buffer], simplify: Simplifi
         assert isinstance(loop.bound, Const)
         size = loop.bound.number
         inner = _n_iterations(nest.parallel[n + 1 :])
-        value = writer.value(f"udiv i64 %task, {inner}") if inner > 1 else "%task"
+        value = "%task" if is_known("le", inner, 1) else writer.value(f"udiv i64 %task, {inner}")
         if loop is not nest.parallel[0]:
             value = writer.value(f"urem i64 {value}, {size}")
         addresses.bindings.env[loop.var] = Runtime(value, 0)
@@ -226,7 +227,7 @@ class EntryPoint:
     def parts(self, nests: Sequence[NestCode]) -> list[str]:
         """Its functions, that one last."""
         parts = [self._runner(n) for n in nests]
-        parts += [self._task(n) for n in nests if self.threads > 1 and n.n_tasks > 1]
+        parts += [self._task(n) for n in nests if self._is_parallel(n)]
         return [*parts, self._entry(nests)]
 
     def _runner(self, nest: NestCode) -> str:
@@ -276,6 +277,9 @@ class EntryPoint:
     def _table(self, is_needed: bool) -> list[str]:
         return [*table_lines(len(self.numbers) + bool(self.packed)), LOADS] if is_needed else []
 
+    def _is_parallel(self, nest: NestCode) -> bool:
+        return self.threads > 1 and not is_known("le", nest.n_tasks, 1)
+
     def _chunk(self, nest: NestCode) -> int:
         """The tasks of a chunk; a number that is known at run time only may be any."""
         tasks = nest.n_tasks // (CHUNKS_PER_THREAD * self.threads)
@@ -302,7 +306,7 @@ entry:
         lines += ["  %env = alloca [2 x ptr], align 8", "  store ptr %args, ptr %env, align 8"]
         lines += ["  %slot = getelementptr inbounds ptr, ptr %env, i64 1", "  store ptr %ws, ptr %slot, align 8"]
         for nest in nests:
-            if self.threads > 1 and nest.n_tasks > 1:
+            if self._is_parallel(nest):
                 chunks = -(-nest.n_tasks // self._chunk(nest))
                 lines.append(f"  call void @autosched_parallel(ptr @{nest.name}.task, ptr %env, i64 {chunks})")
             else:

@@ -20,10 +20,11 @@ from autosched.codegen.llvm.tiles.forms import emit_tile
 from autosched.codegen.llvm.tiles.packed_bytes import emit_packed
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.writer import Writer
-from autosched.ir.expr import INDEX, Const, Expr
-from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store
+from autosched.ir.expr import INDEX, Expr
+from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store, walk
 from autosched.ir.storage import element_count
-from autosched.ir.symbolic import INTEGERS
+from autosched.ir.symbolic import INTEGERS, is_known
+from autosched.ir.visit import exprs_of, free_vars, is_number, loads
 from autosched.lower.limits import is_on_stack
 from autosched.lower.register_tiles.context import next_power
 from autosched.lower.register_tiles.plan import TilePlanner
@@ -92,7 +93,7 @@ class Statements:
             emit_tile(self, plan)
         elif stmt.kind is ForKind.VECTORIZE:
             self._vector_loop(stmt)
-        elif stmt.kind is ForKind.UNROLL and isinstance(stmt.extent, Const):
+        elif stmt.kind is ForKind.UNROLL and is_number(stmt.extent):
             for n in range(stmt.extent.number):
                 self.bindings.env[stmt.var] = n
                 self.emit(stmt.body)
@@ -109,7 +110,7 @@ class Statements:
     def serial_loop(self, extent: Expr, body: Callable[[Runtime], None]) -> None:
         """A loop of `extent` iterations; skipped when that may be zero and is."""
         count = self.bindings.scalar(extent)
-        may_skip = self.bindings.simplify.bounds(extent)[0] < 1
+        may_skip = not is_known("ge", self.bindings.simplify.bounds(extent)[0], 1)
         self._counted(str(count) if isinstance(count, INTEGERS) else count.name, may_skip, body)
 
     def _counted(self, count: str, may_skip: bool, body: Callable[[Runtime], None], stem: str = "L") -> None:
@@ -136,11 +137,34 @@ class Statements:
 
     def _vector_loop(self, stmt: For) -> None:
         width = self.context.width(stmt)
-        if isinstance(stmt.extent, Const):
+        if is_number(stmt.extent):
             self._vectors(stmt, plan_vectors(stmt, self.context), width)
             return
         count = self.bindings.scalar(stmt.extent)
+        if is_number(stmt.bound) and self._is_in_registers(stmt):
+            self._masked_vectors(stmt, count, stmt.bound.number, width)
+            return
         self._dynamic_vectors(stmt, str(count) if isinstance(count, INTEGERS) else count.name, width)
+
+    def _is_in_registers(self, loop: For) -> bool:
+        """Whether the lanes of the loop are those of a register buffer, so that their places have to be constants."""
+        used = {(b, s.indices) for s in walk(loop.body) if isinstance(s, Store) for b in s.buffers}
+        used |= {(x.buffer, x.indices) for s in walk(loop.body) for e in exprs_of(s) for x in loads(e)}
+        registers = (at for b, at in used if self.addresses.placed[b].buffer.scope is Scope.REGISTER)
+        return any(loop.var in free_vars(index) for at in registers for index in at)
+
+    def _masked_vectors(self, stmt: For, count: int | Runtime, most: int, lanes: int) -> None:
+        """Emit vectors for `most` iterations, of which those from `count` on are masked."""
+        number = Val(count.name if isinstance(count, Runtime) else str(count), INDEX, 1)
+        depth = count.depth if isinstance(count, Runtime) else 0
+        for first in range(0, most, lanes):
+            memo, key = self.writer.frames[depth].memo, ("first", number.name, first, lanes)
+            if key not in memo:
+                with self.writer.hoisted(depth):
+                    numbers = ", ".join(f"i64 {first + n}" for n in range(lanes))
+                    broadcast = self.arithmetic.broadcast(number, lanes)
+                    memo[key] = self.writer.value(f"icmp slt <{lanes} x i64> <{numbers}>, {broadcast.name}")
+            self.vector(stmt, LaneRange(first, lanes), memo[key])
 
     def _vectors(self, stmt: For, plan: VectorPlan, width: int) -> None:
         if plan.combines_vectors:

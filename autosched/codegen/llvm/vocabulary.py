@@ -10,6 +10,7 @@ from functools import cache
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Expr
 from autosched.ir.size import printed_form
+from autosched.ir.symbolic import SymbolicInteger
 
 # dtype -> (type of a value, type in memory)
 TYPES: dict[str, tuple[str, str]] = {
@@ -85,7 +86,7 @@ def literal(value: bool | int | float, dtype: str) -> str:
     if DTYPES[dtype].is_stored_only:
         return str(DTYPES[dtype].to_bits(value))
     if dtype not in ("float32", "float64"):
-        return str(int(value))
+        return str(value if isinstance(value, SymbolicInteger) else int(value))
     number = float(value)
     if dtype == "float32":
         number = _float32(number)
@@ -97,6 +98,11 @@ def _float32(number: float) -> float:
         return float(struct.unpack("f", struct.pack("f", number))[0])
     except OverflowError:
         return float("inf") if number > 0 else float("-inf")
+
+
+def is_literal(text: str) -> bool:
+    """Whether a value is a constant of LLVM's, not a register or a size."""
+    return not text.startswith(("%", "⟦"))
 
 
 def splat(text: str, dtype: str, lanes: int) -> str:

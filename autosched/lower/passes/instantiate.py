@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from autosched.ir.expr import INDEX, Const, Expr, Param, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import BLOCKS, THREADS, Allocate, Buffer, For, Func, If, Seq, Stmt, changed
-from autosched.ir.visit import map_buffer, map_exprs, substitute
+from autosched.ir.symbolic import FOLDS, is_known
+from autosched.ir.visit import is_number, map_buffer, map_exprs, substitute
 
 
 def instantiate(func: Func, values: Mapping[str, int]) -> tuple[Func, Simplifier]:
@@ -65,19 +66,19 @@ def simplify_stmt(stmt: Stmt, simplify: Simplifier, env: Mapping[Expr, Expr] | N
 
 
 def _simplify_for(stmt: For, simplify: Simplifier, env: dict[Expr, Expr], extent: Expr, bound: Expr) -> Stmt | None:
-    if isinstance(extent, Const) and extent.value <= 0:
+    if isinstance(extent, Const) and is_known("le", extent.number, 0):
         return None
-    if isinstance(extent, Const) and extent.value == 1:
+    if isinstance(extent, Const) and is_known("eq", extent.number, 1):
         inner = simplify_stmt(stmt.body, simplify, {**env, stmt.var: Const(0, INDEX)})
         is_bound = stmt.kind in BLOCKS or stmt.kind in THREADS  # a loop of one block still marks a kernel
         is_ring = stmt.overlap is not None and stmt.overlap.by_tiles  # a loop of one iteration still has a producer
         kept = (is_bound or is_ring) and inner is not None
         return changed(stmt, extent=extent, bound=extent, body=inner) if kept else inner
     assert isinstance(bound, Const), f"the bound {bound} of loop {stmt.var} is not a number"
-    if isinstance(extent, Const):
+    if is_number(extent) or (isinstance(extent, Const) and not is_number(bound)):
         bound = extent
     var: Var = stmt.var
     _, old = simplify.ranges.get(var, (0, -1))
-    simplify.ranges[var] = (0, max(old, bound.number - 1))
+    simplify.ranges[var] = (0, FOLDS["max"](old, bound.number - 1))
     body = simplify_stmt(stmt.body, simplify, env)
     return None if body is None else changed(stmt, extent=extent, bound=bound, body=body)

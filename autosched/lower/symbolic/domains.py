@@ -14,7 +14,7 @@ from functools import lru_cache
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, ceildiv, imax, imin, product
 from autosched.ir.linear import ONE, ZERO, Interval, interval, is_negative, linear
 from autosched.ir.stmt import THREADS, ForKind, Scope
-from autosched.ir.visit import free_vars, substitute
+from autosched.ir.visit import free_vars, is_number, substitute
 from autosched.schedule.stage import At, Loop, Stage, closed
 from autosched.schedule.state import State, directly_read_by
 
@@ -94,7 +94,14 @@ def part_bound(stage: Stage, region: Region, axis: str, level: int) -> Expr:
     if level > len(factors) - dict(stage.whole).get(axis, 0):
         return closed(factors[level - 1])
     needed = ceildiv(region.extent, stage.stride(axis, level))
-    return needed if level == 0 else imin(closed(factors[level - 1]), needed)
+    return needed if level == 0 else _bound_of_both(closed(factors[level - 1]), needed)
+
+
+def _bound_of_both(a: Expr, b: Expr) -> Expr:
+    """Return the smaller bound, or, beside a size, the number: what is allocated and unrolled does not vary."""
+    numbers = [e for e in (a, b) if is_number(e)]
+    has_size = any(isinstance(e, Const) for e in (a, b) if not is_number(e))
+    return numbers[0] if has_size and numbers and numbers[0].value != 1 else imin(a, b)
 
 
 def _bound(stage: Stage, regions: Mapping[str, Region], loop: Loop) -> Expr:
@@ -326,7 +333,7 @@ def _clip(part: Interval | None, extent: Expr, end: Expr) -> Region:
     """The part of an axis of `extent` points, which its readers follow to `end` at most."""
     if part is None:
         return Region(ZERO, extent, extent, extent)
-    size = imin(part.extent, extent)
+    size = _bound_of_both(part.extent, extent)
     if _is_nonnegative(part.lo):
         return Region(part.lo, size, imin(size, end - part.lo), end)
     lo = imax(part.lo, ZERO)

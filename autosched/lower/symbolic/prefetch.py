@@ -24,6 +24,7 @@ from autosched.ir.expr import Const, Expr, Var, ceildiv, imax, imin, product
 from autosched.ir.instructions.dots import dots_of
 from autosched.ir.linear import ONE, ZERO, Interval, interval
 from autosched.ir.stmt import For, ForKind, Layout, Prefetch, Scope, Seq, Stmt
+from autosched.ir.symbolic import is_known
 from autosched.ir.visit import free_vars, substitute
 from autosched.lower.symbolic.domains import Domain
 from autosched.schedule.stage import Loop, Stage
@@ -124,7 +125,7 @@ def _written(state: State, domains: Mapping[str, Domain], tile: Stage, buffer: s
 
 def _is_shifted(row: Expr, dtype: str) -> bool:
     """Whether some rows do not begin at a line boundary."""
-    return not isinstance(row, Const) or row.number * DTYPES[dtype].nbytes % LINE_BYTES != 0
+    return not isinstance(row, Const) or not is_known("eq", row.number * DTYPES[dtype].nbytes % LINE_BYTES, 0)
 
 
 def _read_around(state: State, domains: Mapping[str, Domain], tile: Stage, buffer: str) -> list[Box]:
