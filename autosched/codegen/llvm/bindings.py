@@ -70,14 +70,19 @@ class Bindings:
         """Return the scalar value of an index that all lanes share; None where they differ."""
         return None if any(isinstance(self.env[v], LaneRange) for v in free_vars(expr)) else self.scalar(expr)
 
-    def scalar(self, expr: Expr) -> int | Runtime:
-        """Return an int64 expression without lanes: a constant, or a register in the outermost loop possible."""
+    def scalar(self, expr: Expr, is_rare: bool = False) -> int | Runtime:
+        """Return an int64 expression without lanes: a constant, or a register in the outermost loop possible.
+
+        `is_rare`: few iterations of the innermost loop need it, so that it is not computed for all of them.
+        """
         fixed = self.fixed(expr)
         if isinstance(fixed, Const):
             return fixed.number
         depth = max(b.depth for v in free_vars(fixed) if isinstance(b := self.env[v], Runtime))
         if depth == HERE:
             return Runtime(self._integer(fixed), HERE)
+        if is_rare and depth == len(self.writer.frames) - 1:
+            return Runtime(self._integer(fixed), depth)
         memo = self.writer.frames[depth].memo
         key = ("int", fixed, tuple(self._name(v) for v in sorted(free_vars(fixed), key=lambda v: v.name)))
         if key not in memo:

@@ -21,10 +21,11 @@ from autosched.codegen.llvm.tiles.packed_bytes import emit_packed
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import INDEX, Expr
+from autosched.ir.size import has_size
 from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store, walk
 from autosched.ir.storage import element_count
 from autosched.ir.symbolic import INTEGERS, is_known
-from autosched.ir.visit import exprs_of, free_vars, is_number, loads
+from autosched.ir.visit import exprs_of, free_vars, is_number, loads, subexpressions
 from autosched.lower.limits import is_on_stack
 from autosched.lower.register_tiles.context import next_power
 from autosched.lower.register_tiles.plan import TilePlanner
@@ -140,11 +141,12 @@ class Statements:
         if is_number(stmt.extent):
             self._vectors(stmt, plan_vectors(stmt, self.context), width)
             return
-        count = self.bindings.scalar(stmt.extent)
-        if is_number(stmt.bound) and self._is_in_registers(stmt):
+        has_sizes = any(map(has_size, subexpressions(stmt.extent)))
+        count = self.bindings.scalar(stmt.extent, is_rare=has_sizes)
+        if has_sizes and is_number(stmt.bound) and (stmt.bound.number <= width or self._is_in_registers(stmt)):
             self._masked_vectors(stmt, count, stmt.bound.number, width)
             return
-        self._dynamic_vectors(stmt, str(count) if isinstance(count, INTEGERS) else count.name, width)
+        self._dynamic_vectors(stmt, str(count) if isinstance(count, INTEGERS) else count.name, width, has_sizes)
 
     def _is_in_registers(self, loop: For) -> bool:
         """Whether the lanes of the loop are those of a register buffer, so that their places have to be constants."""
@@ -159,12 +161,29 @@ class Statements:
         depth = count.depth if isinstance(count, Runtime) else 0
         for first in range(0, most, lanes):
             memo, key = self.writer.frames[depth].memo, ("first", number.name, first, lanes)
-            if key not in memo:
+            mask = memo.get(key)
+            if mask is None and depth == len(self.writer.frames) - 1:  # not for the iterations that do without
+                mask = self._first_lanes(number, first, lanes)
+            elif mask is None:
                 with self.writer.hoisted(depth):
-                    numbers = ", ".join(f"i64 {first + n}" for n in range(lanes))
-                    broadcast = self.arithmetic.broadcast(number, lanes)
-                    memo[key] = self.writer.value(f"icmp slt <{lanes} x i64> <{numbers}>, {broadcast.name}")
-            self.vector(stmt, LaneRange(first, lanes), memo[key])
+                    mask = memo[key] = self._first_lanes(number, first, lanes)
+            self.vector(stmt, LaneRange(first, lanes), mask)
+
+    def _first_lanes(self, number: Val, first: int, lanes: int) -> str:
+        """Emit the mask of a vector that begins with iteration `first` of `number`."""
+        rest = self.arithmetic.binary("sub", number, Val(str(first), INDEX, 1)) if first else number
+        for bound, op in ((0, "max"), (lanes, "min")):
+            rest = self.arithmetic.binary(op, rest, Val(str(bound), INDEX, 1))
+        return self._counted_lanes(rest.name, lanes)
+
+    def _counted_lanes(self, count: str, lanes: int) -> str:
+        """Emit the mask of the first `count` lanes, a number that is known at run time and not above `lanes`."""
+        narrow = Val(self.writer.value(f"trunc i64 {count} to i32"), "int32", 1)
+        numbers = ", ".join(f"i32 {n}" for n in range(lanes))
+        spread = self.arithmetic.broadcast(narrow, lanes)
+        mask = self.writer.value(f"icmp slt <{lanes} x i32> <{numbers}>, {spread.name}")
+        self.values.counts[mask] = count
+        return mask
 
     def _vectors(self, stmt: For, plan: VectorPlan, width: int) -> None:
         if plan.combines_vectors:
@@ -208,7 +227,7 @@ class Statements:
 
         self._counted(count, may_skip, body, "V")
 
-    def _dynamic_vectors(self, stmt: For, extent: str, lanes: int) -> None:
+    def _dynamic_vectors(self, stmt: For, extent: str, lanes: int, has_sizes: bool = False) -> None:
         """Emit whole vectors, then one masked vector for the remainder."""
         w = self.writer
         if lanes == 1:
@@ -221,9 +240,12 @@ class Statements:
         w.branch(f"i1 {w.value(f'icmp sgt i64 {rest}, 0')}, label %{some}, label %{done}")
         w.label(some)
         self.values.forget()
-        numbers = ", ".join(f"i64 {n}" for n in range(lanes))
-        broadcast = self.arithmetic.broadcast(Val(rest, INDEX, 1), lanes)
-        mask = w.value(f"icmp slt <{lanes} x i64> <{numbers}>, {broadcast.name}")
+        if has_sizes:
+            mask = self._counted_lanes(rest, lanes)
+        else:
+            numbers = ", ".join(f"i64 {n}" for n in range(lanes))
+            broadcast = self.arithmetic.broadcast(Val(rest, INDEX, 1), lanes)
+            mask = w.value(f"icmp slt <{lanes} x i64> <{numbers}>, {broadcast.name}")
         with w.conditional(), w.frame() as depth:  # hoisted arithmetic stays inside this block
             self.vector(stmt, LaneRange(0, lanes, Runtime(whole, depth)), mask)
         w.branch(f"label %{done}")

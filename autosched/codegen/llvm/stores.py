@@ -224,6 +224,8 @@ class Stores:
             self.addresses.write(access, buffer.dtype, lanes, text, AROUND * (stream and whole))
         elif access.lane_stride == 1 and (count := masks.leading(mask)) and not masks.has_stores(self.target):
             self._write_leading(access, buffer.dtype, text, lanes, count)
+        elif access.lane_stride == 1 and mask in self.values.counts and not masks.has_stores(self.target):
+            self._write_counted(access, buffer.dtype, text, lanes, self.values.counts[mask])
         elif access.lane_stride == 1:
             pointer = self.addresses.at(access, buffer.dtype)
             self.writer.emit(
@@ -243,6 +245,30 @@ class Stores:
             pointer = self.addresses.at(access._replace(offset=access.offset + start), dtype)
             self.writer.emit(f"store {memory_type(dtype, size)} {name}, ptr {pointer}, align {DTYPES[dtype].nbytes}")
             start += size
+
+    def _write_counted(self, access: LaneAccess, dtype: str, text: str, lanes: int, count: str) -> None:
+        """As `_write_leading`, for a number of lanes that is known at run time."""
+        w, pointer = self.writer, self.addresses.at(access, dtype)
+        for size in (1 << n for n in reversed(range(lanes.bit_length()))):
+            some, done = w.new_label("lanes"), w.new_label("lanesend")
+            bit = w.value(f"and i64 {count}, {size}")
+            has = w.value(f"icmp ne i64 {bit}, 0")
+            held = memory_type(dtype, min(lanes, 2 * size))
+            low, high = (
+                text
+                if size == lanes
+                else w.value(f"shufflevector {held} {text}, {held} poison, <{size} x i32> <{picks}>")
+                for start in (0, size)
+                if (picks := ", ".join(f"i32 {start + n}" for n in range(size)))
+            )
+            w.branch(f"i1 {has}, label %{some}, label %{done}")
+            w.label(some)
+            w.emit(f"store <{size} x {memory_type(dtype)}> {low}, ptr {pointer}, align {DTYPES[dtype].nbytes}")
+            w.branch(f"label %{done}")
+            w.label(done)
+            if size > 1:
+                text = w.value(f"select i1 {has}, {memory_type(dtype, size)} {high}, {memory_type(dtype, size)} {low}")
+                pointer = w.value(f"getelementptr inbounds {memory_type(dtype)}, ptr {pointer}, i64 {bit}", "p")
 
     def _to_memory(self, value: Val) -> str:
         """Truth values, a byte each."""

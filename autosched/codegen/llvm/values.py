@@ -44,6 +44,7 @@ class Values:
     arithmetic: Arithmetic
     bound: dict[Var, Val] = field(default_factory=dict)  # a reducer's operands
     mask: str | None = None  # lanes that exist
+    counts: dict[str, str] = field(default_factory=dict)  # mask -> how many lanes, the first ones, it has at run time
     lanes: int = 1
     guarded: bool = False  # the mask comes from a condition, so even a uniform address may be out of bounds
     in_window: bool = False  # what is loaded is soon needed again

@@ -137,7 +137,10 @@ def _as_tail(loop: For, simplify: Simplifier) -> Tail | None:
 
 def _with_extent(stmt: Stmt, tail: Tail, size: int | None, simplify: Simplifier) -> Stmt | None:
     if size is None:
-        return simplify_stmt(_repeat_last_rows(stmt, tail), simplify) if tail.is_sized else stmt
+        if not tail.is_sized:
+            return stmt
+        partial = map_exprs(_repeat_last_rows(stmt, tail), lambda e: tail.rest if e is tail.extent else e)
+        return simplify_stmt(partial, simplify)
     number = Const(size, INDEX)
     return simplify_stmt(map_exprs(stmt, lambda e: number if e is tail.extent else e), simplify)
 

@@ -20,9 +20,10 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Const, Expr, Var, ceildiv, imax, imin, product
+from autosched.ir.expr import INDEX, Const, Expr, Var, ceildiv, imax, imin, product
 from autosched.ir.instructions.dots import dots_of
 from autosched.ir.linear import ONE, ZERO, Interval, interval
+from autosched.ir.size import value_of
 from autosched.ir.stmt import For, ForKind, Layout, Prefetch, Scope, Seq, Stmt
 from autosched.ir.symbolic import is_known
 from autosched.ir.visit import free_vars, substitute
@@ -215,9 +216,9 @@ def fetch_box(box: Box, name: str, level: int, turns: tuple[Expr, Expr] = (ZERO,
     sides, indices_of = box.stored()
     *above, last = sides
     rows, lines = product([b.extent for b in above]), ceildiv(last.extent + (per_line - 1) * box.shifted, per_line)
-    due = imin(ceildiv(lines, imax(turns[1] // rows, ONE)), most)  # lines of a row
-    turns_of_row = ceildiv(lines, due)
-    rows_due = imin(ceildiv(rows, turns[1]), imax(most // due, ONE))
+    due = _current(imin(ceildiv(lines, imax(turns[1] // rows, ONE)), most))  # lines of a row
+    turns_of_row = _current(ceildiv(lines, due))
+    rows_due = _current(imin(ceildiv(rows, turns[1]), imax(most // due, ONE)))
     row_var, var = Var(f"{name}.row"), Var(name)
     # Surplus turns prefetch the first rows again. With the last line in each of them instead, tiles of 3x3 convolutions
     # of 512 channels took 1.5 times as long on Sapphire Rapids.
@@ -230,6 +231,11 @@ def fetch_box(box: Box, name: str, level: int, turns: tuple[Expr, Expr] = (ZERO,
     hint = Prefetch(box.buffer, tuple(indices_of(where)), level, box.writes)
     of_row = For(var, due, due, ForKind.UNROLL, hint)
     return For(row_var, rows_due, rows_due, ForKind.UNROLL, of_row)
+
+
+def _current(count: Expr) -> Expr:
+    """Return a count of prefetches, for a size its value: more or fewer of them for other sizes are as right."""
+    return Const(value_of(count.number), INDEX) if isinstance(count, Const) else count
 
 
 def with_fetches(found: list[Stmt], body: Stmt) -> Stmt:
