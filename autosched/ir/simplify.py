@@ -182,8 +182,9 @@ class Simplifier:
 
     def _beside(self, atom: Expr, terms: Mapping[Expr, int]) -> Expr | None:
         """The quotient that stands beside atom, if that is its remainder: c * (r % f) and c * f * (r // f)."""
-        is_remainder = isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, Const)
-        if not is_remainder or is_known("eq", terms[atom], 0):
+        if not (isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, Const)):
+            return None
+        if is_known("eq", terms[atom], 0):
             return None
         quotient = self.affine(Binary("floordiv", atom.a, atom.b)).expr()  # may be written with smaller numbers
         return quotient if is_known("eq", terms.get(quotient, 0), terms[atom] * atom.b.number) else None

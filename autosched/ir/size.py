@@ -19,7 +19,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar, Token
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from autosched.ir.conditions import NEGATED
@@ -358,7 +358,7 @@ def _never_positive(form: Expr, simplify: Simplifier) -> bool:
         if isinstance(atom, Binary) and atom.op in ("min", "max"):
             sides = (_never_positive(simplify(form + (side - atom) * c), simplify) for side in (atom.a, atom.b))
             return any(sides) if (atom.op == "min") is (c > 0) else all(sides)
-    scale = math.lcm(*(atom.b.number for atom, _ in terms if _is_quotient(atom)))
+    scale = math.lcm(*(_divisor(atom) or 1 for atom, _ in terms))
     return simplify.bounds(_without_quotients(form * scale, simplify))[1] <= 0
 
 
@@ -367,15 +367,20 @@ def _without_quotients(form: Expr, simplify: Simplifier) -> Expr:
     affine = simplify.affine(form)
     result: Expr = Const(affine.constant, INDEX)
     for atom, c in affine.terms:
-        if _is_quotient(atom) and c % atom.b.number == 0:
-            result = result + (_without_quotients(atom.a, simplify) - atom.a % atom.b) * (c // atom.b.number)
+        divisor = _divisor(atom)
+        if isinstance(atom, Binary) and divisor and c % divisor == 0:
+            result = result + (_without_quotients(atom.a, simplify) - atom.a % divisor) * (c // divisor)
         else:
             result = result + atom * c
     return simplify(result)
 
 
-def _is_quotient(atom: Expr) -> TypeGuard[Binary]:
-    return isinstance(atom, Binary) and atom.op == "floordiv" and isinstance(atom.b, Const) and atom.b.number > 0
+def _divisor(atom: Expr) -> int:
+    """Return the number that a quotient is rounded down by; 0 for others."""
+    match atom:
+        case Binary(op="floordiv", b=Const() as divisor):
+            return max(0, divisor.number)
+    return 0
 
 
 def _arithmetic(op: str, is_reversed: bool) -> Callable[[SymbolicSize, Any], Any]:

@@ -122,3 +122,21 @@ def test_a_second_trace_of_the_same_sizes_has_the_same_guards():
     assert len(first.variants) == len(second.variants) == 2
     for a, b in zip(first.variants, second.variants, strict=True):
         assert len(a.guards.conditions) == len(b.guards.conditions)
+
+
+@pytest.mark.parametrize(
+    ("workload", "fixed", "name"),
+    [
+        (product, {"N": 20, "K": 9}, "M"),
+        (product, {"M": 7, "K": 9}, "N"),
+        (product, {"M": 7, "N": 20}, "K"),
+        (softmax, {"M": 40}, "N"),
+    ],
+)
+def test_what_divides_a_length_takes_no_variant(workload, fixed, name):
+    kernel = at.compile(workload, sizes={name: (1, 1024)}, settings=fixed, threads=2)
+    for length in (1, 30, 333, 2, 3, 5, 31, 32, 47, 48, 49, 96, 97, 509, 1024):
+        check(workload, kernel, fixed, {name: length})
+    for length in range(1, 1025, 7):
+        kernel.of(**{name: length})
+    assert len(kernel.variants) == 3

@@ -39,7 +39,7 @@ class LaneAccess(NamedTuple):
 
     def lane_steps(self, lanes: int) -> tuple[int, ...]:
         """Elements from the first one to that of each lane, where they are numbers."""
-        return self.steps or tuple(index(n * (self.lane_stride or 0)) for n in range(lanes))
+        return self.steps or tuple(n * (self.lane_stride or 0) for n in range(lanes))
 
 
 def is_adjacent(places: list[LaneAccess]) -> bool:

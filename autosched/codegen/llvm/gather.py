@@ -126,9 +126,12 @@ def lane_pointers(values: ValueEmitter, access: LaneAccess, dtype: str) -> str:
     if own is not None:
         narrow = _in_32_bits(values, own) or values.indices.narrow(own, lanes)
         index = values.arithmetic.broadcast(narrow or values.indices.emit(own, lanes), lanes)
-    else:
+    elif isinstance(access.lane_stride, int) or access.steps:
         steps = ", ".join(f"i64 {step}" for step in access.lane_steps(lanes))
         index = Val(f"<{steps}>", INDEX, lanes)
+    else:  # a size
+        numbers = Val(f"<{', '.join(f'i64 {n}' for n in range(lanes))}>", INDEX, lanes)
+        index = values.arithmetic.binary("mul", numbers, Val(str(access.lane_stride), INDEX, 1))
     kind = value_type(index.dtype, lanes)
     return values.writer.value(f"getelementptr {memory_type(dtype)}, ptr {base}, {kind} {index.name}")
 

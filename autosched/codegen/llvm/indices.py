@@ -62,7 +62,8 @@ class Indices:
     def compared(self, comparison: Binary, used: int) -> Val | None:
         """Emit a comparison of indices that is constant in each lane, or that fits into 32 bits."""
         if isinstance(comparison.a, Const) and isinstance(comparison.b, Const):  # of sizes
-            return self.arithmetic.binary(comparison.op, *(Val(str(e.number), INDEX, 1) for e in comparison.children))
+            a, b = (Val(str(e.number), INDEX, 1) for e in (comparison.a, comparison.b))
+            return self.arithmetic.binary(comparison.op, a, b)
         return self._decided(comparison) or self._compared(comparison, used)
 
     def _decided(self, comparison: Binary) -> Val | None:

@@ -15,7 +15,7 @@ it, and are not stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var, binary, imax, imin
@@ -200,19 +200,21 @@ def _register_rows(stmt: Stmt, loops: Collection[Expr]) -> frozenset[str]:
     """Return the buffers in registers, allocated in `stmt`, whose rows no loops but these go over."""
     allocated = [s.buffer for s in walk(stmt) if isinstance(s, Allocate) and s.buffer.scope is Scope.REGISTER]
     places: dict[str, list[tuple[Expr, ...]]] = {b.name: [] for b in allocated}
-    for s in walk(stmt):
-        for buffer in s.buffers if isinstance(s, Store) else ():
-            places.get(buffer, []).append(s.indices)
-        for x in (x for e in exprs_of(s) for x in loads(e)):
-            places.get(x.buffer, []).append(x.indices)
+    for name, indices in _accesses(stmt):
+        places.get(name, []).append(indices)
     columns = {b: [set(column) for column in zip(*used, strict=True)] for b, used in places.items()}
     return frozenset(b for b, each in columns.items() if any(column <= set(loops) for column in each))
 
 
 def _indexes(loop: For, buffers: frozenset[str]) -> bool:
-    stores = (s for s in walk(loop.body) if isinstance(s, Store) and not buffers.isdisjoint(s.buffers))
-    read = (x for s in walk(loop.body) for e in exprs_of(s) for x in loads(e) if x.buffer in buffers)
-    return any(loop.var in free_vars(i) for s in (*stores, *read) for i in s.indices)
+    return any(loop.var in free_vars(i) for name, indices in _accesses(loop.body) if name in buffers for i in indices)
+
+
+def _accesses(stmt: Stmt) -> Iterator[tuple[str, tuple[Expr, ...]]]:
+    for s in walk(stmt):
+        if isinstance(s, Store):
+            yield from ((buffer, s.indices) for buffer in s.buffers)
+        yield from ((x.buffer, x.indices) for e in exprs_of(s) for x in loads(e))
 
 
 def _clamped(stmt: Stmt, row: Var, rest: Expr, registers: frozenset[str]) -> Stmt:

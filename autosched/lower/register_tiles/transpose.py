@@ -26,6 +26,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Expr, Load, Select, Var
 from autosched.ir.simplify import Affine
 from autosched.ir.stmt import For, Scope, Store
+from autosched.ir.symbolic import is_known
 from autosched.ir.visit import is_data, is_gathered, loads
 from autosched.lower.limits import MAX_CHUNKS
 from autosched.lower.register_tiles.context import LaneAddress, Point, RegisterTile, TileContext, number_of
@@ -77,7 +78,9 @@ def _plan_reads(tile: RegisterTile, context: TileContext) -> TransposePlan | Non
         found = {load: stride for load, stride in strides if stride is not None}
         if found:
             page = microarchitecture(context.target.mcpu).page_bytes
-            in_one_set = len(found) == 1 and not any(s * PIECE_BYTES // block % page for s in found.values())
+            in_one_set = len(found) == 1 and all(
+                is_known("eq", s * PIECE_BYTES // block % page, 0) for s in found.values()
+            )
             line = LINE_BYTES * block // PIECE_BYTES if in_one_set else 0
             rows = tuple(tuple(_blocks(len(points), block, line if len(v) == line else 0)) for v in vectors)
             return TransposePlan(tile.loops, points, tile.inner, store, tuple(found), block, vectors, rows)
