@@ -17,7 +17,7 @@ from autosched.codegen.source import KernelSource
 from autosched.errors import AutoschedError, UsageError
 from autosched.ir.expr import Expr
 from autosched.ir.instructions.precision import EXACT
-from autosched.ir.size import Guards, evaluate, form_of
+from autosched.ir.size import SIZE_CLASSES, Guards, evaluate, form_of
 from autosched.kernel.device import find_device
 from autosched.kernel.request import Request
 from autosched.kernel.task import analytic_best, make_task
@@ -31,10 +31,6 @@ from autosched.tuner.options import WorkloadOptions
 
 MAX_KERNELS = 256  # choices of sizes that are kept, the last used ones
 MAX_VARIANTS = 64
-# Sizes from one of these to the next have one schedule: none, a vector or a row, a few, many. It is chosen for the size
-# of the first call, but at least for the number beside: with the one for 33 rows, a product of 64 x 768 x 768 took 1.6
-# times as long as with the one for 64.
-SIZE_CLASSES = {0: 0, 1: 1, 2: 8, 32: 128}
 MakeDag = Callable[[Mapping[str, int]], ComputeDAG]
 MakeRequest = Callable[[Mapping[str, int]], Request]
 
@@ -171,10 +167,9 @@ class SizedKernel:
         task, sketches = make_task(request)
         ((candidate, _),) = analytic_best(task, 1, task.source)
         steps = steps_to_json(sketches[candidate.sketch].state, task.values(candidate))
-        classes = {name: _class_of(size, self.ranges[name]) for name, size in sizes.items()}
         with Guards() as guards:
-            symbols = _symbols(guards, sizes, classes)
-            dag = self.make_dag({name: sizes[name] if len(classes[name]) == 1 else n for name, n in symbols.items()})
+            symbols = {n: guards.symbol_of_class(n, sizes[n], r.start, r[-1]) for n, r in self.ranges.items()}
+            dag = self.make_dag(symbols)
             own = request.of(dag)
             state = own.replay(steps)
             source = own.source(lower(state, "kernel"), state.steps, {})
@@ -226,13 +221,6 @@ def _range(name: str, given: object) -> range:
 
 def _symbols(guards: Guards, sizes: Mapping[str, int], ranges: Mapping[str, range]) -> dict[str, int]:
     return {name: guards.symbol(name, n, ranges[name].start, ranges[name][-1]) for name, n in sizes.items()}
-
-
-def _class_of(size: int, allowed: range) -> range:
-    """Return the sizes near this one, which may have code in common: those between two of SIZE_CLASSES."""
-    first = max(n for n in SIZE_CLASSES if n <= size)
-    last = min((n - 1 for n in SIZE_CLASSES if n > size), default=allowed[-1])
-    return range(max(first, allowed.start), min(last, allowed[-1]) + 1)
 
 
 def _typical(size: int, allowed: range) -> int:

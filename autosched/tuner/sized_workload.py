@@ -68,7 +68,7 @@ class SizedWorkload:
         from autosched.graph.group_description import described_dag
 
         symbols = {
-            name: guards.symbol(name, value, low, high)
+            name: guards.symbol_of_class(name, value, low, high)
             for (name, value), (low, high) in zip(self.named_values.items(), self.parsed["ranges"], strict=True)
         }
         data = _replaced(self.parsed["data"], lambda form: size_of_data(form, symbols))
