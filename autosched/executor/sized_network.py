@@ -76,11 +76,13 @@ class KernelVariants:
         return next((variant for variant in self.variants if variant.sizes.hold(symbols)), None)
 
     def spec_at(self, values: Values) -> KernelSpec:
-        """Return the specification of the code for values of the network's symbols, with the steps of the first."""
+        """Return the specification of the code for values of the network's symbols, with the steps of the first for
+        sizes of the same classes."""
         own = self.kernel_spec
         assert own.sized is not None
         sized = own.sized.at(values)
-        return replace(own, workload=sized.numbered, sized=sized, steps=own.steps or self.task.kernel.schedule.steps)
+        steps = own.steps or (self.task.kernel.schedule.steps if sized.classes == own.sized.classes else "")
+        return replace(own, workload=sized.typical, sized=sized, steps=steps)
 
     def add(self, kernel: KernelObject, symbols: Values) -> KernelVariant:
         """Add code that was compiled for values of the kernel's symbols."""

@@ -66,7 +66,7 @@ class Guards:
     def symbol_of_class(self, name: str, value: int, low: int, high: int) -> int:
         """As `symbol`, for the sizes of the value's class, as conditions say; the value itself where it is the only
         one."""
-        first = max(n for n in SIZE_CLASSES if n <= value)
+        first = class_of(value)
         last = min((n - 1 for n in SIZE_CLASSES if n > value), default=high)
         first, last = max(first, low), min(last, high)
         size = self.symbol(name, value, first, last)
@@ -227,6 +227,16 @@ def value_of(number: Any) -> int:
 def form_of(number: Any) -> Expr:
     """Return the closed form of an integer."""
     return number.form if isinstance(number, SymbolicSize) else Const(number, INDEX)
+
+
+def class_of(size: int) -> int:
+    """Return the first size of the class of a size."""
+    return max(n for n in SIZE_CLASSES if n <= size)
+
+
+def typical_size(size: int, high: int) -> int:
+    """Return the size, at most `high`, that the schedule for the class of a size is chosen for."""
+    return max(size, min(SIZE_CLASSES[class_of(size)], high))
 
 
 class Forms:

@@ -149,12 +149,24 @@ def _for_processor(emitted: EmittedCode[EmittedKernel], kernel_spec: KernelSpec)
 
 
 def _for_sizes(kernel_spec: KernelSpec, sized: SizedWorkload, number: int) -> KernelObject:
-    """Return code for all sizes for which the guards of its emission hold, the present ones among them."""
+    """Return code for all sizes for which the guards of its emission hold, the present ones among them.
+
+    Without a schedule in the specification it has the one for typical sizes, or if that does not fit for the present.
+    """
+    if kernel_spec.steps:
+        return _with_sizes(kernel_spec, sized, ChosenSchedule(kernel_spec.steps))
+    chosen = replace(kernel_spec, sized=None)
+    try:
+        return _with_sizes(kernel_spec, sized, choose_schedule(chosen, number))
+    except NOT_BUILT:
+        if kernel_spec.workload == sized.numbered:
+            raise
+    return _with_sizes(kernel_spec, sized, choose_schedule(replace(chosen, workload=sized.numbered), number))
+
+
+def _with_sizes(kernel_spec: KernelSpec, sized: SizedWorkload, schedule: ChosenSchedule) -> KernelObject:
     from autosched.lower import lower
 
-    schedule = ChosenSchedule(kernel_spec.steps)
-    if not kernel_spec.steps:
-        schedule = choose_schedule(replace(kernel_spec, sized=None), number)
     with Guards() as guards:
         request = kernel_spec.request.of(sized.dag(guards))
         state = request.replay(schedule.steps)

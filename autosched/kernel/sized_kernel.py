@@ -17,7 +17,7 @@ from autosched.codegen.source import KernelSource
 from autosched.errors import AutoschedError, UsageError
 from autosched.ir.expr import Expr
 from autosched.ir.instructions.precision import EXACT
-from autosched.ir.size import SIZE_CLASSES, Guards, evaluate, form_of
+from autosched.ir.size import SIZE_CLASSES, Guards, class_of, evaluate, form_of
 from autosched.kernel.device import find_device
 from autosched.kernel.request import Request
 from autosched.kernel.task import analytic_best, make_task
@@ -225,7 +225,7 @@ def _symbols(guards: Guards, sizes: Mapping[str, int], ranges: Mapping[str, rang
 
 def _typical(size: int, allowed: range) -> int:
     """Return the size that the schedule for this one is chosen for."""
-    least = SIZE_CLASSES[max(n for n in SIZE_CLASSES if n <= size)]
+    least = SIZE_CLASSES[class_of(size)]
     return size if size >= least else next((n for n in allowed if n >= least), size)
 
 

@@ -96,7 +96,8 @@ class GroupKernels:
             options["weights_in"] = self.residency
         data = {"name": name, "args": {}, "dtype": dtype, "graph": described, **options}
         sized = SizedWorkload.of(data)
-        return KernelSpec(WorkloadSpec.of(data), self.target_text, self.device.threads, gpu=target.gpu, sized=sized)
+        workload = WorkloadSpec.of(data) if sized is None else sized.typical
+        return KernelSpec(workload, self.target_text, self.device.threads, gpu=target.gpu, sized=sized)
 
 
 def extract_tasks(

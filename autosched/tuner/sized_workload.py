@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from autosched.ir.size import Guards, entered, evaluate
+from autosched.ir.size import Guards, class_of, entered, evaluate, typical_size
 from autosched.ir.size_data import form_of_data, size_data, size_of_data, symbols_in
 from autosched.te import ComputeDAG
 from autosched.tuner.workload_spec import WEIGHTS_IN, WorkloadSpec
@@ -60,7 +60,24 @@ class SizedWorkload:
     @property
     def numbered(self) -> WorkloadSpec:
         """The specification for the present values."""
-        values = self.named_values
+        return self._numbered(self.values)
+
+    @property
+    def typical(self) -> WorkloadSpec:
+        """The specification for which a schedule is chosen: for a typical size of the class of the present one, or for
+        the present values of several symbols, as these may depend on each other."""
+        if len(self.values) > 1:
+            return self.numbered
+        (value,), ((_, high),) = self.values, self.parsed["ranges"]
+        return self._numbered((typical_size(value, high),))
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The classes of the present values, each of which has a schedule of its own."""
+        return tuple(map(class_of, self.values))
+
+    def _numbered(self, numbers: tuple[int, ...]) -> WorkloadSpec:
+        values = replace(self, values=numbers).named_values
         return WorkloadSpec.of(_replaced(self.parsed["data"], lambda form: int(evaluate(form_of_data(form), values))))
 
     def dag(self, guards: Guards) -> ComputeDAG:
