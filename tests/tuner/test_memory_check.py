@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def test_files_need_room_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         free = 1000
 
     dag, _ = build("relu", (1000, 1000))
-    monkeypatch.setattr(memory_check.shutil, "disk_usage", lambda path: Usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage)
     with pytest.raises(UsageError, match=f"of disk space .* 1.0 kB are free: make room in {tmp_path}"):
         check_memory_and_disk(dag, tmp_path)
 
