@@ -16,6 +16,7 @@ from autosched.kernel.spec import KernelSpec
 from autosched.planning.extract_tasks import Choices
 from autosched.schedule import steps_to_json
 from autosched.schedule.state import initial_state
+from autosched.schedule.steps.loops import Parallel
 from autosched.verification.sample_inputs import InputSet, input_sets
 from autosched.verification.verify import (
     Arrays,
@@ -66,8 +67,17 @@ NETWORKS: dict[str, Callable[[], Graph]] = {
 
 
 def in_order(kernel_specs: Sequence[KernelSpec]) -> list[KernelSpec]:
-    """No loop split, reordered or vectorised: each sum has one number added after the other."""
-    return [replace(r, steps=steps_to_json(initial_state(r.request.collapsed), {})) for r in kernel_specs]
+    """No loop split, reordered or vectorised: each sum has one number added after the other. The outermost loop of each
+    stage is parallel, on one thread, as networks do not take steps that leave a stage out."""
+
+    def steps(kernel_spec: KernelSpec) -> str:
+        state = initial_state(kernel_spec.request.collapsed)
+        for stage in state.stages:
+            if stage.loops:
+                state = state.apply(Parallel(stage.name, (stage.loops[0].name,)))
+        return steps_to_json(state, {})
+
+    return [replace(kernel_spec, steps=steps(kernel_spec)) for kernel_spec in kernel_specs]
 
 
 @cache
