@@ -184,30 +184,35 @@ class SizedNetwork:
         if not self.guards.hold(sizes):
             return None
         program, values = self.program, self.guards.values(sizes)
-        numbers = self._numbers.at(values)
-        places, tables, workspaces = dict[str, int](), list[Array](), dict[int, int]()
-        for k, (variant, symbols) in self._variants_at(values).items():
+        planned, places, tables = self._planned(values), dict[str, int](), list[Array]()
+        for k, code in planned.code.items():
             kernel = self.variants[k]
-            table, array_bytes, workspace_bytes = variant.sizes.numbers(symbols)
-            if array_bytes != numbers.array_bytes[k]:
-                text = f"has arrays of {array_bytes} bytes, but its values have {numbers.array_bytes[k]}"
-                raise StorageError(f"the kernel of {kernel.task.name} {text}")
-            tables.append(np.array(table or [0], np.int64))
-            places |= {_code(k): variant.loaded.address, _table(k): address_of(tables[-1])}
-            workspaces |= dict.fromkeys(kernel.task.steps, workspace_bytes)
+            tables.append(np.array(code.table or [0], np.int64))
+            places |= {_code(k): code.variant.loaded.address, _table(k): address_of(tables[-1])}
             packed = [n for n in kernel.task.steps if n in program.packed_offsets]
-            places |= {_packed(n): self._packed_weights(kernel, variant, n) for n in packed}
-        workspaces |= {n: kernel.workspace_bytes for n, kernel in program.kernels.items() if not kernel.sizes}
-        nbytes = numbers.buffer_bytes | {workspace_name(n): size for n, size in workspaces.items()}
-        offsets, arena_bytes = self._order.offsets(nbytes)
-        places |= {_offset(name): offset for name, offset in offsets.items()}
+            places |= {_packed(n): self._packed_weights(kernel, code.variant, n) for n in packed}
+        places |= {_offset(name): offset for name, offset in planned.offsets.items()}
         tables.append(np.array(self._table.at(values | self.guards.values(places)) or [0], np.int64))
-        fixed = (*(None for _ in numbers.arrays), address_of(self.block), address_of(tables[-1]))
+        fixed = (*(None for _ in planned.arrays), address_of(self.block), address_of(tables[-1]))
         n = len(program.graph.inputs)
         return SizedCall(
-            self, values, tables, self.linked[ENTRY], numbers.arrays[:n], numbers.arrays[n:],
-            max(arena_bytes, REPORT_BYTES if program.checks else 0), fixed, program.in_place,
+            self, values, tables, self.linked[ENTRY], planned.arrays[:n], planned.arrays[n:],
+            max(planned.arena_bytes, REPORT_BYTES if program.checks else 0), fixed, program.in_place,
         )  # fmt: skip
+
+    def _planned(self, values: Values) -> _PlannedCall:
+        """Return the code and the memory of a call for values of the symbols."""
+        numbers, kernels = self._numbers.at(values), self.program.kernels
+        code, workspaces = dict[int, _CodeNumbers](), {n: k.workspace_bytes for n, k in kernels.items() if not k.sizes}
+        for k, (variant, symbols) in self._variants_at(values).items():
+            code[k] = _CodeNumbers(variant, *variant.sizes.numbers(symbols))
+            task = self.variants[k].task
+            if code[k].array_bytes != numbers.array_bytes[k]:
+                text = f"has arrays of {code[k].array_bytes} bytes, but its values have {numbers.array_bytes[k]}"
+                raise StorageError(f"the kernel of {task.name} {text}")
+            workspaces |= dict.fromkeys(task.steps, code[k].workspace_bytes)
+        nbytes = numbers.buffer_bytes | {workspace_name(n): size for n, size in workspaces.items()}
+        return _PlannedCall(numbers.arrays, code, *self._order.offsets(nbytes))
 
     def _variants_at(self, values: Values) -> dict[int, tuple[KernelVariant, Values]]:
         """Return the code of each task of sizes, compiled where none is right, and the values of its symbols."""
@@ -229,17 +234,15 @@ class SizedNetwork:
     def plan(self, sizes: Mapping[str, int]) -> NetworkProgram:
         """Return the plan for sizes that pass the guards, with the memory that `at` gives it; its kernels are those
         for the present sizes, but for their bytes."""
-        values = self.guards.values(sizes)
-        buffer_bytes, kernels = self._numbers.at(values).buffer_bytes, dict(self.program.kernels)
-        for k, (variant, symbols) in self._variants_at(values).items():
-            kernel = self.variants[k]
-            _, array_bytes, workspace_bytes = variant.sizes.numbers(symbols)
-            of_sizes = replace(variant.kernel, array_bytes=array_bytes, workspace_bytes=workspace_bytes)
-            kernels |= dict.fromkeys(kernel.task.steps, of_sizes)
-        workspaces = {workspace_name(n): kernel.workspace_bytes for n, kernel in kernels.items()}
-        offsets, nbytes = self._order.offsets(buffer_bytes | workspaces)
+        values, kernels = self.guards.values(sizes), dict(self.program.kernels)
+        planned = self._planned(values)
+        for k, code in planned.code.items():
+            own, arrays, workspace = code.variant.kernel, code.array_bytes, code.workspace_bytes
+            kernel = replace(own, array_bytes=arrays, workspace_bytes=workspace)
+            kernels |= dict.fromkeys(self.variants[k].task.steps, kernel)
         numbered = self.program.numbered(lambda size: int(evaluate(form_of(size), values)))
-        return replace(numbered, kernels=kernels, memory=replace(numbered.memory, offsets=offsets, nbytes=nbytes))
+        memory = replace(numbered.memory, offsets=planned.offsets, nbytes=planned.arena_bytes)
+        return replace(numbered, kernels=kernels, memory=memory)
 
     def _packed_weights(self, kernel: KernelVariants, variant: KernelVariant, step: int) -> int:
         """Return the address of the packed weights that a step reads."""
@@ -268,6 +271,26 @@ def _table(task: int) -> str:
 
 def _packed(step: int) -> str:
     return f"weights of step {step}"
+
+
+@dataclass(frozen=True)
+class _CodeNumbers:
+    """Code of a kernel, with the numbers of `CodeSizes` for the sizes of a call."""
+
+    variant: KernelVariant
+    table: list[int]
+    array_bytes: tuple[int, ...]
+    workspace_bytes: int
+
+
+@dataclass(frozen=True)
+class _PlannedCall:
+    """The plan of a call: the caller's arrays, the code of each task of sizes, and the offsets in an arena."""
+
+    arrays: list[ArraySpec]
+    code: dict[int, _CodeNumbers]
+    offsets: dict[str, int]
+    arena_bytes: int
 
 
 @dataclass(frozen=True)
