@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from autosched.errors import AutoschedError, InternalError
+from autosched.errors import GraphError, NoValidCandidate
 from autosched.graph.torch.load import can_load, drop_empty_parts, drop_restrides
 from autosched.graph.torch.sizes import NoNumber, layout_of, numbers_for, with_numbers
 from autosched.kernel.transfer import NearestSchedules
@@ -137,9 +137,11 @@ class DynamicGraph:
             trace.share_weights(self._traces)
             self._traces.append(trace)
             return trace.at(arguments)
-        except (AutoschedError, NoNumber) as error:
-            if isinstance(error, InternalError):
-                warn_once(f"autosched compiles a graph for each choice of sizes, as it could not for all: {error}")
+        except (GraphError, NoValidCandidate, NoNumber):
+            self._is_traceable = False
+            return None
+        except Exception as error:  # a bug of tracing: the graph is right with a program for each choice of sizes
+            warn_once(f"autosched compiles a graph for each choice of sizes, as it could not for all: {error}")
             self._is_traceable = False
             return None
 

@@ -12,7 +12,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 import autosched as at  # noqa: E402
-from autosched.errors import UsageError  # noqa: E402
+from autosched.errors import SizesWarning, UsageError  # noqa: E402
 from autosched.executor import dynamic_model as module  # noqa: E402
 from autosched.graph.interpret import interpret  # noqa: E402
 from autosched.graph.onnx import load_onnx  # noqa: E402
@@ -175,3 +175,16 @@ def test_a_torch_module_that_decides_by_its_sizes() -> None:
     for shape in ((3, 6), (5, 6), (4, 5), (4, 9), (6, 7), (1, 6), (2, 4)):
         x = torch.randn(shape)
         torch.testing.assert_close(net(x), Deciding()(x))
+
+
+def test_a_network_that_cannot_be_traced_has_a_program_for_each_choice_of_sizes(path: Path) -> None:
+    def fails(_: Any) -> Any:
+        raise TypeError("a bug")
+
+    net = at.load_dynamic(path, threads=1)
+    net.trace = fails
+    x = np.random.default_rng(4).standard_normal((2, 5, 13), "float32")
+    with pytest.warns(SizesWarning, match="each choice has a program of its own: a bug"):
+        np.testing.assert_allclose(net(x), right(path, x), rtol=1e-5, atol=1e-6)
+    assert net.trace is None
+    np.testing.assert_allclose(net(x[:, :3]), right(path, x[:, :3]), rtol=1e-5, atol=1e-6)

@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 
 from autosched.torch_backend import partition, subgraph  # noqa: E402
 from autosched.torch_backend.backend import backend  # noqa: E402
+from autosched.torch_backend.options import warn_once  # noqa: E402
 from autosched.torch_backend.sized_graph import SizedGraph  # noqa: E402
 
 
@@ -128,3 +129,18 @@ def test_training_over_sizes_that_vary(traces, no_programs):
             for parameter in (a, b):
                 with torch.no_grad():
                     parameter.sub_(0.1 * parameter.grad)
+
+
+def test_a_graph_that_cannot_be_traced_has_a_program_for_each_choice_of_sizes(monkeypatch):
+    def fails(*_: Any) -> Any:
+        raise TypeError("a bug")
+
+    monkeypatch.setattr(partition, "SizedGraph", fails)
+    warn_once.cache_clear()
+    torch._dynamo.reset()
+    fast = torch.compile(lambda x: torch.relu(x) + 1, backend=backend, dynamic=True)
+    with pytest.warns(UserWarning, match="could not for all: a bug"):
+        fast(torch.randn(3, 4))
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(fast(x), torch.relu(x) + 1)
+    torch._dynamo.reset()
