@@ -30,6 +30,7 @@ from autosched.lower.passes.partition_interior import partition_interior
 from autosched.lower.passes.scatter import scatter_by_data
 from autosched.lower.passes.specialise_tails import specialise_tails
 from autosched.lower.passes.unroll_and_jam_rows import unroll_and_jam_rows
+from autosched.lower.passes.unswitch_blocks import unswitch_blocks
 from autosched.lower.symbolic.lower import lower
 from autosched.passes import Pass, PassPipeline, Watch
 
@@ -95,6 +96,10 @@ PASSES: tuple[NestPass, ...] = (
     NestPass(
         "scatter_by_data", lambda body, c: scatter_by_data(body, c.simplify),
         "A loop of which the data select one iteration runs only that one.", is_for_processors,
+    ),
+    NestPass(
+        "unswitch_blocks", lambda body, c: unswitch_blocks(body, c.simplify),
+        "Vectors over parts of a concatenation are blocks with branches between them.", is_for_processors,
     ),
     NestPass(
         "specialise_tails", lambda body, c: specialise_tails(body, c.simplify),
