@@ -69,7 +69,7 @@ def test_a_window_of_a_copy():
     x = te.placeholder((4, 32), name="X")
 
     def value(i, j):
-        return te.select(te.all(j >= 16, 48 > j, i < 4), x[i, j - 16], 7.0) + te.select(63 >= j, 1.0, 3.0)
+        return te.select(te.all(j >= 16, 48 - j > 0, i < 4), x[i, j - 16], 7.0) + te.select(63 - j >= 0, 1.0, 3.0)
 
     func = nest(ComputeDAG(te.compute((5, 80), value, name="Y")), 16)
     assert {loop.extent.number for loop in vectors(func)} == {16}
