@@ -96,19 +96,16 @@ def _divisor(expr: Expr, simplify: Simplifier) -> int:
 
 
 def _period(test: Binary, var: Var, simplify: Simplifier) -> int:
-    """Return the greatest length of blocks, from the first iteration on, in which `test` holds always or never; 0 for all
-    of them."""
+    """Return the greatest length of blocks, counted from the first iteration, in which `test` holds always or never; 0
+    for any length."""
     if var not in free_vars(test):
         return 0
     at_least, limit = LIMITS[test.op]
     form = simplify.affine(test.a - test.b)
     sign = dict(form.terms).get(var, 0)
-    if (
-        isinstance(sign, SymbolicInteger)
-        or abs(sign) != 1
-        or any(var in free_vars(atom) for atom, _ in form.terms if atom is not var)
-    ):
+    others = [(atom, c) for atom, c in form.terms if atom is not var]
+    if isinstance(sign, SymbolicInteger) or abs(sign) != 1 or any(var in free_vars(atom) for atom, _ in others):
         return 1
     # The first value of `var` with the other answer is sign * this, less the other terms.
     constant = form.constant - limit if at_least == (sign == 1) else form.constant - limit + (1 if at_least else -1)
-    return common_divisor(constant, *(c for atom, c in form.terms if atom is not var))
+    return common_divisor(constant, *(c for _, c in others))
