@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from autosched.verification.verify import Verification
 
 MEMORY, PASSES = "memory", "passes"  # forms of `show_network` beside those of `inspection.render.TEXTS` and code
+NODES_EACH = 4  # of the nodes of a network there are about so many for each kernel that is built
 
 
 @spelled_out(CompileOptions)
@@ -83,7 +84,9 @@ def _compile(
     are warnings, which a later load has to repeat."""
     from autosched.executor.compile_graph import compile_network
     from autosched.executor.model_cache.entry import keep_linked
+    from autosched.kernel.pool import start_processes
     from autosched.kernel.trust import collect_warnings
+    from autosched.target import parse_target
 
     def keep(compiled: Model, is_final: bool) -> None:
         if request is not None and not warnings:
@@ -96,6 +99,8 @@ def _compile(
             from autosched.executor.partitioned_model import compile_parts
 
             return compile_parts(error, options)
+        if request is not None:  # a network that was not loaded before
+            start_processes(parse_target(options.target), len(graph.nodes) // NODES_EACH)
         return compile_network(graph, options, choices, keep)
 
 

@@ -31,6 +31,7 @@ from autosched.target import Target, usable_cores
 ALONE = 2  # up to so many kernels are built in this process: another one takes as long to start
 BUILD_DEADLINE_S = 240.0  # of one kernel: the largest take some 10 s, and other programs may keep the machine busy
 LOSSES = 2  # lost processes after which a kernel is refused, if the kernel need not be the reason
+KERNELS_EACH = 8  # for which a process is started ahead: it builds so many in the time that its start takes
 SPARE_S = 30.0  # seconds that idle processes wait for more kernels, of the next network or of other sizes
 
 
@@ -83,6 +84,17 @@ def choose_schedules(kernel_specs: Sequence[KernelSpec]) -> dict[KernelSpec, Cho
     Kernels for which no code can be emitted are left out. Raises UsageError for a cache directory that cannot be used.
     """
     return _results(kernel_specs, ChooseSchedule, find_schedule)[0]
+
+
+def start_processes(target: Target, n_kernels: int) -> None:
+    """Start processes for about `n_kernels` kernels that will be built soon, one on each core but this process's.
+
+    It does not wait for them: they take a second, for which a network is planned meanwhile.
+    """
+    if n := min(usable_cores() - 1, n_kernels // KERNELS_EACH):
+        pool = _SPARE.take(target)
+        pool.start(n)
+        _SPARE.keep(pool)
 
 
 def _results(

@@ -30,6 +30,7 @@ from autosched.measure.process_pool import ProcessPool
 from autosched.measure.protocol import Numbered, Setup
 from autosched.planning.execution_plan import SplitGroup
 from autosched.runtime import disk_cache, processes, versions
+from autosched.target import parse_target
 from autosched.tuner.workload_spec import WorkloadSpec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,6 +96,23 @@ def test_processes_build_for_several_networks(monkeypatch: pytest.MonkeyPatch) -
     assert not any(process.alive for process in waiting)
     assert not spare.directory.exists()
     another.close()
+
+
+def test_processes_that_were_started_ahead_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "usable_cores", lambda: 2)
+    pool._SPARE.close()
+    target = parse_target("cpu")
+    pool.start_processes(target, 2 * pool.KERNELS_EACH - 1)  # one core is this process's
+    spare = pool._SPARE._pool
+    assert spare is not None
+    (started,) = spare._workers
+    check(chain([22, 23, 24, 25, 26]))
+    assert pool._SPARE._pool is spare
+    assert started in spare._idle, "it has built"
+    pool._SPARE.close()
+    assert not started.alive
+    pool.start_processes(target, pool.KERNELS_EACH - 1)  # too few kernels
+    assert pool._SPARE._pool is None
 
 
 def test_networks_that_are_compiled_at_a_time_leave_one_pool() -> None:
