@@ -15,4 +15,4 @@ def bound_of(cond: Expr, simplify: Simplifier) -> Bound | None:
         return None
     is_least, limit = LIMITS[cond.op]
     form = simplify.affine(cond.a - cond.b)
-    return is_least, Affine(form.terms, form.constant - limit - (not is_least))
+    return is_least, Affine(form.terms, form.constant - limit - (0 if is_least else 1))

@@ -23,7 +23,7 @@ from autosched.planning.execution_plan import with_storage
 from autosched.runtime.gpu import dlpack
 from autosched.runtime.gpu.compile import DeviceCode
 from autosched.runtime.gpu.devices import shared_device
-from autosched.runtime.gpu.kernel import GpuKernel
+from autosched.runtime.gpu.kernel import GpuKernel, LoadedCode
 from autosched.runtime.spec import ArraySpec
 from autosched.runtime.tensors import Array, aligned_empty
 
@@ -37,7 +37,7 @@ def kernel(entry: str = "add", workspace: tuple[tuple[str, int], ...] = ()) -> G
     """C = A + B; with `entry` "illegal" it makes the context sticky."""
     launch = Launch(entry, (2, 1, 1), (32, 1, 1), ("A", "B", "C"), 0)
     source = GpuSource(entry, "cuda", "", (launch,), ("A", "B"), ("C",), workspace)
-    return GpuKernel(shared_device("cuda"), DeviceCode(b"\x7fELF"), source, (A, B), (C,))
+    return GpuKernel(LoadedCode(shared_device("cuda"), DeviceCode(b"\x7fELF"), source), source, (A, B), (C,))
 
 
 def log(*words: object) -> None:

@@ -16,7 +16,7 @@ from autosched.runtime.gpu import tensor_maps
 from autosched.runtime.gpu.arrays import DeviceArray, allocate
 from autosched.runtime.gpu.compile import DeviceCode
 from autosched.runtime.gpu.device import DeviceFault
-from autosched.runtime.gpu.kernel import GpuKernel
+from autosched.runtime.gpu.kernel import GpuKernel, LoadedCode
 from autosched.runtime.gpu.pycuda import PyCudaDevice
 from autosched.runtime.spec import ArraySpec
 from tests.runtime.pycuda_stand_in import StandIn, installed
@@ -28,6 +28,10 @@ X = np.arange(64, dtype=np.float32)
 def source(shared_bytes: int = 0, entry: str = "add", text: str = "text") -> GpuSource:
     launch = Launch(entry, (2, 1, 1), (32, 1, 1), ("A", "B", "C"), shared_bytes)
     return GpuSource("add", "cuda", text, (launch,), ("A", "B"), ("C",), ())
+
+
+def loaded(device: PyCudaDevice, code: GpuSource, binary: bytes = b"") -> GpuKernel:
+    return GpuKernel(LoadedCode(device, DeviceCode(binary), code), code, (A, B), (C,))
 
 
 @pytest.fixture
@@ -46,7 +50,7 @@ def device(stand_in: StandIn) -> PyCudaDevice:
 
 
 def test_kernel_over_numpy_arrays(stand_in: StandIn, device: PyCudaDevice) -> None:
-    kernel = GpuKernel(device, DeviceCode(b"\x7fELF"), source(), (A, B), (C,))
+    kernel = loaded(device, source(), b"\x7fELF")
     assert stand_in.log == [("module_from_buffer", b"\x7fELF"), ("get_function", "add"), ("prepare", ["P", "P", "P"])]
     stand_in.log.clear()
     np.testing.assert_array_equal(kernel(X, X), 2 * X)
@@ -71,7 +75,7 @@ def test_shared_memory_is_asked_for_where_it_is_extern(
         f'extern "C" __global__ void {head}(float* A)\n{{\n  {line}\n}}'
         for head, line in zip(heads, (own, other), strict=True)
     )
-    kernel = GpuKernel(device, DeviceCode(b""), source(nbytes, text=text), (A, B), (C,))
+    kernel = loaded(device, source(nbytes, text=text))
     asked = nbytes if own == EXTERN else 0
     assert (("set_attribute", 8, nbytes) in stand_in.log) == (asked > 0)
     kernel(X, X)
@@ -100,7 +104,7 @@ def test_maps_are_packed_at_multiples_of_64(
 
 
 def test_callers_stream_is_met_by_waiting(stand_in: StandIn, device: PyCudaDevice) -> None:
-    kernel = GpuKernel(device, DeviceCode(b""), source(), (A, B), (C,))
+    kernel = loaded(device, source())
     x, y = (DeviceArray(block, (64,), "float32") for block in allocate(device, {"x": 256, "y": 256}).values())
     device.upload(x.block.memory, X)
     device.upload(y.block.memory, X)
@@ -150,7 +154,7 @@ def test_fill(stand_in: StandIn, device: PyCudaDevice, pattern: bytes, expected:
 
 
 def test_threads_leave_no_context_behind(stand_in: StandIn, device: PyCudaDevice) -> None:
-    kernel = GpuKernel(device, DeviceCode(b""), source(), (A, B), (C,))
+    kernel = loaded(device, source())
     seen: list[tuple[bool, int]] = []
 
     def work() -> None:
@@ -174,7 +178,7 @@ def test_threads_leave_no_context_behind(stand_in: StandIn, device: PyCudaDevice
     ],
 )
 def test_errors_have_their_class(stand_in: StandIn, device: PyCudaDevice, name: str, words: str, kind: str) -> None:
-    kernel = GpuKernel(device, DeviceCode(b""), source(), (A, B), (C,))
+    kernel = loaded(device, source())
     stand_in.fail[name] = words
     with pytest.raises(DeviceError, match=words):
         kernel(X, X)

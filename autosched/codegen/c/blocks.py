@@ -67,9 +67,9 @@ def block_order(nest: For, name: str, resident: int, multiprocessors: int) -> Bl
     Raises ScheduleError for clusters without persistent blocks, or of more blocks than are resident."""
     bounds = {s.kind: s.bound for s in walk(nest) if isinstance(s, For) and s.kind in BLOCKS}
     sizes = [bounds.get(kind, Const(1, INDEX)) for kind in BLOCKS]
-    x, y, z = (int(e.value) for e in sizes if isinstance(e, Const))
+    x, y, z = (e.number for e in sizes if isinstance(e, Const))
     group = int(nest.raster.value) if isinstance(nest.raster, Const) else 1
-    launched, cluster = min(x * y * z, multiprocessors * resident), cluster_of(nest)
+    launched, cluster = min(x * y * z, multiprocessors * resident) if multiprocessors else 0, cluster_of(nest)
     if cluster is not None:
         launched -= launched % cluster.size
         if not launched:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from autosched.ir.expr import Binary, Const
 from autosched.ir.simplify import Affine
 from autosched.ir.stmt import Barrier, Buffer, For, ForKind, Stmt, Store, walk
-from autosched.ir.visit import exprs_of, free_vars, subexpressions
+from autosched.ir.visit import exprs_of, free_vars, is_number, subexpressions
 from autosched.lower.passes.overlap_iterations import HELD
 
 PARTITIONS = 4  # of a multiprocessor, each with its own registers and warps (compute capability 5.0 and later)
@@ -141,11 +141,11 @@ def _full_unroll_factor(loop: For, stores: Sequence[Store]) -> int | None:
     """Return the iterations of a short loop with divisions in its indices; None for another loop. Complete unrolling
     lets the compiler hoist the divisions out of enclosing loops: indices into a padded image, and their range
     checks."""
-    if not isinstance(loop.bound, Const) or loop.bound.value > MAX_FULLY_UNROLLED:
+    if not is_number(loop.bound) or loop.bound.number > MAX_FULLY_UNROLLED:
         return None
     nodes = (x for s in stores for e in exprs_of(s) for x in subexpressions(e))
     divided = (x for x in nodes if isinstance(x, Binary) and x.op in ("floordiv", "mod"))
-    return int(loop.bound.value) if any(loop.var in free_vars(x) for x in divided) else None
+    return loop.bound.number if any(loop.var in free_vars(x) for x in divided) else None
 
 
 def is_unrolled(stmt: Stmt) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from autosched.codegen.c.dialects import Dialect
 from autosched.codegen.c.ranges import Range, in_ranges
@@ -15,6 +16,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.instructions.dots import WORD_BITS, Dot, Word
 from autosched.ir.simplify import Simplifier
+from autosched.ir.size import form_of, has_size
 from autosched.ir.stmt import Buffer, Scope
 from autosched.ir.storage import element_count, flat_index, held_index, versions_of
 from autosched.ir.visit import loads, substitute
@@ -65,7 +67,9 @@ class Expressions:
 
     `index_type`: C type of loop variables; `helpers`: texts of the functions that the kernel calls, by name;
     `variables`, `buffers`: C names; `stage_variables`: C variables of stage indices that loops carry
-    (`tiles/stage_index.py`); `lanes`: the variables of a block's threads, each with value 0."""
+    (`tiles/stage_index.py`); `lanes`: the variables of a block's threads, each with value 0. `table`: the sizes of a
+    call that the function reads, by their closed forms; `sizes`: those of this kernel, by the names of their variables.
+    """
 
     dialect: Dialect
     index_type: str
@@ -75,6 +79,8 @@ class Expressions:
     stage_variables: dict[Expr, str] = field(default_factory=dict)
     buffers: dict[str, tuple[Buffer, str]] = field(default_factory=dict)
     lanes: dict[Expr, Expr] = field(default_factory=dict)
+    table: dict[Expr, int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
 
     def text(self, expr: Expr, limit: int = 0) -> str:
         """Return the C text, in parentheses if its precedence is below `limit`."""
@@ -108,6 +114,8 @@ class Expressions:
     def literal(self, value: bool | int | float, dtype: str) -> str:
         if dtype == "bool":
             return "true" if value else "false"
+        if has_size(value):
+            return self._size_variable(value)
         if not DTYPES[dtype].is_float:
             text = str(int(value)) if value != -(1 << 63) else f"(-{(1 << 63) - 1} - 1)"
             return text + self.dialect.suffixes.get(dtype, "")
@@ -120,6 +128,24 @@ class Expressions:
             return self.dialect.infinity if number > 0 else f"-{self.dialect.infinity}"
         text = repr(number)
         return text + ("f" if dtype == "float32" else "")
+
+    def _size_variable(self, size: Any) -> str:
+        form = form_of(size)
+        self.table.setdefault(form, size)
+        name = f"size_of_call_{[*self.table].index(form)}"
+        self.sizes[name] = size
+        return name
+
+    def size_lines(self) -> list[str]:
+        """Return the lines that declare the variables of sizes, from the table `sizes_of_call`."""
+        places = {form: n for n, form in enumerate(self.table)}
+        return [
+            f"const {self._size_type(size)} {name} = sizes_of_call[{places[form_of(size)]}];"
+            for name, size in self.sizes.items()
+        ]
+
+    def _size_type(self, size: int) -> str:
+        return "int" if self._is_int(Const(size, INDEX)) else self.type(INDEX)
 
     def _text(self, expr: Expr) -> tuple[str, int]:
         match expr:
@@ -287,10 +313,13 @@ class Expressions:
         if not ranges or not all(self._is_int(r.number) and self._fits_int(r.number) for r in ranges):
             return None
         _, precedence = OPERATORS["and"]
-        return " && ".join(
-            f"(unsigned){self.text(r.number, UNARY)} < {r.size}" if isinstance(r, Range) else self.text(r, precedence)
-            for r in parts
-        )
+
+        def text(part: Expr | Range) -> str:
+            if isinstance(part, Range):
+                return f"(unsigned){self.text(part.number, UNARY)} < {self.literal(part.size, INDEX)}"
+            return self.text(part, precedence)
+
+        return " && ".join(map(text, parts))
 
     def _narrow(self, dtype: str, text: str, precedence: int) -> tuple[str, int]:
         """Cast results of arithmetic on integers below 32 bits, which C does in int, back to the dtype."""
@@ -302,7 +331,7 @@ class Expressions:
         """Whether an int64 expression has type int in C: it consists of loop variables and small constants only."""
         match expr:
             case Const(value=v):
-                return abs(v) < INT_LIMIT
+                return -INT_LIMIT < v < INT_LIMIT
             case Var():
                 return self.index_type == "int"
             case Binary(a=a, b=b):

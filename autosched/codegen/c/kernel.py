@@ -14,7 +14,7 @@ from autosched.codegen.c.launch_overlap import KernelOrder, emit_launch_overlap,
 from autosched.codegen.c.names import Text
 from autosched.codegen.c.shared import VECTOR_BYTES, SharedMemory
 from autosched.codegen.c.shuffle import emit_shuffle
-from autosched.codegen.c.source import GpuSource, Launch, TensorMap
+from autosched.codegen.c.source import SIZES, GpuSource, Launch, TensorMap
 from autosched.codegen.c.threads import Threads, triple
 from autosched.codegen.c.tiles.pipelines import PipelineCode, pipeline_code, with_turns
 from autosched.codegen.c.tiles.stage_index import carried_stages
@@ -66,10 +66,11 @@ def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSour
     workspace, nests = shared_and_nests(func.body)
     outside = {b.name: b for b in (*func.params, *workspace)}
     parts, launches, helpers = [], [], dict[str, str]()
-    largest = max([element_count(b) for b in outside.values()] or [0])
-    index_type = dialect.integers[INDEX] if largest >= INT_LIMIT else "int"
+    is_large = any(element_count(b) >= INT_LIMIT for b in outside.values())
+    index_type = dialect.integers[INDEX] if is_large else "int"
+    table = dict[Expr, int]()
     for n, (nest, order) in enumerate(zip(nests, kernel_orders(nests, outside), strict=True)):
-        c = Expressions(dialect, index_type, simplify, helpers)
+        c = Expressions(dialect, index_type, simplify, helpers, table=table)
         text, launch = _Kernel(f"{func.name}_{n}", nest, outside, c, order).build()
         parts.append(text)
         launches.append(launch)
@@ -81,7 +82,8 @@ def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSour
     text = comment + dialect.prologue + "\n" + "\n\n".join([*helpers.values(), *parts]) + "\n"
     rows = tuple(sorted({s.matrix for s in walk(func.body) if isinstance(s, Store) and s.matrix}))
     is_specific = any(MATRICES[row].warps > 1 for row in rows)
-    return GpuSource(func.name, kind, text, tuple(launches), inputs, outputs, scratch, is_specific, rows)
+    sizes = tuple(table.values())
+    return GpuSource(func.name, kind, text, tuple(launches), inputs, outputs, scratch, is_specific, rows, sizes)
 
 
 @dataclass
@@ -115,7 +117,9 @@ class _Kernel:
         emit_launch_overlap(self.order, self.c, self.text)
         maps: list[TensorMap] = [] if self.pipeline is None else self.pipeline.tensor_maps()
         self._emit(self.nest)
-        types = ", ".join([*(MAP.format(name=m.name) for m in maps), *(self._parameter(*x) for x in arguments)])
+        sizes = self.c.size_lines()
+        types = [*(MAP.format(name=m.name) for m in maps), *(self._parameter(*x) for x in arguments)]
+        types += [f"{self._pointer(SIZES, self.c.type(INDEX))} sizes_of_call"] if sizes else []
         count, block = self.threads.count, ", ".join(map(str, self.threads.block))
         has_async_copies = any(isinstance(s, Commit) for s in walk(self.nest))
         blocks = (
@@ -126,14 +130,14 @@ class _Kernel:
         resident = "" if blocks is None else self.dialect.resident.format(blocks=blocks)
         cluster = "" if self.pipeline is None else self.pipeline.cluster_attribute
         declaration = self.dialect.kernel.format(threads=block, count=count, resident=resident, cluster=cluster)
-        head = f"{declaration} {self.name}({types})"
+        head = f"{declaration} {self.name}({', '.join(types)})"
         shared = self.shared.declarations(self.dialect, self.text.name("shared_memory"))
-        text = "\n".join([head, "{", *(f"  {s}" for s in shared), *self.text.lines, "}"])
-        names: tuple[str | TensorMap, ...] = (*maps, *(name for name, _ in arguments))
-        sizes = triple(self.threads.grid), triple(self.threads.block)
+        text = "\n".join([head, "{", *(f"  {s}" for s in (*shared, *sizes)), *self.text.lines, "}"])
+        names = (*maps, *(name for name, _ in arguments), *([SIZES] if sizes else ()))
+        grid, threads = triple(self.threads.grid), triple(self.threads.block)
         writes = tuple(name for name in self.outside if name in self.order.writes)
         is_after = is_early(self.order, self.dialect)
-        return text, Launch(self.name, *sizes, names, self.shared.n_bytes, is_after, writes)
+        return text, Launch(self.name, grid, threads, names, self.shared.n_bytes, is_after, writes)
 
     def _arguments(self) -> list[tuple[str, bool]]:
         """Return the outside buffers that the nest accesses, and whether it writes them."""
@@ -148,9 +152,11 @@ class _Kernel:
 
     def _parameter(self, name: str, written: bool) -> str:
         buffer, c_name = self.c.buffers[name]
+        return f"{self._pointer(name, self.c.memory_type(buffer.dtype), written)} {c_name}"
+
+    def _pointer(self, name: str, kind: str, written: bool = False) -> str:
         pointer = self.dialect.pointer_to_earlier if name in self.order.earlier else self.dialect.pointer
-        kind = pointer.format(const="" if written else "const ", type=self.c.memory_type(buffer.dtype))
-        return f"{kind} {c_name}"
+        return pointer.format(const="" if written else "const ", type=kind)
 
     # statements
 
@@ -255,7 +261,8 @@ class _Kernel:
             self.pipeline.order = order
             return
         x, y = (self.dialect.block.format(axis="xy"[n], number=n) for n in (0, 1))
-        self.line(f"const {self.c.index_type} {name} = {y} * {order.sizes[0]} + {x};")
+        across = self.c.literal(order.sizes[0], INDEX)
+        self.line(f"const {self.c.index_type} {name} = {y} * {across} + {x};")
 
     def _emit_roles(self, pipeline: PipelineCode, body: Stmt) -> None:
         """Emit the code of the producer threads and of the consumer threads; `body`: the consumers' statements."""

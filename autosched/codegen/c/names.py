@@ -55,7 +55,7 @@ RESERVED = frozenset(
     load_tile_4 load_tile_5 store_tile_1 store_tile_2 store_tile_3 store_tile_4 store_tile_5 show_to_engine
     commit_stores wait_for_stores meet_1 meet_2 meet_3 keep_float keep_int
     start_next_kernel wait_for_kernels_before arrive_elsewhere arrive_at_cluster wait_for_cluster in_block
-    take_turn give_turn
+    take_turn give_turn sizes_of_call
     load_tile_1_for_all load_tile_2_for_all load_tile_3_for_all load_tile_4_for_all load_tile_5_for_all
     load_pixels_3_for_all load_pixels_4_for_all load_pixels_5_for_all
     """.split()  # noqa: SIM905
@@ -66,7 +66,8 @@ RESERVED_PREFIXES = (
     "multiply_tiles_",
     "take_registers_",
     "give_registers_",
-)  # of generated functions with numbers in their names
+    "size_of_call_",
+)  # of generated functions and variables with numbers in their names
 
 
 @dataclass

@@ -62,7 +62,7 @@ class SharedMemory:
     def declare(self, buffer: Buffer, c_type: str, name: str, alignment: int = VECTOR_BYTES) -> None:
         self.names[buffer.name] = name
         n_stages, one_stage = versions_of(buffer)
-        count = max(1, element_count(one_stage))
+        count = max(1, int(element_count(one_stage)))
         self.arrays.append(SharedArray(c_type, name, n_stages, count, self.n_bytes, buffer.itemsize, alignment))
 
     def declarations(self, dialect: Dialect, memory: str) -> list[str]:

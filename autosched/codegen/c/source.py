@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from autosched.codegen.c.dialects import DIALECTS
 
 Triple = tuple[int, int, int]
+SIZES = "sizes of the call"  # the argument of a launch that is the buffer of `GpuSource.sizes`
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,9 @@ class TensorMap:
     swizzle: int = 0
     steps: tuple[int, ...] = ()
 
+    def with_numbers(self, number: Callable[[int], int]) -> TensorMap:
+        return replace(self, extents=tuple(map(number, self.extents)), strides=tuple(map(number, self.strides)))
+
     def __str__(self) -> str:
         """Return the parameters from which a caller encodes the tensor map."""
         box = self.box
@@ -72,6 +77,11 @@ class Launch:
     is_early: bool = False
     writes: tuple[str, ...] = ()
 
+    def with_numbers(self, number: Callable[[int], int]) -> Launch:
+        x, y, z = map(number, self.grid)
+        arguments = (a.with_numbers(number) if isinstance(a, TensorMap) else a for a in self.arguments)
+        return replace(self, grid=(x, y, z), arguments=tuple(arguments))
+
     @property
     def buffers(self) -> tuple[str, ...]:
         """The buffer of each argument."""
@@ -97,7 +107,9 @@ class GpuSource:
 
     `workspace`: (name, bytes) of buffers between launches. `is_arch_specific`: the text has instructions that later
     architectures lack, such as wgmma of sm_90a, and is compiled for its own only. `matrices`: names of the matrix
-    instructions that it uses, rows of `ir/instructions/matrices.py`.
+    instructions that it uses, rows of `ir/instructions/matrices.py`. `sizes`: the numbers of the int64 buffer SIZES.
+
+    In code for sizes that are known at a call the `numbers` are sizes (`ir.size`).
     """
 
     name: str
@@ -109,6 +121,7 @@ class GpuSource:
     workspace: tuple[tuple[str, int], ...]
     is_arch_specific: bool = False
     matrices: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
 
     @property
     def suffix(self) -> str:
@@ -119,3 +132,21 @@ class GpuSource:
     def threads(self) -> int:
         """The host threads that a call takes: one, which launches the kernels."""
         return 1
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers that may be sizes: of grids, tensor maps, the workspace and the table, in this order."""
+        numbers: list[int] = []
+
+        def taken(number: int) -> int:
+            numbers.append(number)
+            return number
+
+        self.with_numbers(taken)
+        return tuple(numbers)
+
+    def with_numbers(self, number: Callable[[int], int]) -> GpuSource:
+        """Return the source with `number(n)` in place of each n of its `numbers`, in their order."""
+        launches = tuple(launch.with_numbers(number) for launch in self.launches)
+        workspace = tuple((name, number(nbytes)) for name, nbytes in self.workspace)
+        return replace(self, launches=launches, workspace=workspace, sizes=tuple(map(number, self.sizes)))

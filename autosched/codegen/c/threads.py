@@ -9,12 +9,13 @@ from autosched.codegen.c.dialects import Dialect
 from autosched.codegen.c.source import Triple
 from autosched.ir.expr import INDEX, Const, Expr, Var
 from autosched.ir.stmt import BLOCKS, THREADS, For, ForKind
+from autosched.ir.symbolic import is_known
 
 
 @dataclass
 class Threads:
-    """Launch dimensions along x, y, z. `numbers`: variables of the loops bound to threads; `block_indices`: indices of
-    a block where the order of blocks is not the hardware's."""
+    """Launch dimensions along x, y, z; those of the grid may be sizes. `numbers`: variables of the loops bound to
+    threads; `block_indices`: indices of a block where the order of blocks is not the hardware's."""
 
     grid: list[int] = field(default_factory=lambda: [1, 1, 1])
     block: list[int] = field(default_factory=lambda: [1, 1, 1])
@@ -31,11 +32,13 @@ class Threads:
         is_block = loop.kind in BLOCKS
         n = (BLOCKS if is_block else THREADS).index(loop.kind)
         assert isinstance(loop.bound, Const)
-        extent = int(loop.bound.value)
+        extent = loop.bound.number if is_block else int(loop.bound.number)
         (self.grid if is_block else self.block)[n] = extent
         if not is_block:
             self.numbers[n] = loop.var
-        return None if extent == 1 else (dialect.block if is_block else dialect.thread).format(axis="xyz"[n], number=n)
+        if is_known("eq", extent, 1):
+            return None
+        return (dialect.block if is_block else dialect.thread).format(axis="xyz"[n], number=n)
 
     def number(self) -> Expr:
         """Return the linear index of a thread in its block."""

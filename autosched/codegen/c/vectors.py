@@ -9,13 +9,13 @@ zero elsewhere. Other accesses are made lane by lane: a store along a column, an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import For, If, Reducer, Stmt, Store
+from autosched.ir.symbolic import common_divisor
 from autosched.ir.visit import free_vars, loads, subexpressions, substitute
 
 TRUE: Expr = Const(True, "bool")
@@ -212,4 +212,4 @@ def _divisor(atom: Expr, simplify: Simplifier) -> int:
     if not (isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, Const)):
         return 1
     affine = simplify.affine(atom.a)
-    return math.gcd(int(atom.b.value), affine.constant, *(c * _divisor(a, simplify) for a, c in affine.terms))
+    return common_divisor(atom.b.number, affine.constant, *(c * _divisor(a, simplify) for a, c in affine.terms))

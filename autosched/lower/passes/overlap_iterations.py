@@ -115,11 +115,11 @@ def _nest(loop: For, around: _Around) -> _Nest | None:
     assert isinstance(overlap.stages, Const)
     stages, first = int(overlap.stages.value), loops[0].extent
     if isinstance(first, Const):
-        count = int(first.value)
+        count = first.number
         for x in loops[1:]:
             assert isinstance(x.extent, Const)
-            count *= int(x.extent.value)
-        stages = min(stages, count)
+            count *= x.extent.number
+        stages = stages if count >= stages else int(count)
     if stages == 1:
         return None
     return _Nest(tuple(loops), tuple(buffers), fills, compute, stages, overlap.asynchronous, around)

@@ -6,32 +6,36 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from autosched.codegen.c.source import GpuSource
+import numpy as np
+
+from autosched.codegen.c.source import SIZES, GpuSource
 from autosched.errors import DeviceError
-from autosched.runtime.gpu.arrays import DeviceBlock, allocate, device_errors, mark_used, queue_after
+from autosched.runtime.gpu.arrays import DeviceBlock, allocate, device_errors, mark_used, queue_after, upload
 from autosched.runtime.gpu.compile import CompileError, Compiler, DeviceCode, compile_source
-from autosched.runtime.gpu.device import GpuDevice, Stream
+from autosched.runtime.gpu.device import Array, GpuDevice, Stream
 from autosched.runtime.gpu.devices import compiler_for, shared_device
 from autosched.runtime.gpu.function import DeviceFunction
 from autosched.runtime.spec import ArraySpec
 from autosched.target import Target
 
 
+class LoadedCode:
+    """The kernels of a compiled source on a device. `resources`: what the compiler says that they use."""
+
+    def __init__(self, device: GpuDevice, binary: DeviceCode, source: GpuSource) -> None:
+        self.device, self.resources = device, binary.resources
+        with device_errors(device):
+            self.kernels = device.load(binary, source)
+
+
 class GpuKernel(DeviceFunction):
-    """A loaded source as a function of arrays."""
+    """A source as a function of arrays, by code that is loaded: of the source, or for other sizes of a call."""
 
     def __init__(
-        self,
-        device: GpuDevice,
-        binary: DeviceCode,
-        source: GpuSource,
-        inputs: Sequence[ArraySpec],
-        outputs: Sequence[ArraySpec],
+        self, code: LoadedCode, source: GpuSource, inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec]
     ) -> None:
-        super().__init__(device, inputs, outputs)
-        self.source, self.resources = source, binary.resources
-        with device_errors(device):
-            self._kernels = device.load(binary, source)
+        super().__init__(code.device, inputs, outputs)
+        self.source, self.resources, self._kernels = source, code.resources, code.kernels
         self._scratch: dict[str, DeviceBlock] | None = None
         self._launching = threading.Lock()  # guards the workspace from the first to the last kernel of a call
 
@@ -47,11 +51,13 @@ class GpuKernel(DeviceFunction):
         yield list(allocate(self._device, self._sizes()).values())
 
     def _make_scratch(self) -> dict[str, DeviceBlock]:
-        """Return the workspace, allocated at the first call; the caller holds `_launching`."""
+        """Return the workspace and the table of sizes, allocated at the first call; the caller holds `_launching`."""
         if self._scratch is None:
             names = {f"workspace {name}": nbytes for name, nbytes in self.source.workspace}
             blocks = allocate(self._device, names)
             self._scratch = {name: blocks[f"workspace {name}"] for name, _ in self.source.workspace}
+            if sizes := self.source.sizes:
+                self._scratch[SIZES] = _uploaded(self._device, np.array(sizes, np.int64))
         return self._scratch
 
     def _launch(self, blocks: Sequence[DeviceBlock], lasting: Sequence[DeviceBlock], stream: Stream) -> None:
@@ -65,12 +71,19 @@ class GpuKernel(DeviceFunction):
             mark_used(device, (*lasting, *scratch.values()), stream)
 
 
+def _uploaded(device: GpuDevice, array: Array) -> DeviceBlock:
+    (block,) = allocate(device, {SIZES: array.nbytes}).values()
+    upload(block, array)
+    return block
+
+
 def build_gpu_kernel(
     source: GpuSource, target: Target, inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec]
 ) -> GpuKernel:
     """Compile `source` for `target` and load it on this machine's device. Raises DeviceError."""
     device = shared_device(target.kind)
-    return GpuKernel(device, device_code(device, source, target), source, inputs, outputs)
+    code = LoadedCode(device, device_code(device, source, target), source)
+    return GpuKernel(code, source, inputs, outputs)
 
 
 def device_code(device: GpuDevice, source: GpuSource, target: Target) -> DeviceCode:

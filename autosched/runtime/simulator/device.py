@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autosched.codegen.c.source import SIZES
 from autosched.runtime.gpu.compile import CompileError, DeviceCode
 from autosched.runtime.gpu.device import Array, DeviceFault, DeviceMemory, LaunchSequence, Stream
 from autosched.runtime.gpu.host_memory import HostMemory
@@ -62,7 +63,7 @@ class SimulatedDevice(HostMemory):
         self, kernels: Mapping[str, Any], source: GpuSource, buffers: Mapping[str, DeviceMemory]
     ) -> LaunchSequence:
         memory = {name: buffer.handle for name, buffer in buffers.items()}
-        initialised = frozenset(source.inputs)
+        initialised = frozenset((*source.inputs, SIZES))
         return LaunchSequence(
             tuple(SimulatedLaunch(kernels[launch.kernel], launch, memory, initialised) for launch in source.launches)
         )
