@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from autosched.executor.load_dynamic import load_dynamic as load_dynamic
     from autosched.executor.model import Model as Model
     from autosched.inspection.network import Explanation as Explanation
-    from autosched.kernel.sized_kernel import SizedKernel as SizedKernel
+    from autosched.kernel.sizes.sized_kernel import SizedKernel as SizedKernel
     from autosched.network_tuning.background import tune_in_background as tune_in_background
     from autosched.network_tuning.estimate import plan as plan
     from autosched.network_tuning.results import NetworkResult as NetworkResult
@@ -59,7 +59,7 @@ _HOMES: dict[str, str | None] = {
     "Record": "autosched.store",
     "Result": "autosched.tuner.result",
     "SearchSetup": "autosched.tuner.policy",
-    "SizedKernel": "autosched.kernel.sized_kernel",
+    "SizedKernel": "autosched.kernel.sizes.sized_kernel",
     "Target": "autosched.target",
     "Verification": "autosched.verification.verify",
     "VaryingModel": "autosched.executor.dynamic_model",

@@ -22,7 +22,7 @@ from autosched.kernel.index_checked import IndexCheckedKernel, with_checks
 from autosched.kernel.lookup import best_kernel, stored_records
 from autosched.kernel.measuring import start_measurer
 from autosched.kernel.request import Request
-from autosched.kernel.sized_kernel import SizedKernel, compile_sizes
+from autosched.kernel.sizes.sized_kernel import SizedKernel, compile_sizes
 from autosched.kernel.task import Space, make_task, start_run
 from autosched.kernel.trust import warn_without_key
 from autosched.keywords import spelled_out

@@ -18,7 +18,7 @@ import numpy as np
 
 from autosched.codegen.calls import ADDRESS, OUT_OF_RANGE, REPORT_BYTES, BoundsCheck, KernelCall, Pointer, RowWrite
 from autosched.codegen.llvm.program import emit_program
-from autosched.errors import AutoschedError, NoValidCandidate, OutOfRangeError
+from autosched.errors import AutoschedError, OutOfRangeError
 from autosched.executor.cpu_model import GraphConstants, packing_call, weights_plan
 from autosched.graph.graph import Array, Graph
 from autosched.graph.memory.arena_order import ArenaOrder
@@ -28,75 +28,14 @@ from autosched.graph.steps import Group
 from autosched.ir.expr import Expr
 from autosched.ir.size import Forms, Guards, evaluate, form_of
 from autosched.kernel.device import Device
-from autosched.kernel.pool import build_kernels
-from autosched.kernel.spec import CodeSizes, KernelObject, KernelSpec
+from autosched.kernel.sizes.variants import KernelVariant, KernelVariants, Values, load_variant, variants_at
 from autosched.planning.execution_plan import NetworkProgram
-from autosched.planning.extract_tasks import NetworkTask, objects_of
-from autosched.runtime.jit import LoadedKernel, compile_once, load_objects
+from autosched.planning.extract_tasks import objects_of
+from autosched.runtime.jit import compile_once, load_objects
 from autosched.runtime.kernel import Kernel
 from autosched.runtime.linked_network import ENTRY, pack_weights, run_packing
 from autosched.runtime.spec import ArraySpec
 from autosched.runtime.tensors import address_of, aligned_zeros, are_equal
-
-MAX_VARIANTS = 64  # of the code of a kernel, the last ones that were made
-Values = Mapping[str, int]  # of symbols
-
-
-@dataclass(frozen=True)
-class KernelVariant:
-    """Code of a kernel for the sizes for which its guards hold."""
-
-    kernel: KernelObject
-    sizes: CodeSizes
-    loaded: LoadedKernel
-    prepare: LoadedKernel | None
-
-
-@dataclass
-class KernelVariants:
-    """The code of the kernel of a task. `variants`: those that are compiled. `packing`: the digest of the code that
-    packed the weights of the network, as in `CodeSizes`."""
-
-    task: NetworkTask
-    variants: list[KernelVariant]
-    packing: str
-
-    @property
-    def kernel_spec(self) -> KernelSpec:
-        return self.task.kernel_spec
-
-    def symbols(self, values: Values) -> dict[str, int]:
-        """Return the values of the kernel's symbols. `values`: those of the network's."""
-        sized = self.kernel_spec.sized
-        assert sized is not None
-        return sized.at(values).named_values
-
-    def at(self, symbols: Values) -> KernelVariant | None:
-        """Return the code for values of the kernel's symbols; None if it is to be compiled."""
-        return next((variant for variant in self.variants if variant.sizes.hold(symbols)), None)
-
-    def spec_at(self, values: Values) -> KernelSpec:
-        """Return the specification of the code for values of the network's symbols, with the steps of the first for
-        sizes of the same classes."""
-        own = self.kernel_spec
-        assert own.sized is not None
-        sized = own.sized.at(values)
-        steps = own.steps or (self.task.kernel.schedule.steps if sized.classes == own.sized.classes else "")
-        return replace(own, workload=sized.typical, sized=sized, steps=steps)
-
-    def add(self, kernel: KernelObject, symbols: Values) -> KernelVariant:
-        """Add code that was compiled for values of the kernel's symbols."""
-        variant = load_variant(kernel, self.kernel_spec.threads)
-        assert variant.sizes.hold(symbols), f"the code that was emitted for {symbols} has a guard that they break"
-        self.variants = [*self.variants[1 - MAX_VARIANTS :], variant]
-        return variant
-
-
-def load_variant(kernel: KernelObject, threads: int, loaded: Mapping[str, LoadedKernel] | None = None) -> KernelVariant:
-    names = tuple(name for name in (kernel.name, kernel.prepare) if name is not None)
-    functions = loaded or load_objects([kernel.code], names, threads)
-    prepare = None if kernel.prepare is None else functions[kernel.prepare]
-    return KernelVariant(kernel, CodeSizes.parse(kernel.sizes), functions[kernel.name], prepare)
 
 
 class SizedCall(Kernel):
@@ -165,10 +104,14 @@ class SizedNetwork:
         names = [name for t in tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None]
         self.linked = load_objects(objects, (ENTRY, *dict.fromkeys(names)), threads)
         self.variants: dict[int, KernelVariants] = {}
+        self._packing: dict[int, str] = {}  # the digest of the code that packed the weights, by task
         for k, task in enumerate(tasks):
             if task.kernel.sizes:
-                first = load_variant(task.kernel, threads, self.linked)
-                self.variants[k] = KernelVariants(task, [first], first.sizes.packing)
+                first, sized = load_variant(task.kernel, threads, self.linked), task.kernel_spec.sized
+                assert sized is not None
+                steps = {sized.classes: task.kernel.schedule.steps}
+                self.variants[k] = KernelVariants(task.kernel_spec, [first], steps)
+                self._packing[k] = first.sizes.packing
         self._packed: dict[tuple[str, int], Array] = {}  # by the digest of the packing code and the step
 
     def share_weights(self, others: Iterable[SizedNetwork]) -> None:
@@ -186,11 +129,10 @@ class SizedNetwork:
         program, values = self.program, self.guards.values(sizes)
         planned, places, tables = self._planned(values), dict[str, int](), list[Array]()
         for k, code in planned.code.items():
-            kernel = self.variants[k]
             tables.append(np.array(code.table or [0], np.int64))
             places |= {_code(k): code.variant.loaded.address, _table(k): address_of(tables[-1])}
-            packed = [n for n in kernel.task.steps if n in program.packed_offsets]
-            places |= {_packed(n): self._packed_weights(kernel, code.variant, n) for n in packed}
+            packed = [n for n in program.tasks[k].steps if n in program.packed_offsets]
+            places |= {_packed(n): self._packed_weights(k, code.variant, n) for n in packed}
         places |= {_offset(name): offset for name, offset in planned.offsets.items()}
         tables.append(np.array(self._table.at(values | self.guards.values(places)) or [0], np.int64))
         fixed = (*(None for _ in planned.arrays), address_of(self.block), address_of(tables[-1]))
@@ -204,32 +146,15 @@ class SizedNetwork:
         """Return the code and the memory of a call for values of the symbols."""
         numbers, kernels = self._numbers.at(values), self.program.kernels
         code, workspaces = dict[int, _CodeNumbers](), {n: k.workspace_bytes for n, k in kernels.items() if not k.sizes}
-        for k, (variant, symbols) in self._variants_at(values).items():
-            code[k] = _CodeNumbers(variant, *variant.sizes.numbers(symbols))
-            task = self.variants[k].task
+        for k, variant in variants_at(self.variants, values).items():
+            code[k] = _CodeNumbers(variant, *variant.sizes.numbers(self.variants[k].symbols(values)))
+            task = self.program.tasks[k]
             if code[k].array_bytes != numbers.array_bytes[k]:
                 text = f"has arrays of {code[k].array_bytes} bytes, but its values have {numbers.array_bytes[k]}"
                 raise StorageError(f"the kernel of {task.name} {text}")
             workspaces |= dict.fromkeys(task.steps, code[k].workspace_bytes)
         nbytes = numbers.buffer_bytes | {workspace_name(n): size for n, size in workspaces.items()}
         return _PlannedCall(numbers.arrays, code, *self._order.offsets(nbytes))
-
-    def _variants_at(self, values: Values) -> dict[int, tuple[KernelVariant, Values]]:
-        """Return the code of each task of sizes, compiled where none is right, and the values of its symbols."""
-        symbols = {k: kernel.symbols(values) for k, kernel in self.variants.items()}
-        chosen = {k: kernel.at(symbols[k]) for k, kernel in self.variants.items()}
-        specs = {k: self.variants[k].spec_at(values) for k, variant in chosen.items() if variant is None}
-        kernels, unbuilt = build_kernels([*dict.fromkeys(specs.values())])
-        own = {spec: replace(spec, steps="") for spec in unbuilt}  # the steps of other sizes may not fit
-        if own:
-            more, unbuilt = build_kernels([*own.values()])
-            kernels |= {spec: more[again] for spec, again in own.items() if again in more}
-        for k, spec in specs.items():
-            if spec not in kernels:
-                name, reason = self.variants[k].task.name, next(iter(unbuilt.values()))
-                raise NoValidCandidate(f"no code can be made for the kernel of {name}: {reason}")
-            chosen[k] = self.variants[k].at(symbols[k]) or self.variants[k].add(kernels[spec], symbols[k])
-        return {k: (variant, symbols[k]) for k, variant in chosen.items() if variant is not None}
 
     def plan(self, sizes: Mapping[str, int]) -> NetworkProgram:
         """Return the plan for sizes that pass the guards, with the memory that `at` gives it; its kernels are those
@@ -239,14 +164,14 @@ class SizedNetwork:
         for k, code in planned.code.items():
             own, arrays, workspace = code.variant.kernel, code.array_bytes, code.workspace_bytes
             kernel = replace(own, array_bytes=arrays, workspace_bytes=workspace)
-            kernels |= dict.fromkeys(self.variants[k].task.steps, kernel)
+            kernels |= dict.fromkeys(self.program.tasks[k].steps, kernel)
         numbered = self.program.numbered(lambda size: int(evaluate(form_of(size), values)))
         memory = replace(numbered.memory, offsets=planned.offsets, nbytes=planned.arena_bytes)
         return replace(numbered, kernels=kernels, memory=memory)
 
-    def _packed_weights(self, kernel: KernelVariants, variant: KernelVariant, step: int) -> int:
+    def _packed_weights(self, task: int, variant: KernelVariant, step: int) -> int:
         """Return the address of the packed weights that a step reads."""
-        if variant.sizes.packing == kernel.packing:
+        if variant.sizes.packing == self._packing[task]:
             return address_of(self.block) + self.program.packed_offsets[step]
         key = variant.sizes.packing, step
         if key not in self._packed:

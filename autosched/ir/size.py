@@ -63,11 +63,11 @@ class Guards:
         self.simplify.ranges[symbol] = self.ranges[name] = (low, high)
         return _size(symbol, value)
 
-    def symbol_of_class(self, name: str, value: int, low: int, high: int) -> int:
+    def symbol_of_class(self, name: str, value: int, low: int, high: int, unit: int = 1) -> int:
         """As `symbol`, for the sizes of the value's class, as conditions say; the value itself where it is the only
-        one."""
-        first = class_of(value)
-        last = min((n - 1 for n in SIZE_CLASSES if n > value), default=high)
+        one. The sizes of the class are `unit` times those of the symbol."""
+        first = -(-class_of(value * unit) // unit)
+        last = min(((n - 1) // unit for n in SIZE_CLASSES if n > value * unit), default=high)
         first, last = max(first, low), min(last, high)
         size = self.symbol(name, value, first, last)
         form = form_of(size)

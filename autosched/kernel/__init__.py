@@ -17,6 +17,7 @@ compilation_units units of kernels, compiled once for all kernels that have them
 object_cache      compiled kernels and schedules in the disk cache (`runtime/disk_cache.py`)
 versions          the versions of LLVM and autosched in the keys of the cache
 gpu_kernel        sources for GPUs as entries of the cache
+sizes/            code for sizes that are known at a call, as variants by guards
 
 roofline          the roofline of a device; measured_roofline: that of networks' kernels, measured on demand
 """

@@ -14,7 +14,7 @@ import numpy as np
 
 from autosched.codegen.c.source import GpuSource
 from autosched.codegen.source import KernelSource
-from autosched.errors import ExpressionError, GraphError, NoValidCandidate, ScheduleError
+from autosched.errors import AutoschedError, ExpressionError, GraphError, NoValidCandidate, ScheduleError
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const
 from autosched.ir.size import Guards, form_of, value_of
@@ -125,7 +125,8 @@ def _by_model(kernel_spec: KernelSpec, number: int, emit: Emit[Code]) -> Emitted
         nest = lower(state, kernel_spec.name)
         return emit(nest, state.steps, task.values(candidate)), _array_bytes(nest)
 
-    policy = FULL if kernel_spec.device.target.backend.is_gpu else QUICK
+    request = kernel_spec.request
+    policy = QUICK if request.in_network and not request.device.target.backend.is_gpu else FULL
     candidate, (code, array_bytes) = analytic_best(task, number + 1, make, policy)[-1]
     sketch, row = sketches[candidate.sketch], np.array([candidate.values], np.int64)
     (estimate_s,) = task.model.analytic_latency(candidate.sketch, row)
@@ -158,10 +159,11 @@ def _for_sizes(kernel_spec: KernelSpec, sized: SizedWorkload, number: int) -> Ke
     chosen = replace(kernel_spec, sized=None)
     try:
         return _with_sizes(kernel_spec, sized, choose_schedule(chosen, number))
-    except NOT_BUILT:
+    except AutoschedError:
         if kernel_spec.workload == sized.numbered:
             raise
-    return _with_sizes(kernel_spec, sized, choose_schedule(replace(chosen, workload=sized.numbered), number))
+    present = replace(kernel_spec, workload=sized.numbered)
+    return _with_sizes(present, sized, choose_schedule(replace(present, sized=None), number))
 
 
 def _with_sizes(kernel_spec: KernelSpec, sized: SizedWorkload, schedule: ChosenSchedule) -> KernelObject:
@@ -173,14 +175,14 @@ def _with_sizes(kernel_spec: KernelSpec, sized: SizedWorkload, schedule: ChosenS
         source = request.source(lower(state, kernel_spec.name), state.steps, {})
         assert isinstance(source, KernelSource)
         packed_bytes = int(source.packed_bytes)  # a guard says that packed weights have it
-    dag = request.problem.dag
-    arrays = [math.prod(t.public_shape) * DTYPES[t.dtype].nbytes for t in (*dag.inputs, *dag.outputs)]
-    forms = CodeSizes(
-        tuple(guards.conditions), source.sizes, tuple(map(form_of, arrays)), form_of(source.workspace_bytes),
-        _packing(source),
-    )  # fmt: skip
+    arrays = (*request.problem.dag.inputs, *request.problem.dag.outputs)
+    shapes = tuple(tuple(map(form_of, t.public_shape)) for t in arrays)
+    itemsizes = tuple(DTYPES[t.dtype].nbytes for t in arrays)
+    workspace = form_of(source.workspace_bytes)
+    forms = CodeSizes(tuple(guards.conditions), source.sizes, shapes, itemsizes, workspace, _packing(source))
+    array_bytes = tuple(value_of(math.prod(t.public_shape)) * n for t, n in zip(arrays, itemsizes, strict=True))
     return KernelObject(
-        source.name, tuple(map(value_of, arrays)), value_of(source.workspace_bytes), packed_bytes, source.winograd,
+        source.name, array_bytes, value_of(source.workspace_bytes), packed_bytes, source.winograd,
         schedule, compile_object(source.text, kernel_spec.device.target), sizes=forms.text(guards.names),
     )  # fmt: skip
 

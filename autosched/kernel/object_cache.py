@@ -10,12 +10,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 
 from autosched.kernel.compilation_units import find_unit
-from autosched.kernel.spec import ChosenSchedule, CodeSizes, KernelObject, KernelSpec, kernel_name
+from autosched.kernel.spec import MAX_VARIANTS, ChosenSchedule, CodeSizes, KernelObject, KernelSpec, kernel_name
 from autosched.measure.protocol import ProtocolError, checked
 from autosched.runtime.disk_cache import key_of, read, write
 from autosched.runtime.versions import code_version
-
-MAX_VARIANTS = 32
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,9 +18,10 @@ from autosched.kernel.request import Request
 from autosched.runtime.disk_cache import key_of
 from autosched.runtime.versions import code_version
 from autosched.target import GpuFacts
-from autosched.tuner.definition import redefine
 from autosched.tuner.sized_workload import SizedWorkload
 from autosched.tuner.workload_spec import WorkloadSpec
+
+MAX_VARIANTS = 64  # of the code of a kernel of sizes, the last ones that were made
 
 
 @dataclass(frozen=True)
@@ -36,29 +38,30 @@ class ChosenSchedule:
 class CodeSizes:
     """What follows from sizes that code reads at run time, as closed forms over their symbols s0, s1 and so on.
 
-    The code is right for the sizes for which `guards` hold, and reads a `table` of int64. `array_bytes` and
-    `workspace_bytes` are those of its kernel. `packing`: the digest of the function that packs its weights.
+    The code is right for the sizes for which `guards` hold, and reads a `table` of int64. `shapes`: those of inputs and
+    outputs, whose elements have `itemsizes` bytes. `packing`: the digest of the function that packs its weights.
     """
 
     guards: tuple[Expr, ...]
     table: tuple[Expr, ...]
-    array_bytes: tuple[Expr, ...]
+    shapes: tuple[tuple[Expr, ...], ...]
+    itemsizes: tuple[int, ...]
     workspace_bytes: Expr
     packing: str = ""
 
     @staticmethod
     def parse(text: str) -> CodeSizes:
         """Return what `text` printed. Raises ValueError for other text."""
-        lengths, forms, packing = json.loads(text)
+        lengths, itemsizes, forms, packing = json.loads(text)
         parts = iter(forms_of_data(forms))
-        guards, table, array_bytes = (tuple(islice(parts, n)) for n in lengths)
-        return CodeSizes(guards, table, array_bytes, next(parts), packing)
+        guards, table, *shapes = (tuple(islice(parts, n)) for n in lengths)
+        return CodeSizes(guards, table, tuple(shapes), tuple(itemsizes), next(parts), packing)
 
     def text(self, names: Mapping[str, str]) -> str:
         """Return JSON. `names`: those of the symbols there, by their own."""
-        parts = self.guards, self.table, self.array_bytes
-        forms = [form for part in parts for form in part]
-        return json.dumps([[*map(len, parts)], forms_data([*forms, self.workspace_bytes], names), self.packing])
+        parts = self.guards, self.table, *self.shapes
+        forms = forms_data([*(form for part in parts for form in part), self.workspace_bytes], names)
+        return json.dumps([[*map(len, parts)], self.itemsizes, forms, self.packing])
 
     def hold(self, values: Mapping[str, int]) -> bool:
         """Whether the code is right for these values of the symbols."""
@@ -70,16 +73,25 @@ class CodeSizes:
 
     def numbers(self, values: Mapping[str, int]) -> tuple[list[int], tuple[int, ...], int]:
         """Return the table, the bytes of the arrays and those of the workspace for values of the symbols."""
-        table, (*arrays, workspace) = self._table.at(values), self._bytes.at(values)
-        return table, tuple(arrays), workspace
+        array_bytes = (math.prod(s) * n for s, n in zip(self.shapes_at(values), self.itemsizes, strict=True))
+        return self._table.at(values), tuple(array_bytes), self._workspace.at(values)[0]
+
+    def shapes_at(self, values: Mapping[str, int]) -> list[tuple[int, ...]]:
+        """Return the shapes of inputs and outputs for values of the symbols."""
+        extents = iter(self._extents.at(values))
+        return [tuple(islice(extents, len(shape))) for shape in self.shapes]
 
     @cached_property
     def _table(self) -> Forms:
         return Forms(self.table)
 
     @cached_property
-    def _bytes(self) -> Forms:
-        return Forms((*self.array_bytes, self.workspace_bytes))
+    def _extents(self) -> Forms:
+        return Forms(extent for shape in self.shapes for extent in shape)
+
+    @cached_property
+    def _workspace(self) -> Forms:
+        return Forms([self.workspace_bytes])
 
 
 @dataclass(frozen=True)
@@ -115,7 +127,7 @@ def kernel_name(key: str) -> str:
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """What a kernel of a network is compiled from: its identity in the pool and in the cache.
+    """What a kernel of a network, or of sizes, is compiled from: its identity in the pool and in the cache.
 
     `steps`: the schedule in JSON, empty for the best by the analytic model. `gpu`: the properties of the GPU, which are
     read once for a network. `sized`: for code of sizes that are known at run time their closed forms in `workload`.
@@ -148,4 +160,5 @@ class KernelSpec:
 
     @cached_property
     def request(self) -> Request:
-        return Request(redefine(self.workload.text, None), self.device, self.target_text, in_network=True)
+        in_network = "graph" in self.workload.data
+        return Request(self.workload.definition, self.device, self.target_text, in_network)

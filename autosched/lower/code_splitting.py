@@ -83,8 +83,10 @@ def _with_any_extent(exact: Piece, simplify: Simplifier) -> Piece | None:
     """Return the piece of a single nest whose tasks do not depend on their number; None for other nests."""
     func = exact.func
     shared, nests = shared_and_nests(func.body)
+    if shared or len(nests) != 1:  # without elements there is none
+        return None
     loop = nests[0]
-    if shared or len(nests) > 1 or not isinstance(loop, For) or loop.kind is not ForKind.PARALLEL:
+    if not isinstance(loop, For) or loop.kind is not ForKind.PARALLEL:
         return None
     if not isinstance(loop.extent, Const) or loop.bound is not loop.extent or loop.extent.value < 2:
         return None

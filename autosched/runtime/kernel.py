@@ -92,14 +92,14 @@ class Kernel:
             arrays = in_order([spec.name for spec in self.inputs], arrays, named)
         if out is not None:
             given = tuple(out) if isinstance(out, (tuple, list)) else (out,)
-            if not self._passes((*arrays, *given)):
+            if not self.passes((*arrays, *given)):
                 self._run(arrays, given)
             return out
         key = id(arrays[self._largest]) if arrays else 0
         spare = self._spares.take(key)
-        if spare is None or not self._passes((*arrays, *spare.results)):
+        if spare is None or not self.passes((*arrays, *spare.results)):
             results = new_outputs(self.outputs, self._input_address(arrays) if self._apart else 0)
-            if not self._passes((*arrays, *results)):
+            if not self.passes((*arrays, *results)):
                 self._run(arrays, results)
                 wrapped = like_inputs(arrays, results)
                 return wrapped[0] if len(wrapped) == 1 else tuple(wrapped)
@@ -113,7 +113,7 @@ class Kernel:
         array = arrays[self._largest]
         return address_of(array) if type(array) is np.ndarray else 0
 
-    def _passes(self, arrays: tuple[object, ...]) -> bool:
+    def passes(self, arrays: tuple[object, ...]) -> bool:
         """Return whether the gate accepted the arrays, so that the kernel has run."""
         if self._gate is None:
             return False
@@ -130,7 +130,7 @@ class Kernel:
             raise UsageError(f"out must hold {len(self.outputs)} arrays, one for each output, but has {len(results)}")
         given = (*map(materialised, arrays), *results)
         views = tuple([as_numpy(spec, array) for spec, array in zip(self._specs, given, strict=True)])
-        if self._passes(views):
+        if self.passes(views):
             return
         n = len(arrays)
         read = [as_input(spec, view) for spec, view in zip(self.inputs, views[:n], strict=True)]

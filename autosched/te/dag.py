@@ -157,7 +157,12 @@ class ComputeDAG:
     def content_hash(self) -> str:
         """SHA-256 (hex) of shapes, dtypes, views, expressions, which inputs are weights, where these lie and
         whether Winograd's error is accepted; independent of names."""
-        return self._hash or hashlib.sha256("\n".join(_canonical(self)).encode()).hexdigest()
+        return self._hash or hashlib.sha256(self.canonical_text.encode()).hexdigest()
+
+    @property
+    def canonical_text(self) -> str:
+        """The text that is hashed: equal for equal graphs, whatever their names."""
+        return "\n".join(_canonical(self))
 
     @cached_property
     def graph(self) -> networkx.DiGraph[str]:

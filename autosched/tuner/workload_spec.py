@@ -17,6 +17,7 @@ from typing import Any
 
 from autosched.ir.size import value_of
 from autosched.store.records import parse_data
+from autosched.tuner.definition import Definition, redefine
 
 WEIGHTS_IN = "weights_in"  # the cache level of the weights, which does not change what is computed
 AXES = ("axis", "axes", "perm")  # attributes whose numbers are axes, not sizes
@@ -54,6 +55,11 @@ class WorkloadSpec:
         """The JSON object. Raises ValueError for text that is none."""
         parsed: dict[str, Any] = json.loads(self.text)
         return parsed
+
+    @cached_property
+    def definition(self) -> Definition:
+        """The workload itself. Raises UsageError for a function of the user's own."""
+        return redefine(self.text, None)
 
     @cached_property
     def inputs(self) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 import autosched as at
 from autosched.errors import AutoschedError, UsageError
-from autosched.kernel.sized_kernel import SizedKernel
+from autosched.kernel.sizes.sized_kernel import SizedKernel
 from autosched.te import ComputeDAG
 from autosched.te.operators.registry import WORKLOADS, build
 from autosched.te.reference.evaluate import evaluate

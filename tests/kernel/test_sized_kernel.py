@@ -11,6 +11,7 @@ import pytest
 import autosched as at
 import autosched.te as te
 from autosched.errors import UsageError
+from autosched.kernel import pool_worker
 from autosched.te.reference.evaluate import evaluate
 
 
@@ -114,14 +115,45 @@ def test_bad_sizes_are_refused_in_a_sentence(call, reason):
         call(kernel)
 
 
-def test_a_second_trace_of_the_same_sizes_has_the_same_guards():
-    first, second = (at.compile(product, sizes={"M": (0, 600)}, settings={"N": 48, "K": 32}) for _ in range(2))
-    for kernel in (first, second):
-        for m in (61, 60, 7):
-            check(product, kernel, {"N": 48, "K": 32}, {"M": m})
-    assert len(first.variants) == len(second.variants) == 2
-    for a, b in zip(first.variants, second.variants, strict=True):
-        assert len(a.guards.conditions) == len(b.guards.conditions)
+def test_a_second_kernel_of_the_same_sizes_takes_the_code_of_the_disk_cache(monkeypatch):
+    def compiled() -> Any:
+        return at.compile(product, sizes={"M": (0, 600)}, settings={"N": 44, "K": 32}, threads=1)
+
+    first = compiled()
+    for m in (61, 7):
+        check(product, first, {"N": 44, "K": 32}, {"M": m})
+    monkeypatch.setattr(pool_worker, "build_kernel", lambda *_: pytest.fail("compiles what the cache has"))
+    second = compiled()
+    for m in (60, 61, 8, 600):
+        check(product, second, {"N": 44, "K": 32}, {"M": m})
+    assert [v.kernel.name for v in second.variants] == [v.kernel.name for v in first.variants]
+
+
+def test_another_function_of_the_same_name_has_code_of_its_own():
+    def times(number: float) -> Callable[..., te.Tensor]:
+        def scaled(M=8):
+            a = te.placeholder((M, 5), name="a")
+            return te.compute((M, 5), lambda i, j: a[i, j] * number, name="o")
+
+        return scaled
+
+    two, three = (at.compile(times(number), sizes={"M": (1, 9)}, threads=1) for number in (2.0, 3.0))
+    a = np.ones((4, 5), "float32")
+    assert (two(a) == 2).all()
+    assert (three(a) == 3).all()
+
+
+def test_the_steps_of_a_range_divide_sizes():
+    fixed = {"N": 20, "K": 9}
+    kernel = at.compile(product, sizes={"M": range(0, 1025, 8)}, settings=fixed, threads=2)
+    for m in (8, 0, 24, 32, 40, 104, 1024, 1016):
+        check(product, kernel, fixed, {"M": m})
+    assert len(kernel.variants) == 3  # 0, to 24, and the others
+    kernel = at.compile(product, sizes={"M": range(3, 60, 7)}, settings=fixed, threads=2)
+    for m in (3, 10, 59):
+        check(product, kernel, fixed, {"M": m})
+    with pytest.raises(UsageError, match="M is 11, and may be 3 to 59 in steps of 7"):
+        kernel.of(M=11)
 
 
 @pytest.mark.parametrize(

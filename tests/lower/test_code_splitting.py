@@ -71,3 +71,9 @@ def test_a_value_of_the_row() -> None:
 
 def test_one_task_has_no_loop() -> None:
     assert piece(1).extent is None
+
+
+def test_without_elements_there_is_no_loop() -> None:
+    x = te.placeholder((0, 5), name="x")
+    y = te.compute((0, 5), lambda i, j: x[i, j] * 2.0, name="y")
+    assert all(found.extent is None for found in pieces_of(lower(initial_state(ComputeDAG(y))), {})[1])

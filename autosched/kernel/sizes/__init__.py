@@ -1,0 +1,5 @@
+"""Kernels of sizes that are known at a call.
+
+variants        code by the guards of sizes, of kernels of networks and of the user's
+sized_kernel    the kernel of a workload for ranges of its numbers
+"""

@@ -1,0 +1,193 @@
+"""Kernels of sizes that are known at a call: code for ranges of sizes, which reads them from a table.
+
+The code of a schedule is emitted once with symbols for the sizes (`ir.size`). It is right for the sizes for which the
+guards of the emission hold; for others there are more `variants`, in this process and in the disk cache.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from autosched.errors import UsageError
+from autosched.ir.expr import Expr
+from autosched.ir.instructions.precision import EXACT
+from autosched.ir.size import Guards, form_of
+from autosched.kernel.device import find_device
+from autosched.kernel.sizes.variants import KernelVariant, KernelVariants, variants_at
+from autosched.kernel.spec import KernelSpec
+from autosched.runtime.kernel import Kernel
+from autosched.runtime.spec import ArraySpec, in_order
+from autosched.runtime.tensors import Array, address_of
+from autosched.te import ComputeDAG, Tensor
+from autosched.tuner.definition import Definition, Workload, dag_of_sizes, define
+from autosched.tuner.options import WorkloadOptions
+from autosched.tuner.sized_workload import MakeDag, TracedWorkload, size_symbol
+
+MAX_KERNELS = 256  # choices of sizes that are kept, the last used ones
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Where a size is in the arguments: axis `axis` of input `input`."""
+
+    input: int
+    axis: int
+
+
+class _TableKernel(Kernel):
+    """A kernel whose last pointer is the table, which it holds."""
+
+    def __init__(self, table: Array, variant: KernelVariant, inputs: Any, outputs: Any, workspace_bytes: int) -> None:
+        arrays = (None,) * (len(inputs) + len(outputs))
+        super().__init__(variant.loaded, inputs, outputs, workspace_bytes, (*arrays, address_of(table)))
+        self._table = table
+
+
+@dataclass
+class SizedKernel:
+    """A kernel of any sizes within `ranges`: `kernel(A, B)`, `kernel(A, B, out=C)`, as a `Kernel`.
+
+    A call with sizes that no variant is right for compiles one, which takes as long as `compile`, or takes it from the
+    disk cache. A call with sizes that are new for an existing variant makes its table, in about a millisecond.
+
+    `variants`: those that this process has, the last MAX_VARIANTS. `of` returns the kernel of given sizes.
+    """
+
+    ranges: Mapping[str, range]
+    make_dag: MakeDag = field(repr=False)
+    definition: Definition = field(repr=False)
+    target_text: str = field(repr=False)
+    threads: int
+    _kernels: dict[tuple[int, ...], Kernel] = field(default_factory=dict, repr=False)
+    _calls: dict[tuple[tuple[int, ...], ...], Callable[..., Any]] = field(default_factory=dict, repr=False)
+    _last: Kernel | None = field(default=None, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        smallest = {name: allowed.start for name, allowed in self.ranges.items()}
+        with Guards() as guards:
+            symbols = {name: size_symbol(guards, name, n, self.ranges[name]) for name, n in smallest.items()}
+            self._dag = self.make_dag(symbols)
+        self.inputs = tuple(t.name for t in self._dag.inputs)
+        self._extents = [_extent(name, form_of(size), self._dag.inputs) for name, size in symbols.items()]
+        self._first, self._second = self._extents[0].input, self._extents[-1].input
+        workload = TracedWorkload.trace(self.ranges, self.definition, self.make_dag, smallest)
+        self._code = KernelVariants(KernelSpec(workload.typical, self.target_text, self.threads, sized=workload))
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a kernel is machine code of this process, which can be neither copied nor pickled: compile it"
+        )
+
+    @property
+    def variants(self) -> list[KernelVariant]:
+        return self._code.variants
+
+    def __call__(self, *arrays: Any, out: object = None, **named: object) -> Any:
+        if out is not None and not named and self._last is not None and self._last.passes((*arrays, out)):
+            return out
+        if out is None and not named:
+            try:
+                call = self._calls[arrays[self._first].shape, arrays[self._second].shape]
+            except (AttributeError, IndexError, KeyError, TypeError):
+                pass
+            else:
+                return call(*arrays)
+        arrays = in_order(self.inputs, arrays, named)
+        self._last = kernel = self._kernel_of(arrays)
+        return kernel(*arrays, out=out)
+
+    def _kernel_of(self, arrays: Sequence[Any]) -> Kernel:
+        try:
+            key = tuple([arrays[e.input].shape[e.axis] for e in self._extents])
+        except (AttributeError, IndexError):
+            key = tuple(r.start for r in self.ranges.values())  # any kernel says what is wrong with the arrays
+        kernel = self._kernels.get(key) or self._kernel(key)
+        if {self._first, self._second}.issuperset(e.input for e in self._extents):
+            self._calls[self._shapes(kernel)] = kernel.__call__
+        return kernel
+
+    def _shapes(self, kernel: Kernel) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of the two inputs that tell all sizes."""
+        return kernel.inputs[self._first].shape, kernel.inputs[self._second].shape
+
+    def of(self, **sizes: int) -> Kernel:
+        """Return the kernel of these sizes. Raises UsageError for sizes that are missing, unknown or out of range."""
+        if set(sizes) != set(self.ranges):
+            raise UsageError(
+                f"the kernel varies in {', '.join(self.ranges)}, got sizes of {', '.join(sizes) or 'none'}"
+            )
+        return self._kernel(tuple(sizes[name] for name in self.ranges))
+
+    def _kernel(self, key: tuple[int, ...]) -> Kernel:
+        sizes = dict(zip(self.ranges, map(int, key), strict=True))
+        for name, allowed in self.ranges.items():
+            if sizes[name] not in allowed:
+                step = f" in steps of {allowed.step}" if allowed.step > 1 else ""
+                raise UsageError(f"{name} is {sizes[name]}, and may be {allowed.start} to {allowed[-1]}{step}")
+        with self._lock:
+            kernel = self._kernels.pop(key, None) or self._table_kernel(sizes)
+            self._kernels[key] = kernel
+            while len(self._kernels) > MAX_KERNELS:
+                oldest = self._kernels.pop(next(iter(self._kernels)))
+                self._calls.pop(self._shapes(oldest), None)
+        return kernel
+
+    def _table_kernel(self, sizes: Mapping[str, int]) -> Kernel:
+        """Return the kernel of sizes. Raises NoValidCandidate if no schedule is legal."""
+        variant, symbols = variants_at({0: self._code}, sizes)[0], self._code.symbols(sizes)
+        table, _, workspace_bytes = variant.sizes.numbers(symbols)
+        tensors, n = (*self._dag.inputs, *self._dag.outputs), len(self._dag.inputs)
+        shapes = zip(tensors, variant.sizes.shapes_at(symbols), strict=True)
+        specs = [ArraySpec(tensor.name, shape, tensor.dtype) for tensor, shape in shapes]
+        return _TableKernel(np.array(table or [0], np.int64), variant, specs[:n], specs[n:], workspace_bytes)
+
+
+def compile_sizes(
+    workload: Workload, options: WorkloadOptions, sizes: Mapping[str, range | tuple[int, int]]
+) -> SizedKernel:
+    """Return the kernel of a workload for ranges of some of its integer arguments, the ends of pairs included.
+
+    Raises UsageError for arguments that cannot vary, ranges that are empty or negative, weights, Winograd, reduced
+    precision, and targets other than processors.
+    """
+    ranges = {name: _range(name, given) for name, given in sizes.items()}
+    for name, allowed in ranges.items():
+        if not allowed or allowed.start < 0 or allowed.step < 1:
+            raise UsageError(f"the range of {name} has no size of at least 0 in ascending order: {allowed}")
+    if not ranges or options.weights or options.winograd or options.precision != EXACT:
+        raise UsageError("a kernel of varying sizes has at least one, and no weights, Winograd or reduced precision")
+    device = find_device(options.target, options.threads)
+    if device.target.backend.is_gpu:
+        raise UsageError(f"kernels of varying sizes are for processors so far, and the target is {device.target.kind}")
+    numbers = {**(options.settings or {}), **{name: allowed.start for name, allowed in ranges.items()}}
+    smallest = define(workload, replace(options, settings=numbers))
+
+    def make_dag(symbols: Mapping[str, int]) -> ComputeDAG:
+        return dag_of_sizes(workload, smallest, symbols)
+
+    return SizedKernel(ranges, make_dag, smallest, options.target or "cpu", device.threads)
+
+
+def _range(name: str, given: object) -> range:
+    """Return a range of sizes from a range or a pair of its ends. Raises UsageError for anything else."""
+    match given:
+        case range():
+            return given
+        case (int(first), int(last)):
+            return range(first, last + 1)
+    raise UsageError(f"the sizes of {name} are a range or its ends, as in (1, 4096), got {given!r}")
+
+
+def _extent(name: str, symbol: Expr, inputs: Sequence[Tensor]) -> Extent:
+    """Return the first extent of an input that is this size. Raises UsageError if there is none."""
+    for n, tensor in enumerate(inputs):
+        for axis, extent in enumerate(tensor.public_shape):
+            if form_of(extent) is symbol:
+                return Extent(n, axis)
+    raise UsageError(f"{name} is the extent of no input's axis, so that arrays do not tell it: fix it in settings")
