@@ -291,9 +291,9 @@ def const(value: ExprLike, dtype: str = INDEX) -> Expr:
         return value
     if dtype == INDEX and (type(value) is int or isinstance(value, SymbolicInteger)):
         return Const(value, INDEX)
-    if isinstance(value, SymbolicInteger):
-        return Const(value, dtype)
     row = DTYPES[dtype]
+    if isinstance(value, SymbolicInteger):
+        return cast(Const(value, INDEX), dtype) if row.is_float else Const(value, dtype)
     if row.is_float:
         return Const(row.nearest(value) if row.is_stored_only else float(value), dtype)
     if row.kind == "b":
@@ -455,9 +455,10 @@ def cast(a: Expr, dtype: str) -> Expr:
     if a.dtype == dtype:
         return a
     dtype = known_dtype(dtype)
-    if isinstance(a, Const) and isinstance(a.value, SymbolicInteger):
+    is_size = isinstance(a, Const) and isinstance(a.value, SymbolicInteger)
+    if isinstance(a, Const) and is_size and not DTYPES[dtype].is_float:
         return Const(a.value, dtype)
-    if isinstance(a, Const) and not (isinstance(a.value, float) and not DTYPES[dtype].is_float):
+    if isinstance(a, Const) and not is_size and not (isinstance(a.value, float) and not DTYPES[dtype].is_float):
         return const(_wrapped(a.value, dtype) if type(a.value) is int else a.value, dtype)
     for step in (DTYPES[a.dtype].computes_in, DTYPES[dtype].computes_in, dtype):
         a = a if a.dtype == step else Cast(a, step)

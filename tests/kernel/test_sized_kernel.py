@@ -172,3 +172,16 @@ def test_what_divides_a_length_takes_no_variant(workload, fixed, name):
     for length in range(1, 1025, 7):
         kernel.of(**{name: length})
     assert len(kernel.variants) == 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_a_mean_divides_by_a_size_that_the_code_reads(dtype):
+    def mean(N=8):
+        a, k = te.placeholder((3, N), dtype, name="a"), te.reduce_axis(N, name="k")
+        return te.compute((3,), lambda i: te.sum(a[i, k], axis=k) / N, name="o")
+
+    kernel = at.compile(mean, sizes={"N": (1, 4096)}, threads=1)
+    for n in (700, 701, 997, 4096):
+        a = np.arange(3 * n).reshape(3, n).astype(dtype) % 7
+        assert np.allclose(kernel(a), a.mean(1), rtol=1e-2 if dtype == "float16" else 1e-5)
+    assert len(kernel.variants) < 4

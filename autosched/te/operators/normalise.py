@@ -56,14 +56,14 @@ def layer_norm(M: int = 512, N: int = 768, dtype: str = "float32", eps: float = 
     gamma, beta = te.placeholder((N,), dtype, name="gamma"), te.placeholder((N,), dtype, name="beta")
     k, r = te.reduce_axis(N, name="k"), te.reduce_axis(N, name="k")
     total = te.compute((M,), lambda i: te.sum(x[i, k], axis=k), name="total")
-    mean = te.compute((M,), lambda i: total[i] / float(N), name="mean")
+    mean = te.compute((M,), lambda i: total[i] / N, name="mean")
 
     def square(i: Expr) -> Expr:
         centred = x[i, r] - mean[i]
         return te.sum(centred * centred, axis=r)
 
     squares = te.compute((M,), square, name="squares")
-    scale = te.compute((M,), lambda i: te.rsqrt(squares[i] / float(N) + eps), name="scale")
+    scale = te.compute((M,), lambda i: te.rsqrt(squares[i] / N + eps), name="scale")
     result: Tensor = te.compute(
         (M, N), lambda i, j: (x[i, j] - mean[i]) * scale[i] * gamma[j] + beta[j], name="layer_norm"
     )
@@ -75,7 +75,7 @@ def rms_norm(M: int = 512, N: int = 768, dtype: str = "float32", eps: float = 1e
     x, gamma = te.placeholder((M, N), dtype, name="X"), te.placeholder((N,), dtype, name="gamma")
     k = te.reduce_axis(N, name="k")
     squares = te.compute((M,), lambda i: te.sum(x[i, k] * x[i, k], axis=k), name="squares")
-    scale = te.compute((M,), lambda i: te.rsqrt(squares[i] / float(N) + eps), name="scale")
+    scale = te.compute((M,), lambda i: te.rsqrt(squares[i] / N + eps), name="scale")
     result: Tensor = te.compute((M, N), lambda i, j: x[i, j] * scale[i] * gamma[j], name="rms_norm")
     return result
 

@@ -86,5 +86,5 @@ def global_avg_pool2d(
     x = te.placeholder(image(layout, N, H, W, C), dtype, name="X")
     rh, rw = te.reduce_axis(H, name="h"), te.reduce_axis(W, name="w")
     total = te.compute((N, C), lambda n, c: te.sum(element_of(x, layout, n, rh, rw, c), axis=[rh, rw]), name="total")
-    result: Tensor = te.compute((N, C), lambda n, c: total[n, c] / float(H * W), name="global_avg")
+    result: Tensor = te.compute((N, C), lambda n, c: total[n, c] / (H * W), name="global_avg")
     return result
