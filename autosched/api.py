@@ -29,7 +29,7 @@ from autosched.keywords import spelled_out
 from autosched.network_api import is_network, load, loaded, tune_models
 from autosched.network_tuning.results import Effort, check_tuning
 from autosched.network_tuning.strategies import DEFAULT as STRATEGY
-from autosched.tuner.definition import Operator, Workload, arguments, define
+from autosched.tuner.definition import Operator, Workload, arguments, define, function_of
 from autosched.tuner.options import WorkloadKeywords, WorkloadOptions
 from autosched.tuner.policy import SearchSetup, check_search
 from autosched.tuner.session import Settings
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from autosched.runtime.gpu.kernel import GpuKernel
     from autosched.runtime.kernel import Kernel
     from autosched.store import Record
+    from autosched.te import Tensor
     from autosched.tuner.callbacks import Callback
     from autosched.tuner.result import Result
     from search_spaces.partial_sketch import SketchRule
@@ -182,13 +183,17 @@ def tune(
 
 @overload
 def compile(
-    workload: Workload, *, db: Path | str | None = None, **options: Unpack[WorkloadKeywords]
+    workload: Workload | Sequence[Tensor], *, db: Path | str | None = None, **options: Unpack[WorkloadKeywords]
 ) -> Kernel | GpuKernel: ...
 
 
 @overload
 def compile(
-    workload: Workload, *, db: Path | str | None = None, check_indices: bool, **options: Unpack[WorkloadKeywords]
+    workload: Workload | Sequence[Tensor],
+    *,
+    db: Path | str | None = None,
+    check_indices: bool,
+    **options: Unpack[WorkloadKeywords],
 ) -> Kernel | GpuKernel | IndexCheckedKernel: ...
 
 
@@ -200,7 +205,7 @@ def compile(
 
 @spelled_out(WorkloadOptions)
 def compile(
-    workload: Workload,
+    workload: Workload | Sequence[Tensor],
     *,
     db: Path | str | None = None,
     check_indices: bool = False,
@@ -210,7 +215,8 @@ def compile(
     """Return the best stored kernel of a workload, or, if none is stored, the best by the analytic model.
 
     Args:
-        workload: name of a built-in operator, "file.py:function", or a function that returns output tensors.
+        workload: name of a built-in operator, "file.py:function", a function that returns output tensors, or a list of
+            tensors: outputs, after the inputs or alone. Where they declare sizes (`te.size`) the kernel is one for all.
         db: database file of the records; None: the path that `autosched db path` prints.
         check_indices: let calls raise OutOfRangeError, an IndexError, for indices in data that are out of range.
         sizes: integer arguments that the arrays of a call tell, each with its range, as in {"M": (1, 4096)}: the kernel
@@ -224,7 +230,10 @@ def compile(
     Raises UsageError, DeviceError, and NoValidCandidate if no kernel is legal. Warns (RecordWarning) of unverified
     records, and of records that were skipped because they are wrong, do not fit or cannot be built.
     """
-    if sizes is not None:
+    if isinstance(workload, Sequence) and not isinstance(workload, str):
+        workload = function_of(workload)
+    problem = None if sizes is not None else define(workload, WorkloadOptions(**options))
+    if problem is None or problem.sizes:
         if db is not None or check_indices:
             raise UsageError("a kernel of varying sizes takes neither db nor check_indices")
         return compile_sizes(workload, WorkloadOptions(**options), sizes)
@@ -251,6 +260,8 @@ def best(
 
 def _request(workload: Workload, options: WorkloadOptions, *, runs: bool = True) -> Request:
     problem = define(workload, options)
+    if problem.sizes:
+        raise UsageError(f"{problem.name} declares sizes ({', '.join(problem.sizes)}), which only compile takes")
     return Request(problem, find_device(options.target, options.threads, runs=runs), options.target or "cpu")
 
 

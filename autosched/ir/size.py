@@ -17,11 +17,13 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
+from autosched.errors import ExpressionError
 from autosched.ir.conditions import NEGATED
 from autosched.ir.expr import COMPARISON, INDEX, Binary, Const, Expr, Var
 from autosched.ir.simplify import Simplifier
@@ -299,6 +301,29 @@ def printed_form(text: str) -> Expr:
     return _PRINTED[text]
 
 
+def declared(symbol: Var, value: int, low: int, high: int) -> int:
+    """Return a size for definitions outside of guards, which must not depend on it. `value`: as in `presumed`."""
+    _NO_RANGES.ranges[symbol] = low, high
+    return _size(symbol, value)
+
+
+@contextmanager
+def presumed() -> Iterator[None]:
+    """Within it, where no guards are collected, the values of declared sizes decide: for checks that are repeated when
+    sizes are put in place of them."""
+    if _ENTERED.get() is not None or not _NO_RANGES.ranges:
+        yield
+        return
+    with Guards() as guards:
+        guards.simplify.ranges.update(_NO_RANGES.ranges)
+        yield
+
+
+def unit_of(allowed: range) -> int:
+    """Return the greatest number that is known to divide the sizes of a range."""
+    return allowed.step if allowed.start % allowed.step == 0 else 1
+
+
 def _simplify() -> Simplifier:
     guards = _ENTERED.get()
     return _NO_RANGES if guards is None else guards.simplify
@@ -335,9 +360,18 @@ def _ask(op: str, a: Any, b: Any) -> bool:
         assert condition.value, f"{x} {op} {y} is {answer} for the values of sizes that are out of their ranges"
         return answer
     guards = _ENTERED.get()
+    if guards is None and _is_declared(condition):
+        raise ExpressionError(
+            f"the definition depends on whether {condition}, and a size that is declared by te.size is any of its "
+            "range: write te.select, or give the size as an argument of a function and compile that with sizes="
+        )
     assert guards is not None, f"the size {x} decides something, {op} {y}, where no guards are collected"
     guards.conditions[condition] = None
     return answer
+
+
+def _is_declared(form: Expr) -> bool:
+    return form in _NO_RANGES.ranges or any(map(_is_declared, form.children))
 
 
 def _is_known(op: str, a: Any, b: Any) -> bool:

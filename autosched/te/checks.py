@@ -20,7 +20,8 @@ from autosched.ir.conditions import NEGATED
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Affine, Simplifier
-from autosched.ir.size import whole
+from autosched.ir.size import presumed, whole
+from autosched.ir.symbolic import FOLDS
 from autosched.te.tensor import AS_GIVEN, ComputeOp, postorder
 
 MAX_BYTES = 1 << 62  # byte counts and element indices stay well inside int64
@@ -49,7 +50,7 @@ def check_shape(shape: Any, what: str, dtype: str) -> tuple[int, ...]:
         extents.append(extent)
     size = DTYPES[dtype].nbytes
     for extent in extents:
-        size *= max(extent, 1)
+        size *= FOLDS["max"](extent, 1)
     if size > MAX_BYTES:
         raise ExpressionError(f"{what} of shape {extents} has more than 2**62 bytes; no machine can hold it")
     return tuple(extents)
@@ -72,6 +73,11 @@ def check_op(op: ComputeOp) -> None:
     """
     if CHECKED.get():
         return
+    with presumed():
+        _check_op(op)
+
+
+def _check_op(op: ComputeOp) -> None:
     points = 1
     for axis in (*op.axes, *op.reduce_axes):
         points *= axis.extent

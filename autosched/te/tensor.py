@@ -25,6 +25,7 @@ from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Load, Select, Va
 from autosched.ir.interning import N, interned
 from autosched.ir.size import whole
 from autosched.ir.stmt import Reducer
+from autosched.ir.symbolic import FOLDS
 from autosched.ir.types import integer_bounds
 from autosched.ir.visit import rebuild
 
@@ -255,7 +256,7 @@ def _clamped(index: Expr, extent: int) -> Expr:
         return index
     if AS_GIVEN.get():
         return cast(index, INDEX)
-    extent = max(extent, 1)  # of a dimension without elements `check_op` refuses every index
+    extent = FOLDS["max"](extent, 1)  # of a dimension without elements `check_op` refuses every index
     low, high = integer_bounds(index)
     index = binary("max", index, 0) if low < 0 else index
     return cast(binary("min", index, extent - 1) if high >= extent else index, INDEX)

@@ -38,6 +38,13 @@ class Definition:
     dag: ComputeDAG
     spec: str
 
+    @property
+    def sizes(self) -> dict[str, range]:
+        """The ranges of the sizes that the expression declares, by name."""
+        from autosched.te.sizes import declared_sizes
+
+        return declared_sizes(self.dag)
+
 
 def define(workload: Workload, options: WorkloadOptions = NO_OPTIONS) -> Definition:
     """Return the definition of a workload with these options.
@@ -47,6 +54,30 @@ def define(workload: Workload, options: WorkloadOptions = NO_OPTIONS) -> Definit
     if isinstance(workload, str):
         return _with_options(_define_named(workload, options), options)
     return _with_options(_define_function(workload, options), options)
+
+
+def function_of(tensors: Sequence[Tensor]) -> Operator:
+    """Return the function of an expression: of its outputs, which its inputs may precede in the order of creation.
+
+    Raises UsageError for other tensors, and for objects that are none.
+    """
+    from autosched.te import ComputeDAG, PlaceholderOp, Tensor
+
+    if not all(isinstance(t, Tensor) for t in tensors):
+        raise UsageError(f"an expression is a list of tensors, as in [A, B, C], got {tensors!r}")
+    outputs = tuple(t for t in tensors if not isinstance(t.op, PlaceholderOp))
+    dag = ComputeDAG(outputs)
+    orders = [t.op.order for t in dag.inputs if isinstance(t.op, PlaceholderOp)]
+    given = [t.op.order if isinstance(t.op, PlaceholderOp) else -1 for t in tensors]
+    if given != [-1] * len(outputs) and given != [*orders, *[-1] * len(outputs)]:
+        names = ", ".join(t.name for t in (*dag.inputs, *dag.outputs))
+        raise UsageError(f"the tensors of an expression are its inputs as they were made, then outputs: [{names}]")
+
+    def expression() -> tuple[Tensor, ...]:
+        return outputs
+
+    expression.__name__ = outputs[0].name
+    return expression
 
 
 def dag_of_sizes(workload: Workload, definition: Definition, sizes: Mapping[str, int]) -> ComputeDAG:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-from autosched.ir.size import Guards, class_of, entered, evaluate, typical_size
+from autosched.ir.size import Guards, class_of, entered, evaluate, typical_size, unit_of
 from autosched.ir.size_data import form_of_data, size_data, size_of_data, symbols_in
 from autosched.runtime.disk_cache import key_of
 from autosched.te import ComputeDAG
@@ -172,11 +172,6 @@ class _TracedSpec(WorkloadSpec):
     @cached_property
     def definition(self) -> Definition:
         return self.define()
-
-
-def unit_of(allowed: range) -> int:
-    """Return the greatest number that is known to divide the sizes of a range."""
-    return allowed.step if allowed.start % allowed.step == 0 else 1
 
 
 def size_symbol(guards: Guards, name: str, size: int, allowed: range) -> int:

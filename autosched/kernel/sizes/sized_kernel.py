@@ -24,6 +24,7 @@ from autosched.runtime.kernel import Kernel
 from autosched.runtime.spec import ArraySpec, in_order
 from autosched.runtime.tensors import Array, address_of
 from autosched.te import ComputeDAG, Tensor
+from autosched.te.sizes import at_sizes
 from autosched.tuner.definition import Definition, Workload, dag_of_sizes, define
 from autosched.tuner.options import WorkloadOptions
 from autosched.tuner.sized_workload import MakeDag, TracedWorkload, size_symbol
@@ -149,29 +150,33 @@ class SizedKernel:
 
 
 def compile_sizes(
-    workload: Workload, options: WorkloadOptions, sizes: Mapping[str, range | tuple[int, int]]
+    workload: Workload, options: WorkloadOptions, sizes: Mapping[str, range | tuple[int, int]] | None = None
 ) -> SizedKernel:
-    """Return the kernel of a workload for ranges of some of its integer arguments, the ends of pairs included.
+    """Return the kernel of a workload for ranges of some of its integer arguments, the ends of pairs included; without
+    `sizes` for those that its expression declares.
 
     Raises UsageError for arguments that cannot vary, ranges that are empty or negative, weights, Winograd, reduced
     precision, and targets other than processors.
     """
-    ranges = {name: _range(name, given) for name, given in sizes.items()}
+    ranges = {name: _range(name, given) for name, given in (sizes or {}).items()}
     for name, allowed in ranges.items():
         if not allowed or allowed.start < 0 or allowed.step < 1:
             raise UsageError(f"the range of {name} has no size of at least 0 in ascending order: {allowed}")
-    if not ranges or options.weights or options.winograd or options.precision != EXACT:
+    if sizes == {} or options.weights or options.winograd or options.precision != EXACT:
         raise UsageError("a kernel of varying sizes has at least one, and no weights, Winograd or reduced precision")
     device = find_device(options.target, options.threads)
     if device.target.backend.is_gpu:
         raise UsageError(f"kernels of varying sizes are for processors so far, and the target is {device.target.kind}")
     numbers = {**(options.settings or {}), **{name: allowed.start for name, allowed in ranges.items()}}
     smallest = define(workload, replace(options, settings=numbers))
+    declared = smallest.sizes
+    if ranges and declared:
+        raise UsageError(f"the expression declares its sizes ({', '.join(declared)}): compile it without sizes=")
 
     def make_dag(symbols: Mapping[str, int]) -> ComputeDAG:
-        return dag_of_sizes(workload, smallest, symbols)
+        return at_sizes(smallest.dag, symbols) if declared else dag_of_sizes(workload, smallest, symbols)
 
-    return SizedKernel(ranges, make_dag, smallest, options.target or "cpu", device.threads)
+    return SizedKernel(ranges or declared, make_dag, smallest, options.target or "cpu", device.threads)
 
 
 def _range(name: str, given: object) -> range:
@@ -190,4 +195,4 @@ def _extent(name: str, symbol: Expr, inputs: Sequence[Tensor]) -> Extent:
         for axis, extent in enumerate(tensor.public_shape):
             if form_of(extent) is symbol:
                 return Extent(n, axis)
-    raise UsageError(f"{name} is the extent of no input's axis, so that arrays do not tell it: fix it in settings")
+    raise UsageError(f"{name} is the extent of no input's axis, so that arrays do not tell it: fix it to a number")
