@@ -38,6 +38,10 @@ class RefusedNodes(GraphError):
         self.split = split
 
 
+class UnknownSizes(GraphError):
+    """An ONNX model has symbolic dimensions without a size."""
+
+
 class OutOfRangeError(AutoschedError, IndexError):
     """An index of a call's data that is outside of the dimension that it indexes."""
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from autosched.backends import BACKENDS, forms
-from autosched.errors import RefusedNodes, UsageError
-from autosched.executor.compile_options import CompileKeywords, CompileOptions
+from autosched.errors import RefusedNodes, UnknownSizes, UsageError
+from autosched.executor.compile_options import DEFAULTS, NOW, CompileKeywords, CompileOptions
 from autosched.keywords import spelled_out
 
 if TYPE_CHECKING:
@@ -49,13 +49,14 @@ def load(
         model: an ONNX file, a saved model *.asc, a torch module, a program of torch.export (an ExportedProgram or a
             file *.pt2), or a graph.
         example_inputs: tensors with which a torch module is exported.
-        sizes: sizes of symbolic dimensions of an ONNX file by name, {"batch": 1}.
+        sizes: sizes of symbolic dimensions of an ONNX file by name, {"batch": 1}; those without one vary.
         inputs: values of inputs that never change, {"sr": 16000}. They become constants, and calls do not take them.
         progress: True shows a line on stderr; a function is called with each `LoadEvent` (`graph.load_progress`). The
             logger "autosched" has the events, too.
         options: a `CompileOptions`; `keywords`: fields of it, which override those of `options`.
 
-    Returns a `Model`, a function of arrays. Its kernels have the schedules that were saved with the network, else those
+    Returns a `Model`, a function of arrays; for an ONNX file with dimensions that vary a `VaryingModel`, as
+    `load_dynamic` does with more options. Its kernels have the schedules that were saved with the network, else those
     of the best records in the database that this installation has verified, else the best by the analytic model: with
     `specialise` "background", the default, some of them only after a while.
 
@@ -65,16 +66,34 @@ def load(
     Raises GraphError for an unsupported network, with all unknown operators, UsageError and DeviceError. Warns
     (RecordWarning) of records that do not fit any more.
     """
+    chosen = replace(options or CompileOptions(), **keywords)
+    try:
+        return load_fixed(model, example_inputs, sizes, inputs, progress, chosen)
+    except UnknownSizes:
+        from autosched.executor.load_dynamic import load_dynamic
+
+        return load_dynamic(model, sizes=sizes, inputs=inputs, options=chosen)
+
+
+def load_fixed(
+    model: str | Path | Graph,
+    example_inputs: Sequence[object] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    inputs: Mapping[str, npt.ArrayLike] | None = None,
+    progress: bool | LoadCallback | None = None,
+    options: CompileOptions = DEFAULTS,
+) -> Model:
+    """Load a network as `load` does. Raises UnknownSizes for symbolic dimensions without a size."""
     from autosched.executor.load import load_network, loading
     from autosched.executor.model_cache.load import load_cached
     from autosched.executor.model_cache.request import load_request
 
-    chosen = replace(options or CompileOptions(), **keywords)
     with loading(model, progress):
-        request = load_request(model, sizes, inputs, chosen)
+        request = load_request(model, sizes, inputs, options)
         if request is not None and (cached := load_cached(request)) is not None:
             return cached
-        return _compile(partial(load_network, model, example_inputs, sizes, inputs, chosen.winograd), chosen, request)
+        read = partial(load_network, model, example_inputs, sizes, inputs, options.winograd)
+        return _compile(read, options, request)
 
 
 def _compile(
@@ -118,7 +137,6 @@ def loaded(network: Any, **options: Any) -> Model:
 
     But for the one in progress, no kernels are compiled beside it any more, which would disturb what is timed.
     """
-    from autosched.executor.compile_options import NOW
     from autosched.executor.load import load_network, loading
     from autosched.executor.model import Model
     from autosched.executor.specialise import SpecialisingModel

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from autosched.errors import GraphError, NoValidCandidate, RefusedNodes, SizesWarning, UsageError
+from autosched.executor.composite_model import CompositeModel
 from autosched.executor.model import Model
 from autosched.graph.graph import Graph
+from autosched.kernel.device import Device
 from autosched.kernel.transfer import NearestSchedules
 from autosched.kernel.trust import warn_user
 from autosched.planning.extract_tasks import NetworkTask
-from autosched.runtime.spec import in_order
+from autosched.runtime.spec import ArraySpec, in_order
 from autosched.runtime.tensors import are_equal
 
 if TYPE_CHECKING:
@@ -41,16 +43,17 @@ class Dimension:
     sizes: range = ANY_SIZE
 
 
-@dataclass
-class VaryingModel:
+@dataclass(eq=False, repr=False)
+class VaryingModel(CompositeModel):
     """A network as a function of arrays of any sizes: `model(x)`, `model(x, out=y)`.
 
-    `inputs`: names of the arrays. `compile` returns the program for sizes by name, with schedules transferred from
-    other programs. `trace` returns the network for all sizes that pass the guards of these ones; without it each choice
-    of sizes has a program of its own.
+    `inputs`: the arrays, with -1 for sizes that vary. `compile` returns the program for sizes by name, with schedules
+    transferred from other programs. `trace` returns the network for all sizes that pass the guards of these ones;
+    without it each choice of sizes has a program of its own.
     """
 
-    inputs: tuple[str, ...]
+    inputs: tuple[ArraySpec, ...]
+    device: Device
     dimensions: tuple[Dimension, ...]
     compile: Callable[[Mapping[str, int], NearestSchedules], Model]
     trace: Callable[[Mapping[str, int]], SizedNetwork] | None = None
@@ -62,19 +65,19 @@ class VaryingModel:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
+        self._names = [spec.name for spec in self.inputs]
         self._axes = [(dimension.input, dimension.axis) for dimension in self.dimensions]
 
     def __repr__(self) -> str:
-        names = ", ".join(dimension.name for dimension in self.dimensions)
-        n = len(self._programs) + len(self._networks)
-        return f"<network of {', '.join(self.inputs)}, for any {names}; {n} program{'s' if n != 1 else ''}>"
+        n, names = len(self._programs) + len(self._networks), ", ".join(self._names)
+        return f"<network of {names}, for any {self._varying_names}; {n} program{'s' if n != 1 else ''}>"
 
     def __reduce__(self) -> NoReturn:
         raise UsageError("a network is machine code of this process, which can be neither copied nor pickled: load it")
 
     def __call__(self, *arrays: Any, out: object = None, **named: object) -> Any:
-        if named or len(arrays) != len(self.inputs):
-            arrays = in_order(self.inputs, arrays, named)
+        if named or len(arrays) != len(self._names):
+            arrays = in_order(self._names, arrays, named)
         try:
             key = tuple([arrays[input].shape[axis] for input, axis in self._axes])
         except (AttributeError, IndexError) as error:
@@ -82,6 +85,25 @@ class VaryingModel:
         last = self._last
         model = last[1] if last is not None and last[0] == key else self._callable(key)
         return model(*arrays, out=out)
+
+    @property
+    def _varying_names(self) -> str:
+        return ", ".join(dimension.name for dimension in self.dimensions)
+
+    def _refuse(self) -> NoReturn:
+        sizes = ", ".join(f'"{dimension.name}": N' for dimension in self.dimensions)
+        raise UsageError(
+            f"the network varies in {self._varying_names}, and this needs a program for certain sizes: "
+            f"model.of(**{{{sizes}}}) is one, and so is autosched.load(path, sizes={{{sizes}}})"
+        )
+
+    @property
+    def outputs(self) -> tuple[ArraySpec, ...]:  # type: ignore[override]
+        self._refuse()
+
+    @property
+    def compiled_parts(self) -> tuple[Model, ...]:
+        self._refuse()
 
     @property
     def sizes(self) -> tuple[dict[str, int], ...]:
@@ -93,7 +115,7 @@ class VaryingModel:
         from then on. Raises UsageError for a size that is missing, unknown or not allowed."""
         names = [dimension.name for dimension in self.dimensions]
         if set(sizes) != set(names):
-            raise UsageError(f"the network varies in {', '.join(names)}, got sizes of {', '.join(sizes) or 'none'}")
+            raise UsageError(f"the network varies in {self._varying_names}, got sizes of {', '.join(sizes) or 'none'}")
         return self._program(tuple(int(sizes[name]) for name in names))
 
     def prepare(self, sizes: Mapping[str, Sequence[int]]) -> None:
@@ -112,7 +134,7 @@ class VaryingModel:
     def _shape_error(self, arrays: Sequence[object]) -> UsageError:
         """Return an error that names the argument that is no array or has too few dimensions."""
         for dimension in self.dimensions:
-            name, array = self.inputs[dimension.input], arrays[dimension.input]
+            name, array = self._names[dimension.input], arrays[dimension.input]
             shape = getattr(array, "shape", None)
             if shape is None:
                 kind = f"{type(array).__module__}.{type(array).__qualname__}"

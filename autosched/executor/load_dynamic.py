@@ -18,10 +18,11 @@ from autosched.graph.file_formats import ARCHIVE
 from autosched.graph.graph import Graph
 from autosched.graph.traces import symbolic_sizes
 from autosched.ir.size import Guards
+from autosched.kernel.device import find_device
 from autosched.kernel.transfer import NearestSchedules
 from autosched.keywords import spelled_out
 from autosched.planning.extract_tasks import Choices
-from autosched.target import parse_target
+from autosched.runtime.spec import ArraySpec
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DynamicNetwork:
-    """A network before its sizes are chosen. `axes`: the dynamic dimensions by name, each with the first input that has
-    it and the axis there. `make_graph` returns the graph for their sizes, which may be symbols."""
+    """A network before its sizes are chosen. `inputs`: with -1 for sizes that vary. `axes`: the dynamic dimensions by
+    name, each with the first input that has it and the axis there. `make_graph` returns the graph for their sizes,
+    which may be symbols."""
 
-    inputs: tuple[str, ...]
+    inputs: tuple[ArraySpec, ...]
     axes: Mapping[str, tuple[str, int]]
     make_graph: Callable[[Mapping[str, int]], Graph]
 
@@ -52,7 +54,8 @@ def load_dynamic(
 ) -> VaryingModel:
     """Load a network with dynamic shapes.
 
-    Dynamic are the symbolic dimensions of an ONNX file, or all dimensions of a torch module's inputs, named like x[0].
+    Dynamic are the symbolic dimensions of an ONNX file, of which `autosched.load` returns the same where they have no
+    size, or all dimensions of a torch module's inputs, named like x[0].
 
     Args:
         model: an ONNX file or a torch module. `example_inputs`: tensors with which the module is exported.
@@ -86,9 +89,9 @@ def load_dynamic(
 
 def _varying(network: DynamicNetwork, options: CompileOptions, limits: Mapping[str, range]) -> VaryingModel:
     """Return a network as a function of arrays of the sizes of `limits`, by default of any."""
+    names = [spec.name for spec in network.inputs]
     dimensions = tuple(
-        Dimension(name, network.inputs.index(x), axis, limits.get(name, ANY_SIZE))
-        for name, (x, axis) in network.axes.items()
+        Dimension(name, names.index(x), axis, limits.get(name, ANY_SIZE)) for name, (x, axis) in network.axes.items()
     )
 
     def compile_for(sizes: Mapping[str, int], nearest: NearestSchedules) -> Model:
@@ -104,9 +107,9 @@ def _varying(network: DynamicNetwork, options: CompileOptions, limits: Mapping[s
         guards, ranges = Guards(), {dimension.name: dimension.sizes for dimension in dimensions}
         return compile_for_sizes(guards, lambda: network.make_graph(symbolic_sizes(guards, sizes, ranges)), options)
 
-    is_gpu = parse_target(options.target).backend.is_gpu
-    has_trace = options.specialise != NOW and not options.winograd and not is_gpu
-    return VaryingModel(network.inputs, dimensions, compile_for, compile_traced if has_trace else None)
+    device = find_device(options.target, options.threads, runs=not options.simulate)
+    has_trace = options.specialise != NOW and not options.winograd and not device.target.backend.is_gpu
+    return VaryingModel(network.inputs, device, dimensions, compile_for, compile_traced if has_trace else None)
 
 
 def _from_file(path: str | Path, fixed: Mapping[str, int], inputs: Mapping[str, npt.ArrayLike]) -> DynamicNetwork:
@@ -115,8 +118,12 @@ def _from_file(path: str | Path, fixed: Mapping[str, int], inputs: Mapping[str, 
     if Path(path).suffix.lower() == ARCHIVE:
         raise UsageError(f"the sizes of a saved network are fixed: {path} cannot vary, the ONNX file that it was can")
     file = read_onnx(path, inputs)
-    axes = {name: axis for name, axis in file.symbolic_dimensions().items() if name not in fixed}
-    return DynamicNetwork(file.inputs(), axes, lambda dynamic: file.graph({**fixed, **dynamic}))
+    axes, described = file.symbolic_dimensions(fixed), file.described_inputs()
+    specs = list[ArraySpec]()
+    for name in file.inputs():
+        dtype, shape = described[name]
+        specs.append(ArraySpec(name, tuple(fixed.get(n, -1) if isinstance(n, str) else n for n in shape), dtype))
+    return DynamicNetwork(tuple(specs), axes, lambda dynamic: file.graph({**fixed, **dynamic}))
 
 
 def _from_module(module: Any, example_inputs: Sequence[Any] | None) -> DynamicNetwork:
@@ -127,8 +134,9 @@ def _from_module(module: Any, example_inputs: Sequence[Any] | None) -> DynamicNe
     from autosched.graph.torch.load import AnyShapes
 
     loaded = AnyShapes(module, example_inputs)
-    inputs = loaded.graph([tuple(x.shape) for x in example_inputs]).inputs
-    ranks = {x: len(example.shape) for x, example in zip(inputs, example_inputs, strict=True)}
+    graph = loaded.graph([tuple(x.shape) for x in example_inputs])
+    inputs = tuple(ArraySpec(x, (-1,) * len(graph.values[x].shape), graph.values[x].dtype) for x in graph.inputs)
+    ranks = {spec.name: len(spec.shape) for spec in inputs}
 
     def make_graph(dynamic: Mapping[str, int]) -> Graph:
         shapes = [tuple(dynamic[f"{x}[{n}]"] for n in range(rank)) for x, rank in ranks.items()]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -12,16 +10,16 @@ from onnx import TypeProto
 
 from autosched.errors import FallbackWarning, GraphError, RefusedNodes, UsageError
 from autosched.executor.compile_options import CompileOptions
+from autosched.executor.composite_model import CompositeModel
 from autosched.executor.fallback import Fallback, operators
-from autosched.executor.model import Clocks, FallbackTime, Model
+from autosched.executor.model import FallbackTime, Model
 from autosched.executor.parts import models_of, parts_at
-from autosched.graph.graph import Array, Graph
+from autosched.graph.graph import Array
 from autosched.graph.onnx.files import type_label, type_named
 from autosched.graph.onnx.split import ModelSplit
 from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import find_device
 from autosched.kernel.trust import warn_user
-from autosched.planning.execution_plan import NetworkProgram
 from autosched.planning.extract_tasks import NetworkTask
 from autosched.runtime.spec import ArraySpec, in_order
 from autosched.runtime.tensors import materialised
@@ -29,7 +27,7 @@ from autosched.runtime.tensors import materialised
 ROUNDS = 5  # of calls that are timed
 
 
-class PartitionedModel(Model):
+class PartitionedModel(CompositeModel):
     """A network whose `parts` run one after the other. Sizes of `outputs` that are not known are -1."""
 
     def __init__(self, split: ModelSplit, options: CompileOptions) -> None:
@@ -71,10 +69,6 @@ class PartitionedModel(Model):
     def bound_bytes(self) -> int:
         return max((model.bound_bytes for model in self.compiled_parts), default=0)
 
-    @property
-    def threads(self) -> int:
-        return self.device.threads
-
     def fallback_times(self) -> tuple[FallbackTime, ...]:
         """Return the least times of the other engine in calls on drawn inputs."""
         rng, calls = np.random.default_rng(0), list[list[float]]()
@@ -100,35 +94,6 @@ class PartitionedModel(Model):
             f"{self.name} is no single program, which this needs: parts of it run by themselves "
             f"({', '.join(name for part in self._fallbacks() for name in operators(part.part)) or 'control flow'})"
         )
-
-    @property
-    def original(self) -> Graph:  # type: ignore[override]
-        self._refuse()
-
-    @property
-    def program(self) -> NetworkProgram:  # type: ignore[override]
-        self._refuse()
-
-    def launch(self, addresses: Sequence[int]) -> None:
-        self._refuse()
-
-    def with_program(self, original: Graph, program: NetworkProgram) -> Model:
-        self._refuse()
-
-    def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model) -> Model:
-        self._refuse()
-
-    def link_program(self, original: Graph, program: NetworkProgram) -> Model:
-        self._refuse()
-
-    def export(self, path: str | Path) -> list[Path]:
-        self._refuse()
-
-    def run_step(self, number: int, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        self._refuse()
-
-    def clocks(self, arrays: Mapping[str, Array]) -> Clocks:
-        self._refuse()
 
 
 def compile_parts(error: RefusedNodes, options: CompileOptions) -> Model:

@@ -77,7 +77,8 @@ def test_several_sizes_are_tuned_together(cli: Any, tmp_path: Path) -> None:
     for given, reason in (
         (("--sizes", "rows=3,-1"), "is at least 0, got 'rows=-1'"),
         (("--sizes", "rows"), "is written NAME=N"),
-        (("--sizes", "columns=2,3"), "sizes must be given: rows (of x)"),
+        (("--sizes", "columns=2,3"), "no dimension columns to give a size to; it has: rows"),
+        ((), "sizes must be given: rows (of x); with --size NAME=N"),
     ):
         answer = cli("tune", path, *given, *words)
         assert answer.code == 2

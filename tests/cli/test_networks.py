@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autosched import api
+from autosched import api, network_api
 from autosched.cli import options
 from autosched.cli.network.arguments import find_network, record_or_network
 from autosched.errors import UsageError
@@ -164,14 +164,14 @@ def test_verify_says_how_near_a_network_comes(cli: Any, saved):
 
 
 def test_verify_of_a_wrong_network_ends_with_4(cli: Any, saved, monkeypatch):
-    right = api.load
+    right = network_api.load_fixed
 
     def damaged(*arguments: Any, **options: Any) -> Any:
         model = right(*arguments, **options)
         model.block.view("float32")[:] *= 1.001
         return model
 
-    monkeypatch.setattr(api, "load", damaged)
+    monkeypatch.setattr(network_api, "load_fixed", damaged)
     answer = cli("verify", saved, "--locate")
     assert answer.code == 4
     assert "WRONG" in answer.out

@@ -12,7 +12,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 import autosched as at  # noqa: E402
-from autosched.errors import SizesWarning, UsageError  # noqa: E402
+from autosched.errors import GraphError, SizesWarning, UsageError  # noqa: E402
 from autosched.executor import dynamic_model as module  # noqa: E402
 from autosched.graph.interpret import interpret  # noqa: E402
 from autosched.graph.onnx import load_onnx  # noqa: E402
@@ -49,6 +49,37 @@ def test_a_program_is_for_all_sizes_but_1(path: Path) -> None:
     assert net.sizes[-1] == {"batch": 7, "rows": 1}
     assert len(net.sizes) == 5
     assert "4 programs" in repr(net)
+
+
+def test_a_file_is_loaded_for_the_dimensions_that_have_no_size(path: Path) -> None:
+    net = at.load(path, sizes={"batch": 2}, threads=1)
+    assert isinstance(net, at.VaryingModel)
+    assert [str(spec) for spec in net.inputs] == ["float32[2, -1, 13]"]
+    assert net.threads == 1
+    rng = np.random.default_rng(5)
+    for rows in (3, 6):
+        x = rng.standard_normal((2, rows, 13), "float32")
+        np.testing.assert_allclose(net(x), right(path, x), rtol=1e-5, atol=1e-6)
+    assert not isinstance(at.load(path, sizes={"batch": 2, "rows": 3}, threads=1), at.VaryingModel)
+    for ask in (at.verify, at.explain, at.show, at.tune, lambda net: net.outputs, lambda net: net.save("net.asc")):
+        with pytest.raises(UsageError, match=r'varies in rows, .* model\.of\(\*\*{"rows": N}\) is one'):
+            ask(net)
+    for ask in (at.verify, at.explain, at.show, at.tune):
+        with pytest.raises(GraphError, match=r"must be given: batch \(of x\), rows \(of x\); with --size NAME=N"):
+            ask(path)
+    for load in (at.load, at.load_dynamic):
+        with pytest.raises(GraphError, match="no dimension bach to give a size to; it has: batch, rows"):
+            load(path, sizes={"bach": 2})
+
+
+def test_dimensions_of_an_input_that_is_fixed_do_not_vary(tmp_path: Path) -> None:
+    nodes = [node("Add", ["x", "z"], ["y"])]
+    onnx.save(model(nodes, {"x": ["rows", "columns"], "z": ["rows", 1]}), tmp_path / "net.onnx")
+    z = np.arange(3, dtype="float32").reshape(3, 1)
+    net = at.load(tmp_path / "net.onnx", inputs={"z": z}, threads=1)
+    for columns in (4, 7):
+        np.testing.assert_array_equal(net(x := np.ones((3, columns), "float32")), x + z)
+    assert net.sizes == ({"columns": 4}, {"columns": 7})
 
 
 def test_a_program_takes_over_schedules_and_weights(path: Path) -> None:

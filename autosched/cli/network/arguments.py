@@ -54,7 +54,7 @@ class NamedNetwork:
 def add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size", type=options.size, action="append", default=[], metavar="NAME=N",
-        help="a symbolic dimension of a network",
+        help="a symbolic dimension of a network; commands need the size of each, Python's load lets others vary",
     )  # fmt: skip
     parser.add_argument(
         "--fix", type=options.fixed, action="append", default=[], metavar="NAME=VALUE",
@@ -221,22 +221,21 @@ def check_options(network: NamedNetwork, args: argparse.Namespace) -> None:
 
 
 def load_network(network: NamedNetwork, args: argparse.Namespace) -> Model:
-    """Load a network with the options of `add_network`."""
-    from autosched import api
+    """Load a network with the options of `add_network`. Raises UnknownSizes for symbolic dimensions without a size."""
+    from autosched.executor.compile_options import NOW, CompileOptions
+    from autosched.network_api import load_fixed
 
-    return api.load(
-        network.model,
-        network.example_inputs,
-        sizes=sizes([*args.size, *network.sizes]),
-        inputs=fixed_values(args.fix),
+    compile_options = CompileOptions(
         target=options.target_text(args) if "mcpu" in args else args.target or "cpu",
         threads=args.threads,
         db=args.db,
         simulate="simulate" in args and args.simulate,
         winograd=bool(args.winograd),
         strict="strict" in args and args.strict,
-        specialise="now",
+        specialise=NOW,
     )
+    given, fixed = sizes([*args.size, *network.sizes]), fixed_values(args.fix)
+    return load_fixed(network.model, network.example_inputs, given, fixed, options=compile_options)
 
 
 def with_sizes_of_inputs(network: NamedNetwork, path: Path | None, args: argparse.Namespace) -> NamedNetwork:

@@ -45,12 +45,16 @@ class OnnxFile:
 
         return tuple(info.name for info in call_inputs(self.model.graph, self.fixed))
 
-    def symbolic_dimensions(self) -> dict[str, tuple[str, int]]:
-        """The symbolic dimensions by name, each with the first input that has it and its axis there. Raises GraphError
-        for inputs that are no tensors."""
-        from autosched.graph.onnx.inputs import symbolic_dimensions
+    def symbolic_dimensions(self, sizes: Mapping[str, int] = NONE) -> dict[str, tuple[str, int]]:
+        """The symbolic dimensions without a size by name, each with the first input that has it and its axis there.
 
-        return symbolic_dimensions(self.model.graph, self.fixed)
+        `sizes`: those that are given. Raises GraphError for inputs that are no tensors, and for unknown dimensions.
+        """
+        from autosched.graph.onnx.inputs import fixed_inputs, known_sizes, symbolic_dimensions
+
+        graph = self.model.graph
+        known = known_sizes(graph, sizes, fixed_inputs(graph, self.fixed))
+        return symbolic_dimensions(graph, self.fixed, known)
 
     def described_inputs(self) -> dict[str, tuple[str, tuple[int | str, ...]]]:
         """All inputs, `fixed` ones included, by name: type, and shape with names for symbolic dimensions. Raises

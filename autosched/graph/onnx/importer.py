@@ -27,7 +27,7 @@ from autosched.graph.onnx.definitions import OperatorDefinition, definition_of, 
 from autosched.graph.onnx.files import array_of, initializers, opsets_of, type_named
 from autosched.graph.onnx.folding import FOLDED_ONLY, KEPT, by_reference, folded
 from autosched.graph.onnx.held_types import HELD_IN
-from autosched.graph.onnx.inputs import fixed_inputs, input_types, symbolic_shapes, values_of
+from autosched.graph.onnx.inputs import fixed_inputs, input_types, known_sizes, symbolic_shapes, values_of
 from autosched.graph.onnx.known_sizes import pinned
 from autosched.graph.onnx.order import in_order, label, reads
 from autosched.graph.onnx.schemas import check_node, domain_of
@@ -60,6 +60,7 @@ def import_model(
     Raises GraphError, and RefusedNodes, which is one, for nodes that are not supported.
     """
     arrays = fixed_inputs(model.graph, fixed)
+    sizes = known_sizes(model.graph, sizes, arrays)
     types = input_types(model.graph, sizes, arrays)
     constants = {**initializers(model.graph, folder), **arrays}
     outputs = tuple(o.name for o in model.graph.output)

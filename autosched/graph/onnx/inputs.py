@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy.typing as npt
 from onnx import GraphProto, TypeProto, ValueInfoProto, helper
 
-from autosched.errors import GraphError
+from autosched.errors import GraphError, UnknownSizes
 from autosched.graph.fixed_inputs import fixed_array, unknown_input
 from autosched.graph.graph import Array, Value
 from autosched.graph.onnx.files import type_label, type_named
@@ -35,22 +36,11 @@ class InputDimension:
         return self.size if self.size is not None else sizes.get(self.name, sizes.get(self.written))
 
 
-def input_types(graph: GraphProto, sizes: Mapping[str, int], fixed: Mapping[str, Array]) -> dict[str, TypeProto]:
+def input_types(graph: GraphProto, sizes: Mapping[str, int], fixed: Collection[str]) -> dict[str, TypeProto]:
     """Return the types of the inputs that a call passes, with `sizes` for the symbolic dimensions of tensors.
 
-    `fixed` inputs are constants, whose shapes determine their symbolic dimensions. Raises GraphError for sizes that are
-    missing or unknown.
+    Raises UnknownSizes for sizes that are missing, GraphError for negative ones.
     """
-    known: set[str] = set()  # names of symbolic dimensions
-    sizes = dict(sizes)
-    for info in (info for info in graph.input if info.name in fixed):
-        for dimension, size in zip(dimensions(info), fixed[info.name].shape, strict=True):
-            known |= _names(dimension)
-            if dimension.size is None and sizes.setdefault(dimension.name, size) != size:
-                raise GraphError(
-                    f"{dimension.name} is {sizes[dimension.name]}, but the value that the input {info.name} is fixed "
-                    f"to has {size} there"
-                )
     unbound: dict[str, str] = {}  # the input that has it first
     types = {}
     for info in call_inputs(graph, fixed):
@@ -59,7 +49,6 @@ def input_types(graph: GraphProto, sizes: Mapping[str, int], fixed: Mapping[str,
             continue  # not a tensor: `values_of` says so
         shape = []
         for dimension in dimensions(info):
-            known |= _names(dimension)
             size = dimension.size_from(sizes)
             if size is None:
                 unbound.setdefault(dimension.name, info.name)
@@ -69,16 +58,34 @@ def input_types(graph: GraphProto, sizes: Mapping[str, int], fixed: Mapping[str,
         types[info.name] = helper.make_tensor_type_proto(_content(info).tensor_type.elem_type, shape)
     if unbound:
         which = ", ".join(f"{name} (of {value})" for name, value in unbound.items())
-        raise GraphError(f"the model has dimensions whose sizes must be given: {which}")
-    if strangers := [name for name in sizes if name not in known]:
-        names = ", ".join(sorted(known)) or "none"
-        raise GraphError(f"the model has no dimension {strangers[0]} to give a size to; it has: {names}")
+        how = 'with --size NAME=N, in Python sizes={"NAME": N}'
+        raise UnknownSizes(f"the model has dimensions whose sizes must be given: {which}; {how}")
     return types
 
 
-def symbolic_shapes(
-    graph: GraphProto, sizes: Mapping[str, int], fixed: Mapping[str, Array]
-) -> dict[str, tuple[int, ...]]:
+def known_sizes(graph: GraphProto, sizes: Mapping[str, int], fixed: Mapping[str, Array]) -> dict[str, int]:
+    """Return `sizes` with those of the symbolic dimensions of `fixed` inputs, which are constants.
+
+    Raises GraphError for sizes of unknown dimensions, and for other sizes than those of the constants.
+    """
+    constants = [info for info in graph.input if info.name in fixed]
+    infos = [*constants, *(i for i in call_inputs(graph, fixed) if _content(i).tensor_type.HasField("shape"))]
+    names = set[str]().union(*(_names(dimension) for info in infos for dimension in dimensions(info)))
+    if strangers := [name for name in sizes if name not in names]:
+        known = ", ".join(sorted(names)) or "none"
+        raise GraphError(f"the model has no dimension {strangers[0]} to give a size to; it has: {known}")
+    sizes = dict(sizes)
+    for info in constants:
+        for dimension, size in zip(dimensions(info), fixed[info.name].shape, strict=True):
+            if dimension.size is None and sizes.setdefault(dimension.name, size) != size:
+                raise GraphError(
+                    f"{dimension.name} is {sizes[dimension.name]}, but the value that the input {info.name} is fixed "
+                    f"to has {size} there"
+                )
+    return sizes
+
+
+def symbolic_shapes(graph: GraphProto, sizes: Mapping[str, int], fixed: Collection[str]) -> dict[str, tuple[int, ...]]:
     """Return the shapes of those inputs of a call in which `sizes` are symbols."""
     shapes = {}
     for info in call_inputs(graph, fixed) if has_size(tuple(sizes.values())) else ():
@@ -114,12 +121,14 @@ def call_inputs(graph: GraphProto, fixed: Collection[str] = ()) -> list[ValueInf
     return [info for info in graph.input if info.name not in constants]
 
 
-def symbolic_dimensions(graph: GraphProto, fixed: Collection[str] = ()) -> dict[str, tuple[str, int]]:
-    """Return the symbolic dimensions by name, each with the first input that has it, and its axis there."""
+def symbolic_dimensions(
+    graph: GraphProto, fixed: Collection[str] = (), sizes: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, tuple[str, int]]:
+    """Return the symbolic dimensions without a size by name, each with the first input that has it and its axis."""
     axis_of: dict[str, tuple[str, int]] = {}
     for info in call_inputs(graph, fixed):
         for place, dimension in enumerate(dimensions(info)):
-            if dimension.size is None:
+            if dimension.size_from(sizes) is None:
                 axis_of.setdefault(dimension.name, (info.name, place))
     return axis_of
 
