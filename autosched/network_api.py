@@ -137,12 +137,13 @@ def loaded(network: Any, **options: Any) -> Model:
 
     But for the one in progress, no kernels are compiled beside it any more, which would disturb what is timed.
     """
+    from autosched.executor.hot_swap import HotSwapModel
     from autosched.executor.load import load_network, loading
     from autosched.executor.model import Model
-    from autosched.executor.specialise import SpecialisingModel
+    from autosched.executor.specialise import with_own_schedules
 
-    if isinstance(network, SpecialisingModel):
-        return network.finish()
+    if isinstance(network, HotSwapModel):
+        return with_own_schedules(network)
     if isinstance(network, Model):
         return network
     arguments = {name: options.pop(name, None) for name in ("example_inputs", "sizes", "inputs")}

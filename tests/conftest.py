@@ -99,4 +99,4 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture(autouse=True)
 def nothing_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     """Networks that a test loads are not improved beside later tests, whose environment the thread would see."""
-    monkeypatch.setattr("autosched.executor.specialise.enqueue", lambda job: None)
+    monkeypatch.setattr("autosched.executor.hot_swap.enqueue", lambda job: None)

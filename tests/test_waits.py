@@ -22,7 +22,7 @@ ENDS = {
     ("autosched/measure/process_pool.py", "starting.result()"): "the system makes a process",
     ("autosched/measure/measurer.py", "self.problem.wait()"): "a thread that computes the reference",
     ("autosched/measure/problem.py", "part.result()"): "a thread that computes the reference",
-    ("autosched/executor/background_jobs.py", "jobs.get()"): "a thread that has no more work; nobody waits for it",
+    ("autosched/executor/hot_swap.py", "jobs.get()"): "a thread that has no more work; nobody waits for it",
     ("autosched/runtime/jit.py", "answer.get()"): "a thread that compiles; Ctrl-C ends the wait",
     ("autosched/kernel/simulation.py", "problem.wait()"): "a thread that computes the reference",
     ("autosched/te/reference/parallel.py", "thread.join()"): "a thread that computes a part of an array",

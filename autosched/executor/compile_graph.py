@@ -12,7 +12,7 @@ from autosched.errors import SplitWarning, UsageError, locating_bugs
 from autosched.executor.compile_options import BACKGROUND, DEFAULTS, NOW, CompileOptions
 from autosched.executor.memory_check import check_memory
 from autosched.executor.model import Model
-from autosched.executor.specialise import Keep, SpecialisingModel, has_transferred
+from autosched.executor.specialise import Keep, has_transferred, specialise
 from autosched.graph.graph import Graph
 from autosched.graph.load_progress import report_stage
 from autosched.graph.mapped_arrays import check_mapped
@@ -85,7 +85,7 @@ def compile_network(
     is_improved = options.specialise == BACKGROUND and choices.nearest is None and has_transferred(model)
     if keep is not None:
         keep(model, not is_improved)
-    return SpecialisingModel(model, keep) if is_improved else model
+    return specialise(model, keep) if is_improved else model
 
 
 def compile_linked(graph: Graph, options: CompileOptions, choices: Choices, linked: LinkedNetwork) -> Model:

@@ -1,109 +1,41 @@
 """Specialisation: kernels that took the schedule of other sizes get their own, beside the network that is in use.
 
 A process at idle priority lets the analytic model choose the schedules and compiles the kernels into the disk cache.
-When all are there, the program with them takes the place of the one in use, between two calls (hot swap).
+When all are there, the program with them takes the place of the one in use (`hot_swap`).
 """
 
 from __future__ import annotations
 
-import sys
-import threading
-import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from autosched.executor.background_jobs import enqueue
-from autosched.executor.model import Clocks, Model
-from autosched.graph.graph import Array, Graph
-from autosched.passes import DUMP, debug_level
-from autosched.runtime.spec import ArraySpec
+from autosched.executor.hot_swap import HotSwapModel, improve_later
+from autosched.executor.model import Model
 
 if TYPE_CHECKING:
     from autosched.kernel.spec import KernelSpec
-    from autosched.planning.execution_plan import NetworkProgram
 
 Keep: TypeAlias = Callable[[Model, bool], None]  # takes a model, and whether its kernels have schedules of their own
-DELAY_S = 2.0  # before the first kernel: many networks are loaded, called once and dropped
 
 
-class SpecialisingModel(Model):
-    """A network whose program is replaced by one with kernels for its own sizes. `model`: the program in use. `keep`: a
-    function that is called with the new program and True."""
+def specialise(model: Model, keep: Keep | None = None) -> HotSwapModel:
+    """Return a network whose kernels get schedules of their own in the background. `keep`: a function that is called
+    with the new program and True."""
+    specialising = HotSwapModel(model)
+    improve_later(specialising, partial(_specialise, keep=keep), specialising.ended)
+    return specialising
 
-    def __init__(self, model: Model, keep: Keep | None = None) -> None:
-        self.model = model
-        self._ended = threading.Event()
-        enqueue(partial(_specialise, weakref.ref(self), self._ended, time.monotonic() + DELAY_S, keep))
 
-    def wait(self, seconds: float | None = None) -> bool:
-        return self._ended.wait(seconds)
+def with_own_schedules(specialising: HotSwapModel) -> Model:
+    """Give all kernels of a network in use their own schedules now, and return the program with them."""
+    from autosched.kernel.pool import build_kernels
 
-    def finish(self) -> Model:
-        """Give all kernels their own schedules now, and return the program with them."""
-        from autosched.kernel.pool import build_kernels
-
-        build_kernels(_transferred_specs(self.model))
-        self.model = _with_own_kernels(self.model)
-        return self.model
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "model":  # not set yet
-            raise AttributeError(name)
-        return getattr(self.model, name)
-
-    def __call__(self, *arrays: object, out: object = None, **named: object) -> Any:
-        return self.model(*arrays, out=out, **named)
-
-    def __repr__(self) -> str:
-        return repr(self.model)
-
-    def __reduce__(self) -> Any:
-        return self.model.__reduce__()
-
-    @property
-    def original(self) -> Graph:  # type: ignore[override]
-        return self.model.original
-
-    @property
-    def program(self) -> NetworkProgram:  # type: ignore[override]
-        return self.model.program
-
-    @property
-    def inputs(self) -> tuple[ArraySpec, ...]:  # type: ignore[override]
-        return self.model.inputs
-
-    @property
-    def outputs(self) -> tuple[ArraySpec, ...]:  # type: ignore[override]
-        return self.model.outputs
-
-    @property
-    def threads(self) -> int:
-        return self.model.threads
-
-    def launch(self, addresses: Sequence[int]) -> None:
-        self.model.launch(addresses)
-
-    def with_program(self, original: Graph, program: NetworkProgram) -> Model:
-        return self.model.with_program(original, program)
-
-    def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model) -> Model:
-        return self.model.with_shared_weights(original, program, other)
-
-    def link_program(self, original: Graph, program: NetworkProgram) -> Model:
-        return self.model.link_program(original, program)
-
-    def export(self, path: str | Path) -> list[Path]:
-        return self.model.export(path)
-
-    def run_step(self, number: int, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        return self.model.run_step(number, arrays)
-
-    def clocks(self, arrays: Mapping[str, Array]) -> Clocks:
-        return self.model.clocks(arrays)
+    build_kernels(_transferred_specs(specialising.model))
+    specialising.swap(_with_own_kernels(specialising.model))
+    return specialising.model
 
 
 def has_transferred(model: Model) -> bool:
@@ -115,33 +47,21 @@ def _transferred_specs(model: Model) -> list[KernelSpec]:
     return [task.kernel_spec for task in model.tasks if task.kernel.name != task.kernel_spec.name]
 
 
-def _specialise(
-    reference: weakref.ref[SpecialisingModel], ended: threading.Event, start: float, keep: Keep | None = None
-) -> None:
-    """Replace the transferred kernels of a model that is still referred to at `start`, on `time.monotonic`.
+def _specialise(reference: weakref.ref[HotSwapModel], keep: Keep | None) -> None:
+    """Replace the transferred kernels of a model, as long as it is referred to."""
+    from autosched.kernel.pool import build_kernels, idle_builds
 
-    `ended` is set at the end.
-    """
-    try:
-        while reference() is not None and (remaining_s := start - time.monotonic()) > 0:
-            time.sleep(min(remaining_s, 0.1))
-        if (specialising := reference()) is None:
-            return
-        model = specialising.model
-        del specialising
-        if specs := _transferred_specs(model):
-            from autosched.kernel.pool import build_at_idle_priority
-
-            build_at_idle_priority(specs, lambda: getattr(reference(), "model", None) is model)
-        if (specialising := reference()) is not None and specialising.model is model:
-            specialising.model = own = _with_own_kernels(model)
-            if keep is not None:
-                keep(own, True)
-    except Exception as error:  # no caller waits for the thread, and the network in use does not depend on it
-        if debug_level() >= DUMP:
-            print(f"kernels of a network keep the schedules of other sizes: {error}", file=sys.stderr)
-    finally:
-        ended.set()
+    if (specialising := reference()) is None:
+        return
+    model = specialising.model
+    del specialising
+    with idle_builds(lambda: getattr(reference(), "model", None) is model):
+        build_kernels(_transferred_specs(model))
+    if (specialising := reference()) is not None and specialising.model is model:
+        own = _with_own_kernels(model)
+        specialising.swap(own)
+        if keep is not None:
+            keep(own, True)
 
 
 def _with_own_kernels(model: Model) -> Model:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from itertools import count, takewhile
+from itertools import count
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -62,22 +63,6 @@ def build_kernels(kernel_specs: Sequence[KernelSpec]) -> tuple[dict[KernelSpec, 
     return _results(kernel_specs, BuildKernel, find_object)
 
 
-def build_at_idle_priority(kernel_specs: Sequence[KernelSpec], is_wanted: Callable[[], bool]) -> None:
-    """Compile kernels into the cache, one after the other at idle priority, as long as `is_wanted` says so.
-
-    Kernels that cannot be compiled are skipped.
-    """
-    pool = ProcessPool(kernel_specs[0].device.target, 1, BUILD_DEADLINE_S, IdleBuildProcess)
-    missing = (spec for spec in kernel_specs if find_object(spec) is None)
-    try:
-        pool.run(
-            takewhile(lambda _: is_wanted(), missing), lambda id, spec: BuildKernel(id, spec, 0),
-            lambda spec, reply: None,
-        )  # fmt: skip
-    finally:
-        pool.close()
-
-
 def choose_schedules(kernel_specs: Sequence[KernelSpec]) -> dict[KernelSpec, ChosenSchedule]:
     """Return the analytic model's schedules, from the cache or chosen in parallel; nothing is compiled.
 
@@ -106,7 +91,7 @@ def _results(
     results = {kernel_spec: find(kernel_spec) for kernel_spec in kernel_specs}
     missing = [kernel_spec for kernel_spec, result in results.items() if result is None]
     unbuilt: dict[KernelSpec, str] = {}
-    if len(missing) > ALONE:
+    if len(missing) > _SOURCE.get().alone:
         unbuilt = _run_in_processes(missing, request)
         results |= {kernel_spec: find(kernel_spec) for kernel_spec in missing}
     for kernel_spec in missing:
@@ -141,6 +126,8 @@ class IdleBuildProcess(BuildProcess):
 class _SparePool:
     """The pool of the last network, whose processes wait SPARE_S for more kernels."""
 
+    alone = ALONE
+
     def __init__(self) -> None:
         self._pool: ProcessPool | None = None
         self._lock = threading.Lock()
@@ -157,6 +144,9 @@ class _SparePool:
                 return pool
             pool.close()
         return ProcessPool(target, usable_cores(), BUILD_DEADLINE_S, BuildProcess)
+
+    def check(self) -> None:
+        """Kernels are wanted until their build has ended."""
 
     def keep(self, pool: ProcessPool) -> None:
         with self._lock:
@@ -176,8 +166,52 @@ class _SparePool:
             waiting.close()
 
 
+class NotWanted(Exception):
+    """Kernels that are compiled at idle priority are not wanted any more."""
+
+
+class _IdlePool:
+    """A pool of one process at idle priority, which compiles kernels as long as `is_wanted` says so."""
+
+    alone = 0
+
+    def __init__(self, is_wanted: Callable[[], bool]) -> None:
+        self._is_wanted = is_wanted
+        self._pool: ProcessPool | None = None
+
+    def take(self, target: Target) -> ProcessPool:
+        if self._pool is None:
+            self._pool = ProcessPool(target, 1, BUILD_DEADLINE_S, IdleBuildProcess)
+        return self._pool
+
+    def keep(self, pool: ProcessPool) -> None:
+        self.check()
+
+    def check(self) -> None:
+        if not self._is_wanted():
+            raise NotWanted
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+
+
 _SPARE = _SparePool()
+_SOURCE: ContextVar[_SparePool | _IdlePool] = ContextVar("source of processes", default=_SPARE)
 atexit.register(_SPARE.close)
+
+
+@contextmanager
+def idle_builds(is_wanted: Callable[[], bool]) -> Iterator[None]:
+    """Let kernels of this context be compiled by one process at idle priority. Raises NotWanted as soon as `is_wanted`
+    returns False."""
+    source = _IdlePool(is_wanted)
+    token = _SOURCE.set(source)
+    try:
+        yield
+    finally:
+        _SOURCE.reset(token)
+        source.close()
 
 
 @dataclass(frozen=True)
@@ -220,12 +254,18 @@ def _run_in_processes(
         report_stage("building kernels", next(n_settled), len(kernel_specs))
         return None
 
+    def attempts() -> Iterator[_Attempt]:
+        for kernel_spec in kernel_specs:
+            source.check()
+            yield _Attempt(kernel_spec)
+
     report_stage("building kernels", 0, len(kernel_specs))
-    pool = _SPARE.take(kernel_specs[0].device.target)
+    source = _SOURCE.get()
+    pool = source.take(kernel_specs[0].device.target)
     try:
-        pool.run(map(_Attempt, kernel_specs), lambda id, a: request(id, a.kernel_spec, a.passed_over), settle)
+        pool.run(attempts(), lambda id, a: request(id, a.kernel_spec, a.passed_over), settle)
     except BaseException:
         pool.close()
         raise
-    _SPARE.keep(pool)
+    source.keep(pool)
     return unbuilt

@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 import os
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from autosched.errors import DeviceError, UsageError
-from autosched.executor.background_jobs import enqueue
 from autosched.executor.compile_graph import compile_graph
+from autosched.executor.hot_swap import HotSwapModel, enqueue
 from autosched.executor.model import Model
 from autosched.graph.file_formats import ARCHIVE
 from autosched.kernel.trust import warn_user
@@ -58,26 +56,6 @@ def tune_in_process(model: Model, budget_s: float) -> Model:
     return compile_graph(model.original, target, threads, choices)
 
 
-class HotSwapModel:
-    """A network whose program is replaced by a faster one between two calls. `model`: the program in use."""
-
-    def __init__(self, model: Model, budget_s: float) -> None:
-        self.model = model
-        self._ended = threading.Event()
-        enqueue_tuning(model, budget_s, self._swap, self._ended.set)
-
-    def __call__(self, *arrays: object, out: object = None, **named: object) -> Any:
-        return self.model(*arrays, out=out, **named)
-
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the end of tuning, `seconds` at most, and return whether it has ended. An error has given a
-        RecordWarning then."""
-        return self._ended.wait(seconds)
-
-    def _swap(self, model: Model) -> None:
-        self.model = model
-
-
 @spelled_out()
 def tune_in_background(model: Model, *, budget_s: float = 600.0) -> HotSwapModel:
     """Tune a network in a process at idle priority for `budget_s` seconds, while it is in use.
@@ -87,7 +65,9 @@ def tune_in_background(model: Model, *, budget_s: float = 600.0) -> HotSwapModel
     """
     if not 0 < budget_s < math.inf:
         raise UsageError(f"budget_s is a number of seconds above 0, got {budget_s}")
-    return HotSwapModel(model, budget_s)
+    net = HotSwapModel(model)
+    enqueue_tuning(model, budget_s, net.swap, net.ended.set)
+    return net
 
 
 def enqueue_tuning(

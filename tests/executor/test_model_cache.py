@@ -16,16 +16,16 @@ import pytest
 
 import autosched
 from autosched.errors import AutoschedError, FallbackWarning, OutOfRangeError, UsageError
-from autosched.executor import background_jobs, specialise
+from autosched.executor import hot_swap
 from autosched.executor.compile_options import CompileOptions
 from autosched.executor.cpu_model import CpuModel
+from autosched.executor.hot_swap import HotSwapModel
 from autosched.executor.model import Model
 from autosched.executor.model_cache import file_digest
 from autosched.executor.model_cache import request as request_module
 from autosched.executor.model_cache.cached_model import CachedModel
 from autosched.executor.model_cache.file_digest import content_digest
 from autosched.executor.model_cache.request import load_request
-from autosched.executor.specialise import SpecialisingModel
 from autosched.inspection.render import TEXTS
 from autosched.kernel.trust import warn_user
 from autosched.network_api import MEMORY
@@ -34,6 +34,7 @@ from autosched.store import Database
 from tests.graph.onnx.models import model, node
 
 OPTIONS: dict[str, Any] = {"threads": 1, "records": False, "specialise": "now"}
+ENQUEUE = hot_swap.enqueue  # before a fixture replaces it
 RNG = np.random.default_rng(1)
 
 
@@ -423,18 +424,18 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch:
 
 def test_kernels_that_were_specialised_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(specialise, "enqueue", lambda job: None)
-    monkeypatch.setattr(specialise, "DELAY_S", 0.0)
+    monkeypatch.setattr(hot_swap, "enqueue", lambda job: None)
+    monkeypatch.setattr(hot_swap, "DELAY_S", 0.0)
     path = saved(tmp_path, perceptron((24, 40, 17, 3, 30)))
     first = load(path, specialise="background")
     again = load(path, specialise="background")
-    assert isinstance(first, SpecialisingModel)
-    assert isinstance(again, SpecialisingModel), "the first process ended before it had compiled them"
+    assert isinstance(first, HotSwapModel)
+    assert isinstance(again, HotSwapModel), "the first process ended before it had compiled them"
     assert isinstance(again.model, CachedModel)
     assert outputs_of(again) == outputs_of(first)
-    monkeypatch.setattr(specialise, "enqueue", background_jobs.enqueue)
+    monkeypatch.setattr(hot_swap, "enqueue", ENQUEUE)
     last = load(path, specialise="background")
-    assert isinstance(last, SpecialisingModel)
+    assert isinstance(last, HotSwapModel)
     assert last.wait(120)
     assert isinstance(last.model, CpuModel)
     final = load(path, specialise="background")

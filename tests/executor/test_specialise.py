@@ -11,10 +11,10 @@ import pytest
 
 import autosched
 from autosched.errors import UsageError
-from autosched.executor import background_jobs, specialise
+from autosched.executor import hot_swap
 from autosched.executor.compile_graph import compile_graph
+from autosched.executor.hot_swap import HotSwapModel
 from autosched.executor.model import Model
-from autosched.executor.specialise import SpecialisingModel
 from autosched.graph.graph import Graph
 from autosched.graph.interpret import interpret
 from autosched.kernel import structure_cache
@@ -29,11 +29,12 @@ from tests.graph import networks
 
 SIZES = (24, 40, 17, 3, 30)  # of four products with bias and relu
 THREADS = 1
+ENQUEUE = hot_swap.enqueue  # before a fixture replaces it
 
 
 @pytest.fixture(autouse=True)
 def with_background_jobs(nothing_in_the_background: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(specialise, "enqueue", background_jobs.enqueue)
+    monkeypatch.setattr(hot_swap, "enqueue", ENQUEUE)
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +119,7 @@ def test_an_entry_has_the_latest_sizes() -> None:
 def test_own_schedules_replace_transferred_ones_in_a_network_that_is_in_use() -> None:
     graph = networks.perceptron(SIZES)
     model = autosched.load(graph, threads=THREADS, records=False)
-    assert isinstance(model, SpecialisingModel)
+    assert isinstance(model, HotSwapModel)
     first = model.model
     check(model, graph)
     assert model.wait(120)
@@ -126,14 +127,14 @@ def test_own_schedules_replace_transferred_ones_in_a_network_that_is_in_use() ->
     assert not transferred(model)
     check(model, graph)
     check(first, graph)  # of a caller that is still in it
-    assert not isinstance(again := load(graph, "background"), SpecialisingModel)
+    assert not isinstance(again := load(graph, "background"), HotSwapModel)
     assert not transferred(again)
 
 
 def test_a_model_that_is_timed_has_its_own_schedules_before() -> None:
     graph = networks.perceptron(SIZES)
     model = autosched.load(graph, threads=THREADS, records=False)
-    assert isinstance(model, SpecialisingModel)
+    assert isinstance(model, HotSwapModel)
     finished = loaded(model)
     assert not transferred(finished)
     assert model.model is finished
@@ -142,8 +143,8 @@ def test_a_model_that_is_timed_has_its_own_schedules_before() -> None:
 
 def test_nothing_is_compiled_for_a_network_that_is_gone() -> None:
     model = autosched.load(networks.perceptron(SIZES), threads=THREADS, records=False)
-    assert isinstance(model, SpecialisingModel)
-    ended = model._ended
+    assert isinstance(model, HotSwapModel)
+    ended = model.ended
     del model
     gc.collect()
     assert ended.wait(120)
@@ -162,7 +163,7 @@ def test_a_transferred_schedule_that_does_not_fit_is_dropped() -> None:
 def test_a_verified_model_keeps_its_interface() -> None:
     graph = networks.perceptron(SIZES)
     model = autosched.load(graph, threads=THREADS, records=False)
-    assert isinstance(model, SpecialisingModel)
+    assert isinstance(model, HotSwapModel)
     assert model.verify().passed
     assert model.threads == THREADS
     assert model.arena_bytes >= 0

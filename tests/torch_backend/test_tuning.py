@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from autosched.errors import AutoschedError, RecordWarning  # noqa: E402
-from autosched.executor import background_jobs  # noqa: E402
 from autosched.network_tuning import background, tune  # noqa: E402
 from autosched.network_tuning.results import Effort  # noqa: E402
 from autosched.torch_backend import subgraph  # noqa: E402
@@ -103,7 +102,7 @@ def test_a_search_that_fails_is_a_warning(searches):
 
     def wait() -> None:
         background.enqueue_tuning(model, 1.0, lambda _: None)  # type: ignore[arg-type]
-        background_jobs.enqueue(told.set)
+        background.enqueue(told.set)
         assert told.wait(10)
 
     with pytest.warns(RecordWarning, match="runs as it was: the device is lost"):

@@ -10,7 +10,7 @@ from autosched.executor.model import Model
 from autosched.executor.model_cache.cached_model import CachedModel
 from autosched.executor.model_cache.entry import CachedNetwork, changed_file, find_linked, keep_linked
 from autosched.executor.model_cache.request import LoadRequest
-from autosched.executor.specialise import SpecialisingModel
+from autosched.executor.specialise import specialise
 from autosched.graph.load_progress import report_stage
 from autosched.runtime.linked_network import LinkedNetwork
 
@@ -22,7 +22,7 @@ def load_cached(request: LoadRequest) -> Model | None:
         return None
     model = CachedModel(cached.linked, request.device, partial(_compile_again, request, cached))
     is_improved = request.options.specialise == BACKGROUND and not cached.is_final
-    return SpecialisingModel(model, partial(keep_linked, request)) if is_improved else model
+    return specialise(model, partial(keep_linked, request)) if is_improved else model
 
 
 def _compile_again(request: LoadRequest, cached: CachedNetwork, linked: LinkedNetwork) -> Model:
