@@ -39,7 +39,8 @@ class CompileOptions:
         specialise: how kernels for processors without a record get a schedule. "now": the analytic model chooses one
             for each. "never": they take known ones of the nearest sizes, of the shipped table for example; for all
             that differ in sizes alone and have none it chooses one. "background": the same, and each gets its own while
-            the network is in use.
+            the network is in use. Of a network with dynamic shapes: which sizes have a program of their own, all at
+            their first call, none, or those that are called often.
         strict: refuse an ONNX model with nodes that would run by another engine.
 
     Raises UsageError for a value of another type, or an unknown word.

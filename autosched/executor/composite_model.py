@@ -11,6 +11,7 @@ from autosched.executor.model import Clocks, Model
 from autosched.graph.graph import Array, Graph
 
 if TYPE_CHECKING:
+    from autosched.executor.sized_network import SizedNetwork
     from autosched.planning.execution_plan import NetworkProgram
 
 
@@ -39,7 +40,7 @@ class CompositeModel(Model):
     def with_program(self, original: Graph, program: NetworkProgram) -> Model:
         self._refuse()
 
-    def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model) -> Model:
+    def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model | SizedNetwork) -> Model:
         self._refuse()
 
     def link_program(self, original: Graph, program: NetworkProgram) -> Model:

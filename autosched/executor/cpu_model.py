@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,6 +40,9 @@ from autosched.runtime.linked_network import (
 from autosched.runtime.tensors import address_of, aligned_empty, are_equal, as_input, new_outputs
 from autosched.runtime.versions import code_key
 
+if TYPE_CHECKING:
+    from autosched.executor.sized_network import SizedNetwork
+
 EMPTY_CALLS = 2000
 
 
@@ -53,9 +57,9 @@ class CpuModel(NetworkKernel, Model):
         plan, functions = self.linked.plan.weights, self.linked.functions
         return self._with_block(original, program, pack_weights(plan, functions, GraphConstants(program.graph)))
 
-    def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model) -> CpuModel:
+    def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model | SizedNetwork) -> CpuModel:
         block = self.block
-        if isinstance(other, NetworkKernel) and are_equal(block, other.block):
+        if hasattr(other, "block") and are_equal(block, other.block):
             block = other.block
         return self._with_block(original, program, block)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -40,6 +40,9 @@ from autosched.runtime.gpu.function import DeviceFunction
 from autosched.runtime.gpu.kernel import device_code
 from autosched.runtime.tensors import are_equal, as_input
 from autosched.target import usable_cores
+
+if TYPE_CHECKING:
+    from autosched.executor.sized_network import SizedNetwork
 
 MAX_CAPTURED = 4  # captured calls, with different arrays: repeated calls have the same arrays, or cycle through a few
 PREPARED = "prepare_graph"  # block of the results of constant launches
@@ -108,7 +111,7 @@ class GpuModel(DeviceFunction, Model):
     def with_program(self, original: Graph, program: NetworkProgram) -> GpuModel:
         return GpuModel(original, program, self.device, self._device, self.loaded)
 
-    def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model) -> GpuModel:
+    def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model | SizedNetwork) -> GpuModel:
         constants, weights = program.graph.constants, self._blocks[WEIGHTS]
         if isinstance(other, GpuModel) and program.raw_offsets == other.program.raw_offsets:
             others = other.program.graph.constants

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from autosched.errors import RefusedNodes, UsageError
 from autosched.executor.compile_graph import compile_for_sizes, compile_network
-from autosched.executor.compile_options import NOW, CompileKeywords, CompileOptions
+from autosched.executor.compile_options import BACKGROUND, NOW, CompileKeywords, CompileOptions
 from autosched.executor.dynamic_model import ANY_SIZE, Dimension, VaryingModel
 from autosched.executor.model import Model
 from autosched.graph.file_formats import ARCHIVE
@@ -65,8 +66,9 @@ def load_dynamic(
         inputs, options, keywords: as in `autosched.load`; `inputs` for ONNX files only.
 
     Returns a `VaryingModel`, a function of arrays of any sizes. The network is compiled once for all sizes, at its
-    first call, and again for sizes that what was decided does not hold for, as 1. With specialise="now", on GPUs and
-    with Winograd each choice of sizes has a program of its own. Raises UsageError for a network without dynamic
+    first call, and again for sizes that what was decided does not hold for, as 1. With specialise="background" sizes
+    that are called often get a program of their own if it is faster; with "now", on GPUs and with Winograd each choice
+    of sizes has one. Raises UsageError for a network without dynamic
     dimensions, GraphError for an unsupported one.
     """
     chosen, sizes = replace(options or CompileOptions(), **keywords), sizes or {}
@@ -94,9 +96,15 @@ def _varying(network: DynamicNetwork, options: CompileOptions, limits: Mapping[s
         Dimension(name, names.index(x), axis, limits.get(name, ANY_SIZE)) for name, (x, axis) in network.axes.items()
     )
 
+    lock = Lock()
+
+    def make_graph(sizes: Mapping[str, int]) -> Graph:
+        with lock:  # importers are not for several threads, and a background job may need a graph too
+            return network.make_graph(sizes)
+
     def compile_for(sizes: Mapping[str, int], nearest: NearestSchedules) -> Model:
         try:
-            graph = replace(network.make_graph(sizes), winograd=options.winograd)
+            graph = replace(make_graph(sizes), winograd=options.winograd)
         except RefusedNodes as error:
             from autosched.executor.partitioned_model import compile_parts
 
@@ -105,11 +113,14 @@ def _varying(network: DynamicNetwork, options: CompileOptions, limits: Mapping[s
 
     def compile_traced(sizes: Mapping[str, int]) -> SizedNetwork:
         guards, ranges = Guards(), {dimension.name: dimension.sizes for dimension in dimensions}
-        return compile_for_sizes(guards, lambda: network.make_graph(symbolic_sizes(guards, sizes, ranges)), options)
+        return compile_for_sizes(guards, lambda: make_graph(symbolic_sizes(guards, sizes, ranges)), options)
 
     device = find_device(options.target, options.threads, runs=not options.simulate)
     has_trace = options.specialise != NOW and not options.winograd and not device.target.backend.is_gpu
-    return VaryingModel(network.inputs, device, dimensions, compile_for, compile_traced if has_trace else None)
+    improves = options.specialise == BACKGROUND
+    return VaryingModel(
+        network.inputs, device, dimensions, compile_for, compile_traced if has_trace else None, improves
+    )
 
 
 def _from_file(path: str | Path, fixed: Mapping[str, int], inputs: Mapping[str, npt.ArrayLike]) -> DynamicNetwork:

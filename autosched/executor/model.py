@@ -13,6 +13,7 @@ from autosched.kernel.device import Device
 from autosched.runtime.spec import ArraySpec
 
 if TYPE_CHECKING:
+    from autosched.executor.sized_network import SizedNetwork
     from autosched.inspection.network import Explanation
     from autosched.kernel.spec import KernelSpec
     from autosched.planning.execution_plan import NetworkProgram
@@ -139,7 +140,7 @@ class Model(ABC):
         """Return the network with a program that differs from its own in constants only."""
 
     @abstractmethod
-    def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model) -> Model:
+    def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model | SizedNetwork) -> Model:
         """Return this network with the constants of `program` and, if they are equal, with the packed weights of the
         network `other`, so that both share the memory."""
 

@@ -60,10 +60,11 @@ class SizedCall(Kernel):
 
 
 class SizedNetwork:
-    """A network over symbols. `program`: its plan, with code for the present sizes. `guards`: of what it depends on."""
+    """A network over symbols. `original`: the traced graph. `program`: its plan, with code for the present sizes.
+    `guards`: of what it depends on."""
 
     def __init__(self, guards: Guards, original: Graph, program: NetworkProgram, device: Device) -> None:
-        self.guards, self.program, self.device = guards, program, device
+        self.guards, self.original, self.program, self.device = guards, original, program, device
         self._order = ArenaOrder.of(program.memory, program.buffers)
         with guards:
             self._numbers = _NetworkNumbers(original, program, self._order)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,22 @@ onnx = pytest.importorskip("onnx")
 import autosched as at  # noqa: E402
 from autosched.errors import GraphError, SizesWarning, UsageError  # noqa: E402
 from autosched.executor import dynamic_model as module  # noqa: E402
+from autosched.executor import hot_swap  # noqa: E402
 from autosched.graph.interpret import interpret  # noqa: E402
 from autosched.graph.onnx import load_onnx  # noqa: E402
 from autosched.tuner.workload_spec import WorkloadSpec, distance  # noqa: E402
 from tests.graph.onnx.models import model, node  # noqa: E402
+
+ENQUEUE = hot_swap.enqueue  # before a fixture replaces it
+
+
+@pytest.fixture
+def often(nothing_in_the_background: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that were called three times get a program of their own in the background, however fast it is."""
+    monkeypatch.setattr(hot_swap, "enqueue", ENQUEUE)
+    monkeypatch.setattr(hot_swap, "DELAY_S", 0.0)
+    monkeypatch.setattr(module, "OFTEN", 3)
+    monkeypatch.setattr(module, "FASTER", float("inf"))
 
 
 @pytest.fixture(scope="module")
@@ -219,3 +233,62 @@ def test_a_network_that_cannot_be_traced_has_a_program_for_each_choice_of_sizes(
         np.testing.assert_allclose(net(x), right(path, x), rtol=1e-5, atol=1e-6)
     assert net.trace is None
     np.testing.assert_allclose(net(x[:, :3]), right(path, x[:, :3]), rtol=1e-5, atol=1e-6)
+
+
+def call(net: Any, path: Path, batch: int, rows: int, times: int = 3) -> None:
+    x = np.random.default_rng(batch).standard_normal((batch, rows, 13), "float32")
+    expected = right(path, x)
+    for _ in range(times):
+        np.testing.assert_allclose(net(x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_sizes_that_are_called_often_have_a_program_of_their_own(path: Path, often: None) -> None:
+    net = at.load(path, threads=1)
+    call(net, path, 4, 6, times=2)
+    assert net.wait(0), "nothing is compiled for sizes that come seldom"
+    call(net, path, 4, 6, times=1)
+    call(net, path, 3, 6, times=2)
+    assert net.wait(120)
+    assert net.sizes == ({"batch": 4, "rows": 6}, {"batch": 3, "rows": 6})
+    (own,) = net._programs.values()
+    assert own.inputs[0].shape == (4, 6, 13)
+    assert own.block is net._networks[0].block
+    assert all(not task.kernel.sizes for task in own.tasks), "constants take the place of numbers of tables"
+    call(net, path, 4, 6)
+    assert net._last[1].run is own
+    call(net, path, 3, 6)
+    assert net.wait(120)
+    assert len(net._programs) == 2
+    assert net.of(batch=4, rows=6) is own
+
+
+def test_a_program_that_is_no_faster_is_not_used(path: Path, often: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FASTER", 0.0)
+    net = at.load(path, threads=1)
+    call(net, path, 4, 6, times=7)
+    assert net.wait(120)
+    assert not net._programs
+    call(net, path, 4, 6)
+    assert net.wait(0), "it is tried once"
+
+
+def test_the_number_of_programs_is_bounded(path: Path, often: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PROGRAMS", 1)
+    net = at.load(path, threads=1)
+    for rows in (5, 6):
+        call(net, path, 4, rows)
+        assert net.wait(120)
+    assert [*net._programs] == [(4, 5)]
+
+
+def test_no_program_is_compiled_where_none_is_wanted(path: Path, often: None) -> None:
+    for net in (never := at.load(path, threads=1, specialise="never"), gone := at.load(path, threads=1)):
+        call(net, path, 4, 6, times=2)
+    call(never, path, 4, 6)
+    assert not never._jobs
+    call(gone, path, 4, 6, times=1)
+    (ended,), reference = gone._jobs, weakref.ref(gone)
+    del gone, net
+    gc.collect()
+    assert reference() is None
+    assert ended.wait(120)

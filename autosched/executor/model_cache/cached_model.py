@@ -13,6 +13,7 @@ from autosched.kernel.device import Device
 from autosched.runtime.linked_network import LinkedNetwork, NetworkKernel
 
 if TYPE_CHECKING:
+    from autosched.executor.sized_network import SizedNetwork
     from autosched.planning.execution_plan import NetworkProgram
 
 
@@ -44,7 +45,7 @@ class CachedModel(NetworkKernel, Model):
     def with_program(self, original: Graph, program: NetworkProgram) -> Model:
         return self.compiled.with_program(original, program)
 
-    def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model) -> Model:
+    def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model | SizedNetwork) -> Model:
         return self.compiled.with_shared_weights(original, program, other)
 
     def link_program(self, original: Graph, program: NetworkProgram) -> Model:
