@@ -55,7 +55,7 @@ def specialise_tails(
 
     match stmt:
         case For(kind=ForKind.SERIAL | ForKind.PARALLEL):
-            split = _partition(stmt, simplify) if stmt.reduce else None
+            split = _partition(stmt, simplify) if stmt.kind is ForKind.SERIAL or stmt.reduce else None
             if split is not None:
                 return inside(split)
             return changed(stmt, body=specialise_tails(stmt.body, simplify, (*loops, stmt), partial))
@@ -146,7 +146,8 @@ def _with_extent(stmt: Stmt, tail: Tail, size: int | None, simplify: Simplifier)
 
 
 def _partition(loop: For, simplify: Simplifier) -> Stmt | None:
-    """Split a reduction loop in its full iterations and the remainder, if a tile inside depends on it."""
+    """Split a reduction loop, or one of a size, in its full iterations and the remainder, if a tile inside depends on
+    it."""
     for s in walk(loop.body):
         if not (isinstance(s, For) and s.kind in _TILE_KINDS and loop.var in free_vars(s.extent)):
             continue
@@ -158,6 +159,8 @@ def _partition(loop: For, simplify: Simplifier) -> Stmt | None:
         full = simplify(imax(0, imin(loop.extent, (at_start - tail.tile) // step + 1)))
         left = simplify(loop.extent - full)
         if is_number(full) and is_number(left):
+            if not loop.reduce:
+                return None
             return _parts(loop, tail, full, left, simplify)
         if isinstance(full, Const) and isinstance(left, Const):
             return _sized_parts(loop, tail, full, left, simplify)
