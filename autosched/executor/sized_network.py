@@ -31,7 +31,7 @@ from autosched.kernel.device import Device
 from autosched.kernel.sizes.variants import KernelVariant, KernelVariants, Values, load_variant, variants_at
 from autosched.planning.execution_plan import NetworkProgram
 from autosched.planning.extract_tasks import objects_of
-from autosched.runtime.jit import compile_once, load_objects
+from autosched.runtime.jit import LoadedKernel, compile_once, load_objects
 from autosched.runtime.kernel import Kernel
 from autosched.runtime.linked_network import ENTRY, pack_weights, run_packing
 from autosched.runtime.spec import ArraySpec
@@ -131,7 +131,9 @@ class SizedNetwork:
         planned, places, tables = self._planned(values), dict[str, int](), list[Array]()
         for k, code in planned.code.items():
             tables.append(np.array(code.table or [0], np.int64))
-            places |= {_code(k): code.variant.loaded.address, _table(k): address_of(tables[-1])}
+            loaded = code.variant.loaded
+            assert isinstance(loaded, LoadedKernel)
+            places |= {_code(k): loaded.address, _table(k): address_of(tables[-1])}
             packed = [n for n in program.tasks[k].steps if n in program.packed_offsets]
             places |= {_packed(n): self._packed_weights(k, code.variant, n) for n in packed}
         places |= {_offset(name): offset for name, offset in planned.offsets.items()}

@@ -16,7 +16,7 @@ from autosched.codegen.c.source import GpuSource
 from autosched.codegen.source import KernelSource
 from autosched.errors import AutoschedError, ExpressionError, GraphError, NoValidCandidate, ScheduleError
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Const
+from autosched.ir.expr import Const, Expr
 from autosched.ir.size import Guards, form_of, value_of
 from autosched.kernel.compilation_units import EmittedKernel, compile_kernel, emit_kernel
 from autosched.kernel.object_cache import find_schedule
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from autosched.codegen import Source
     from autosched.ir.stmt import Func
     from autosched.schedule import Step
+    from autosched.target import Target
     from autosched.tuner.protocols import Candidate
     from autosched.tuner.sized_workload import SizedWorkload
 
@@ -173,18 +174,46 @@ def _with_sizes(kernel_spec: KernelSpec, sized: SizedWorkload, schedule: ChosenS
         request = kernel_spec.request.of(sized.dag(guards))
         state = request.replay(schedule.steps)
         source = request.source(lower(state, kernel_spec.name), state.steps, {})
-        assert isinstance(source, KernelSource)
-        packed_bytes = int(source.packed_bytes)  # a guard says that packed weights have it
+        code = _sized_code(source, kernel_spec.device.target)
     arrays = (*request.problem.dag.inputs, *request.problem.dag.outputs)
     shapes = tuple(tuple(map(form_of, t.public_shape)) for t in arrays)
     itemsizes = tuple(DTYPES[t.dtype].nbytes for t in arrays)
-    workspace = form_of(source.workspace_bytes)
-    forms = CodeSizes(tuple(guards.conditions), source.sizes, shapes, itemsizes, workspace, _packing(source))
+    workspace = form_of(code.workspace_bytes)
+    forms = CodeSizes(tuple(guards.conditions), code.table, shapes, itemsizes, workspace, code.packing)
     array_bytes = tuple(value_of(math.prod(t.public_shape)) * n for t, n in zip(arrays, itemsizes, strict=True))
     return KernelObject(
-        source.name, array_bytes, value_of(source.workspace_bytes), packed_bytes, source.winograd,
-        schedule, compile_object(source.text, kernel_spec.device.target), sizes=forms.text(guards.names),
+        source.name, array_bytes, value_of(code.workspace_bytes), code.packed_bytes, code.winograd, schedule, code.code,
+        sizes=forms.text(guards.names),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _SizedCode:
+    """Compiled code, or the source for a GPU, for sizes; the fields are those of `KernelObject` and `CodeSizes`."""
+
+    code: bytes
+    table: tuple[Expr, ...]
+    workspace_bytes: int = 0
+    packed_bytes: int = 0
+    winograd: int = 0
+    packing: str = ""
+
+
+def _sized_code(source: Source, target: Target) -> _SizedCode:
+    """Compile a source for sizes, under the guards of its emission. The table of a GPU has all numbers of the source.
+
+    Raises CompileError where the compiler of this machine rejects it.
+    """
+    if isinstance(source, KernelSource):
+        packed_bytes = int(source.packed_bytes)  # a guard says that packed weights have it
+        return _SizedCode(
+            compile_object(source.text, target), source.sizes, source.workspace_bytes, packed_bytes, source.winograd,
+            _packing(source),
+        )  # fmt: skip
+    from autosched.kernel.gpu_kernel import encode_source, try_compile
+
+    try_compile(source, target)
+    return _SizedCode(encode_source(source.with_numbers(value_of)), tuple(map(form_of, source.numbers)))
 
 
 def _packing(source: KernelSource) -> str:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from autosched.codegen.c.source import GpuSource
 from autosched.errors import DeviceError, UsageError
 from autosched.measure.protocol import ProtocolError, checked
 from autosched.runtime.gpu.compile import DeviceCode, compile_source
-from autosched.runtime.gpu.devices import compiler_for
+from autosched.runtime.gpu.devices import compiler_for, shared_device
 from autosched.target import Target
+
+if TYPE_CHECKING:
+    from autosched.runtime.gpu.kernel import LoadedCode
 
 
 def encode_source(source: GpuSource) -> bytes:
@@ -26,6 +30,14 @@ def decode_source(code: bytes) -> GpuSource:
     except (ValueError, RecursionError, ProtocolError) as error:
         raise UsageError(f"a kernel of the cache is not a source: {error}; remove the cache of kernels") from error
     return source
+
+
+def load_source(code: bytes, target: Target) -> LoadedCode:
+    """Compile an encoded source and load it on this machine's device. Raises DeviceError."""
+    from autosched.runtime.gpu.kernel import LoadedCode, device_code
+
+    device, source = shared_device(target.kind), decode_source(code)
+    return LoadedCode(device, device_code(device, source, target), source)
 
 
 def workspace_layout(source: GpuSource, alignment: int) -> tuple[dict[str, int], int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from autosched.ir.size import Guards, form_of
 from autosched.kernel.device import find_device
 from autosched.kernel.sizes.variants import KernelVariant, KernelVariants, variants_at
 from autosched.kernel.spec import KernelSpec
+from autosched.runtime.jit import LoadedKernel
 from autosched.runtime.kernel import Kernel
 from autosched.runtime.spec import ArraySpec, in_order
 from autosched.runtime.tensors import Array, address_of
@@ -28,6 +29,10 @@ from autosched.te.sizes import at_sizes
 from autosched.tuner.definition import Definition, Workload, dag_of_sizes, define
 from autosched.tuner.options import WorkloadOptions
 from autosched.tuner.sized_workload import MakeDag, TracedWorkload, size_symbol
+
+if TYPE_CHECKING:
+    from autosched.runtime.gpu.kernel import GpuKernel
+    from autosched.target import GpuFacts
 
 MAX_KERNELS = 256  # choices of sizes that are kept, the last used ones
 
@@ -45,13 +50,15 @@ class _TableKernel(Kernel):
 
     def __init__(self, table: Array, variant: KernelVariant, inputs: Any, outputs: Any, workspace_bytes: int) -> None:
         arrays = (None,) * (len(inputs) + len(outputs))
+        assert isinstance(variant.loaded, LoadedKernel)
         super().__init__(variant.loaded, inputs, outputs, workspace_bytes, (*arrays, address_of(table)))
         self._table = table
 
 
 @dataclass
 class SizedKernel:
-    """A kernel of any sizes within `ranges`: `kernel(A, B)`, `kernel(A, B, out=C)`, as a `Kernel`.
+    """A kernel of any sizes within `ranges`: `kernel(A, B)`, `kernel(A, B, out=C)`, as a `Kernel`, on a GPU as a
+    `GpuKernel`.
 
     A call with sizes that no variant is right for compiles one, which takes as long as `compile`, or takes it from the
     disk cache. A call with sizes that are new for an existing variant makes its table, in about a millisecond.
@@ -64,7 +71,8 @@ class SizedKernel:
     definition: Definition = field(repr=False)
     target_text: str = field(repr=False)
     threads: int
-    _kernels: dict[tuple[int, ...], Kernel] = field(default_factory=dict, repr=False)
+    gpu: GpuFacts | None = field(repr=False, default=None)
+    _kernels: dict[tuple[int, ...], Kernel | GpuKernel] = field(default_factory=dict, repr=False)
     _calls: dict[tuple[tuple[int, ...], ...], Callable[..., Any]] = field(default_factory=dict, repr=False)
     _last: Kernel | None = field(default=None, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -78,7 +86,10 @@ class SizedKernel:
         self._extents = [_extent(name, form_of(size), self._dag.inputs) for name, size in symbols.items()]
         self._first, self._second = self._extents[0].input, self._extents[-1].input
         workload = TracedWorkload.trace(self.ranges, self.definition, self.make_dag, smallest)
-        self._code = KernelVariants(KernelSpec(workload.typical, self.target_text, self.threads, sized=workload))
+        self._code = KernelVariants(
+            KernelSpec(workload.typical, self.target_text, self.threads, "", self.gpu, workload)
+        )
+        self._is_on_gpu = self._code.kernel_spec.device.target.backend.is_gpu
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
@@ -89,7 +100,7 @@ class SizedKernel:
     def variants(self) -> list[KernelVariant]:
         return self._code.variants
 
-    def __call__(self, *arrays: Any, out: object = None, **named: object) -> Any:
+    def __call__(self, *arrays: Any, out: object = None, **named: Any) -> Any:
         if out is not None and not named and self._last is not None and self._last.passes((*arrays, out)):
             return out
         if out is None and not named:
@@ -99,11 +110,13 @@ class SizedKernel:
                 pass
             else:
                 return call(*arrays)
+        stream = {"stream": named.pop("stream")} if self._is_on_gpu and "stream" in named else {}
         arrays = in_order(self.inputs, arrays, named)
-        self._last = kernel = self._kernel_of(arrays)
-        return kernel(*arrays, out=out)
+        kernel = self._kernel_of(arrays)
+        self._last = kernel if isinstance(kernel, Kernel) else None
+        return kernel(*arrays, out=out, **stream)
 
-    def _kernel_of(self, arrays: Sequence[Any]) -> Kernel:
+    def _kernel_of(self, arrays: Sequence[Any]) -> Kernel | GpuKernel:
         try:
             key = tuple([arrays[e.input].shape[e.axis] for e in self._extents])
         except (AttributeError, IndexError):
@@ -113,11 +126,11 @@ class SizedKernel:
             self._calls[self._shapes(kernel)] = kernel.__call__
         return kernel
 
-    def _shapes(self, kernel: Kernel) -> tuple[tuple[int, ...], ...]:
+    def _shapes(self, kernel: Kernel | GpuKernel) -> tuple[tuple[int, ...], ...]:
         """Return the shapes of the two inputs that tell all sizes."""
         return kernel.inputs[self._first].shape, kernel.inputs[self._second].shape
 
-    def of(self, **sizes: int) -> Kernel:
+    def of(self, **sizes: int) -> Kernel | GpuKernel:
         """Return the kernel of these sizes. Raises UsageError for sizes that are missing, unknown or out of range."""
         if set(sizes) != set(self.ranges):
             raise UsageError(
@@ -125,7 +138,7 @@ class SizedKernel:
             )
         return self._kernel(tuple(sizes[name] for name in self.ranges))
 
-    def _kernel(self, key: tuple[int, ...]) -> Kernel:
+    def _kernel(self, key: tuple[int, ...]) -> Kernel | GpuKernel:
         sizes = dict(zip(self.ranges, map(int, key), strict=True))
         for name, allowed in self.ranges.items():
             if sizes[name] not in allowed:
@@ -139,14 +152,21 @@ class SizedKernel:
                 self._calls.pop(self._shapes(oldest), None)
         return kernel
 
-    def _table_kernel(self, sizes: Mapping[str, int]) -> Kernel:
+    def _table_kernel(self, sizes: Mapping[str, int]) -> Kernel | GpuKernel:
         """Return the kernel of sizes. Raises NoValidCandidate if no schedule is legal."""
         variant, symbols = variants_at({0: self._code}, sizes)[0], self._code.symbols(sizes)
         table, _, workspace_bytes = variant.sizes.numbers(symbols)
         tensors, n = (*self._dag.inputs, *self._dag.outputs), len(self._dag.inputs)
         shapes = zip(tensors, variant.sizes.shapes_at(symbols), strict=True)
         specs = [ArraySpec(tensor.name, shape, tensor.dtype) for tensor, shape in shapes]
-        return _TableKernel(np.array(table or [0], np.int64), variant, specs[:n], specs[n:], workspace_bytes)
+        if isinstance(variant.loaded, LoadedKernel):
+            return _TableKernel(np.array(table or [0], np.int64), variant, specs[:n], specs[n:], workspace_bytes)
+        from autosched.kernel.gpu_kernel import decode_source
+        from autosched.runtime.gpu.kernel import GpuKernel
+
+        numbers = iter(table)
+        source = decode_source(variant.kernel.code).with_numbers(lambda _: next(numbers))
+        return GpuKernel(variant.loaded, source, specs[:n], specs[n:])
 
 
 def compile_sizes(
@@ -156,7 +176,7 @@ def compile_sizes(
     `sizes` for those that its expression declares.
 
     Raises UsageError for arguments that cannot vary, ranges that are empty or negative, weights, Winograd, reduced
-    precision, and targets other than processors.
+    precision.
     """
     ranges = {name: _range(name, given) for name, given in (sizes or {}).items()}
     for name, allowed in ranges.items():
@@ -165,8 +185,6 @@ def compile_sizes(
     if sizes == {} or options.weights or options.winograd or options.precision != EXACT:
         raise UsageError("a kernel of varying sizes has at least one, and no weights, Winograd or reduced precision")
     device = find_device(options.target, options.threads)
-    if device.target.backend.is_gpu:
-        raise UsageError(f"kernels of varying sizes are for processors so far, and the target is {device.target.kind}")
     numbers = {**(options.settings or {}), **{name: allowed.start for name, allowed in ranges.items()}}
     smallest = define(workload, replace(options, settings=numbers))
     declared = smallest.sizes
@@ -176,7 +194,9 @@ def compile_sizes(
     def make_dag(symbols: Mapping[str, int]) -> ComputeDAG:
         return at_sizes(smallest.dag, symbols) if declared else dag_of_sizes(workload, smallest, symbols)
 
-    return SizedKernel(ranges or declared, make_dag, smallest, options.target or "cpu", device.threads)
+    return SizedKernel(
+        ranges or declared, make_dag, smallest, options.target or "cpu", device.threads, device.target.gpu
+    )
 
 
 def _range(name: str, given: object) -> range:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from autosched.errors import NoValidCandidate
 from autosched.kernel.pool import build_kernels
 from autosched.kernel.spec import MAX_VARIANTS, CodeSizes, KernelObject, KernelSpec
 from autosched.runtime.jit import LoadedKernel, load_objects
+
+if TYPE_CHECKING:
+    from autosched.runtime.gpu.kernel import LoadedCode
 
 K = TypeVar("K", bound=Hashable)
 Values = Mapping[str, int]  # of the symbols of a network, or the sizes of a workload
@@ -25,7 +28,7 @@ class KernelVariant:
 
     kernel: KernelObject
     sizes: CodeSizes
-    loaded: LoadedKernel
+    loaded: LoadedKernel | LoadedCode
     prepare: LoadedKernel | None
 
 
@@ -57,13 +60,21 @@ class KernelVariants:
 
     def add(self, kernel: KernelObject, kernel_spec: KernelSpec) -> KernelVariant:
         """Add code that was compiled for a specification of `spec_at`."""
-        variant, sized = load_variant(kernel, self.kernel_spec.threads), kernel_spec.sized
+        variant, sized = self._load(kernel), kernel_spec.sized
         assert sized is not None
         values = sized.named_values
         assert variant.sizes.hold(values), f"the code that was emitted for {values} has a guard that they break"
         self.variants = [*self.variants[1 - MAX_VARIANTS :], variant]
         self.steps.setdefault(sized.classes, kernel.schedule.steps)
         return variant
+
+    def _load(self, kernel: KernelObject) -> KernelVariant:
+        target = self.kernel_spec.device.target
+        if not target.backend.is_gpu:
+            return load_variant(kernel, self.kernel_spec.threads)
+        from autosched.kernel.gpu_kernel import load_source
+
+        return KernelVariant(kernel, CodeSizes.parse(kernel.sizes), load_source(kernel.code, target), None)
 
 
 def load_variant(kernel: KernelObject, threads: int, loaded: Mapping[str, LoadedKernel] | None = None) -> KernelVariant:
