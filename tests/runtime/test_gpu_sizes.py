@@ -49,7 +49,8 @@ def numbered(source: GpuSource, guards: Guards, sizes: Sizes) -> GpuSource:
     return source.with_numbers(lambda number: int(evaluate(form_of(number), values)))
 
 
-CASES: list[tuple[str, dict[str, Any], list[Sizes]]] = [
+Case = tuple[str, dict[str, Any], list[Sizes]]
+CASES: list[Case] = [
     ("matmul", {"N": 96, "K": 64}, [{"M": m} for m in (200, 77, 33, 1000)]),
     ("matmul", {}, [{"M": m, "N": n, "K": k} for m, n, k in ((200, 96, 64), (33, 132, 140))]),
     ("matmul", {"N": 64, "K": 64, "dtype": "float16"}, [{"M": m} for m in (128, 37, 161)]),
@@ -58,13 +59,24 @@ CASES: list[tuple[str, dict[str, Any], list[Sizes]]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["opencl", "cuda"])
-@pytest.mark.parametrize(("operator", "settings", "all_sizes"), CASES)
-def test_one_code_for_all_sizes(operator: str, settings: Sizes, all_sizes: list[Sizes], kind: str) -> None:
-    if kind == "opencl":
+ASYNCHRONOUS: list[Case] = [  # products of warpgroups, whose tiles the copy engine reads and writes
+    ("matmul", {"M": 512, "dtype": "float16"}, [{"N": n, "K": k} for n, k in ((1024, 256), (768, 320))]),
+    ("matmul", {"N": 256, "K": 256, "dtype": "float16"}, [{"M": 7000}]),  # more tiles than blocks
+]
+
+
+@pytest.mark.parametrize(
+    ("target", "case"),
+    [(kind, case) for kind in ("opencl", "cuda") for case in CASES]
+    + [("cuda -arch=sm_90a", case) for case in ASYNCHRONOUS],
+)
+def test_one_code_for_all_sizes(target: str, case: Case) -> None:
+    operator, settings, all_sizes = case
+    if target == "opencl":
         opencl_target()
-    guards, source, request = traced(kind, operator, settings, all_sizes[0])
-    gpu: Any = shared_device("opencl") if kind == "opencl" else SimulatedDevice(request.device.target.gpu)
+    guards, source, request = traced(target, operator, settings, all_sizes[0])
+    assert ("TensorMap" in source.text) is (case in ASYNCHRONOUS)
+    gpu: Any = shared_device("opencl") if target == "opencl" else SimulatedDevice(request.device.target.gpu)
     first = numbered(source, guards, all_sizes[0])
     code = LoadedCode(gpu, device_code(gpu, first, request.device.target), first)
     for sizes in all_sizes:

@@ -80,6 +80,7 @@ def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSour
     outputs = tuple(b.name for b in func.params[len(func.params) - func.n_outputs :])
     scratch = tuple((b.name, element_count(b) * b.itemsize) for b in workspace)
     text = comment + dialect.prologue + "\n" + "\n\n".join([*helpers.values(), *parts]) + "\n"
+    assert "⟦" not in text, [line for line in text.splitlines() if "⟦" in line]
     rows = tuple(sorted({s.matrix for s in walk(func.body) if isinstance(s, Store) and s.matrix}))
     is_specific = any(MATRICES[row].warps > 1 for row in rows)
     sizes = tuple(table.values())

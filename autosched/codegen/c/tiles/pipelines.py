@@ -278,9 +278,10 @@ class PipelineCode:
         number, step = self.c.variables[self.order.number], self.order.launched // cluster_size
         first, in_turn = self._block() + f" / {cluster_size}" * (cluster_size > 1), in_turn and self.turns > 1
         if in_turn:
-            first, step = f"{first} + {self.turn} * {step}", step * self.turns
+            first, step = f"{first} + {self.turn} * {self.c.literal(step, INDEX)}", step * self.turns
         self.text.line(self.c.dialect.unroll_by.format(times=1))
-        with self.text.block(f"for (int {number} = {first}; {number} < {self.order.count}; {number} += {step})"):
+        count, by = (self.c.literal(n, INDEX) for n in (self.order.count, step))
+        with self.text.block(f"for (int {number} = {first}; {number} < {count}; {number} += {by})"):
             for line in self.index_lines:
                 self.text.line(line)
             yield
@@ -445,7 +446,8 @@ class PipelineCode:
         name = self.c.variables[loop.var] = self.text.name(loop.var.name)
         assert isinstance(loop.extent, Const)
         self.text.line(self.c.dialect.unroll_by.format(times=1))
-        with self.text.block(f"for (int {name} = 0; {name} < {loop.extent.value}; ++{name})"):
+        extent = self.c.text(loop.extent)
+        with self.text.block(f"for (int {name} = 0; {name} < {extent}; ++{name})"):
             yield name
 
     def _wait(self, which: int, parity: str) -> None:
