@@ -2,10 +2,10 @@
 
     python -m experiments.shipped_table [NETWORK ...] [--target "llvm -mcpu=znver3"] [--files FOLDER] [--out FOLDER]
 
-Networks are those of `experiments.networks` and some of torchvision, as the ONNX files that torch.onnx.export makes of
-them; SHIPPED are those of the tables in the package. Batch norms of a module that was never trained fold to no bias, so
-torchvision's networks that have some are read with statistics of training and without (NAME-untrained). Any ONNX file
-may be named instead.
+Networks are those of `experiments.networks` and some of torchvision, as torch modules and as the ONNX files that
+torch.onnx.export makes of them; SHIPPED are those of the tables in the package. Batch norms of a module that was never
+trained fold to no bias, so torchvision's networks that have some are read with statistics of training and without
+(NAME-untrained). Any ONNX file may be named instead.
 
 For each structure the analytic model chooses schedules for the largest sizes, and for others that are farther than
 NEAR from those that have one. Nothing is measured. Decisions are for the caches of this machine, or usual ones for
@@ -21,7 +21,7 @@ import lzma
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -58,15 +58,15 @@ TARGETS = ("llvm -mcpu=znver3", "llvm -mcpu=emeraldrapids", "llvm -mcpu=neoverse
 NEAR = 3.0  # `distance` up to which sizes take the decisions of others
 DECODERS, SHALLOW = "llama", {"layers": 2}  # their layers are equal, and slow to export
 WITH_NORMS = (  # of torchvision, with batch norms
-    "densenet121", "efficientnet_b0", "mobilenet_v2", "mobilenet_v3_large", "resnet50", "resnext50_32x4d",
+    "densenet121", "efficientnet_b0", "mobilenet_v2", "mobilenet_v3_large", "resnet18", "resnet50", "resnext50_32x4d",
 )  # fmt: skip
 WITHOUT_NORMS = ("convnext_tiny", "swin_t", "vgg16", "vit_b_16")
 SIZE = 224  # of the images of torchvision's networks
 UNTRAINED = "-untrained"
 SHIPPED = (  # the networks of the tables in the package
     "resnet50", "mobilenet_v2", "bert_base", "densenet121", "efficientnet_b0", "mobilenet_v3_large", "resnext50_32x4d",
-    "swin_t", "convnext_tiny", "resnet50-untrained", "mobilenet_v2-untrained", "densenet121-untrained",
-    "efficientnet_b0-untrained",
+    "swin_t", "convnext_tiny", "resnet18", "vit_b_16", "vgg16", "unet", "llama_prefill", "llama_step",
+    *(f"{name}{UNTRAINED}" for name in WITH_NORMS),
 )  # fmt: skip
 
 
@@ -184,6 +184,21 @@ def exported(name: str, make: Maker, folder: Path) -> Path:
     return path
 
 
+def graphs(name: str, make: Maker | None, folder: Path) -> Iterator[Graph]:
+    """Yield the graph of an ONNX file, and for a network that is made that of its torch module too.
+
+    What torch cannot export is left out, with a line on stderr.
+    """
+    readers: list[Callable[[], Graph]] = [lambda: load_network(exported(name, make, folder) if make else name)[0]]
+    if make is not None:
+        readers.append(lambda: load_network(*make())[0])
+    for read in readers:
+        try:
+            yield read()
+        except (AutoschedError, RuntimeError) as error:
+            print(f"{name} is left out: {str(error).splitlines()[0]}", file=sys.stderr)
+
+
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.shipped_table", description=__doc__,
@@ -205,15 +220,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder, known = args.files or Path(temporary), makers()
         for name in args.networks or SHIPPED:
-            try:
-                path = exported(name, known[name], folder) if name in known else Path(name)
-                graph = load_network(path)[0]
-            except (AutoschedError, RuntimeError) as error:  # torch cannot export it, for example
-                print(f"{name} is left out: {str(error).splitlines()[0]}", file=sys.stderr)
-                continue
-            for each in classes:
-                each.read(graph)
-            print(name, *(len(anchors(each.specs)) for each in classes), flush=True)
+            for graph in graphs(name, known.get(name), folder):
+                for each in classes:
+                    each.read(graph)
+                print(name, *(len(anchors(each.specs)) for each in classes), flush=True)
     for each in classes:
         file = path_of(each.device, args.out)
         assert file is not None
