@@ -1,6 +1,6 @@
 """Random built-in operators with sizes that vary, against the reference.
 
-python -m tests.fuzz.sizes --seed 0 --seconds 60
+python -m tests.fuzz.sizes --seed 0 --seconds 60 --target opencl
 
 A kernel has one to three open sizes. It is called with sizes around multiples of vectors and tiles, with those beside
 them, so that most calls take code that exists, and with outputs between elements that nothing may be written to.
@@ -28,14 +28,14 @@ FIXED = (2, 3, 4, 5, 8, 12, 16, 17)
 FENCE, GARBAGE = 64, 77
 
 
-def check_one(rng: random.Random, tally: Counter[str]) -> None:
+def check_one(rng: random.Random, tally: Counter[str], target: str) -> None:
     """Compile a random operator of random open sizes, and compare its calls. Raises AssertionError for one that fails."""
     name = rng.choice(sorted(WORKLOADS))
     numbers = list(WORKLOADS[name].numbers)
     varying = rng.sample(numbers, rng.randint(1, min(3, len(numbers))))
     fixed = {a: rng.choice(FIXED) for a in numbers if a not in varying}
     try:
-        kernel = at.compile(name, sizes=dict.fromkeys(varying, (1, MOST)), settings=fixed, threads=2)
+        kernel = at.compile(name, sizes=dict.fromkeys(varying, (1, MOST)), settings=fixed, target=target)
     except UsageError:  # a size that arrays do not tell, or that the operator refuses
         tally["refused"] += 1
         return
@@ -79,11 +79,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.sizes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--target", default="cpu")
     options = parser.parse_args()
     tally, end, n_failures, seed = Counter[str](), time.monotonic() + options.seconds, 0, options.seed
     while time.monotonic() < end:
         try:
-            check_one(random.Random(seed), tally)
+            check_one(random.Random(seed), tally, options.target)
         except (AssertionError, AutoschedError, ArithmeticError, RuntimeError, TypeError, ValueError) as error:
             n_failures += 1
             print(f"seed {seed}: {type(error).__name__} {str(error)[:300]}", flush=True)

@@ -52,7 +52,7 @@ from autosched.ir.stmt import (
     walk,
 )
 from autosched.ir.storage import element_count, versions_of
-from autosched.ir.visit import exprs_of, loads, moved, subexpressions
+from autosched.ir.visit import exprs_of, is_number, loads, moved, subexpressions
 from autosched.lower.passes.overlap_iterations import WORD_BYTES
 
 MAP = "const __grid_constant__ TensorMap {name}"
@@ -236,8 +236,8 @@ class _Kernel:
         for carried_stage in carried:
             variable = self.c.stage_variables[carried_stage.expr] = self.text.name("place")
             self.line(f"int {variable} = {self.c.text(carried_stage.first)};")
-        if is_unrolled(stmt) and isinstance(stmt.extent, Const):
-            if self._vectors(stmt, int(stmt.extent.value)):
+        if is_unrolled(stmt) and is_number(stmt.extent):
+            if self._vectors(stmt, stmt.extent.number):
                 return
             self.line(self.dialect.unroll)
         elif (factor := self.registers.unroll_factor(stmt, self._is_shared)) is not None and self.dialect.unroll_by:
