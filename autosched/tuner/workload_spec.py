@@ -20,6 +20,7 @@ from autosched.store.records import parse_data
 from autosched.tuner.definition import Definition, redefine
 
 WEIGHTS_IN = "weights_in"  # the cache level of the weights, which does not change what is computed
+NOTHING = "none"  # in place of an attribute without a value, as None is in place of a number
 AXES = ("axis", "axes", "perm")  # attributes whose numbers are axes, not sizes
 
 
@@ -110,7 +111,7 @@ def _without_numbers(data: Any, position: str, numbers: dict[str, int]) -> Any:
     if isinstance(data, int) and not isinstance(data, bool):
         numbers[position] = data
         return None
-    return data
+    return NOTHING if data is None else data
 
 
 def _without_floats(data: Any) -> Any:

@@ -15,6 +15,7 @@ from autosched.te import Tensor
 from autosched.te.operators.registry import WORKLOADS
 from autosched.tuner.definition import define, redefine
 from autosched.tuner.options import WorkloadOptions
+from autosched.tuner.workload_spec import WorkloadSpec
 
 
 @at.workload
@@ -198,3 +199,14 @@ def test_less_precise_products_are_another_workload() -> None:
         define("softmax", WorkloadOptions(precision="tf32"))
     with pytest.raises(UsageError, match=r"precision must be float32, tf32 or 3xtf32, got 'bf16'"):
         WorkloadOptions(precision="bf16")
+
+
+def test_an_attribute_without_a_value_is_no_size() -> None:
+    def spec(scale: int | None) -> WorkloadSpec:
+        nodes = [["attention", [0], [1], {"scale": scale, "heads": 4}]]
+        graph = {"inputs": [[[8, 16], "float32"]], "nodes": nodes, "outputs": [1], "weights": 0}
+        return WorkloadSpec.of({"name": "attention", "args": {}, "dtype": "float32", "graph": graph})
+
+    none, two, three = spec(None).sized, spec(2).sized, spec(3).sized
+    assert two.structure == three.structure != none.structure
+    assert (none.sizes, two.sizes) == ((8, 16, 4), (8, 16, 4, 2))
