@@ -26,7 +26,7 @@ from autosched.kernel.spec import KernelSpec
 from autosched.kernel.structure_cache import RATE, SCHEDULE, find_decisions, keep_decision
 from autosched.kernel.transfer import NearestSchedules
 from autosched.planning.predicted_latency import has_fused_sketch
-from autosched.tuner.workload_spec import SizedStructure, WorkloadSpec
+from autosched.tuner.workload_spec import NOTHING, SizedStructure, WorkloadSpec
 from tests.graph import networks
 
 TARGETS = ("llvm -mcpu=znver3", "llvm -mcpu=emeraldrapids", "llvm -mcpu=neoverse-v1")  # one of each class
@@ -51,7 +51,7 @@ def workload(sized: SizedStructure) -> WorkloadSpec:
             return [filled(value, f"{position} {n}") for n, value in enumerate(data)]
         if data is None:
             return fixed[position] if position in fixed else next(sizes)
-        return 0.5 if data == "float" else data
+        return {"float": 0.5, NOTHING: None}.get(data, data) if isinstance(data, str) else data
 
     graph = without["graph"]
     inputs = [[filled(shape, f"input {n}"), dtype] for n, (shape, dtype) in enumerate(graph["inputs"])]
