@@ -20,7 +20,7 @@ from autosched.store.records import parse_data
 from autosched.tuner.definition import Definition, redefine
 
 WEIGHTS_IN = "weights_in"  # the cache level of the weights, which does not change what is computed
-NOTHING = "none"  # in place of an attribute without a value, as None is in place of a number
+NOTHING = "no value"  # in place of an attribute without a value, as None is in place of a number
 AXES = ("axis", "axes", "perm")  # attributes whose numbers are axes, not sizes
 
 
