@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -23,6 +24,7 @@ from autosched.kernel.lookup import best_kernel, stored_records
 from autosched.kernel.measuring import start_measurer
 from autosched.kernel.request import Request
 from autosched.kernel.sizes.sized_kernel import SizedKernel, compile_sizes
+from autosched.kernel.sizes.tuning import At, SizesResult, tune_sizes, weights_of
 from autosched.kernel.task import Space, make_task, start_run
 from autosched.kernel.trust import warn_without_key
 from autosched.keywords import spelled_out
@@ -85,6 +87,24 @@ def tune(
 
 @overload
 def tune(
+    workload: Workload,
+    *,
+    sizes: Mapping[str, range | tuple[int, int]],
+    at: At,
+    trials: int | None = None,
+    budget_s: float | None = None,
+    seed: int = 0,
+    resume: bool = False,
+    db: Path | str | None = None,
+    callbacks: Sequence[Callback] = (),
+    rules: Sequence[SketchRule] = (),
+    search: SearchSetup | None = None,
+    **options: Unpack[WorkloadKeywords],
+) -> SizesResult: ...
+
+
+@overload
+def tune(
     workload: Path | Graph | Model,
     *,
     trials: int | None = None,
@@ -135,12 +155,13 @@ def tune(
     rules: Sequence[SketchRule] = (),
     search: SearchSetup | None = None,
     example_inputs: Sequence[object] | None = None,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, Any] | None = None,
+    at: At | None = None,
     inputs: Mapping[str, ArrayLike] | None = None,
     strategy: str = STRATEGY,
     objective: str | Callable[[dict[str, float]], float] = "sum",
     **options: Unpack[WorkloadKeywords],
-) -> Result | NetworkResult | NetworksResult:
+) -> Result | SizesResult | NetworkResult | NetworksResult:
     """Search for the fastest kernel of a workload, or for the fastest kernels of networks, by measurements.
 
     Args:
@@ -155,12 +176,13 @@ def tune(
         rules: `SketchRule`s to try before the built-in ones (`search_spaces.partial_sketch`); not for networks.
         search: parameters for experiments, or a search without measurements.
         example_inputs, sizes, inputs: those of `load`, for one network.
+        sizes, at: of a workload the ranges of `compile`, and sizes that count, as in {"M": [1, 7]} or with weights
+            {"M": {1: 3, 64: 1}}, by which the classes of sizes share trials and seconds.
         strategy: how networks' next task is chosen: "gradient", "gain" or "round-robin".
-        objective: what is minimised for networks: a name of `network_tuning.objectives`, or a function of a mapping
-            from their names to latencies in seconds.
+        objective: what networks minimise: a name of `network_tuning.objectives`, or a function of seconds by name.
         options: the fields of `WorkloadOptions`; networks take `target`, `threads` and `winograd`.
 
-    Returns a `Result`; for a network a `NetworkResult` with the tuned `model`, for several a `NetworksResult`.
+    Returns a `Result`, over sizes a `SizesResult`, for networks a `NetworkResult` with `model`, or a `NetworksResult`.
 
     Raises UsageError, DeviceError, NoValidCandidate, for networks GraphError, and Interrupted for Ctrl-C before the
     first verified kernel; a later Ctrl-C ends the search with the results so far.
@@ -168,17 +190,18 @@ def tune(
     setup = search or SearchSetup()
     started = time.monotonic() if getattr(setup, "started", None) is None else setup.started
     if _is_whole_network(workload):
-        check_tuning({**options, "out_dir": out_dir, "rules": rules}, setup, callbacks)
+        check_tuning({**options, "out_dir": out_dir, "rules": rules, "at": at}, setup, callbacks)
         effort = Effort(trials, budget_s, seed, resume, started, strategy, objective)
         loading = {**options, "example_inputs": example_inputs, "sizes": sizes, "inputs": inputs, "db": db}
         return _tune_networks(workload, loading, effort, callbacks)
-    if any(x is not None for x in (example_inputs, sizes, inputs)) or strategy != STRATEGY or objective != "sum":
-        raise UsageError("example_inputs, sizes, inputs, strategy, objective are of networks, and the workload is none")
+    if any(x is not None for x in (example_inputs, inputs)) or strategy != STRATEGY or objective != "sum":
+        raise UsageError("example_inputs, inputs, strategy, objective are of networks, and the workload is none")
     check_search(rules, callbacks, setup, resume)
     settings = Settings(TRIALS if trials is None else trials, budget_s, seed, setup.policy, started)
-    request = _request(workload, WorkloadOptions(**options), runs=setup.measure)
-    measured_search = partial(_search, db=db, resume=resume, callbacks=callbacks)
-    return _search_or_estimate(request, tuple(rules), setup, settings, measured_search, out_dir)
+    tuning = _Tuning(settings, setup, tuple(rules), callbacks, db, resume, out_dir)
+    if sizes is not None or at is not None:
+        return tuning.over_sizes(compile_sizes(workload, WorkloadOptions(**options), sizes, db), at or {})
+    return tuning.of(_request(workload, WorkloadOptions(**options), runs=setup.measure))
 
 
 @overload
@@ -220,7 +243,7 @@ def compile(
         db: database file of the records; None: the path that `autosched db path` prints.
         check_indices: let calls raise OutOfRangeError, an IndexError, for indices in data that are out of range.
         sizes: integer arguments that the arrays of a call tell, each with its range, as in {"M": (1, 4096)}: the kernel
-            is then one for all of them. For processors, by the analytic model alone, without weights.
+            is then one for all of them, with the schedules of records of some of them. For processors, without weights.
         options: the fields of `WorkloadOptions`. With `weights` the kernel has a method `bind`, which packs them once.
 
     Returns a `Kernel`, for a GPU a `GpuKernel`: functions of arrays. Only records that fit this version of autosched
@@ -234,9 +257,9 @@ def compile(
         workload = function_of(workload)
     problem = None if sizes is not None else define(workload, WorkloadOptions(**options))
     if problem is None or problem.sizes:
-        if db is not None or check_indices:
-            raise UsageError("a kernel of varying sizes takes neither db nor check_indices")
-        return compile_sizes(workload, WorkloadOptions(**options), sizes)
+        if check_indices:
+            raise UsageError("a kernel of varying sizes takes no check_indices")
+        return compile_sizes(workload, WorkloadOptions(**options), sizes, db)
     request = _request(workload, WorkloadOptions(**options))
     request.check()
     kernel = best_kernel(request, db)
@@ -296,52 +319,64 @@ def _check_interpreter() -> None:
         )
 
 
-def _search_or_estimate(
-    request: Request,
-    rules: tuple[SketchRule, ...],
-    setup: SearchSetup,
-    settings: Settings,
-    measured_search: Callable[..., Result],
-    out_dir: Path | str | None,
-) -> Result:
-    """Run the search, or return the best candidate of the cost model for a `setup` without measurements."""
-    if setup.measure and setup.policy.learned:
-        _check_interpreter()
-    request.check()
-    directory = None if out_dir is None else make_output_directory(out_dir)
-    if setup.measure:
-        return measured_search(request, Space(rules, setup.narrow, setup.policy.draft), settings, directory=directory)
-    assert settings.started is not None
-    return estimate(request, Space(rules, setup.narrow), directory, settings.started, setup.simulate)
+@dataclass(frozen=True)
+class _Tuning:
+    """Searches for kernels of workloads, with the arguments of `tune`."""
 
+    settings: Settings
+    setup: SearchSetup
+    rules: tuple[SketchRule, ...]
+    callbacks: Sequence[Callback]
+    db: Path | str | None
+    resume: bool
+    out_dir: Path | str | None
 
-def _search(
-    request: Request,
-    space: Space,
-    settings: Settings,
-    db: Path | str | None,
-    resume: bool,
-    callbacks: Sequence[Callback],
-    directory: Path | None,
-) -> Result:
-    """Run one search with its database and workers; write the sources of the fastest to `directory`."""
-    from autosched.measure.host import ScratchDirectory
-    from autosched.store import Database
-    from autosched.tuner.gc_pause import pause_gc
-    from autosched.tuner.session import run
+    def of(self, request: Request) -> Result:
+        """Run the search, or return the best candidate of the cost model for a setup without measurements."""
+        setup, started = self.setup, self.settings.started
+        if setup.measure and setup.policy.learned:
+            _check_interpreter()
+        request.check()
+        directory = None if self.out_dir is None else make_output_directory(self.out_dir)
+        if setup.measure:
+            return self._measured(request, Space(self.rules, setup.narrow, setup.policy.draft), directory)
+        assert started is not None
+        return estimate(request, Space(self.rules, setup.narrow), directory, started, setup.simulate)
 
-    problem, device = request.problem, request.device
-    with (
-        ScratchDirectory() as scratch,
-        pause_gc(),
-        start_measurer(request, scratch, settings.seed) as measurer,
-        Database(db) as database,
-    ):
-        warn_without_key()
-        task, sketches = make_task(request, space)
-        recorder = start_run(database, request, task, sketches, settings.seed, resume)
-        read_peak = peak_reader(device, problem.dtype, task.source, measurer)
-        result = run(task, settings, measurer, recorder, callbacks, read_peak=read_peak)
-    if directory is not None:
-        write_fastest(directory, task, result, request.problem.spec, db)
-    return result
+    def over_sizes(self, kernel: SizedKernel, at: At) -> SizesResult:
+        """Search for the schedules of classes of sizes, each with a share of the trials and of the time."""
+        if self.out_dir is not None or not self.setup.measure:
+            raise UsageError("tuning over sizes measures, and writes no sources: tune one of the sizes for them")
+
+        def search(request: Request, share: float) -> Result:
+            trials, budget_s = self.settings.trials, self.settings.budget_s
+            settings = replace(
+                self.settings, trials=max(1, round(trials * share)), budget_s=budget_s and budget_s * share,
+                started=time.monotonic(),
+            )  # fmt: skip
+            return replace(self, settings=settings).of(request)
+
+        return tune_sizes(kernel, weights_of(at, kernel.ranges), search, self.settings.seed)
+
+    def _measured(self, request: Request, space: Space, directory: Path | None) -> Result:
+        """Run one search with its database and workers; write the sources of the fastest to `directory`."""
+        from autosched.measure.host import ScratchDirectory
+        from autosched.store import Database
+        from autosched.tuner.gc_pause import pause_gc
+        from autosched.tuner.session import run
+
+        problem, device, settings = request.problem, request.device, self.settings
+        with (
+            ScratchDirectory() as scratch,
+            pause_gc(),
+            start_measurer(request, scratch, settings.seed) as measurer,
+            Database(self.db) as database,
+        ):
+            warn_without_key()
+            task, sketches = make_task(request, space)
+            recorder = start_run(database, request, task, sketches, settings.seed, self.resume)
+            read_peak = peak_reader(device, problem.dtype, task.source, measurer)
+            result = run(task, settings, measurer, recorder, self.callbacks, read_peak=read_peak)
+        if directory is not None:
+            write_fastest(directory, task, result, request.problem.spec, self.db)
+        return result

@@ -77,7 +77,10 @@ QUICK: Mapping[str, tuple[str, ...]] = {
     "autosched.kernel.shipped": (
         "kernel/test_shipped_table.py::test_devices_with_fewer_threads_share_the_table_of_a_class",
     ),
-    "autosched.kernel.sizes": ("kernel/test_sized_kernel.py::test_sizes_are_of_built_in_operators_as_well",),
+    "autosched.kernel.sizes": (
+        "kernel/test_sized_kernel.py::test_sizes_are_of_built_in_operators_as_well",
+        "kernel/test_sizes_tuning.py::test_weights_are_of_all_combinations",
+    ),
     "autosched.kernel": ("test_api.py::test_compile_without_records_takes_the_analytic_best",),
     "autosched.planning": ("planning/test_storage.py::test_each_home_of_the_arena_is_checked",),
     "autosched.artifacts": ("artifacts/test_network.py::test_another_processor_is_refused",),

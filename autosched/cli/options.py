@@ -65,9 +65,12 @@ def size(text: str) -> tuple[str, int]:
     return name.strip(), int(value)
 
 
-def sizes(text: str) -> tuple[str, tuple[int, ...]]:
-    """Parse 'batch=1,4' to ('batch', (1, 4)), each number once."""
+def sizes(text: str) -> tuple[str, tuple[int, ...] | range]:
+    """Parse 'batch=1,4' to ('batch', (1, 4)), each number once, and 'M=1:4096' to ('M', range(1, 4097))."""
     name, _, values = text.rpartition("=")
+    first, colon, last = values.partition(":")
+    if colon:
+        return name.strip(), range(size(f"{name}={first}")[1], size(f"{name}={last}")[1] + 1)
     return name.strip(), tuple(dict.fromkeys(size(f"{name}={value}")[1] for value in values.split(",")))
 
 

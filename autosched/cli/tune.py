@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autosched.cli import options
 from autosched.cli.network import arguments
@@ -16,6 +16,7 @@ from autosched.errors import UsageError
 from autosched.ir.instructions.precision import EXACT
 
 if TYPE_CHECKING:
+    from autosched.kernel.sizes.tuning import SizesResult
     from autosched.tuner.result import Result
 
 TRIALS = 64
@@ -81,18 +82,19 @@ def run(args: argparse.Namespace) -> int:
     from autosched.cli.network.tune import tune_named
     from autosched.cli.output import print_json
     from autosched.cli.progress import watcher
+    from autosched.kernel.sizes.tuning import SizesResult
     from autosched.tuner.policy import SearchSetup
 
     networks = arguments.find_networks((args.workload, *args.more), options.settings(args))
     if networks:
         return tune_named(networks, args)
-    for name in ("size", "sizes", "fix", "strategy", "objective"):
+    for name in ("size", "fix", "strategy", "objective"):
         if getattr(args, name):
             raise UsageError(f"--{name} is of networks, and {args.workload} is none")
     trials = args.trials or (TRIALS if args.budget is None else TRIALS_OF_A_BUDGET)
     without_device = args.no_run or args.simulate
     with watcher(as_json=args.json, budget_s=args.budget) as callbacks:
-        result = api.tune(
+        result: Any = api.tune(
             args.workload,
             **options.workload_keywords(args),
             trials=trials,
@@ -103,12 +105,35 @@ def run(args: argparse.Namespace) -> int:
             out_dir=args.out_dir,
             callbacks=callbacks,
             search=SearchSetup(measure=not without_device, simulate=args.simulate, started=args.started),
+            **over_sizes(args),
         )
     if args.json:
         print_json(result.to_json())
+    elif isinstance(result, SizesResult):
+        print("\n".join([*(summary(own.result, args.db) for own in result.classes), *size_lines(result)]))
     else:
         print(estimate(result, args.out_dir) if without_device else summary(result, args.db))
     return INTERRUPTED if result.interrupted else 0
+
+
+def over_sizes(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the keywords of tuning over sizes; none without --sizes and --at."""
+    for name, allowed in args.sizes:
+        if not isinstance(allowed, range):
+            raise UsageError(f"--sizes of a workload is a range, as in {name}=1:4096, got single numbers of {name}")
+    return {"sizes": dict(args.sizes) or None, "at": dict(args.at) or None} if args.sizes or args.at else {}
+
+
+def size_lines(result: SizesResult) -> list[str]:
+    """Return a line for each of the sizes that were tuned for, with the time of the class's schedule."""
+    from autosched.cli.output import time_text
+
+    names = [*result.kernel.ranges]
+    return [
+        f"  {', '.join(f'{name}={n}' for name, n in zip(names, sizes, strict=True))}  {time_text(seconds)}"
+        for own in result.classes
+        for sizes, seconds in own.seconds.items()
+    ]
 
 
 def summary(result: Result, db: Path | None = None) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.errors import AutoschedWarning, RecordWarning, StoreError
-from autosched.kernel.measuring import start_measurer
+from autosched.kernel.measuring import measure_sources
 from autosched.kernel.request import Request
 
 if TYPE_CHECKING:
@@ -35,15 +35,7 @@ def verify_here(
 
     The results are recorded, or a RecordWarning says that they cannot be.
     """
-    from autosched.measure import Job
-    from autosched.measure.host import ScratchDirectory
-    from autosched.tuner.time_bound import bound_of
-
-    dag, device = request.problem.dag, request.device
-    least_s = bound_of(dag, request.problem.dtype, device.target, device.threads).seconds(None)
-    with ScratchDirectory() as scratch, start_measurer(request, scratch, seed) as measurer:
-        jobs = [Job(str(record.id), source) for record, source in records]
-        answers = list(measurer.measure(jobs, None, lambda seconds: seconds >= least_s))
+    answers = [*measure_sources(request, {str(record.id): source for record, source in records}, seed).values()]
     _record([(r, a) for (r, _), a in zip(records, answers, strict=True) if _is_about_record(a)], db)
     return answers
 

@@ -17,7 +17,7 @@ from typing import Any
 from autosched.errors import ExpressionError
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var
 from autosched.ir.interning import N, interned
-from autosched.ir.size import SymbolicSize, computed, declared, form_of, unit_of, whole
+from autosched.ir.size import computed, declared, form_of, has_size, unit_of, whole
 from autosched.te.checks import check_op
 from autosched.te.compute import _name
 from autosched.te.dag import ComputeDAG
@@ -28,8 +28,8 @@ from autosched.te.tensor import Axis, ComputeOp, PlaceholderOp, Tensor, postorde
 class DeclaredSize(Var):
     """The symbol of the size `of`, one of `allowed`, counted in what divides all of them."""
 
-    of: str
-    allowed: range
+    of: str = ""
+    allowed: range = range(0)
 
     def __new__(cls: type[N], *fields: Any) -> N:
         return interned(cls, (cls, *fields), fields)
@@ -70,7 +70,7 @@ def at_sizes(dag: ComputeDAG, sizes: Mapping[str, int]) -> ComputeDAG:
     """Return the graph with `sizes`, by name, in place of declared ones. Raises ExpressionError if it is none then."""
 
     def number(n: Any) -> Any:
-        return _replaced(form_of(n), sizes) if isinstance(n, SymbolicSize) else n
+        return _replaced(form_of(n), sizes) if has_size(n) else n
 
     def shape(extents: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(map(number, extents))
@@ -108,11 +108,10 @@ def _replaced(form: Expr, sizes: Mapping[str, int]) -> int:
 def _numbers(dag: ComputeDAG) -> Iterator[Any]:
     """Yield the extents and constants of a graph that are sizes."""
     for t in (*dag.inputs, *dag.outputs):
-        yield from (n for n in (*t.shape, *t.public_shape) if isinstance(n, SymbolicSize))
+        yield from filter(has_size, (*t.shape, *t.public_shape))
     for op in dag.stages:
-        yield from (a.extent for a in (*op.axes, *op.reduce_axes) if isinstance(a.extent, SymbolicSize))
-        consts = (n.value for n in postorder(op.body) if isinstance(n, Const))
-        yield from (n for n in consts if isinstance(n, SymbolicSize))
+        yield from filter(has_size, (a.extent for a in (*op.axes, *op.reduce_axes)))
+        yield from (n.value for n in postorder(op.body) if isinstance(n, Const) and has_size(n))
 
 
 def _symbols(form: Expr) -> Iterator[DeclaredSize]:

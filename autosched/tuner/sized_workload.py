@@ -24,7 +24,6 @@ from autosched.tuner.definition import Definition
 from autosched.tuner.workload_spec import WEIGHTS_IN, WorkloadSpec
 
 SIZE = "size"  # the key of a closed form
-MakeDag = Callable[[Mapping[str, int]], ComputeDAG]  # from sizes by name
 
 
 @dataclass(frozen=True)
@@ -111,37 +110,54 @@ class SizedWorkload:
 
 
 @dataclass(frozen=True)
-class TracedWorkload(SizedWorkload):
-    """The workload of stages that `make_dag` makes in this process, for sizes within `ranges`.
+class OpenWorkload:
+    """A workload of this process whose sizes in `ranges` are open. `definition`: that of the smallest sizes.
 
-    Where the steps of a range divide its start, as those of `range(8, 65, 8)`, the symbol is the number of steps, so
-    that it is known what divides the size. `symbols`: the names of the sizes. `definition`: that for some of them.
+    `define` returns the definition of others, by name, `make_dag` the stages, for which they may be symbols. Both raise
+    ExpressionError for sizes that the workload refuses.
     """
 
-    ranges: Mapping[str, range] = field(compare=False, repr=False)
-    definition: Definition = field(compare=False, repr=False)
-    make_dag: MakeDag = field(compare=False, repr=False)
+    ranges: Mapping[str, range]
+    definition: Definition
+    define: Callable[[Mapping[str, int]], Definition]
+    make_dag: Callable[[Mapping[str, int]], ComputeDAG]
+
+    @property
+    def smallest(self) -> dict[str, int]:
+        return {name: allowed.start for name, allowed in self.ranges.items()}
+
+
+@dataclass(frozen=True)
+class TracedWorkload(SizedWorkload):
+    """An open workload that was traced with symbols.
+
+    Where the steps of a range divide its start, as those of `range(8, 65, 8)`, the symbol is the number of steps, so
+    that it is known what divides the size. `symbols`: the names of the sizes.
+    """
+
+    workload: OpenWorkload = field(compare=False, repr=False)
 
     @staticmethod
-    def trace(
-        ranges: Mapping[str, range], definition: Definition, make_dag: MakeDag, sizes: Mapping[str, int]
-    ) -> TracedWorkload:
-        """Return the workload for present sizes. Raises the errors of `make_dag`."""
+    def trace(workload: OpenWorkload, sizes: Mapping[str, int]) -> TracedWorkload:
+        """Return the workload for present sizes."""
+        definition = workload.definition
         with Guards() as guards:
-            symbols = {name: size_symbol(guards, name, size, ranges[name]) for name, size in sizes.items()}
-            stages = make_dag(symbols).canonical_text
+            symbols = {name: size_symbol(guards, name, sizes[name], r) for name, r in workload.ranges.items()}
+            stages = workload.make_dag(symbols).canonical_text
             for own, name in guards.names.items():
                 stages = stages.replace(own, name)
             data = {"name": definition.name, "args": symbols, "dtype": definition.dtype, "stages": key_of(stages)}
             sized = SizedWorkload.of(data)
         assert sized is not None, "no size is open"
-        return TracedWorkload(sized.text, sized.values, tuple(ranges), ranges, definition, make_dag)
+        return TracedWorkload(sized.text, sized.values, tuple(workload.ranges), workload)
 
     def at(self, values: Mapping[str, int]) -> TracedWorkload:
-        return self.trace(self.ranges, self.definition, self.make_dag, {name: values[name] for name in self.ranges})
+        return self.trace(self.workload, values)
 
     def named(self, values: Mapping[str, int]) -> dict[str, int]:
-        return {f"s{n}": values[name] // unit_of(allowed) for n, (name, allowed) in enumerate(self.ranges.items())}
+        return {
+            f"s{n}": values[name] // unit for n, (name, unit) in enumerate(zip(self.symbols, self._units, strict=True))
+        }
 
     @property
     def typical(self) -> WorkloadSpec:
@@ -149,18 +165,15 @@ class TracedWorkload(SizedWorkload):
 
     @property
     def _units(self) -> tuple[int, ...]:
-        return tuple(map(unit_of, self.ranges.values()))
+        return tuple(map(unit_of, self.workload.ranges.values()))
 
     def _numbered(self, numbers: tuple[int, ...]) -> WorkloadSpec:
-        return _TracedSpec(super()._numbered(numbers).text, partial(self._definition, numbers))
-
-    def _definition(self, numbers: tuple[int, ...]) -> Definition:
-        sizes = {name: n * unit for name, n, unit in zip(self.ranges, numbers, self._units, strict=True)}
-        return replace(self.definition, shape=tuple(sizes.values()), dag=self.make_dag(sizes))
+        sizes = {name: n * unit for name, n, unit in zip(self.symbols, numbers, self._units, strict=True)}
+        return _TracedSpec(super()._numbered(numbers).text, partial(self.workload.define, sizes))
 
     def dag(self, guards: Guards) -> ComputeDAG:
-        sizes = zip(self.ranges, self._symbols(guards).values(), self._units, strict=True)
-        return self.make_dag({name: size * unit for name, size, unit in sizes})
+        sizes = zip(self.symbols, self._symbols(guards).values(), self._units, strict=True)
+        return self.workload.make_dag({name: size * unit for name, size, unit in sizes})
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,9 @@ def test_several_sizes_are_tuned_together(cli: Any, tmp_path: Path) -> None:
         answer = cli("tune", path, *given, *words)
         assert answer.code == 2
         assert reason in answer.err
-    assert "--sizes is of networks, and matmul is none" in cli("tune", "matmul", "--sizes", "n=3,4").err
+    assert "--sizes of a network are numbers" in cli("tune", path, "--sizes", "rows=3:17").err
+    assert "--at is of workloads" in cli("tune", path, "--at", "rows=3").err
+    assert "--sizes of a workload is a range" in cli("tune", "matmul", "--sizes", "n=3,4").err
 
 
 def test_the_arrays_of_a_run_say_sizes(cli: Any, tmp_path: Path) -> None:
@@ -148,7 +150,9 @@ def test_a_plan_for_a_gpu_that_is_elsewhere(cli: Any, saved: Path, tmp_path: Pat
 def test_what_workloads_do_not_take(cli: Any) -> None:
     assert "is none" in cli("tune", "matmul", "--size", "n=3").err
     with pytest.raises(UsageError, match="of networks"):
-        autosched.tune("matmul", sizes={"n": 3})  # type: ignore[call-overload]
+        autosched.tune("matmul", inputs={"n": 3})  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="at is of workloads"):
+        autosched.tune(networks.perceptron((3, 5)), at={"n": [3]})  # type: ignore[call-overload]
     with pytest.raises(UsageError, match="network callbacks"):
         autosched.tune(networks.perceptron((3, 5)), callbacks=[object()])  # type: ignore[call-overload]
 

@@ -105,7 +105,7 @@ def test_sizes_are_of_built_in_operators_as_well():
         (lambda _: at.compile(transposed, sizes={}), "has at least one"),
         (lambda _: at.compile(transposed, sizes={"M": 5}), "the sizes of M are a range or its ends"),
         (lambda _: at.compile(transposed, sizes={"M": ("1", 2)}), "the sizes of M are a range or its ends"),
-        (lambda _: at.compile(transposed, sizes={"M": (1, 2)}, check_indices=True), "takes neither"),
+        (lambda _: at.compile(transposed, sizes={"M": (1, 2)}, check_indices=True), "takes no check_indices"),
         (lambda _: at.compile("matmul", sizes={"M": (1, 9)}, weights=["B"]), "no weights"),
     ],
 )

@@ -65,14 +65,22 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
 def add_size_lists(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sizes", type=options.sizes, action="append", default=[], metavar="NAME=N,N,..",
-        help="several sizes of a symbolic dimension: a network for each, tuned together",
+        help="several sizes of a symbolic dimension: a network for each, tuned together; of a workload the range of an "
+        "argument, as in M=1:4096",
+    )  # fmt: skip
+    parser.add_argument(
+        "--at", type=options.sizes, action="append", default=[], metavar="NAME=N,N,..",
+        help="sizes in the range of an argument to tune for, with --sizes of a workload",
     )  # fmt: skip
 
 
 def with_size_lists(
-    networks: Sequence[NamedNetwork], lists: Sequence[tuple[str, tuple[int, ...]]]
+    networks: Sequence[NamedNetwork], lists: Sequence[tuple[str, tuple[int, ...] | range]]
 ) -> list[NamedNetwork]:
-    """Return each network with each combination of the sizes in `lists`."""
+    """Return each network with each combination of the sizes in `lists`. Raises UsageError for ranges."""
+    for name, sizes in lists:
+        if isinstance(sizes, range):
+            raise UsageError(f"--sizes of a network are numbers, as in {name}=1,4,16, got a range of {name}")
     combinations = list(itertools.product(*([(name, size) for size in sizes] for name, sizes in lists)))
     return [replace(network, sizes=each) for network in networks for each in combinations]
 

@@ -43,6 +43,8 @@ def tune_named(networks: Sequence[NamedNetwork], args: argparse.Namespace) -> in
 
     for network in networks:
         check_options(network, args)
+    if args.at:
+        raise UsageError("--at is of workloads, and not taken for a network: leave it out")
     networks = with_size_lists(networks, args.sizes)
     if args.simulate:
         raise UsageError(

@@ -2,4 +2,6 @@
 
 variants        code by the guards of sizes, of kernels of networks and of the user's
 sized_kernel    the kernel of a workload for ranges of its numbers
+stored          schedules of records of exact sizes for their classes
+tuning          searches for a schedule of each class
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -16,19 +17,22 @@ import numpy as np
 from autosched.errors import UsageError
 from autosched.ir.expr import Expr
 from autosched.ir.instructions.precision import EXACT
-from autosched.ir.size import Guards, form_of
+from autosched.ir.size import Guards, class_of, form_of
 from autosched.kernel.device import find_device
+from autosched.kernel.pool import build_kernels
+from autosched.kernel.request import Request
+from autosched.kernel.sizes.stored import tuned_steps
 from autosched.kernel.sizes.variants import KernelVariant, KernelVariants, variants_at
 from autosched.kernel.spec import KernelSpec
 from autosched.runtime.jit import LoadedKernel
 from autosched.runtime.kernel import Kernel
 from autosched.runtime.spec import ArraySpec, in_order
 from autosched.runtime.tensors import Array, address_of
-from autosched.te import ComputeDAG, Tensor
+from autosched.te import Tensor
 from autosched.te.sizes import at_sizes
 from autosched.tuner.definition import Definition, Workload, dag_of_sizes, define
 from autosched.tuner.options import WorkloadOptions
-from autosched.tuner.sized_workload import MakeDag, TracedWorkload, size_symbol
+from autosched.tuner.sized_workload import OpenWorkload, TracedWorkload, size_symbol
 
 if TYPE_CHECKING:
     from autosched.runtime.gpu.kernel import GpuKernel
@@ -57,44 +61,50 @@ class _TableKernel(Kernel):
 
 @dataclass
 class SizedKernel:
-    """A kernel of any sizes within `ranges`: `kernel(A, B)`, `kernel(A, B, out=C)`, as a `Kernel`, on a GPU as a
-    `GpuKernel`.
+    """A kernel of any sizes within the `ranges` of a workload: `kernel(A, B)`, `kernel(A, B, out=C)`, as a `Kernel`, on
+    a GPU as a `GpuKernel`.
 
     A call with sizes that no variant is right for compiles one, which takes as long as `compile`, or takes it from the
     disk cache. A call with sizes that are new for an existing variant makes its table, in about a millisecond.
 
-    `variants`: those that this process has, the last MAX_VARIANTS. `of` returns the kernel of given sizes.
+    `variants`: those that this process has, the last MAX_VARIANTS. `of` returns the kernel of given sizes. Schedules
+    are those of records in `db`, None: the default, of sizes of the same class, else the analytic model's.
     """
 
-    ranges: Mapping[str, range]
-    make_dag: MakeDag = field(repr=False)
-    definition: Definition = field(repr=False)
+    workload: OpenWorkload = field(repr=False)
     target_text: str = field(repr=False)
     threads: int
     gpu: GpuFacts | None = field(repr=False, default=None)
-    _kernels: dict[tuple[int, ...], Kernel | GpuKernel] = field(default_factory=dict, repr=False)
-    _calls: dict[tuple[tuple[int, ...], ...], Callable[..., Any]] = field(default_factory=dict, repr=False)
-    _last: Kernel | None = field(default=None, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    db: Path | str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        smallest = {name: allowed.start for name, allowed in self.ranges.items()}
+        self._kernels: dict[tuple[int, ...], Kernel | GpuKernel] = {}
+        self._calls: dict[tuple[tuple[int, ...], ...], Callable[..., Any]] = {}
+        self._last: Kernel | None = None
+        self._lock = threading.Lock()
+        smallest = self.workload.smallest
         with Guards() as guards:
             symbols = {name: size_symbol(guards, name, n, self.ranges[name]) for name, n in smallest.items()}
-            self._dag = self.make_dag(symbols)
+            self._dag = self.workload.make_dag(symbols)
         self.inputs = tuple(t.name for t in self._dag.inputs)
         self._extents = [_extent(name, form_of(size), self._dag.inputs) for name, size in symbols.items()]
         self._first, self._second = self._extents[0].input, self._extents[-1].input
-        workload = TracedWorkload.trace(self.ranges, self.definition, self.make_dag, smallest)
-        self._code = KernelVariants(
-            KernelSpec(workload.typical, self.target_text, self.threads, "", self.gpu, workload)
-        )
-        self._is_on_gpu = self._code.kernel_spec.device.target.backend.is_gpu
+        traced = TracedWorkload.trace(self.workload, smallest)
+        kernel_spec = KernelSpec(traced.typical, self.target_text, self.threads, "", self.gpu, traced)
+        self._code, self._device = KernelVariants(kernel_spec), kernel_spec.device
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
             "a kernel is machine code of this process, which can be neither copied nor pickled: compile it"
         )
+
+    def __repr__(self) -> str:
+        ranges = ", ".join(f"{name} {allowed.start} to {allowed[-1]}" for name, allowed in self.ranges.items())
+        return f"<kernel of {self.workload.definition.name}, {ranges}, {len(self.variants)} variants>"
+
+    @property
+    def ranges(self) -> Mapping[str, range]:
+        return self.workload.ranges
 
     @property
     def variants(self) -> list[KernelVariant]:
@@ -110,7 +120,7 @@ class SizedKernel:
                 pass
             else:
                 return call(*arrays)
-        stream = {"stream": named.pop("stream")} if self._is_on_gpu and "stream" in named else {}
+        stream = {"stream": named.pop("stream")} if self._device.target.backend.is_gpu and "stream" in named else {}
         arrays = in_order(self.inputs, arrays, named)
         kernel = self._kernel_of(arrays)
         self._last = kernel if isinstance(kernel, Kernel) else None
@@ -154,7 +164,10 @@ class SizedKernel:
 
     def _table_kernel(self, sizes: Mapping[str, int]) -> Kernel | GpuKernel:
         """Return the kernel of sizes. Raises NoValidCandidate if no schedule is legal."""
-        variant, symbols = variants_at({0: self._code}, sizes)[0], self._code.symbols(sizes)
+        symbols = self._code.symbols(sizes)
+        if self._code.at(symbols) is None:
+            self._add_tuned(sizes)
+        variant = variants_at({0: self._code}, sizes)[0]
         table, _, workspace_bytes = variant.sizes.numbers(symbols)
         tensors, n = (*self._dag.inputs, *self._dag.outputs), len(self._dag.inputs)
         shapes = zip(tensors, variant.sizes.shapes_at(symbols), strict=True)
@@ -168,12 +181,31 @@ class SizedKernel:
         source = decode_source(variant.kernel.code).with_numbers(lambda _: next(numbers))
         return GpuKernel(variant.loaded, source, specs[:n], specs[n:])
 
+    def _add_tuned(self, sizes: Mapping[str, int]) -> None:
+        """Take the steps of records for the class of sizes, if there are some."""
+        classes = tuple(map(class_of, sizes.values()))
+        steps = None if classes in self._code.steps else tuned_steps(self.db, self.workload, self._device, sizes)
+        if steps is not None:
+            self._code.steps[classes] = steps
+
+    def request(self, sizes: Mapping[str, int]) -> Request:
+        """Return the request of the kernel of exact sizes."""
+        return Request(self.workload.define(sizes), self._device, self.target_text)
+
+    def fits(self, steps: str, sizes: Mapping[str, int]) -> bool:
+        """Whether steps, which may be those of exact sizes, give code for the class of sizes."""
+        kernel_spec = replace(self._code.spec_at(sizes), steps=steps)
+        return not build_kernels([kernel_spec])[1]
+
 
 def compile_sizes(
-    workload: Workload, options: WorkloadOptions, sizes: Mapping[str, range | tuple[int, int]] | None = None
+    workload: Workload,
+    options: WorkloadOptions,
+    sizes: Mapping[str, range | tuple[int, int]] | None = None,
+    db: Path | str | None = None,
 ) -> SizedKernel:
     """Return the kernel of a workload for ranges of some of its integer arguments, the ends of pairs included; without
-    `sizes` for those that its expression declares.
+    `sizes` for those that its expression declares. Its schedules are those of records of `db`, or the analytic model's.
 
     Raises UsageError for arguments that cannot vary, ranges that are empty or negative, weights, Winograd, reduced
     precision.
@@ -182,21 +214,32 @@ def compile_sizes(
     for name, allowed in ranges.items():
         if not allowed or allowed.start < 0 or allowed.step < 1:
             raise UsageError(f"the range of {name} has no size of at least 0 in ascending order: {allowed}")
-    if sizes == {} or options.weights or options.winograd or options.precision != EXACT:
-        raise UsageError("a kernel of varying sizes has at least one, and no weights, Winograd or reduced precision")
+    if options.weights or options.winograd or options.precision != EXACT:
+        raise UsageError("a kernel of varying sizes has no weights, Winograd or reduced precision")
     device = find_device(options.target, options.threads)
-    numbers = {**(options.settings or {}), **{name: allowed.start for name, allowed in ranges.items()}}
-    smallest = define(workload, replace(options, settings=numbers))
-    declared = smallest.sizes
-    if ranges and declared:
+    opened = _open(workload, options, ranges)
+    if not opened.ranges:
+        raise UsageError('a kernel of varying sizes has at least one, as in sizes={"M": (1, 4096)}')
+    return SizedKernel(opened, options.target or "cpu", device.threads, device.target.gpu, db)
+
+
+def _open(workload: Workload, options: WorkloadOptions, ranges: Mapping[str, range]) -> OpenWorkload:
+    """Return the workload with open sizes: arguments with `ranges`, or those that its expression declares."""
+
+    def define_at(sizes: Mapping[str, int]) -> Definition:
+        return define(workload, replace(options, settings={**(options.settings or {}), **sizes}))
+
+    first = define_at({name: allowed.start for name, allowed in ranges.items()})
+    declared = first.sizes
+    if not declared:
+        return OpenWorkload(ranges, first, define_at, lambda symbols: dag_of_sizes(workload, first, symbols))
+    if ranges:
         raise UsageError(f"the expression declares its sizes ({', '.join(declared)}): compile it without sizes=")
 
-    def make_dag(symbols: Mapping[str, int]) -> ComputeDAG:
-        return at_sizes(smallest.dag, symbols) if declared else dag_of_sizes(workload, smallest, symbols)
+    def replaced(sizes: Mapping[str, int]) -> Definition:
+        return replace(first, dag=at_sizes(first.dag, sizes), shape=tuple(sizes.values()))
 
-    return SizedKernel(
-        ranges or declared, make_dag, smallest, options.target or "cpu", device.threads, device.target.gpu
-    )
+    return OpenWorkload(declared, first, replaced, lambda symbols: at_sizes(first.dag, symbols))
 
 
 def _range(name: str, given: object) -> range:
