@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from autosched.executor.model import Model as Model
     from autosched.inspection.network import Explanation as Explanation
     from autosched.kernel.sizes.sized_kernel import SizedKernel as SizedKernel
-    from autosched.kernel.sizes.tuning import SizesResult as SizesResult
     from autosched.network_tuning.background import tune_in_background as tune_in_background
     from autosched.network_tuning.estimate import plan as plan
     from autosched.network_tuning.results import NetworkResult as NetworkResult
@@ -61,7 +60,6 @@ _HOMES: dict[str, str | None] = {
     "Result": "autosched.tuner.result",
     "SearchSetup": "autosched.tuner.policy",
     "SizedKernel": "autosched.kernel.sizes.sized_kernel",
-    "SizesResult": "autosched.kernel.sizes.tuning",
     "Target": "autosched.target",
     "Verification": "autosched.verification.verify",
     "VaryingModel": "autosched.executor.dynamic_model",

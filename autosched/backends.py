@@ -62,6 +62,7 @@ BACKENDS: dict[str, Backend] = {
 
 
 COMMON_FORMS = ("steps", "ir", "passes")
+VARIANTS = "variants"  # the form of a record's workload over sizes
 
 
 def gpu_kinds() -> tuple[str, ...]:

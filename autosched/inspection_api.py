@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from autosched.backends import forms
+from autosched.backends import VARIANTS, forms
 from autosched.errors import UsageError
 from autosched.keywords import spelled_out
 from autosched.network_api import is_network, loaded, show_network, verify_model
@@ -133,6 +133,7 @@ def show(
     db: Path | str | None = None,
     as_: str | None = None,
     *,
+    sizes: Mapping[str, range | tuple[int, int]] | None = None,
     workload: Workload | None = None,
     target: str | None = None,
 ) -> str: ...
@@ -158,7 +159,7 @@ def show(
     target: str | None = None,
     threads: int | None = None,
     example_inputs: Sequence[object] | None = None,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, Any] | None = None,
     inputs: Mapping[str, ArrayLike] | None = None,
 ) -> str:
     """Return a record or a network as text.
@@ -167,7 +168,8 @@ def show(
         what: the number of a record, or a network, loaded or as `load` takes it.
         db: database file of the record; None: the user's. A value of `as_` is accepted here, too: `show(1, "llvm")`.
         as_: of a record its schedule `steps` (default; one JSON array a line), the loop nest `ir`, the nest after each
-            of the `passes`, or code: `llvm` and `asm` for a processor, `cuda` and `opencl` for a GPU. Of a network the
+            of the `passes`, or code: `llvm` and `asm` for a processor, `cuda` and `opencl` for a GPU; with `sizes` as
+            `compile` takes them the `variants` of the workload's kernel for these. Of a network the
             `graph` after passes (default), after each of the `passes`, its kernels (`groups`), the plan of its arena
             (`memory`), a graph for Graphviz (`dot`), or code: `llvm`, `cuda`, `opencl`.
         workload: the function of a record, if it is the user's own.
@@ -185,6 +187,8 @@ def show(
         )  # fmt: skip
     from autosched.inspection import record as records
 
+    if as_ == VARIANTS:
+        return records.show_variants(what, db, sizes or {}, workload=workload, target=target)
     _refuse("show", "records", threads=threads, example_inputs=example_inputs, sizes=sizes, inputs=inputs)
     if as_ is None and db in forms():
         db, as_ = None, db

@@ -74,6 +74,14 @@ def sizes(text: str) -> tuple[str, tuple[int, ...] | range]:
     return name.strip(), tuple(dict.fromkeys(size(f"{name}={value}")[1] for value in values.split(",")))
 
 
+def size_ranges(args: argparse.Namespace) -> dict[str, range]:
+    """Return the ranges of --sizes by name. Raises UsageError for single numbers, which are for networks."""
+    for name, allowed in args.sizes:
+        if not isinstance(allowed, range):
+            raise UsageError(f"--sizes of a workload is a range, as in {name}=1:4096, got single numbers of {name}")
+    return dict(args.sizes)
+
+
 def fixed(text: str) -> tuple[str, object]:
     """Parse 'sr=16000' to ('sr', 16000); 'h=[[0, 1.5]]' is JSON, 'h=h0.npy' the path of an array."""
     name, equals, value = text.partition("=")

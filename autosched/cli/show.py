@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from autosched.backends import forms
+from autosched.backends import VARIANTS, forms
+from autosched.cli import options
 from autosched.cli.network import arguments
+from autosched.errors import UsageError
 
 NETWORK_FORMS = ("graph", "groups", "memory", "dot")  # beside the code
 
@@ -18,8 +20,12 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "kernels (groups), arena (memory), code (llvm, cuda, opencl), a drawing (dot), or what each pass makes of it.",
     )
     parser.add_argument(
-        "--as", dest="form", choices=(*forms(), *NETWORK_FORMS),
+        "--as", dest="form", choices=(*forms(), VARIANTS, *NETWORK_FORMS),
         help="default: ir, the loop nest of a record, or graph of a network",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sizes", type=options.sizes, action="append", default=[], metavar="NAME=A:B",
+        help="the range of a number of a record's workload, for its variants",
     )  # fmt: skip
     arguments.add_record_or_network(parser)
     parser.set_defaults(run=run)
@@ -43,13 +49,16 @@ def _record(args: argparse.Namespace, form: str) -> str:
     from autosched import api
 
     arguments.check_record(args)
-    return api.show(args.id, args.db, form, workload=args.workload, target=args.target)
+    sizes = options.size_ranges(args) or None
+    return api.show(args.id, args.db, form, sizes=sizes, workload=args.workload, target=args.target)
 
 
 def _network(args: argparse.Namespace, form: str) -> str:
     from autosched import api
 
     network = arguments.require_network(args.id, args)
+    if args.sizes:
+        raise UsageError(f"--sizes is for variants of records, and {args.id} is a network: give --size")
     sizes = arguments.sizes(args.size)
     return api.show(
         network.model, form, example_inputs=network.example_inputs, sizes=sizes,

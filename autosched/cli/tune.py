@@ -118,10 +118,8 @@ def run(args: argparse.Namespace) -> int:
 
 def over_sizes(args: argparse.Namespace) -> dict[str, Any]:
     """Return the keywords of tuning over sizes; none without --sizes and --at."""
-    for name, allowed in args.sizes:
-        if not isinstance(allowed, range):
-            raise UsageError(f"--sizes of a workload is a range, as in {name}=1:4096, got single numbers of {name}")
-    return {"sizes": dict(args.sizes) or None, "at": dict(args.at) or None} if args.sizes or args.at else {}
+    ranges, at = options.size_ranges(args), dict(args.at)
+    return {"sizes": ranges or None, "at": at} if ranges or at else {}
 
 
 def size_lines(result: SizesResult) -> list[str]:

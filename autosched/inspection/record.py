@@ -6,6 +6,7 @@ Code is generated anew from the schedule steps of the record. A record of a user
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,12 +17,15 @@ from typing import TYPE_CHECKING
 from autosched.backends import BACKENDS, exports, forms
 from autosched.errors import DeviceError, ScheduleError, StoreError, TargetError, UsageError, VerificationError
 from autosched.ir.instructions.precision import EXACT
+from autosched.ir.size import SIZE_CLASSES
 from autosched.kernel.device import Device
 from autosched.kernel.lookup import stored_source, stored_state
 from autosched.kernel.request import Request, array_specs
+from autosched.kernel.sizes.sized_kernel import compile_sizes
 from autosched.kernel.trust import verify_here, warn_of_claims
 from autosched.target import Target, parse_target
 from autosched.tuner.definition import Workload, own_names, redefinitions
+from autosched.tuner.options import WorkloadOptions
 
 if TYPE_CHECKING:
     from autosched.codegen import Source
@@ -59,6 +63,36 @@ def show(
     from autosched.runtime.jit import emit_assembly
 
     return emit_assembly(source.text, stored.device.target)
+
+
+def show_variants(
+    record_id: int,
+    db: Path | str | None,
+    sizes: Mapping[str, range | tuple[int, int]],
+    *,
+    workload: Workload | None = None,
+    target: str | None = None,
+) -> str:
+    """Return the variants of the kernel of a record's workload for ranges of its numbers, compiled for a size of each
+    class, the record's own and the largest. Raises UsageError for a kernel of a network, and as `compile_sizes` does.
+    """
+    stored = _read(record_id, db, workload, target)
+    data = json.loads(stored.problem.spec)
+    if "graph" in data:
+        raise UsageError(f"record {record_id} is of a network's kernel, whose sizes are those of the network")
+    own: dict[str, int] = data["args"]
+    options = WorkloadOptions(settings=own, dtype=data["dtype"] if workload is None else None, target=target or "cpu")
+    options = replace(options, threads=stored.device.threads)
+    kernel = compile_sizes(workload or str(data["name"]), options, sizes, db)
+    for each in itertools.product(*(_some_of(allowed, own.get(name)) for name, allowed in kernel.ranges.items())):
+        kernel.of(**dict(zip(kernel.ranges, each, strict=True)))
+    return "\n\n".join(map(str, kernel.describe()))
+
+
+def _some_of(allowed: range, own: int | None) -> list[int]:
+    """Return sizes of a range: the first of each class, `own` and the last."""
+    first = [next((n for n in allowed if n >= least), allowed[-1]) for least in SIZE_CLASSES]
+    return sorted({*first, allowed[-1], *(n for n in (own,) if n in allowed and n is not None)})
 
 
 def verify(

@@ -56,7 +56,7 @@ VALUES: Mapping[str, Sequence[str]] = {
     "--out-dir": ("{d}/out", "{d}/nets.py", "{d}/nets.py/out"),
     "--inputs": ("{d}/in.npz", "{d}/other.npz", "{d}/nets.py", "{d}"),
     "--outputs": ("{d}/out.npz", "{d}", "{d}/gone/out.npz", "/"),
-    "--as": ("graph", "groups", "memory", "dot", "ir", "steps", "passes", "llvm", "asm", "cuda", "opencl"),
+    "--as": ("variants", "graph", "groups", "memory", "dot", "ir", "steps", "passes", "llvm", "asm", "cuda", "opencl"),
     "--kind": ("so", "archive", "object", "c-header", "cuda", "cubin", "opencl"),
     "--out": ("{d}/made.so", "{d}/made.asc", "{d}/made.png", "{d}", "{d}/gone/made.so"),
     "--workload": ("matmul", "{d}/nets.py:operator", "{d}/nets.py:network"),

@@ -10,7 +10,7 @@ import pytest
 
 import autosched as at
 from autosched.errors import UsageError
-from autosched.kernel.sizes.tuning import weights_of
+from autosched.kernel.sizes.tuning import SizesResult, weights_of
 from autosched.store import Database
 from tests.kernel.test_sized_kernel import check, product
 
@@ -22,7 +22,7 @@ def test_each_class_has_the_schedule_that_is_fastest_at_its_sizes(tmp_path: Path
     db = tmp_path / "records.db"
     weights = {1: 2.0, 40: 1.0, 64: 3.0, 131: 1.0}
     result = at.tune(product, sizes={"M": (1, 200)}, at={"M": weights}, trials=7, db=db, **OPTIONS)
-    assert isinstance(result, at.SizesResult)
+    assert isinstance(result, SizesResult)
     assert [(tuned.sizes["M"], tuned.result.trials) for tuned in result.classes] == [(1, 2), (64, 5)]
     assert [sorted(tuned.seconds) for tuned in result.classes] == [[(1,)], [(40,), (64,), (131,)]]
     again = at.compile(product, sizes={"M": (1, 200)}, db=db, **OPTIONS)
@@ -101,6 +101,27 @@ def test_weights_are_of_all_combinations() -> None:
 def test_sizes_that_do_not_fit_are_refused_in_a_sentence(at_sizes: Any, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         at.tune(product, sizes={"M": (1, 9)}, at=at_sizes, threads=1)
+
+
+def test_variants_can_be_printed(cli: Any, tmp_path: Path) -> None:
+    db = tmp_path / "records.db"
+    record = at.tune("matmul", shape=(70, 8, 9), threads=1, trials=2, db=db).record_id
+    kernel = at.compile("matmul", sizes={"M": range(8, 201, 2)}, settings={"N": 8, "K": 9}, threads=1, db=db)
+    for m in (70, 8, 72):
+        kernel.of(M=m)
+    large, small = kernel.describe()
+    assert [large.sizes, small.sizes] == [({"M": 70}, {"M": 72}), ({"M": 8},)]
+    assert (large.sketch, bool(small.sketch)) == ("", True)
+    assert large.guards[0] == "(M/2) >= 16"
+    command = ("show", record, "--as", "variants", "--db", db)
+    shown = cli(*command, "--sizes", "M=1:200")
+    assert shown.code == 0, shown.err
+    assert [line for line in shown.out.splitlines() if line.startswith("served")] == [
+        "served     M=1", "served     M=2", "served     M=32, M=70, M=200",
+    ]  # fmt: skip
+    assert "of a record" in shown.out
+    assert "has at least one" in cli(*command).err
+    assert "is a range, as in M=1:4096" in cli(*command, "--sizes", "M=2,3").err
 
 
 def test_the_command_tunes_over_sizes(cli: Any, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from autosched.ir.size import Guards, class_of, form_of
 from autosched.kernel.device import find_device
 from autosched.kernel.pool import build_kernels
 from autosched.kernel.request import Request
+from autosched.kernel.sizes.description import VariantDescription, describe
 from autosched.kernel.sizes.stored import tuned_steps
 from autosched.kernel.sizes.variants import KernelVariant, KernelVariants, variants_at
 from autosched.kernel.spec import KernelSpec
@@ -180,6 +181,14 @@ class SizedKernel:
         numbers = iter(table)
         source = decode_source(variant.kernel.code).with_numbers(lambda _: next(numbers))
         return GpuKernel(variant.loaded, source, specs[:n], specs[n:])
+
+    def describe(self) -> list[VariantDescription]:
+        """Return the variants as data that can be printed: guards, schedules, and the last sizes that they served."""
+        served: dict[str, list[dict[str, int]]] = {}
+        for sizes in [dict(zip(self.ranges, key, strict=True)) for key in self._kernels]:
+            if (variant := self._code.at(self._code.symbols(sizes))) is not None:
+                served.setdefault(variant.kernel.name, []).append(sizes)
+        return describe(self.variants, self.ranges, served)
 
     def _add_tuned(self, sizes: Mapping[str, int]) -> None:
         """Take the steps of records for the class of sizes, if there are some."""
