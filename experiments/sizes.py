@@ -26,7 +26,7 @@ from autosched.cli.bench import geomean, time_interleaved
 from autosched.codegen.source import KernelSource
 from autosched.ir.size import Guards
 from autosched.kernel.request import Request
-from autosched.kernel.sized_kernel import SizedKernel
+from autosched.kernel.sizes.sized_kernel import SizedKernel
 from autosched.lower import lower
 from autosched.runtime.jit import compile_object
 from autosched.runtime.kernel import Kernel
@@ -90,7 +90,7 @@ def compared(case: Case, rounds: int) -> dict[str, Any]:
         return lambda: kernels[name](*arrays, out=results[name])
 
     seconds = time_interleaved({name: run(name) for name in kernels}, rounds, 0.01, time.process_time)
-    target, llvm = sized.make_request(sizes).device.target, {}
+    target, llvm = sized.request(sizes).device.target, {}
     for name, source in (("sized", sized_source(sized, sizes)), ("exact", exact_source(sized, sizes))):
         started = time.process_time()
         compile_object(source.text, target)
@@ -102,23 +102,23 @@ def sized_source(sized: SizedKernel, sizes: Mapping[str, int]) -> KernelSource:
     """Return the code of the last variant, emitted again."""
     with Guards() as guards:
         symbols = {n: guards.symbol_of_class(n, sizes[n], r.start, r[-1]) for n, r in sized.ranges.items()}
-        return _source(sized.make_request(sizes).of(sized.make_dag(symbols)), sized)
+        return _source(sized.request(sizes).of(sized.workload.make_dag(symbols)), sized)
 
 
 def exact_source(sized: SizedKernel, sizes: Mapping[str, int]) -> KernelSource:
     """Return the code of the schedule of the last variant with `sizes` as constants."""
-    return _source(sized.make_request(sizes), sized)
+    return _source(sized.request(sizes), sized)
 
 
 def _source(request: Request, sized: SizedKernel) -> KernelSource:
-    state = request.replay(sized.variants[-1].schedule)
+    state = request.replay(sized.variants[-1].kernel.schedule.steps)
     source = request.source(lower(state, "kernel"), state.steps, {})
     assert isinstance(source, KernelSource)
     return source
 
 
 def exact_kernel(sized: SizedKernel, sizes: Mapping[str, int]) -> Kernel:
-    kernel = sized.make_request(sizes).load(exact_source(sized, sizes))
+    kernel = sized.request(sizes).load(exact_source(sized, sizes))
     assert isinstance(kernel, Kernel)
     return kernel
 
