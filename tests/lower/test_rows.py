@@ -6,6 +6,7 @@ import pytest
 
 from autosched import te
 from autosched.ir.printer import func_text
+from autosched.ir.size import Guards
 from autosched.ir.stmt import Allocate, For, Func, Scope, Store, walk
 from autosched.lower import concretise, lower
 from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, State, Vectorize, initial_state
@@ -87,6 +88,15 @@ def test_rows_are_interleaved(width, lanes, columns, block):
         assert beside(func, "out", "total.rf")
     check_nest(func, dag)
     check_kernel(dag, state, kind="normal")
+
+
+@pytest.mark.parametrize("lanes", [32, 14])
+def test_passes_of_open_sizes_are_interleaved_where_no_ratio_is_decided(lanes):
+    with Guards() as guards:
+        columns = guards.symbol("n", 99, 64, 4096)
+        func, _ = concretise(lower(row_by_row(normalised(6, columns), 32, lanes, 3)), {})
+    assert lanes != 32 or beside(func, "out", "total.rf")
+    assert all(guards.hold({"n": n}) for n in range(65, 4097, 2)), guards
 
 
 @pytest.mark.parametrize("columns", [64, 100])

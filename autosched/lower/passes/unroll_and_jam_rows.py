@@ -22,6 +22,7 @@ from typing import TypeGuard
 
 from autosched.ir.expr import INDEX, Const, Expr, Var
 from autosched.ir.simplify import Simplifier
+from autosched.ir.size import has_size, is_same
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Seq, Stmt, Store, changed, walk
 from autosched.lower.passes.fuse_passes import Accesses, accesses, block_of
 from autosched.lower.passes.instantiate import simplify_stmt
@@ -105,10 +106,26 @@ def _run(stmts: Sequence[Stmt], simplify: Simplifier) -> int:
     for stmt in stmts[:PASSES]:
         if not isinstance(stmt, For) or not _is_pass(stmt) or (loops and stmt.extent is not loops[0].extent):
             break
-        if not all(_by_row(loop, stmt, simplify) for loop in loops):
+        if loops and not (_has_known_ratio(loops[0], stmt) and all(_by_row(loop, stmt, simplify) for loop in loops)):
             break
         loops.append(stmt)
     return min(len(loops), _length(loops[0])) if loops else 0
+
+
+def _has_known_ratio(first: For, second: For) -> bool:
+    """Whether the vectors of a row are numbers in both passes, or a size of one form: interleaving others would need
+    their ratio, and the code would be right for few sizes."""
+    a, b = _n_vectors(first), _n_vectors(second)
+    return not has_size((a, b)) or (is_same(a, b) and a >= MIN_STEPS)
+
+
+def _n_vectors(loop: For) -> int:
+    stmts = _flat(loop.body)[1]
+    at = _vectors(stmts)
+    assert at is not None
+    vectors = stmts[at]
+    assert isinstance(vectors, For)
+    return _length(vectors)
 
 
 def _is_pass(loop: For) -> bool:
@@ -118,7 +135,10 @@ def _is_pass(loop: For) -> bool:
 
 
 def _vectors(stmts: Sequence[Stmt]) -> int | None:
-    """Return the position of the serial loop over the vectors of a row; None if there is none."""
+    """Return the position of the serial loop over the vectors of a row; None if there is none, or of too few steps.
+
+    Whether a size is of too few decides `_has_known_ratio`, where there are passes to interleave.
+    """
     positions = [n for n, s in enumerate(stmts) if isinstance(s, For) and s.kind is ForKind.SERIAL]
     if len(positions) != 1:
         return None
@@ -127,7 +147,7 @@ def _vectors(stmts: Sequence[Stmt]) -> int | None:
     steps = _length(loop) if isinstance(loop.extent, Const) and loop.overlap is None else 0
     inner = [s for s in walk(loop.body) if isinstance(s, For | If | Allocate)]
     short = all(isinstance(s, For) and s.kind is ForKind.VECTORIZE for s in inner)
-    return positions[0] if steps >= MIN_STEPS and short else None
+    return positions[0] if short and (has_size((steps,)) or steps >= MIN_STEPS) else None
 
 
 def _by_row(first: For, second: For, simplify: Simplifier) -> bool:
