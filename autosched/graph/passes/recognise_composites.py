@@ -7,7 +7,7 @@ matched with the patterns below.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -117,7 +117,11 @@ def _attributes(composite: Composite, bindings: PatternMatch, rank: int) -> dict
 
 
 def _around(graph: Graph, root: Node) -> list[Node]:
-    """Return the nodes that a composite ending at `root` may consist of, nearest first."""
+    """Return the nodes that a composite ending at `root` may consist of, nearest first.
+
+    No other nodes and no outputs read their results: in a recurrent network these are few, and all nodes before `root`
+    would be as many as there may be.
+    """
     nodes, waiting = [root], [root]
     while waiting and len(nodes) < _MAX_NODES:
         for name in waiting.pop(0).used:
@@ -125,7 +129,19 @@ def _around(graph: Graph, root: Node) -> list[Node]:
             if node is not None and node.operator in _READ and all(node is not other for other in nodes):
                 nodes.append(node)
                 waiting.append(node)
-    return nodes
+    while True:
+        within = {id(node) for node in nodes}
+        alone = [node for node in nodes if node is root or _is_read_within(graph, node, within)]
+        if len(alone) == len(nodes):
+            return nodes
+        nodes = alone
+
+
+def _is_read_within(graph: Graph, node: Node, within: Collection[int]) -> bool:
+    """Whether no output, and no node but those of the ids `within`, reads a result of the node."""
+    return all(
+        name not in graph.outputs and all(id(user) in within for user in graph.users[name]) for name in node.outputs
+    )
 
 
 class _Reader:
@@ -148,11 +164,7 @@ class _Reader:
     def is_alone(self, root: Node) -> bool:
         """Whether no other node and no output reads the values between leaf and root."""
         inner = {id(step) for step in (*self.nodes, root)}
-        between = [name for step in self.nodes for name in step.outputs if step is not root]
-        return all(
-            name not in self.graph.outputs and all(id(user) in inner for user in self.graph.users[name])
-            for name in between
-        )
+        return all(_is_read_within(self.graph, step, inner) for step in self.nodes if step is not root)
 
     def value(self, name: str | None) -> Expression:
         constant = number(self.graph, name)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autosched.graph.passes.complete_norms import complete_norms
-from autosched.graph.passes.recognise_composites import recognise_composites
+from autosched.graph.passes.recognise_composites import _around, recognise_composites
 from tests.graph.drafts import Draft, checked, operators_of
 
 ROOT_2 = math.sqrt(2)
@@ -195,3 +195,16 @@ def test_parts_that_are_no_groups_of_channels_stay():
     result = d.instance_norm(parts, d.constant(np.ones(2)), d.constant(np.zeros(2)), epsilon=1e-5)
     graph = d.graph(d.reshape(result, shape=(1, 3, 4)))
     assert complete_norms(graph) is graph
+
+
+def test_a_recurrence_is_not_read_across_its_steps():
+    """The state of each step is read by the gate of the next one too: no composite reaches beyond it."""
+    d = Draft()
+    state, results = d.input(4, 5), []
+    gate = d.sigmoid(state)
+    for _ in range(9):
+        state = d.add(d.mul(gate, state), gate)
+        results.append(d.mul(gate, d.tanh(state)))
+    graph = d.graph(*results, state)
+    around = [len(_around(graph, node)) for node in graph.nodes if node.operator == "mul"]
+    assert around == [1, 2] * 9
