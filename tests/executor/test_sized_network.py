@@ -169,3 +169,12 @@ def test_networks_share_equal_weights() -> None:
     second.block = first.block.copy()
     second.share_weights([first])
     assert second.block is first.block
+
+
+def test_a_transposition_does_not_decide_that_sizes_differ() -> None:
+    network = model([node("Transpose", ["x"], ["t"], perm=[1, 0]), node("Exp", ["t"], ["y"])], {"x": ["n", 8]})
+    sized = network_of(network, {"n": 5})
+    for n in (5, 8):
+        call = sized.at({"n": n})
+        assert call is not None, sized.guards
+        np.testing.assert_allclose(call(x := floats(n, 8)), np.exp(x.T), rtol=1e-5)

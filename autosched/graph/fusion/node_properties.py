@@ -17,7 +17,7 @@ from autosched.graph.operators import results_of, stages_of
 from autosched.graph.steps import Group, NetworkStep
 from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
 from autosched.ir.simplify import Affine, Simplifier
-from autosched.ir.size import value_of
+from autosched.ir.size import is_same, value_of
 from autosched.ir.visit import free_vars, is_gathered, loads
 from autosched.te import ComputeDAG, Tensor
 from autosched.te.tensor import ComputeOp, PlaceholderOp, postorder
@@ -252,7 +252,7 @@ def _contiguous_offset(dag: ComputeDAG, tensors: Sequence[Tensor | None]) -> int
     if len(dag.stages) != 1 or len(tensors) != 1:
         return None
     x, op = tensors[0], dag.stages[0]
-    if x is None or x.shape == op.outputs[0].shape:
+    if x is None or (len(x.shape) == len(op.axes) and all(map(is_same, x.shape, op.outputs[0].shape))):
         return None
     if len(op.body) != 1 or not isinstance(load := op.body[0], Load):
         return None
