@@ -25,6 +25,7 @@ from autosched.ir.symbolic import SymbolicInteger, is_known
 from autosched.ir.visit import exprs_of, free_vars, is_number, loads, map_exprs, rebuild
 from autosched.lower.passes.instantiate import simplify_stmt
 
+MOST_ROWS = 6  # of a register tile of which there is code for every partial one, where sizes decide which is left
 _TILE_KINDS = (ForKind.UNROLL, ForKind.VECTORIZE)
 
 
@@ -78,6 +79,8 @@ def _tile(stmt: Stmt, simplify: Simplifier, loops: tuple[For, ...], partial: fro
         assert isinstance(stmt, For)
         return changed(stmt, body=specialise_tails(stmt.body, simplify, (*loops, stmt), partial))
     sizes: list[int | None] = [tail.tile, tail.size] if tail.size != 0 else [tail.tile]
+    if tail.is_sized and tail.tile <= MOST_ROWS and _is_unrolled(stmt, tail):
+        sizes = list(range(tail.tile, 0, -1))
     if (tail.size is not None or tail.is_sized) and not _is_positive(tail.rest, loops, simplify):
         sizes.append(0)  # the tile may be empty
     cases = [_with_extent(stmt, tail, size, simplify) for size in sizes]
@@ -91,9 +94,14 @@ def _tile(stmt: Stmt, simplify: Simplifier, loops: tuple[For, ...], partial: fro
     ]
     result = done.pop()
     for size, case in zip(reversed(sizes[:-1]), reversed(done), strict=True):
-        least = tail.tile if size == tail.tile else 1
+        least = size if size == tail.tile or (tail.is_sized and size is not None) else 1
         result = If(simplify(Binary("ge", tail.rest, Const(least, INDEX))), case or Seq(()), result)
     return result or Seq(())
+
+
+def _is_unrolled(stmt: Stmt, tail: Tail) -> bool:
+    """Whether the loops of the tail's extent are all unrolled ones."""
+    return all(s.kind is ForKind.UNROLL for s in walk(stmt) if isinstance(s, For) and s.extent is tail.extent)
 
 
 def _is_positive(rest: Expr, loops: tuple[For, ...], simplify: Simplifier) -> bool:
