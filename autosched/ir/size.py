@@ -28,6 +28,7 @@ from autosched.ir.conditions import NEGATED
 from autosched.ir.expr import COMPARISON, INDEX, Binary, Const, Expr, Var
 from autosched.ir.simplify import Simplifier
 from autosched.ir.symbolic import SymbolicInteger
+from autosched.ir.visit import subexpressions
 
 # Sizes from one of these to the next have one schedule: none, a vector or a row, a few, many. It is chosen for the size
 # of the first call, but at least for the number beside: with the one for 33 rows, a product of 64 x 768 x 768 took 1.6
@@ -141,6 +142,10 @@ class SymbolicSize(SymbolicInteger):
         return self.form, self.value
 
     @property
+    def constant(self) -> int:
+        return _simplify().affine(self.form).constant
+
+    @property
     def divisor(self) -> int:
         affine = _simplify().affine(self.form)
         return math.gcd(affine.constant, *(c for _, c in affine.terms))
@@ -212,6 +217,11 @@ def has_size(data: Any) -> bool:
     if isinstance(data, tuple):
         return any(map(has_size, data))
     return isinstance(data.value if isinstance(data, Const) else data, SymbolicSize)
+
+
+def is_sized(expr: Expr) -> bool:
+    """Whether a size is in an expression."""
+    return any(map(has_size, subexpressions(expr)))
 
 
 def is_same(a: Any, b: Any) -> bool:

@@ -60,6 +60,11 @@ class SymbolicInteger:
         raise NotImplementedError
 
     @property
+    def constant(self) -> int:
+        """The number that is added to the rest of its closed form."""
+        raise NotImplementedError
+
+    @property
     def divisor(self) -> int:
         """The greatest number that divides all its values."""
         raise NotImplementedError

@@ -12,6 +12,7 @@ import autosched as at
 import autosched.te as te
 from autosched.errors import UsageError
 from autosched.kernel import pool_worker
+from autosched.te.operators.registry import build
 from autosched.te.reference.evaluate import evaluate
 from tests.measure.gpu_kernels import opencl_target
 
@@ -214,3 +215,18 @@ def test_a_mean_divides_by_a_size_that_the_code_reads(dtype):
         a = np.arange(3 * n).reshape(3, n).astype(dtype) % 7
         assert np.allclose(kernel(a), a.mean(1), rtol=1e-2 if dtype == "float16" else 1e-5)
     assert len(kernel.variants) < 4
+
+
+@pytest.mark.parametrize("operator", ["c2d", "dep"])
+def test_borders_of_images_take_no_variants(operator):
+    channels = {"c2d": {"CI": 4, "CO": 16}, "dep": {"C": 24}}[operator]
+    fixed = {"N": 1, **channels, "k": 3, "stride": 1, "pad": 1}
+    kernel = at.compile(operator, sizes={"H": (8, 31), "W": (8, 31)}, settings=fixed, threads=2)
+    rng = np.random.default_rng(0)
+    for h, w in ((14, 14), (8, 9), (9, 31), (29, 13), (11, 12)):
+        dag, _ = build(operator, settings={**fixed, "H": h, "W": w})
+        arrays = {t.name: rng.standard_normal(t.public_shape).astype(t.dtype) for t in dag.inputs}
+        (reference,) = evaluate(dag, arrays)
+        result = kernel(**arrays)
+        assert np.allclose(result, reference.value.reshape(result.shape), rtol=1e-4, atol=1e-4), (h, w)
+    assert len(kernel.variants) == 1

@@ -16,7 +16,7 @@ infinity.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -26,10 +26,12 @@ from autosched.ir.closed_forms.program import Program
 from autosched.ir.conditions import adds_nothing, comparisons, given
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Param, Var, binary, imax, imin
 from autosched.ir.simplify import Simplifier
+from autosched.ir.size import has_size, is_sized
 from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Seq, Stmt, Store, changed, walk
 from autosched.ir.visit import free_vars, map_exprs, substitute
 from autosched.lower.passes.edge_tiles import find_edge
 from autosched.lower.passes.instantiate import simplify_stmt
+from autosched.lower.passes.path_conditions import PathConditions
 
 MAX_COPIES = 16  # of the body of a reduction, for the intervals of its unrolled loops
 MAX_POINTS = 256  # of the outer loops that are enumerated to find these intervals
@@ -54,25 +56,40 @@ class Cut:
     lo: Expr
     hi: Expr
 
-    def cases(self, simplify: Simplifier) -> list[BorderCase]:
+    def cases(self, path: PathConditions) -> list[BorderCase]:
         """Return all intervals that occur, longest first; the first whose condition holds applies."""
-        pairs = sorted(self._pairs(simplify), key=lambda p: (p[0] - p[1], p))
+        pairs = sorted(self._pairs(path), key=lambda p: (p[0] - p[1], p))
         return [BorderCase(TRUE if p is pairs[-1] else self._contains(*p), *p) for p in pairs]
 
     def _contains(self, low: int, high: int) -> Expr:
         return binary("le", self.lo, Const(low, INDEX)) & binary("ge", self.hi, Const(high, INDEX))
 
-    def _pairs(self, simplify: Simplifier) -> set[tuple[int, int]]:
+    def _pairs(self, path: PathConditions) -> set[tuple[int, int]]:
         outer = sorted(free_vars(self.lo) | free_vars(self.hi), key=str)
-        bounds = [simplify.bounds(v) for v in outer]
+        bounds = [path.simplify.bounds(v) for v in outer]
+        if has_size(tuple(n for pair in bounds for n in pair)) or is_sized(self.lo) or is_sized(self.hi):
+            return self._pairs_of_sizes(dict(zip(outer, bounds, strict=True)), path)
         if math.prod(high - low + 1 for low, high in bounds) > MAX_POINTS:
-            lows, highs = self._between(self.lo, simplify), self._between(self.hi, simplify)
+            lows, highs = self._between(self.lo, path.simplify), self._between(self.hi, path.simplify)
             return {_interval(low, high) for low in lows for high in highs}
         number: dict[Expr, Expr] = {v: Param(v.name) for v in outer}
         ends = Program([substitute(end, number) for end in (self.lo, self.hi)], [v.name for v in outer])
         points = list(product(*(range(low, high + 1) for low, high in bounds)))
         found = ends(np.array(points, dtype=np.int64).reshape(len(points), len(outer))).astype(np.int64).T.tolist()
         return {_interval(max(low, 0), min(high, self.extent)) for low, high in found}
+
+    def _pairs_of_sizes(self, bounds: Mapping[Expr, tuple[int, int]], path: PathConditions) -> set[tuple[int, int]]:
+        """Return all intervals that may occur: for each point of the loops without sizes what the path allows."""
+        near = {v: range(low, high + 1) for v, (low, high) in bounds.items() if not has_size((low, high))}
+        if math.prod(map(len, near.values())) > MAX_POINTS:
+            near = {}
+        pairs: set[tuple[int, int]] = set()
+        for point in product(*near.values()):
+            values: dict[Expr, Expr] = {v: Const(n, INDEX) for v, n in zip(near, point, strict=True)}
+            here = path.at(values)
+            lows, highs = (here.interval(substitute(end, values), self.extent) for end in (self.lo, self.hi))
+            pairs |= {_interval(low, high) for low in lows for high in highs}
+        return pairs
 
     def _between(self, end: Expr, simplify: Simplifier) -> range:
         least, most = simplify.bounds(end)
@@ -83,40 +100,41 @@ def _interval(low: int, high: int) -> tuple[int, int]:
     return (low, high) if low < high else (0, 0)
 
 
-def settle_borders(stmt: Stmt, simplify: Simplifier, copies: int = MAX_COPIES) -> Stmt:
+def settle_borders(stmt: Stmt, path: PathConditions, copies: int = MAX_COPIES) -> Stmt:
     """Return the register tile `stmt` with reductions that skip padding, each with at most `copies` copies."""
     match stmt:
         case For(kind=ForKind.SERIAL, reduce=True):
-            return _settled(stmt, simplify, copies) or Seq(())
+            return _settled(stmt, path, copies) or Seq(())
         case Allocate() | For(kind=ForKind.SERIAL):
-            return changed(stmt, body=settle_borders(stmt.body, simplify, copies))
+            return changed(stmt, body=settle_borders(stmt.body, path, copies))
         case Seq(stmts=stmts):
-            return Seq(tuple(settle_borders(s, simplify, copies) for s in stmts))
+            return Seq(tuple(settle_borders(s, path, copies) for s in stmts))
         case If(cond=cond, then=then, otherwise=other):
-            other = None if other is None else settle_borders(other, simplify, copies)
-            return If(cond, settle_borders(then, simplify, copies), other)
+            other = None if other is None else settle_borders(other, path, copies)
+            return If(cond, settle_borders(then, path, copies), other)
     return stmt
 
 
-def _inside(stmt: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
+def _inside(stmt: Stmt, path: PathConditions, copies: int) -> Stmt | None:
     """Return `stmt`, all of whose tests are decided outside; None if nothing remains."""
     if not (isinstance(stmt, For) and stmt.kind is ForKind.SERIAL and stmt.reduce):
-        return settle_borders(stmt, simplify, copies)
-    body = _settled(stmt.body, simplify, copies)
+        return settle_borders(stmt, path, copies)
+    body = _settled(stmt.body, path, copies)
     return None if body is None else changed(stmt, body=body)
 
 
-def _settled(body: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
+def _settled(body: Stmt, path: PathConditions, copies: int) -> Stmt | None:
     """Return a reduction loop, or the body of one, under the tests that are decided here; None if nothing remains."""
     candidates = [c for c in comparisons(s for s in walk(body) if isinstance(s, Store)) if _is_left_out(body, c)]
-    edge = find_edge(candidates, body, simplify, MAX_POINTS)
-    if edge is not None and (count := len(edge.tests)) < copies:
+    edge = find_edge(candidates, body, path, MAX_POINTS)
+    if edge is not None and (count := len(edge.cases)) < copies:
         copies //= count + 1
-        settled = _settled(edge.inside(body), simplify, copies)
-        for value, tests in edge.tests:
-            edge_body = edge.at(body, tests)
-            edge_case = None if edge_body is None else _settled(edge_body, simplify, copies)
-            settled = If(edge.condition(value), edge_case or Seq(()), settled)
+        bodies = [(case.condition, edge.at(body, case.tests)) for case in edge.cases]
+        first = edge.inside(body) if edge.has_inside else bodies.pop(0)[1]
+        settled = None if first is None else _settled(first, path, copies)
+        for place, edge_body in bodies:
+            edge_case = None if edge_body is None else _settled(edge_body, path, copies)
+            settled = If(place, edge_case or Seq(()), settled)
         return settled
     inner = {s.var for s in walk(body) if isinstance(s, For)}
     decided: set[Expr] = set()
@@ -128,29 +146,29 @@ def _settled(body: Stmt, simplify: Simplifier, copies: int) -> Stmt | None:
     chosen: list[tuple[Var, list[BorderCase]]] = []
     for var in sorted(inner, key=str):
         moved = [c for c in candidates if free_vars(c) & inner == {var}]
-        cut = _cut(moved, var, body, simplify) if moved else None
-        cases = [] if cut is None else cut.cases(simplify)
+        cut = _cut(moved, var, body, path.simplify) if moved else None
+        cases = [] if cut is None else cut.cases(path)
         if cases and (count := sum(c.low < c.high for c in cases)) <= copies:
             copies //= max(1, count)
             decided.update(moved)
             chosen.append((var, cases))
     if not decided:
-        return _inside(body, simplify, copies)
-    inside = _in_cases(map_exprs(body, lambda e: given(e, decided)), chosen, simplify, copies)
+        return _inside(body, path, copies)
+    inside = _in_cases(map_exprs(body, lambda e: given(e, decided)), chosen, path, copies)
     return inside if condition is TRUE or inside is None else If(condition, inside)
 
 
 def _in_cases(
-    body: Stmt, cuts: Sequence[tuple[Var, list[BorderCase]]], simplify: Simplifier, copies: int
+    body: Stmt, cuts: Sequence[tuple[Var, list[BorderCase]]], path: PathConditions, copies: int
 ) -> Stmt | None:
     if not cuts:
-        done = simplify_stmt(body, simplify)
-        return None if done is None else _inside(done, simplify, copies)
+        done = simplify_stmt(body, path.simplify)
+        return None if done is None else _inside(done, path, copies)
     (var, cases), *others = cuts
     result: Stmt | None = None
     for case in reversed(cases):
         case_body = _shortened(body, var, case.low, case.high)
-        inside = _in_cases(case_body, others, simplify, copies) if case.low < case.high else None
+        inside = _in_cases(case_body, others, path, copies) if case.low < case.high else None
         if case.condition is TRUE:
             result = inside
         elif inside is not None or result is not None:

@@ -21,7 +21,7 @@ from functools import reduce
 from operator import and_
 
 from autosched.ir.conditions import LIMITS, NEGATED, comparisons, given, outside
-from autosched.ir.expr import INDEX, Binary, Const, Expr, Select, Var, binary
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Select, Var, const
 from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import (
     BLOCKS,
@@ -39,43 +39,54 @@ from autosched.ir.stmt import (
     changed,
     walk,
 )
+from autosched.ir.symbolic import is_known
 from autosched.ir.visit import free_vars, map_exprs, subexpressions
 from autosched.lower.passes.borders import settle_borders
 from autosched.lower.passes.instantiate import simplify_stmt
+from autosched.lower.passes.path_conditions import PathConditions
 
 
 def partition_interior(stmt: Stmt, simplify: Simplifier) -> Stmt:
     """Return `stmt` with an interior and a border version of every register tile that has border conditions."""
+    return _partitioned(stmt, PathConditions(simplify))
+
+
+def _partitioned(stmt: Stmt, path: PathConditions) -> Stmt:
     match stmt:
         case For(kind=kind) if kind in BLOCKS or kind in THREADS:
             return stmt  # threads of a block would diverge, with barriers inside; a predicated read costs little
         case Allocate(buffer=buffer) if buffer.scope is Scope.REGISTER:
-            return _tile(stmt, simplify)
+            return _tile(stmt, path)
         case For(kind=ForKind.UNROLL | ForKind.VECTORIZE):
-            return _block(stmt, simplify)
-        case Allocate() | For():
-            return changed(stmt, body=partition_interior(stmt.body, simplify))
+            return _block(stmt, path.simplify)
+        case For():
+            return changed(stmt, body=_partitioned(stmt.body, path.inside(stmt)))
+        case Allocate():
+            return changed(stmt, body=_partitioned(stmt.body, path))
         case Seq(stmts=stmts):
-            return Seq(tuple(partition_interior(s, simplify) for s in stmts))
+            return Seq(tuple(_partitioned(s, path) for s in stmts))
         case If(cond=c, then=t, otherwise=o):
-            return If(c, partition_interior(t, simplify), None if o is None else partition_interior(o, simplify))
+            other = None if o is None else _partitioned(o, path.where(c, is_true=False))
+            return If(c, _partitioned(t, path.where(c)), other)
     return stmt
 
 
-def _tile(tile: Stmt, simplify: Simplifier) -> Stmt:
+def _tile(tile: Stmt, path: PathConditions) -> Stmt:
     if any(isinstance(s, (Barrier, Shuffle)) for s in walk(tile)):
         return tile  # all threads of a block must take the same branch
-    loops = [s for s in walk(tile) if isinstance(s, For)]
+    simplify, loops = path.simplify, [s for s in walk(tile) if isinstance(s, For)]
     tests = comparisons(s for s in walk(tile) if isinstance(s, Store))
     worst = {c: _worst(c, {loop.var for loop in loops}, simplify) for c in tests}
-    decided: set[Expr] = {c for c, w in worst.items() if not (isinstance(w, Const) and not w.value)}
-    bordered = settle_borders(tile, simplify)
+    fails = {c for c, w in worst.items() if (not w.value if isinstance(w, Const) else path.decide(w) is False)}
+    decided: set[Expr] = {c for c in tests if c not in fails}
+    bordered = settle_borders(tile, path)
     is_written_out = not any(loop.reduce and loop.kind is ForKind.SERIAL for loop in loops)
     if not decided or (len(decided) < len(tests) and not is_written_out):
         return bordered
     free = simplify_stmt(map_exprs(tile, lambda e: given(e, decided)), simplify)
     assert free is not None
-    inside = reduce(and_, (worst[c] for c in tests if c in decided))
+    open_tests = [w for c in tests if c in decided and (isinstance(w := worst[c], Const) or path.decide(w) is None)]
+    inside = reduce(and_, open_tests, const(True, "bool"))
     return free if isinstance(inside, Const) else If(inside, free, bordered)
 
 
@@ -126,7 +137,7 @@ def _worst(cond: Binary, inner: set[Var], simplify: Simplifier) -> Expr:
     for atom, c in form.terms:
         if free_vars(atom) & inner:
             lo, hi = simplify.bounds(atom)
-            extreme += min(lo * c, hi * c) if at_least else max(lo * c, hi * c)
+            extreme += (lo if is_known("gt", c, 0) is at_least else hi) * c
         else:
             outer = outer + atom * c
-    return simplify(binary("ge" if at_least else "le", outer + extreme, Const(limit, INDEX)))
+    return simplify(Binary("ge" if at_least else "le", outer + extreme, Const(limit, INDEX)))

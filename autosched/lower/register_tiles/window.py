@@ -25,6 +25,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from autosched.ir.expr import Expr, Var
+from autosched.ir.size import value_of
 from autosched.ir.stmt import For, Scope, Store
 from autosched.ir.visit import free_vars, loads
 from autosched.lower.register_tiles.context import Point, RegisterTile, TileContext
@@ -121,21 +122,21 @@ class RegisterWindow:
         alone = len(self.store.values) == 1
         for n, loop in ((n, v) for n, v in enumerate(self.loops) if v in self.outputs):
             along = [n, *self._leads_along(n)]
-            points = sorted(self.points, key=lambda p: sum(self.shared[i] * p[i] for i in along))
+            points = sorted(self.points, key=lambda p: value_of(sum(self.shared[i] * p[i] for i in along)))
             found = replace(self, points=tuple(points), swept=loop)
             if len(along) > 1 and (alone or _keeps_order(found.points, found.places)):
                 yield found
 
     def _leads_along(self, output: int) -> list[int]:
         """The loop of the reduction that goes along the same axis as this one of the outputs."""
-        by = self.shared[output]
-        steps = [n for n, v in enumerate(self.loops) if v not in self.outputs and self.shared[n]]
-        return sorted((n for n in steps if by % self.shared[n] == 0), key=lambda n: abs(self.shared[n]))[-1:]
+        shared = [value_of(step) for step in self.shared]  # an order, which is right for other sizes as well
+        steps = [n for n, v in enumerate(self.loops) if v not in self.outputs and shared[n]]
+        return sorted((n for n in steps if shared[output] % shared[n] == 0), key=lambda n: abs(shared[n]))[-1:]
 
     def has_set_conflicts(self, target: Target) -> bool:
         """Whether a vector's copies read more lines than the sets of a cache that they fall into have ways."""
         uarch, line_bytes = microarchitecture(target.mcpu), target.line_bytes
-        lines = {_offset(self.shared, p) * self.itemsize // line_bytes for p in self.points}
+        lines = {value_of(_offset(self.shared, p)) * self.itemsize // line_bytes for p in self.points}
         sets = {line % (uarch.page_bytes // line_bytes) for line in lines}
         return len(lines) > len(sets) * uarch.l1_ways
 
@@ -159,7 +160,7 @@ def find_window(tile: RegisterTile, context: TileContext) -> RegisterWindow | No
     if read is None or found is None:
         return None
     shared, lane, itemsize = found
-    ordered = tuple(sorted(points, key=lambda p: _offset(shared, p)))
+    ordered = tuple(sorted(points, key=lambda p: value_of(_offset(shared, p))))
     others = tuple(s for s, _, _ in read if s != shared)
     outputs = tuple(v for v, s in zip(loops, spatial, strict=True) if s)
     window = RegisterWindow(loops, ordered, tile.inner, outputs, shared, itemsize, others, not lane)
