@@ -6,6 +6,7 @@ variables are constants, so accesses of an unrolled tile share one pointer and d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import index
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from autosched.ir.expr import INDEX, Binary, Const, Expr, Var
 from autosched.ir.simplify import Affine
 from autosched.ir.stmt import Buffer
 from autosched.ir.storage import element_count, flat_form, flat_index
-from autosched.ir.symbolic import INTEGERS, common_divisor, is_known
+from autosched.ir.symbolic import INTEGERS, SymbolicInteger, common_divisor, is_known
 from autosched.ir.visit import free_vars
 
 
@@ -119,7 +120,11 @@ class Addresses:
             return self._irregular(plan, offset, stride, plan.running.copy())
         if plan.pointer in self.slots:
             offset = index(offset)  # the writer tracks what registers hold by number
-        return LaneAccess(plan.pointer, offset, stride, None, common_divisor(offset, plan.multiple))
+        multiple, pointer = common_divisor(offset, plan.multiple), plan.pointer
+        if isinstance(offset, SymbolicInteger):
+            rows, offset = _split(offset)
+            pointer = self._pointer(plan.place, _terms(plan.running), rows)
+        return LaneAccess(pointer, offset, stride, None, multiple)
 
     def _enter(self, plan: AccessPlan) -> None:
         """Recompute the plan of the access in the innermost frame."""
@@ -133,7 +138,7 @@ class Addresses:
             if isinstance(bound, LaneRange) and bound.chunk is not None:
                 plan.running.append((bound.chunk, c * bound.lanes))
         if not plan.atoms:
-            plan.pointer = self._pointer(plan.place, sorted((at.depth, at.name, c) for at, c in plan.running))
+            plan.pointer = self._pointer(plan.place, _terms(plan.running))
             plan.multiple = common_divisor(*(c for _, c in plan.running))
 
     def _plan(self, place: Placed, indices: tuple[Expr, ...]) -> AccessPlan:
@@ -163,7 +168,8 @@ class Addresses:
                 offset += bound * c
             else:
                 running.append((bound.depth, bound.name, c))
-        pointer = self._pointer(plan.place, sorted(running))
+        rows, offset = _split(offset)
+        pointer = self._pointer(plan.place, sorted(running), rows)
         return LaneAccess(pointer, offset, None, self.bindings.fixed(Affine(tuple(own), 0).expr()))
 
     def _irregular(self, plan: AccessPlan, offset: int, stride: int, running: list[tuple[Runtime, int]]) -> LaneAccess:
@@ -189,10 +195,11 @@ class Addresses:
         for at, c in running:
             by_register[at.depth, at.name] = by_register.get((at.depth, at.name), 0) + c
         terms = [(depth, name, c) for (depth, name), c in sorted(by_register.items())]
-        pointer = self._pointer(plan.place, terms)
+        rows, offset = _split(offset)
+        pointer = self._pointer(plan.place, terms, rows)
         if odd is not None:
             return LaneAccess(pointer, offset, None, self.bindings.fixed(odd))
-        base = common_divisor(*by_register.values())
+        base = common_divisor(rows, *by_register.values())
         return _spaced(pointer, offset, [m + n * stride for n, m in enumerate(steps)], stride, base)
 
     def _known_lanes(self, atoms: list[tuple[Expr, int]]) -> dict[Expr, tuple[int | Runtime, tuple[int, ...]]] | None:
@@ -263,9 +270,22 @@ class Addresses:
         else:
             self.writer.emit(line)
 
-    def _pointer(self, place: Placed, terms: list[tuple[int, str, int]]) -> str:
+    def _pointer(self, place: Placed, terms: list[tuple[int, str, int]], rows: int = 0) -> str:
+        """Return the pointer to the element at the sum of the terms and `rows`, a number that depends on sizes.
+
+        That is added outside of the innermost loop, so that elements a number apart share a register there.
+        """
         pointer, made = place.pointer, 0
         element = memory_type(place.buffer.dtype)
+        if not is_known("eq", rows, 0):
+            outer = [t for t in terms if t[0] < terms[-1][0]]
+            pointer = self._pointer(place, outer)
+            made = outer[-1][0] if outer else 0
+            terms, key, memo = terms[len(outer) :], (pointer, "rows", str(rows)), self.writer.frames[made].memo
+            if key not in memo:
+                with self.writer.hoisted(made):
+                    memo[key] = self.writer.value(f"getelementptr inbounds {element}, ptr {pointer}, i64 {rows}", "p")
+            pointer = memo[key]
         for depth, name, coefficient in terms:
             if depth == HERE:
                 pointer = self._behind(pointer, element, name, coefficient)
@@ -299,6 +319,18 @@ class Addresses:
             with self.writer.hoisted(depth):
                 memo[key] = self.writer.value(f"call ptr @llvm.strip.invariant.group.p0(ptr {pointer})", "p")
         return memo[key]
+
+
+def _split(offset: int) -> tuple[int, int]:
+    """Return a number of elements as what sizes make of it, and a number."""
+    if not isinstance(offset, SymbolicInteger):
+        return 0, offset
+    return offset - offset.constant, offset.constant
+
+
+def _terms(running: Sequence[tuple[Runtime, int]]) -> list[tuple[int, str, int]]:
+    """Return registers and their coefficients from the outermost loop to the innermost one."""
+    return sorted((at.depth, at.name, c) for at, c in running)
 
 
 def _spaced(pointer: str, offset: int, steps: list[int], stride: int, base: int) -> LaneAccess:
