@@ -77,6 +77,17 @@ def test_sized_kernels_agree_with_the_reference(workload, fixed, sizes):
     assert len(kernel.variants) <= len(sizes)
 
 
+def test_rows_beside_full_tiles():
+    kernel = at.compile("layer_norm", sizes={"M": (1, 1024)}, settings={"N": 768}, threads=1)
+    rng = np.random.default_rng(0)
+    for m in (100, 64, 33, 3, 1, 31):
+        arrays = {
+            n: rng.standard_normal(s).astype("float32") for n, s in (("X", (m, 768)), ("gamma", 768), ("beta", 768))
+        }
+        (reference,) = evaluate(build("layer_norm", settings={"M": m, "N": 768})[0], arrays)
+        assert np.allclose(kernel(**arrays), reference.value, rtol=1e-4, atol=1e-4), m
+
+
 def test_one_variant_serves_many_sizes():
     kernel = at.compile(softmax, sizes={"M": (2, 4096)}, settings={"N": 40}, threads=2)
     sizes = range(1000, 1012)

@@ -78,6 +78,14 @@ def test_only_a_row_of_the_same_points_is(columns, used, kept):
     check_kernel(dag, state, kind="normal")
 
 
+def test_full_tiles_of_rows_of_a_size_are_interleaved():
+    with Guards() as guards:
+        dag = normalised(guards.symbol("rows", 20, 1, 64), 128)
+        func, _ = concretise(lower(row_by_row(dag, 32, 32, 3)), {})
+    assert beside(func, "out", "total.rf")
+    assert not guards.conditions
+
+
 @pytest.mark.parametrize(("width", "lanes"), [(32, 32), (16, 32), (32, 16)])
 @pytest.mark.parametrize(("columns", "block"), [(128, 3), (100, 2), (100, 6), (250, 6), (31, 3)])
 def test_rows_are_interleaved(width, lanes, columns, block):

@@ -12,6 +12,7 @@ them writes: rows are then independent. The vectors of a row are one loop in eac
 many vectors of each pass an iteration as its length requires. A loop that computes one value of each row, such as the
 mean of a sum, is no pass: it becomes the beginning of the next pass, row by row. Passes over short rows are two rows
 apart instead of one: power of row 0 runs with the peak of row 2, so that combining the lanes of row 0 has a whole step.
+Where the number of rows depends on sizes (`ir.size`), passes over a full tile of rows are interleaved.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from autosched.ir.expr import INDEX, Const, Expr, Var
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary
 from autosched.ir.simplify import Simplifier
-from autosched.ir.size import has_size, is_same
+from autosched.ir.size import has_size, is_same, is_sized
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Seq, Stmt, Store, changed, walk
+from autosched.ir.visit import is_number, map_exprs
 from autosched.lower.passes.fuse_passes import Accesses, accesses, block_of
 from autosched.lower.passes.instantiate import simplify_stmt
 
@@ -43,6 +45,8 @@ def unroll_and_jam_rows(stmt: Stmt, simplify: Simplifier) -> Stmt:
             return If(cond, unroll_and_jam_rows(then, simplify), rest)
         case Seq() | Allocate():
             buffers, stmts = _flat(stmt)
+            if (interleaved := _interleaved_full_tile(stmt, stmts, simplify)) is not None:
+                return interleaved
             stmts = _with_values(stmts, simplify)
             passes = next((n for n in range(len(stmts)) if _run(stmts[n:], simplify) > 1), None)
             if passes is None or any(isinstance(s, For) and s.kind is ForKind.PARALLEL for s in stmts):
@@ -51,6 +55,21 @@ def unroll_and_jam_rows(stmt: Stmt, simplify: Simplifier) -> Stmt:
             loops = [s for s in stmts[passes:last] if isinstance(s, For)]
             return _around(buffers, [*stmts[:passes], *_skewed(loops, simplify), *stmts[last:]])
     return stmt
+
+
+def _interleaved_full_tile(stmt: Stmt, stmts: Sequence[Stmt], simplify: Simplifier) -> Stmt | None:
+    """Return passes over a number of rows that depends on sizes, with those over a full tile of rows interleaved.
+
+    None if these cannot be interleaved either.
+    """
+    extents = (s.extent for s in stmts if isinstance(s, For) and is_sized(s.extent))
+    extent = next((e for e in extents if isinstance(e, Binary) and e.op == "min" and is_number(e.a)), None)
+    if extent is None:
+        return None
+    tile = simplify_stmt(map_exprs(stmt, lambda e: extent.a if e is extent else e), simplify)
+    assert tile is not None
+    interleaved = unroll_and_jam_rows(tile, simplify)
+    return None if interleaved == tile else If(simplify(binary("ge", extent.b, extent.a)), interleaved, stmt)
 
 
 def _inside(stmt: Seq | Allocate, simplify: Simplifier) -> Stmt:
