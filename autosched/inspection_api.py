@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from autosched.graph.graph import Array, Graph
     from autosched.inspection.network import Explanation
     from autosched.kernel.roofline import Fact
+    from autosched.kernel.sizes.sized_kernel import SizedKernel
     from autosched.measure import Measurement
     from autosched.tuner.definition import Workload
     from autosched.verification.verify import Verification
@@ -197,7 +198,7 @@ def show(
 
 @spelled_out()
 def export(
-    record_id: int,
+    record_id: int | SizedKernel,
     db: Path | str | None = None,
     kind: str = "so",
     out: Path | str | None = None,
@@ -205,10 +206,13 @@ def export(
     workload: Workload | None = None,
     target: str | None = None,
 ) -> list[Path]:
-    """Write the kernel of a record to files, and return their paths. `Model.export` exports a network.
+    """Write the kernel of a record, or one of varying sizes, to files, and return their paths.
+
+    `Model.export` exports a network.
 
     Args:
-        record_id: the number of the record. `db`: its database file; None: the user's.
+        record_id: the number of the record, or a kernel that `compile(sizes=...)` returned: its function takes the
+            sizes as arguments, and has the code that the kernel has by then. `db`: the database file; None: the user's.
         kind: for a processor `object`, a shared library `so` or a `c-header`; for a GPU `cuda` or `opencl` source, or
             a `cubin`. Code has a header file beside it.
         out: path of the file; None: the name of the function, `autosched_<workload>_<record>`, in the working folder.
@@ -219,7 +223,14 @@ def export(
     """
     from autosched.inspection import record as records
 
-    return records.export(record_id, db, kind, out, workload=workload, target=target)
+    if isinstance(record_id, int):
+        return records.export(record_id, db, kind, out, workload=workload, target=target)
+    from autosched.artifacts.sized_kernel import export_sized_kernel
+
+    _refuse("export", "a kernel of varying sizes", db=db, workload=workload, target=target)
+    if kind != "so":
+        raise UsageError(f"a kernel of varying sizes is exported as so, a shared library, not as {kind}")
+    return export_sized_kernel(record_id, None if out is None else Path(out))
 
 
 def made_inputs(

@@ -13,6 +13,7 @@ from autosched.errors import UsageError
 from autosched.runtime.processes import ProcessLost, run_within
 
 LINK_S = 120.0  # deadline
+EXPORTED = "{ global: autosched_*; local: autosched_parallel; *; };\n"  # the thread pool is shared by libraries
 # Programs that can link, in the order of preference, with their further arguments.
 LINKERS = (
     ("cc", ("-lm", "-lpthread")),

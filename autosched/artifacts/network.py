@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autosched.artifacts.c_interface import Header, arguments_of, c_identifier, terms, workspace_line, wrapper_ir
-from autosched.artifacts.linking import link_library, write_whole
+from autosched.artifacts.linking import EXPORTED, link_library, write_whole
 from autosched.artifacts.weights_file import SUFFIX, WeightsFile, map_function, packed_weights
 from autosched.codegen.calls import OUT_OF_RANGE
 from autosched.codegen.llvm.program import emit_program
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from autosched.executor.cpu_model import CpuModel
 
 ENTRY = "network"
-SCRIPT = "{ global: autosched_*; local: autosched_parallel; *; };\n"  # the thread pool is shared by libraries
 INCLUDES = ("errno.h", "stddef.h", "stdint.h", "string.h", "fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h")
 
 
@@ -43,7 +42,7 @@ def export_model(model: CpuModel, path: Path) -> list[Path]:
         raise UsageError(f"a network is exported as a shared library, so the path ends in .so, not {path.name}")
     symbol = f"autosched_{c_identifier(path.stem)}"
     weights = packed_weights(model.block, model.program.graph.name, model.device.target)
-    library = link_library([_entry(model, symbol), *objects_of(model.tasks)], path, SCRIPT)
+    library = link_library([_entry(model, symbol), *objects_of(model.tasks)], path, EXPORTED)
     files = {
         path.with_suffix(SUFFIX): weights.content,
         path.with_suffix(".h"): _header(model, symbol, weights).text.encode(),

@@ -86,13 +86,13 @@ class SizedKernel:
         smallest = self.workload.smallest
         with Guards() as guards:
             symbols = {name: size_symbol(guards, name, n, self.ranges[name]) for name, n in smallest.items()}
-            self._dag = self.workload.make_dag(symbols)
-        self.inputs = tuple(t.name for t in self._dag.inputs)
-        self._extents = [_extent(name, form_of(size), self._dag.inputs) for name, size in symbols.items()]
+            self.dag = self.workload.make_dag(symbols)
+        self.inputs = tuple(t.name for t in self.dag.inputs)
+        self._extents = [_extent(name, form_of(size), self.dag.inputs) for name, size in symbols.items()]
         self._first, self._second = self._extents[0].input, self._extents[-1].input
         traced = TracedWorkload.trace(self.workload, smallest)
         kernel_spec = KernelSpec(traced.typical, self.target_text, self.threads, "", self.gpu, traced)
-        self._code, self._device = KernelVariants(kernel_spec), kernel_spec.device
+        self._code, self.device = KernelVariants(kernel_spec), kernel_spec.device
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
@@ -121,7 +121,7 @@ class SizedKernel:
                 pass
             else:
                 return call(*arrays)
-        stream = {"stream": named.pop("stream")} if self._device.target.backend.is_gpu and "stream" in named else {}
+        stream = {"stream": named.pop("stream")} if self.device.target.backend.is_gpu and "stream" in named else {}
         arrays = in_order(self.inputs, arrays, named)
         kernel = self._kernel_of(arrays)
         self._last = kernel if isinstance(kernel, Kernel) else None
@@ -170,7 +170,7 @@ class SizedKernel:
             self._add_tuned(sizes)
         variant = variants_at({0: self._code}, sizes)[0]
         table, _, workspace_bytes = variant.sizes.numbers(symbols)
-        tensors, n = (*self._dag.inputs, *self._dag.outputs), len(self._dag.inputs)
+        tensors, n = (*self.dag.inputs, *self.dag.outputs), len(self.dag.inputs)
         shapes = zip(tensors, variant.sizes.shapes_at(symbols), strict=True)
         specs = [ArraySpec(tensor.name, shape, tensor.dtype) for tensor, shape in shapes]
         if isinstance(variant.loaded, LoadedKernel):
@@ -193,13 +193,13 @@ class SizedKernel:
     def _add_tuned(self, sizes: Mapping[str, int]) -> None:
         """Take the steps of records for the class of sizes, if there are some."""
         classes = tuple(map(class_of, sizes.values()))
-        steps = None if classes in self._code.steps else tuned_steps(self.db, self.workload, self._device, sizes)
+        steps = None if classes in self._code.steps else tuned_steps(self.db, self.workload, self.device, sizes)
         if steps is not None:
             self._code.steps[classes] = steps
 
     def request(self, sizes: Mapping[str, int]) -> Request:
         """Return the request of the kernel of exact sizes."""
-        return Request(self.workload.define(sizes), self._device, self.target_text)
+        return Request(self.workload.define(sizes), self.device, self.target_text)
 
     def fits(self, steps: str, sizes: Mapping[str, int]) -> bool:
         """Whether steps, which may be those of exact sizes, give code for the class of sizes."""
