@@ -23,7 +23,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Const, Expr, Var, ceildiv, imax, imin, product
 from autosched.ir.instructions.dots import dots_of
 from autosched.ir.linear import ONE, ZERO, Interval, interval
-from autosched.ir.size import is_sized, value_of
+from autosched.ir.size import value_of
 from autosched.ir.stmt import For, ForKind, Layout, Prefetch, Scope, Seq, Stmt
 from autosched.ir.symbolic import is_known
 from autosched.ir.visit import free_vars, substitute
@@ -200,11 +200,7 @@ class _Tile:
 
 
 def _later(loops: Sequence[CountedLoop], distance: int) -> dict[Expr, Expr]:
-    """Return the loops' variables `distance` tiles later, with carries into the outer loops.
-
-    A loop whose bound is a size has no carry: each iteration would divide by the size.
-    """
-    loops = loops[max((n for n, x in enumerate(loops) if is_sized(x.bound)), default=0) :]
+    """Return the loops' variables `distance` tiles later, with carries into the outer loops."""
     rest = _number(loops)[0] + distance
     variables: dict[Expr, Expr] = {}
     for n, (var, bound, _) in reversed(list(enumerate(loops))):
