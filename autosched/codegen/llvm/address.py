@@ -281,11 +281,12 @@ class Addresses:
             outer = [t for t in terms if t[0] < terms[-1][0]]
             pointer = self._pointer(place, outer)
             made = outer[-1][0] if outer else 0
-            terms, key, memo = terms[len(outer) :], (pointer, "rows", str(rows)), self.writer.frames[made].memo
-            if key not in memo:
+            terms, of_rows, memo = terms[len(outer) :], (pointer, "rows", str(rows)), self.writer.frames[made].memo
+            if of_rows not in memo:
                 with self.writer.hoisted(made):
-                    memo[key] = self.writer.value(f"getelementptr inbounds {element}, ptr {pointer}, i64 {rows}", "p")
-            pointer = memo[key]
+                    line = f"getelementptr inbounds {element}, ptr {pointer}, i64 {rows}"
+                    memo[of_rows] = self.writer.value(line, "p")
+            pointer = memo[of_rows]
         for depth, name, coefficient in terms:
             if depth == HERE:
                 pointer = self._behind(pointer, element, name, coefficient)

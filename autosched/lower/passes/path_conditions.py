@@ -53,8 +53,10 @@ class PathConditions:
         """Return the conditions for values of some variables."""
         return replace(self, positive=tuple(self.simplify(substitute(form, values)) for form in self.positive))
 
-    def decide(self, cond: Binary) -> bool | None:
+    def decide(self, cond: Expr) -> bool | None:
         """Return whether a comparison holds; None where it does for some iterations only, or that is not known."""
+        if not is_ordering(cond):
+            return None
         if self.is_at_least(_slack(cond), 0):
             return True
         return False if self.is_at_least(_slack(Binary(NEGATED[cond.op], cond.a, cond.b)), 0) else None
