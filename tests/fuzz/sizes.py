@@ -23,7 +23,7 @@ from autosched.te.operators.registry import WORKLOADS, build
 from autosched.te.reference.evaluate import evaluate
 
 MOST = 64
-SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 47, 48, 49, 56, 60, 63, 64)
+SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13, 15, 16, 17, 19, 24, 29, 31, 32, 33, 37, 47, 48, 49, 53, 56, 60, 61, 63, 64)
 FIXED = (2, 3, 4, 5, 8, 12, 16, 17)
 FENCE, GARBAGE = 64, 77
 
