@@ -324,9 +324,9 @@ class Simplifier:
             case _ if isinstance(atom, Cast) or self._holds_data(atom):
                 low, high = integer_bounds(atom)
                 return max(low, UNKNOWN[0]), min(high, UNKNOWN[1])
-            case Binary(op="mod", b=Const() as f) if is_known("gt", f.number, 0):
+            case Binary(op="mod", b=Const() as f) if f.number > 0:
                 return 0, f.number - 1
-            case Binary(op="floordiv", a=a, b=Const() as f) if is_known("gt", f.number, 0):
+            case Binary(op="floordiv", a=a, b=Const() as f) if f.number > 0:
                 lo, hi = self.bounds(a)
                 return lo // f.number, hi // f.number
             case Binary(op="floordiv" | "ceildiv" | "mod" as op, a=a, b=b):
