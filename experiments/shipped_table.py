@@ -8,7 +8,8 @@ trained fold to no bias, so torchvision's networks that have some are read with 
 (NAME-untrained). Any ONNX file may be named instead.
 
 For each structure the analytic model chooses schedules for the largest sizes, and for others that are farther than
-NEAR from those that have one. Nothing is measured. Decisions are for the caches of this machine, or usual ones for
+NEAR from those that have one. Nothing is measured. With `--add` the tables keep their decisions, so that further
+networks change none of the schedules that others take. Decisions are for the caches of this machine, or usual ones for
 another architecture. They are kept in the disk cache and ONNX files in `--files`, so that a run goes on where another
 one was interrupted. `autosched.kernel.shipped.table` reads the tables, and has what classes are.
 """
@@ -42,7 +43,7 @@ from autosched.graph.steps import Group
 from autosched.kernel.device import Device, find_device
 from autosched.kernel.pool import choose_schedules
 from autosched.kernel.shipped import table as shipped
-from autosched.kernel.shipped.table import Table, path_of
+from autosched.kernel.shipped.table import Table, path_of, read_table
 from autosched.kernel.spec import KernelSpec
 from autosched.kernel.structure_cache import RATE, SCHEDULE
 from autosched.kernel.transfer import NearestSchedules
@@ -112,29 +113,32 @@ class ProcessorClass:
         self.specs |= dict.fromkeys(recorder.candidates)
         self.unfusible |= dict.fromkeys(recorder.unfusible)
 
-    def decide(self) -> Table:
-        """Return the table of this class."""
-        table: dict[str, dict[str, list[tuple[list[int], Any]]]] = {}
+    def decide(self, known: Table) -> Table:
+        """Return the table of this class: the `known` decisions, and those for sizes that are far from all of these."""
+        table = {structure: {what: [*rows] for what, rows in each.items()} for structure, each in known.items()}
 
         def add(what: str, spec: KernelSpec, decision: str | float) -> None:
             sized = spec.workload.sized
             table.setdefault(sized.structure, {}).setdefault(what, []).append(([*sized.sizes], decision))
 
-        for spec, schedule in choose_schedules(anchors(self.specs)).items():
+        for spec, schedule in choose_schedules(anchors(self.specs, known, SCHEDULE)).items():
             add(SCHEDULE, spec, schedule.steps)
-        for spec in anchors(self.unfusible):
+        for spec in anchors(self.unfusible, known, RATE):
             add(RATE, spec, math.inf)
         return table
 
 
-def anchors(kernel_specs: Mapping[KernelSpec, object]) -> list[KernelSpec]:
-    """Return the kernels that get decisions, the largest of each structure first."""
-    chosen: dict[str, list[KernelSpec]] = {}
+def anchors(kernel_specs: Mapping[KernelSpec, object], known: Table, what: str) -> list[KernelSpec]:
+    """Return the kernels that get decisions, beside the known ones, the largest of each structure first."""
+    chosen: list[KernelSpec] = []
+    decided = {structure: [tuple(sizes) for sizes, _ in each.get(what, ())] for structure, each in known.items()}
     for spec in sorted(kernel_specs, key=lambda spec: (-math.prod(spec.workload.sized.sizes), spec.workload.text)):
-        others = chosen.setdefault(spec.workload.sized.structure, [])
-        if all(distance(spec.workload.sized.sizes, other.workload.sized.sizes) > NEAR for other in others):
-            others.append(spec)
-    return [spec for others in chosen.values() for spec in others]
+        sized = spec.workload.sized
+        others = decided.setdefault(sized.structure, [])
+        if all(distance(sized.sizes, other) > NEAR for other in others):
+            others.append(sized.sizes)
+            chosen.append(spec)
+    return chosen
 
 
 def write_table(path: Path, table: Table) -> None:
@@ -208,6 +212,9 @@ def build_parser() -> argparse.ArgumentParser:
     add("networks", nargs="*", metavar="NETWORK", help="names, or ONNX files (default: those of the package)")
     add("--target", action="append", metavar="TARGET", help=f"default: {', '.join(TARGETS)}")
     add("--files", type=Path, metavar="FOLDER", help="of exported networks (default: a temporary one)")
+    add(
+        "--add", action="store_true", help="keep the decisions of the tables there, add those for sizes far from theirs"
+    )
     add("--out", type=Path, default=Path(shipped.__file__).parent, metavar="FOLDER", help="default: the package")
     return parser
 
@@ -223,11 +230,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             for graph in graphs(name, known.get(name), folder):
                 for each in classes:
                     each.read(graph)
-                print(name, *(len(anchors(each.specs)) for each in classes), flush=True)
+                print(name, *(len(each.specs) for each in classes), flush=True)
     for each in classes:
         file = path_of(each.device, args.out)
         assert file is not None
-        table = each.decide()
+        table = each.decide(read_table(file) if args.add else {})
         write_table(file, table)
         print(file.name, f"{len(table)} structures, {file.stat().st_size} bytes", flush=True)
     return 0

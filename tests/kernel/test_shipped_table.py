@@ -201,3 +201,17 @@ def test_steps_of_sizes_without_a_stage_do_not_fit_sizes_that_have_it() -> None:
     assert whole.request.replay(steps).steps
     with pytest.raises(ScheduleError, match="do not schedule the stage pad"):
         beyond.request.replay(steps)
+
+
+def test_further_networks_leave_the_decisions_of_a_table_as_they_are() -> None:
+    """Sizes near a known decision get none of their own; of others the largest do."""
+    shipped_table = pytest.importorskip("experiments.shipped_table", exc_type=ImportError)  # it makes networks by torch
+    model = load()
+    specs = dict.fromkeys(task.kernel_spec for task in model.tasks)
+    largest, *others = shipped_table.anchors(specs, {}, SCHEDULE)
+    sized = largest.workload.sized
+    known = {sized.structure: {SCHEDULE: [([*sized.sizes], "steps")]}}
+    assert shipped_table.anchors(specs, known, SCHEDULE) == others
+    assert shipped_table.anchors(specs, known, RATE) == [largest, *others]
+    smaller = {sized.structure: {SCHEDULE: [([1 + n // 100 for n in sized.sizes], "steps")]}}
+    assert largest in shipped_table.anchors(specs, smaller, SCHEDULE)
