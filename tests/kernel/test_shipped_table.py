@@ -205,7 +205,9 @@ def test_steps_of_sizes_without_a_stage_do_not_fit_sizes_that_have_it() -> None:
 
 def test_further_networks_leave_the_decisions_of_a_table_as_they_are() -> None:
     """Sizes near a known decision get none of their own; of others the largest do."""
-    shipped_table = pytest.importorskip("experiments.shipped_table", exc_type=ImportError)  # it makes networks by torch
+    pytest.importorskip("torch")  # by which it makes networks
+    from experiments import shipped_table
+
     model = load()
     specs = dict.fromkeys(task.kernel_spec for task in model.tasks)
     largest, *others = shipped_table.anchors(specs, {}, SCHEDULE)
