@@ -222,7 +222,8 @@ def compile_sizes(
     ranges = {name: _range(name, given) for name, given in (sizes or {}).items()}
     for name, allowed in ranges.items():
         if not allowed or allowed.start < 0 or allowed.step < 1:
-            raise UsageError(f"the range of {name} has no size of at least 0 in ascending order: {allowed}")
+            ends = f"{allowed.start} to {allowed.stop - 1}"
+            raise UsageError(f"the range of {name} has no size of at least 0 in ascending order: {ends}")
     if options.weights or options.winograd or options.precision != EXACT:
         raise UsageError("a kernel of varying sizes has no weights, Winograd or reduced precision")
     device = find_device(options.target, options.threads)
