@@ -10,26 +10,23 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from autosched.executor.model import Clocks, Model
-from autosched.graph.graph import Array, Graph
+from autosched.executor.model import DelegatingModel, Model
 from autosched.passes import DUMP, debug_level
 from autosched.runtime.spec import ArraySpec
 
 if TYPE_CHECKING:
-    from autosched.executor.sized_network import SizedNetwork
-    from autosched.planning.execution_plan import NetworkProgram
+    pass
 
 DELAY_S = 2.0  # before a network is improved: many are loaded, called a few times and dropped
 Job: TypeAlias = Callable[[], None]
 T = TypeVar("T")
 
 
-class HotSwapModel(Model):
+class HotSwapModel(DelegatingModel):
     """A network whose program is replaced by a faster one between two calls. `model`: the program in use."""
 
     def __init__(self, model: Model) -> None:
@@ -59,12 +56,8 @@ class HotSwapModel(Model):
         return self.model.__reduce__()
 
     @property
-    def original(self) -> Graph:  # type: ignore[override]
-        return self.model.original
-
-    @property
-    def program(self) -> NetworkProgram:  # type: ignore[override]
-        return self.model.program
+    def whole(self) -> Model:
+        return self.model
 
     @property
     def inputs(self) -> tuple[ArraySpec, ...]:  # type: ignore[override]
@@ -80,24 +73,6 @@ class HotSwapModel(Model):
 
     def launch(self, addresses: Sequence[int]) -> None:
         self.model.launch(addresses)
-
-    def with_program(self, original: Graph, program: NetworkProgram) -> Model:
-        return self.model.with_program(original, program)
-
-    def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model | SizedNetwork) -> Model:
-        return self.model.with_shared_weights(original, program, other)
-
-    def link_program(self, original: Graph, program: NetworkProgram) -> Model:
-        return self.model.link_program(original, program)
-
-    def export(self, path: str | Path) -> list[Path]:
-        return self.model.export(path)
-
-    def run_step(self, number: int, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        return self.model.run_step(number, arrays)
-
-    def clocks(self, arrays: Mapping[str, Array]) -> Clocks:
-        return self.model.clocks(arrays)
 
 
 def improve_later(owner: T, improve: Callable[[weakref.ref[T]], None], ended: threading.Event) -> None:

@@ -203,3 +203,38 @@ def caller_specs(original: Graph, graph: Graph) -> tuple[list[ArraySpec], list[A
 def _structure(graph: Graph) -> tuple[object, ...]:
     """Return everything of a graph but the elements of its constants."""
     return graph.inputs, graph.outputs, graph.nodes, graph.values, [*graph.constants]
+
+
+class DelegatingModel(Model):
+    """A network whose graph, plan and files are those of another model, `whole`."""
+
+    @property
+    @abstractmethod
+    def whole(self) -> Model:
+        """The model. Raises what loading raises, where that is left until now."""
+
+    @property
+    def original(self) -> Graph:  # type: ignore[override]
+        return self.whole.original
+
+    @property
+    def program(self) -> NetworkProgram:  # type: ignore[override]
+        return self.whole.program
+
+    def with_program(self, original: Graph, program: NetworkProgram) -> Model:
+        return self.whole.with_program(original, program)
+
+    def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model | SizedNetwork) -> Model:
+        return self.whole.with_shared_weights(original, program, other)
+
+    def link_program(self, original: Graph, program: NetworkProgram) -> Model:
+        return self.whole.link_program(original, program)
+
+    def export(self, path: str | Path) -> list[Path]:
+        return self.whole.export(path)
+
+    def run_step(self, number: int, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        return self.whole.run_step(number, arrays)
+
+    def clocks(self, arrays: Mapping[str, Array]) -> Clocks:
+        return self.whole.clocks(arrays)

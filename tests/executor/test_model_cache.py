@@ -200,7 +200,7 @@ def test_constants_of_files_are_not_stored(tmp_path: Path) -> None:
 
 def test_what_is_asked_later_is_made_in_the_ordinary_way(tmp_path: Path) -> None:
     ordinary, cached = both(saved(tmp_path, perceptron()))
-    assert cached.compiled.linked is cached.linked, "the same plan is not linked twice"  # type: ignore[attr-defined]
+    assert cached.whole.linked is cached.linked, "the same plan is not linked twice"  # type: ignore[attr-defined]
     assert [t.kernel_spec for t in cached.tasks] == [t.kernel_spec for t in ordinary.tasks]
     assert cached.fusion_decisions == ordinary.fusion_decisions
     for as_ in (*TEXTS, MEMORY, "llvm"):
