@@ -11,7 +11,6 @@ exported kernels (`artifacts.kernel`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,13 +19,14 @@ from autosched.artifacts.linking import EXPORTED, link_library, write_whole
 from autosched.errors import UsageError
 from autosched.ir.expr import Binary, Const, Expr, Var
 from autosched.ir.size import unit_of
+from autosched.kernel.sizes.description import form_text
 from autosched.kernel.sizes.sized_kernel import SizedKernel
 from autosched.kernel.sizes.variants import KernelVariant
 from autosched.runtime.jit import export_object
 from autosched.runtime.spec import ArraySpec
 
 NO_CODE = 1
-_PLAIN = {"add": "add", "sub": "sub", "mul": "mul"}
+_PLAIN = ("add", "sub", "mul")  # named alike in LLVM
 _COMPARED = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq", "ne": "ne"}
 _CHOSEN = {"min": "smin", "max": "smax"}
 _ROUNDED = ("floordiv", "mod", "ceildiv")
@@ -166,11 +166,7 @@ class _Interface:
         )
 
     def _form_text(self, form: Expr) -> str:
-        units = [
-            name if (unit := unit_of(allowed)) == 1 else f"({name}/{unit})"
-            for name, allowed in zip(self.sizes, self.kernel.ranges.values(), strict=True)
-        ]
-        return re.sub(r"\bs(\d+)\b", lambda match: units[int(match[1])], str(form))
+        return form_text(form, dict(zip(self.sizes, self.kernel.ranges.values(), strict=True)))
 
 
 class _Forms:
@@ -223,7 +219,7 @@ class _Forms:
 
     def _binary(self, op: str, a: str, b: str) -> str:
         if op in _PLAIN:
-            return self.value(f"{_PLAIN[op]} i64 {a}, {b}")
+            return self.value(f"{op} i64 {a}, {b}")
         if op in _COMPARED:
             return self.value(f"icmp {_COMPARED[op]} i64 {a}, {b}")
         if op in _CHOSEN:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from autosched.ir.expr import Expr
 from autosched.ir.size import unit_of
 from autosched.kernel.sizes.variants import KernelVariant
 
@@ -42,13 +43,18 @@ def describe(
     variants: Iterable[KernelVariant], ranges: Mapping[str, range], served: Mapping[str, Sequence[Mapping[str, int]]]
 ) -> list[VariantDescription]:
     """Return the descriptions of variants. `served`: the sizes of calls, by the names of the kernels."""
-    units = [name if (unit := unit_of(r)) == 1 else f"({name}/{unit})" for name, r in ranges.items()]
     return [
         VariantDescription(
-            tuple(_SYMBOL.sub(lambda match: units[int(match[1])], str(guard)) for guard in variant.sizes.guards),
+            tuple(form_text(guard, ranges) for guard in variant.sizes.guards),
             variant.kernel.schedule.steps,
             variant.kernel.schedule.sketch,
             tuple(served.get(variant.kernel.name, ())),
         )
         for variant in variants
     ]
+
+
+def form_text(form: Expr, ranges: Mapping[str, range]) -> str:
+    """Return a closed form over the symbols s0, s1 and so on of sizes, with the names of these."""
+    units = [name if (unit := unit_of(r)) == 1 else f"({name}/{unit})" for name, r in ranges.items()]
+    return _SYMBOL.sub(lambda match: units[int(match[1])], str(form))
