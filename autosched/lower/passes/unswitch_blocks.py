@@ -22,7 +22,7 @@ from autosched.ir.symbolic import SymbolicInteger, common_divisor
 from autosched.ir.visit import free_vars, map_exprs, substitute
 from autosched.lower.passes.instantiate import simplify_stmt
 
-LEAST_BLOCK = 8  # elements: for fewer the branches cost as much as the masks
+LEAST_BLOCK = 8  # elements, a vector of float32 in AVX2: shorter blocks would have a branch for a part of a vector
 LEAST_TESTS = 2  # for a single one `partition_interior` has versions without masks for most blocks
 
 
