@@ -131,7 +131,8 @@ class _Interface:
     @property
     def header(self) -> Header:
         kernel, target = self.kernel, self.kernel.device.target
-        shapes = kernel.variants[0].sizes.shapes
+        every = [variant.sizes.shapes for variant in kernel.variants]  # a size is a number where a variant has one only
+        shapes = max(every, key=lambda shapes: sum(not isinstance(n, Const) for shape in shapes for n in shape))
         about = [
             f"  {a.name:<12} {a.role}  {a.spec.dtype}[{', '.join(map(self._form_text, shape))}]"
             for a, shape in zip(self.arguments, shapes, strict=True)

@@ -81,6 +81,7 @@ def test_sizes_without_code_are_refused(tmp_path):
     kernel = at.compile(product, sizes={"M": range(8, 1025, 8)}, settings=fixed, threads=1)
     kernel.of(M=64)
     functions = exported(kernel, tmp_path / "rows.so")
+    assert "float32[M, 8]" in (tmp_path / "rows.h").read_text()
     for m, code in ((64, 0), (1024, 0), (8, NO_CODE), (1032, NO_CODE), (65, NO_CODE), (0, NO_CODE)):
         status, (output,) = call(functions, te.ComputeDAG(product(M=m, **fixed)), {"M": m})
         assert status == code, m
@@ -94,6 +95,7 @@ def test_sizes_without_code_are_refused(tmp_path):
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_a_c_program_takes_the_header(tmp_path):
     kernel = at.compile(product, sizes={"M": (1, 256)}, settings={"N": 4, "K": 3}, threads=1)
+    kernel.of(M=1)
     kernel.of(M=50)
     library, header = at.export(kernel, out=tmp_path / "small.so")
     (tmp_path / "main.c").write_text("""

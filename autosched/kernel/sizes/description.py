@@ -11,6 +11,7 @@ from autosched.ir.size import unit_of
 from autosched.kernel.sizes.variants import KernelVariant
 
 _SYMBOL = re.compile(r"\bs(\d+)\b")
+_MULTIPLE = re.compile(r"\((\w+)/(\d+)\)\*\2\b")  # (N/8)*8 is N
 
 
 @dataclass(frozen=True)
@@ -57,4 +58,5 @@ def describe(
 def form_text(form: Expr, ranges: Mapping[str, range]) -> str:
     """Return a closed form over the symbols s0, s1 and so on of sizes, with the names of these."""
     units = [name if (unit := unit_of(r)) == 1 else f"({name}/{unit})" for name, r in ranges.items()]
-    return _SYMBOL.sub(lambda match: units[int(match[1])], str(form))
+    text = _SYMBOL.sub(lambda match: units[int(match[1])], str(form))
+    return _MULTIPLE.sub(r"\1", text)
