@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, reduce
 from typing import TypeGuard
 
-from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Select, Var, const
+from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Load, Select, Var, const
 from autosched.ir.instructions.dots import Dot, Word
 from autosched.ir.linear import Linear, linear
 from autosched.ir.stmt import For, ForKind, Reducer, Seq, Store, walk
@@ -149,3 +149,53 @@ def _is_zero(expr: Expr) -> bool:
         case Binary(op="mul", a=a, b=b) | Dot(a=a, b=b):
             return _is_zero(a) or _is_zero(b)
     return False
+
+
+def border_reads(
+    values: Sequence[Expr], buffers: frozenset[str], shape: tuple[Expr, ...]
+) -> frozenset[tuple[Load, int]]:
+    """The loads, with a dimension, that read the first or the last element only where an index that is read as well
+    lies outside: of select(i >= 1, X[i - 1], X[0]), which is X[max(i - 1, 0)], the load X[0].
+
+    `shape`: that of each of the buffers. A tile that has the values i - 1 of a clamped index, each clamped, has these
+    elements wherever they are read."""
+    reads = dict.fromkeys(x for v in values for x in loads(v) if x.buffer in buffers)
+    indices = [dict.fromkeys(i for x in reads if free_vars(i := x.indices[d])) for d in range(len(shape))]
+    settled, used = set[tuple[Load, int]](), set[tuple[Load, int]]()
+
+    def is_border(index: Expr, dim: int, facts: frozenset[Expr]) -> bool:
+        """Whether the facts, forms that are 0 at most, say that some other index is before the first element that
+        this index is, or after the last one."""
+        last = shape[dim] - const(1)
+        below = list(indices[dim]) if index is const(0) else []
+        above = [last - i for i in indices[dim]] if index is last else []
+        gaps = (linear(fact - form) for fact in facts for form in (*below, *above))
+        return any(not g.terms and isinstance(g.constant, Const) and g.constant.number >= 0 for g in gaps)
+
+    @cache
+    def visit(e: Expr, facts: frozenset[Expr]) -> None:
+        if isinstance(e, Load) and e.buffer in buffers:
+            for dim, index in enumerate(e.indices):
+                if not free_vars(index):
+                    (settled if is_border(index, dim, facts) else used).add((e, dim))
+        if isinstance(e, Select):
+            parts = list(conjuncts(e.cond))
+            holds = [_at_most_zero(c) for c in parts if is_ordering(c)]
+            fails = [_at_most_zero(c, holds=False) for c in parts if is_ordering(c)]
+            visit(e.cond, facts)
+            visit(e.a, facts | set(holds))
+            visit(e.b, facts | set(fails if len(parts) == 1 else ()))
+        else:
+            for child in e.children:
+                visit(child, facts)
+
+    for value in values:
+        visit(value, frozenset())
+    return frozenset(settled - used)
+
+
+def _at_most_zero(cond: Binary, holds: bool = True) -> Expr:
+    """A form that is 0 at most exactly where the comparison of integers holds, or exactly where it does not."""
+    is_at_least, limit = LIMITS[cond.op if holds else NEGATED[cond.op]]
+    difference = cond.a - cond.b
+    return const(limit) - difference if is_at_least else difference - const(limit)

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, ceildiv, imax, imin, product
+from autosched.ir.conditions import border_reads
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary, ceildiv, imax, imin, product
 from autosched.ir.linear import ONE, ZERO, Interval, interval, is_negative, linear
 from autosched.ir.stmt import THREADS, ForKind, Scope
 from autosched.ir.visit import free_vars, is_number, substitute
@@ -54,6 +55,9 @@ class Region:
 
     def local(self, value: Expr) -> Expr:
         """Return the local position of an axis value, as the loop variables of the reader that the digits name."""
+        if not self.digits and not free_vars(value) and free_vars(self.lo):
+            # a border of the axis, which is read only where the region has it
+            return imin(imax(value - self.lo, ZERO), self.extent - ONE)
         if not self.digits:
             return value - self.lo
         position: Expr = ZERO
@@ -227,19 +231,26 @@ def _regions(
     if stage.scope in (Scope.SHARED, Scope.WARP):
         fixed -= thread_vars(state, stage)
     ranging = {v: b for v, b in ranges.items() if v not in fixed}
-    reads: list[tuple[Interval, ...]] = []
+    reads: list[list[Interval | None]] = []  # of each read and axis; None: where another index is clamped
     ends: list[tuple[Expr | None, ...]] = []
     points = set(range(len(stage.op.axes)))  # axes along which every reader reads a single point, not yet clipped
+    clamped = set[int]()  # axes along which an index is clamped to the axis
+    shape = tuple(a.extent for a in stage.op.axes)
     for reader in directly_read_by(state, stage):
         values: dict[Expr, Expr] = dict(domains[reader.name].values)
+        at_border = frozenset() if gpu else border_reads(reader.op.body, frozenset(stage.op.buffers), shape)
+        clamped |= {n for _, n in at_border}
         for load in reader.op.loads_from(*stage.op.buffers):
             places = [substitute(i, values) for i in load.indices]
             points -= {n for n, place in enumerate(places) if not ranging.keys().isdisjoint(free_vars(place))}
-            reads.append(tuple(interval(place, ranging) for place in places))
+            borders = [(load, n) in at_border for n in range(len(places))]
+            reads.append([None if b else interval(p, ranging) for b, p in zip(borders, places, strict=True)])
             ends.append(tuple(_end(domains[reader.name], i, fixed) for i in load.indices))
     for n, axis in enumerate(stage.op.axes):
-        united = _unite([r[n] for r in reads])
-        if gpu and united is not None:  # threads run whole tiles; what is beyond an axis is never used
+        united = _unite([part for r in reads if (part := r[n]) is not None])
+        if united is not None and n in clamped:
+            whole[axis.name] = _clamped(united, axis.extent)
+        elif gpu and united is not None:  # threads run whole tiles; what is beyond an axis is never used
             whole[axis.name] = Region(united.lo, united.extent, united.extent, axis.extent)
         else:
             ended = {e[n] for e in ends}
@@ -324,9 +335,17 @@ def _unite(parts: list[Interval]) -> Interval | None:
     lo = forms[0].constant
     hi = lo + parts[0].extent
     for form, part in zip(forms[1:], parts[1:], strict=True):
-        lo = imin(lo, form.constant)
-        hi = imax(hi, form.constant + part.extent)
+        lo = _either("min", lo, form.constant)
+        hi = _either("max", hi, form.constant + part.extent)
     return Interval(parts[0].lo - forms[0].constant + lo, hi - lo)
+
+
+def _either(op: str, a: Expr, b: Expr) -> Expr:
+    """The smaller (`op` "min") or the larger of two closed forms: one of them where they differ by a number."""
+    difference = linear(a - b)
+    if difference.terms or not isinstance(difference.constant, Const):
+        return binary(op, a, b)
+    return b if (difference.constant.number < 0) is (op == "max") else a
 
 
 def _clip(part: Interval | None, extent: Expr, end: Expr) -> Region:
@@ -338,6 +357,14 @@ def _clip(part: Interval | None, extent: Expr, end: Expr) -> Region:
         return Region(part.lo, size, imin(size, end - part.lo), end)
     lo = imax(part.lo, ZERO)
     return Region(lo, size, imin(part.lo + part.extent, end) - lo, end)
+
+
+def _clamped(part: Interval, extent: Expr) -> Region:
+    """The part of an axis from its first value to its last, each clamped to the axis."""
+    last = extent - ONE
+    lo = imin(imax(part.lo, ZERO), last)
+    end = imin(imax(part.lo + (part.extent - ONE), ZERO), last) + ONE
+    return Region(lo, _bound_of_both(part.extent, extent), end - lo, extent)
 
 
 def _is_nonnegative(lo: Expr) -> bool:
