@@ -52,6 +52,8 @@ UNKNOWN_STRIDE = Const(64, INDEX)
 KNOWN = 1 << 11  # accesses, and transfers of them, that are remembered; a workload has dozens
 CROWDED = 512  # bytes; rows at distances that share no larger power of two spread well enough
 
+NEAR = 16  # rows, or elements, of a dimension that are as good as touched together; its borders are far apart
+
 Widths = tuple[Expr, ...]  # by depth, 0 .. m
 
 
@@ -439,10 +441,10 @@ def _resident(lines: Expr, counts: list[Expr], steps: list[int] | None, geometry
 
 
 def same_but_constants(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> bool:
-    """Whether two index tuples differ by integers only."""
+    """Whether two index tuples differ by integers only, and in dimensions that no loop moves along by few."""
     return all(linear(x).terms == linear(y).terms and _both_const(x, y) for x, y in zip(a, b, strict=True))
 
 
 def _both_const(x: Expr, y: Expr) -> bool:
-    p, q = linear(x).constant, linear(y).constant
-    return p is q or (isinstance(p, Const) and isinstance(q, Const))
+    (p, q), moves = (linear(x).constant, linear(y).constant), bool(linear(x).terms)
+    return p is q or (isinstance(p, Const) and isinstance(q, Const) and (moves or abs(p.number - q.number) < NEAR))

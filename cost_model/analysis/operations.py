@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autosched.ir.conditions import conjuncts, is_ordering
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import BITWISE, COMPARISON, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.instructions.dots import Dot, Word, is_whole_word
+from autosched.ir.linear import linear
 from autosched.ir.stmt import Prefetch, Store
 from autosched.ir.visit import free_vars, loads, subexpressions, substitute
 from cost_model.cpu.instructions import CALL_SLOTS, DOT_SLOTS, OP_SLOTS, WORD_PART_SLOTS
@@ -93,8 +95,18 @@ def _is_min_or_max(expr: Expr) -> bool:
 
 
 def _is_decided(expr: Expr, lanes: frozenset[Var]) -> bool:
-    """A select whose condition is about indices that are the same in all lanes."""
-    return isinstance(expr, Select) and not loads(expr.cond) and not free_vars(expr.cond) & lanes
+    """A select whose condition is about indices that are the same in all lanes, or that is decided for whole blocks of
+    vectors, as borders are (`lower/passes/partition_interior.py`)."""
+    if not isinstance(expr, Select) or loads(expr.cond):
+        return False
+    return all(not free_vars(c) & lanes or _is_border(c, lanes) for c in conjuncts(expr.cond))
+
+
+def _is_border(cond: Expr, lanes: frozenset[Var]) -> bool:
+    """An ordering of an index that is linear in the lanes."""
+    if not is_ordering(cond):
+        return False
+    return all(isinstance(atom, Var) or not free_vars(atom) & lanes for atom, _ in linear(cond.a - cond.b).terms)
 
 
 def _combined(store: Store) -> tuple[Expr, ...]:
