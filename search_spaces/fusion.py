@@ -154,15 +154,23 @@ def would_be_recomputed(state: State, stage: Stage) -> bool:
 def is_cheaper_stored(state: State, stage: Stage) -> bool:
     """Return whether the stage's values are cheaper to store than to recompute for each reader.
 
-    A time step of a stencil, for example, reads several elements of the previous step for each of its own.
+    A time step of a stencil, for example, reads several elements of the previous step for each of its own, and three
+    colours of an image read one brightness.
     """
     readers = [(r, len(set(r.op.loads_from(*stage.op.buffers)))) for r in state.consumers(stage)]
-    if all(places < 2 for _, places in readers):
+    if all(places < 2 and not _repeats_rows(r, stage) for r, places in readers):
         return False
     work = [e for v in stage.op.body for e in subexpressions(v) if not _is_index(e) and not isinstance(e, Const)]
     operations = sum(COSTLY if _is_costly(e) else 1 for e in work)
     needed = sum(points(r) * places for r, places in readers)
     return needed * operations > WORTH_STORING * (points(stage) * (operations + 1) + needed)
+
+
+def _repeats_rows(reader: Stage, stage: Stage) -> bool:
+    """Whether the reader reads rows of `stage`, of two axes or more, several times, along an axis outside of them."""
+    reads = reader.op.loads_from(*stage.op.buffers)
+    along = all(x.indices[-1] is reader.op.axes[-1].var for x in reads if len(x.indices) > 1)
+    return along and 1 < len(stage.op.axes) < len(reader.op.axes) and points(reader) > points(stage)
 
 
 def is_worth_precomputing(state: State, stage: Stage) -> bool:

@@ -62,7 +62,8 @@ RULES: tuple[SketchRule, ...] = (
     PlainReduction(),
     # Elementwise and read by scheduled stages (padding, an activation): in their tasks or rows, at the root, inlined.
     Placement(),
-    # An elementwise output: parallel rows or chunks, in vectors; a transposed read in tiles; short rows flattened.
+    # An elementwise output: parallel rows or chunks, in vectors; a transposed read in tiles; short rows flattened; in
+    # tiles, each of which computes the stages that it reads, with their halos.
     Elementwise(),
 )
 

@@ -40,6 +40,7 @@ from search_spaces.cpu.domains import (
     tile_count,
     vector_width,
 )
+from search_spaces.cpu.overlapped_tiles import overlapped_tiles
 from search_spaces.fusion import (
     feeds_continuation,
     feeds_padding,
@@ -160,7 +161,9 @@ class Placement:
         """
         cheap = (has_condition(stage) or has_indirect_read(stage)) and not is_expensive(stage)
         by_tiles = any(dot.row.tile is not None for r in sketch.state.consumers(stage) for dot in dots_of(r.op.body))
-        if not cheap or by_tiles or sketch.state.attached(stage.name):
+        is_stencil = all(r.op.reducer is None for r in sketch.state.consumers(stage))  # the border of one is a clamp
+        is_stored = is_stencil and is_cheaper_stored(sketch.state, stage)
+        if not cheap or by_tiles or is_stored or sketch.state.attached(stage.name):
             return []
         return [sketch.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}@inline")]
 
@@ -218,7 +221,8 @@ def own_nests(sketch: PartialSketch, stage: Stage, context: SketchContext) -> li
     if _has_short_rows(sketch, stage, context):
         flat = sketch.apply(Flatten(stage.name))
         nests.append(_nest(flat, flat.state.stage(stage.name), context, f"{stage.name}:flat"))
-    return nests
+    tiles = overlapped_tiles(sketch, stage, context)
+    return nests if tiles is None else [*nests, tiles]
 
 
 def _nest(sketch: PartialSketch, stage: Stage, context: SketchContext, note: str) -> PartialSketch:

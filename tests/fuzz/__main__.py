@@ -4,6 +4,7 @@ python -m tests.fuzz --dags 200 --candidates 5 --seed 0 [--target "llvm -mcpu=ha
 python -m tests.fuzz --target opencl [...]       on a GPU, or on the processor with PoCL
 python -m tests.fuzz --target "cuda -arch=sm_80" [...]       as CUDA C, in the simulator
 python -m tests.fuzz --programs bottlenecks      convolutions in a row, as one nest
+python -m tests.fuzz --programs pipelines        stages on images, computed in tiles of one another
 python -m tests.fuzz --hostile 1000 --seed 0     schedules with huge numbers, each refused or right (`hostile.py`)
 """
 
@@ -60,7 +61,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--candidates", type=int, default=5, help="candidates of each")
     parser.add_argument("--seed", default="0", help="any word")
     parser.add_argument(
-        "--programs", choices=PROGRAMS, default=ANY, help="bottlenecks: convolutions in a row, as one nest"
+        "--programs",
+        choices=PROGRAMS,
+        default=ANY,
+        help="bottlenecks: convolutions in a row, as one nest; pipelines: stages on images",
     )
     parser.add_argument("--target", help="one target instead of all that run here")
     parser.add_argument("--threads", type=int, help="instead of 1 and 2 in turn")

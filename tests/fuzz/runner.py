@@ -20,6 +20,7 @@ from tests.fuzz.bottlenecks import bottleneck_dag
 from tests.fuzz.candidate import Candidate, Fault, Subject, all_sketches, check_model, draw, is_gpu, signature, step
 from tests.fuzz.generate import random_dag
 from tests.fuzz.isolate import Child, Message, Send, conversation, wait
+from tests.fuzz.pipelines import pipeline_dag
 from tests.fuzz.shrink import Failing, shrink
 
 DEADLINE_S = 60.0  # without a word; a candidate compiles in some tens of milliseconds
@@ -43,6 +44,7 @@ ANY = "any"
 PROGRAMS: Mapping[str, ProgramKind] = {
     ANY: ProgramKind(random_dag),
     "bottlenecks": ProgramKind(bottleneck_dag, ":chain"),
+    "pipelines": ProgramKind(pipeline_dag),
 }
 
 

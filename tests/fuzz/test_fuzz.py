@@ -82,8 +82,9 @@ def test_fixed_seed() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_bottlenecks() -> None:
-    words = ("--programs", "bottlenecks", "--dags", "10", "--candidates", "2")
+@pytest.mark.parametrize("kind", ["bottlenecks", "pipelines"])
+def test_programs_of_a_kind(kind: str) -> None:
+    words = ("--programs", kind, "--dags", "10", "--candidates", "2")
     done = fuzz(*words, "--shrink", "2", "--shrink-seconds", "20")
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -1,0 +1,106 @@
+"""Random pipelines of stages on images for the fuzzer: stencils, pointwise stages, resampling, short sums, borders.
+
+A stage reads one or two earlier ones, so that many have several readers. Borders are cut off, clamped, or zeros. Images
+are large enough to be computed in tiles (`search_spaces/cpu/overlapped_tiles.py`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from autosched import te
+from autosched.ir.expr import Expr
+from autosched.te import ComputeDAG, Tensor
+
+Read = Callable[[Expr, Expr], Expr]  # of an image at a row and a column
+MAX_STAGES = 6
+ROWS, COLUMNS = (37, 64, 67, 96, 131), (41, 64, 80, 97, 128, 160)
+
+
+def pipeline_dag(seed: str) -> ComputeDAG:
+    """The program of `seed`, always the same one."""
+    return _Pipeline(random.Random(seed)).grow()
+
+
+class _Pipeline:
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.dtype = rng.choice(("float32", "float32", "float32", "float64", "int32"))
+        self.images = list[Tensor]()
+        self.read = set[str]()
+
+    def grow(self) -> ComputeDAG:
+        shape = (self.rng.choice(ROWS), self.rng.choice(COLUMNS))
+        self.images = [te.placeholder(shape, self.dtype, name=f"A{n}") for n in range(self.rng.choice((1, 1, 2)))]
+        kinds = {self.stencil: 5, self.pointwise: 3, self.resampled: 2, self.window: 2}
+        for number in range(self.rng.randint(2, MAX_STAGES)):
+            (kind,) = self.rng.choices(list(kinds), list(kinds.values()))
+            self.images.append(kind(f"s{number}"))
+        *_, last = self.images
+        outputs = [t for t in self.images if t.name not in self.read and not t.name.startswith("A")]
+        if self.rng.random() < 0.3:
+            outputs = [self.colours(last), *(t for t in outputs if t is not last)]
+        return ComputeDAG(outputs)
+
+    def image(self) -> Tensor:
+        """One of the latest images most of the time; it counts as read."""
+        found = self.rng.choice(self.images[-2:] if self.rng.random() < 0.7 else self.images)
+        self.read.add(found.name)
+        return found
+
+    def with_border(self, image: Tensor, reach: int) -> tuple[Read, tuple[int, int]]:
+        """A read of an image up to `reach` outside of each border, and the shape of the stage that reads it."""
+        h, w = image.shape
+        kind = self.rng.choice(("valid", "clamped", "clamped", "zero"))
+        if kind == "valid" and min(h, w) > 2 * reach + 8:
+            return lambda i, j: image[i + reach, j + reach], (h - 2 * reach, w - 2 * reach)
+        if kind == "zero":
+            zero = te.const(0, self.dtype)
+            return lambda i, j: te.select(te.all(i >= 0, i < h, j >= 0, j < w), image[i, j], zero), (h, w)
+        return lambda i, j: image[te.min(te.max(i, 0), h - 1), te.min(te.max(j, 0), w - 1)], (h, w)
+
+    def weight(self) -> Expr:
+        return te.const(self.rng.choice((1, 2, -1, 3)), self.dtype)
+
+    def stencil(self, name: str) -> Tensor:
+        reach = self.rng.choice((1, 1, 2))
+        read, shape = self.with_border(self.image(), reach)
+        offsets = [(p, q) for p in range(-reach, reach + 1) for q in range(-reach, reach + 1)]
+        taps = [(p, q, self.weight()) for p, q in self.rng.sample(offsets, self.rng.randint(2, 5))]
+
+        def value(i: Expr, j: Expr) -> Expr:
+            first, *others = (read(i + p, j + q) * weight for p, q, weight in taps)
+            return sum(others, first)
+
+        return te.compute(shape, value, name=name)
+
+    def pointwise(self, name: str) -> Tensor:
+        a, b = self.image(), self.image()
+        shape = (min(a.shape[0], b.shape[0]), min(a.shape[1], b.shape[1]))
+        weight = self.weight()
+        return te.compute(shape, lambda i, j: te.max(a[i, j], b[i, j]) - a[i, j] * weight, name=name)
+
+    def resampled(self, name: str) -> Tensor:
+        image = self.image()
+        h, w = image.shape
+        if min(h, w) > 32 and self.rng.random() < 0.5:
+            return te.compute(
+                (h // 2, w // 2), lambda i, j: image[2 * i, 2 * j] + image[2 * i + 1, 2 * j + 1], name=name
+            )
+        up = (min(2 * h, 192), min(2 * w, 192))
+        return te.compute(up, lambda i, j: image[i // 2, j // 2] * self.weight(), name=name)
+
+    def window(self, name: str) -> Tensor:
+        """A sum of a few neighbours along one axis, as a reduction."""
+        size = self.rng.choice((2, 3, 5))
+        read, shape = self.with_border(self.image(), size)
+        k, is_along_rows = te.reduce_axis(size, name=f"k_{name}"), self.rng.random() < 0.5
+        along = (lambda i, j: read(i + k, j)) if is_along_rows else (lambda i, j: read(i, j + k))
+        return te.compute(shape, lambda i, j: te.sum(along(i, j), axis=k), name=name)
+
+    def colours(self, image: Tensor) -> Tensor:
+        """Three images that share one."""
+        self.read.add(image.name)
+        other = te.placeholder((3, *image.shape), self.dtype, name="C")
+        return te.compute((3, *image.shape), lambda c, i, j: image[i, j] * other[c, i, j], name="colours")

@@ -1,0 +1,98 @@
+"""Overlapped tiles: producers of a stage are computed for each of its tiles, with halos."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched import te
+from autosched.ir.closed_forms.program import Program
+from autosched.ir.expr import Const
+from autosched.lower.symbolic.domains import infer_domains
+from autosched.target import parse_target
+from autosched.te import ComputeDAG
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
+from search_spaces.cpu import sketches
+from search_spaces.space import sample
+from tests.codegen.running import check_candidate
+
+HASWELL = parse_target("llvm -mcpu=haswell")
+
+
+def clamped(i, n):
+    return te.min(te.max(i, 0), n - 1)
+
+
+def stencils(h, w, dtype="float32", border=True, depth=3):
+    """Sums of five neighbours, `depth` times in a row."""
+    image = te.placeholder((h, w) if border else (h + 2 * depth, w + 2 * depth), dtype, name="A")
+    for n in range(depth):
+        rows, columns = image.shape
+
+        def value(i, j, image=image, rows=rows, columns=columns):
+            if not border:
+                return image[i, j + 1] + image[i + 1, j] * 3 + image[i + 2, j + 1] * 5 + image[i + 1, j + 2]
+            at = lambda p, q: image[clamped(i + p, rows), clamped(j + q, columns)]  # noqa: E731
+            return at(-1, 0) + at(0, -1) * 3 + at(1, 0) * 5 + at(0, 2) * 7
+
+        image = te.compute((h, w) if border else (rows - 2, columns - 2), value, name=f"s{n}")
+    return collapse(ComputeDAG(image))
+
+
+def colours(h, w):
+    """Three colours that share a quotient of the image and its blurred copy."""
+    image = te.placeholder((3, h, w), name="A")
+    grey = te.compute((h, w), lambda i, j: image[0, i, j] + image[1, i, j] * 2 + image[2, i, j], name="grey")
+    blurred = te.compute((h, w), lambda i, j: grey[i, clamped(j - 1, w)] + grey[i, clamped(j + 1, w)], name="blurred")
+    ratio = te.compute((h, w), lambda i, j: blurred[i, j] / (te.abs(grey[i, j]) + 1), name="ratio")
+    return collapse(ComputeDAG(te.compute((3, h, w), lambda c, i, j: ratio[i, j] * image[c, i, j], name="out")))
+
+
+def tiled(dag, threads=2):
+    """The sketches in which all other stages are computed in tiles of the last one."""
+    found = sketches(dag, HASWELL, threads)
+    return [s for s in found if all(x.at is not None for x in s.state.stages if not s.state.is_output(x))]
+
+
+def row_of(sketch, rng):
+    (values,) = sample(sketch, 1, rng)
+    return {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
+
+
+@pytest.mark.parametrize("border", [True, False])
+def test_a_tile_has_the_halo_of_its_producers_and_no_more(border):
+    for sketch in tiled(stencils(200, 300, border=border)):
+        first = infer_domains(sketch.state)["s0"]
+        sizes = {p.name: 8 if p.name.endswith("i.t") else 4 for p in sketch.params}
+        rows = first.regions["i"].extent
+        assert not isinstance(rows, Const), "the region is the whole axis"
+        (number,) = Program([rows], tuple(sizes))(np.array([list(sizes.values())], np.int64))[0].tolist()
+        assert number == 8 + 2 * 2, "two stencils of one row above and below"
+
+
+@pytest.mark.parametrize(
+    "dag",
+    [
+        stencils(131, 67), stencils(67, 131, border=False), stencils(97, 80, "int32"), stencils(41, 128, "float64", depth=5),
+        stencils(4099, 3), stencils(3, 4099), stencils(1, 8000), colours(67, 101),
+    ],
+    ids=["clamped", "valid", "int32", "deep", "narrow", "flat", "one row", "colours"],
+)  # fmt: skip
+def test_candidates_are_right(dag):
+    rng = np.random.default_rng(1)
+    found = [s for s in sketches(dag, parse_target("cpu"), 2) if ":tiles" in s.name]
+    assert found
+    for sketch in found[:: max(1, len(found) // 3)]:
+        check_candidate(dag, sketch, row_of(sketch, rng), make_inputs(dag, 0, "normal"))
+
+
+def test_what_a_colour_does_not_change_is_outside_of_its_loop():
+    (sketch, *_) = tiled(colours(200, 300))
+    out, ratio = sketch.state.stage("out"), sketch.state.stage("ratio")
+    assert ratio.at is not None
+    assert out.position("c") > out.position(ratio.at.loop)
+
+
+def test_small_pipelines_have_no_tiles():
+    assert not any(":tiles" in s.name for s in sketches(stencils(30, 40), HASWELL, 2))
