@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autosched.ir.expr import Binary, Const, Load, Var
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import INDEX, Binary, Const, Load, Var
 from autosched.ir.linear import ONE, linear
 from autosched.ir.stmt import ForKind
-from autosched.ir.visit import free_vars, is_gathered, subexpressions
+from autosched.ir.visit import free_vars, is_gathered, loads, subexpressions
 from autosched.schedule import Stage, State
 from autosched.schedule.stage import StageAxis
 from autosched.target import LONGEST_STEP
@@ -29,6 +30,12 @@ def extent(axis: StageAxis) -> int:
 def points(stage: Stage) -> int:
     """Return the number of output points of the stage."""
     return math.prod(extent(a) for a in stage.op.axes)
+
+
+def computed_bytes(stage: Stage) -> int:
+    """Return the bytes of an element of the widest type in which the stage computes; indices do not count."""
+    nodes = (e for value in stage.op.body for e in subexpressions(value))
+    return max(DTYPES[e.dtype].nbytes for e in nodes if e.dtype != INDEX or loads(e))
 
 
 def buffer_shape(state: State, name: str) -> tuple[int, ...]:

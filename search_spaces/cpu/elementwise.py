@@ -31,7 +31,7 @@ from autosched.schedule import (
     can_flatten,
 )
 from autosched.schedule.stage import StageAxis
-from search_spaces.access import extent, has_reuse, points, reads_of
+from search_spaces.access import computed_bytes, extent, has_reuse, points, reads_of
 from search_spaces.cpu.domains import (
     across_tile,
     is_row_block,
@@ -218,10 +218,13 @@ def row_loop_of_readers(sketch: PartialSketch, stage: Stage) -> tuple[str, str] 
 def own_nests(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
     """Return the stage in a nest of its own; also with its axes flattened where rows are shorter than a vector."""
     nests = [_nest(sketch, stage, context, "" if sketch.state.is_output(stage) else f"{stage.name}@root")]
+    flat = sketch
     if _has_short_rows(sketch, stage, context):
         flat = sketch.apply(Flatten(stage.name))
         nests.append(_nest(flat, flat.state.stage(stage.name), context, f"{stage.name}:flat"))
-    tiles = overlapped_tiles(sketch, stage, context)
+    rows = flat.state.stage(stage.name)
+    vectors = _whole_periods(rows, context.lanes_of(rows))[:2] if rows.op.axes else ()
+    tiles = overlapped_tiles(flat, rows, vectors, context)
     return nests if tiles is None else [*nests, tiles]
 
 
@@ -318,7 +321,9 @@ def _whole_periods(stage: Stage, lanes: int) -> tuple[int, ...]:
     most = -(-extent(last) // lanes)
     if period == 1 or min(period, most) > MOST_VECTORS:
         return vectors
-    return tuple(sorted({min(v * period, most) for v in vectors if min(v * period, most) <= MOST_VECTORS}))
+    least, *more = sorted({min(v * period, most) for v in vectors})
+    wider = computed_bytes(stage) / max(DTYPES[d].nbytes for d in stage.op.dtypes)
+    return (least, *(n for n in more if n * wider <= MOST_VECTORS))
 
 
 def _across_tiles(stage: str, axis: StageAxis, itemsize: int) -> list[SketchParam]:

@@ -49,6 +49,19 @@ def colours(h, w):
     return collapse(ComputeDAG(te.compute((3, h, w), lambda c, i, j: ratio[i, j] * image[c, i, j], name="out")))
 
 
+def interleaved(h, w):
+    """As `colours`, with the colours of a point beside each other, in bytes."""
+    image = te.placeholder((h, w + 2), "int32", name="A")
+    weights = te.placeholder((3,), name="W")
+    grey = te.compute(
+        (h, w),
+        lambda i, j: te.select(te.equal(j % 2, 0), image[i, j + 1], (image[i, j] + image[i, j + 2]) // 2) * 0.25,
+        name="grey",
+    )
+    byte = lambda x: te.cast(te.min(te.max(te.floor(x), 0.0), 255.0), "uint8")  # noqa: E731
+    return collapse(ComputeDAG(te.compute((h, w, 3), lambda i, j, c: byte(grey[i, j] * weights[c]), name="out")))
+
+
 def tiled(dag, threads=2):
     """The sketches in which all other stages are computed in tiles of the last one."""
     found = sketches(dag, HASWELL, threads)
@@ -76,8 +89,9 @@ def test_a_tile_has_the_halo_of_its_producers_and_no_more(border):
     [
         stencils(131, 67), stencils(67, 131, border=False), stencils(97, 80, "int32"), stencils(41, 128, "float64", depth=5),
         stencils(4099, 3), stencils(3, 4099), stencils(1, 8000), colours(67, 101),
+        interleaved(67, 101),
     ],
-    ids=["clamped", "valid", "int32", "deep", "narrow", "flat", "one row", "colours"],
+    ids=["clamped", "valid", "int32", "deep", "narrow", "flat", "one row", "colours", "interleaved"],
 )  # fmt: skip
 def test_candidates_are_right(dag):
     rng = np.random.default_rng(1)
@@ -92,6 +106,14 @@ def test_what_a_colour_does_not_change_is_outside_of_its_loop():
     out, ratio = sketch.state.stage("out"), sketch.state.stage("ratio")
     assert ratio.at is not None
     assert out.position("c") > out.position(ratio.at.loop)
+
+
+def test_chunks_of_bytes_are_no_longer_than_their_floats_allow():
+    """Twelve vectors of floats, and not 48, for whole periods of three colours and two columns."""
+    dag = interleaved(200, 320)
+    longest = [max(p.domain) for s in sketches(dag, HASWELL, 2) for p in s.params if p.name == "out.j_c.r"]
+    assert longest
+    assert max(longest) <= 96
 
 
 def test_small_pipelines_have_no_tiles():
