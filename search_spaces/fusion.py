@@ -24,6 +24,7 @@ MIN_REPEATS = 16  # reads of each value from which arithmetic on parameters alon
 MOST_NODES = 4096  # nodes of an expression: inlined stages that each read another one twice double it every time
 COSTLY = 8  # additions that take as long as a division or one of `EXPENSIVE`
 WORTH_STORING = 1.5  # ratio of the work of recomputing to that of storing and loading, from which a stage is stored
+SHORT_ROW = 16  # elements of a row up to which it is less than a vector
 MAX_GROWTH = 4  # elements of prepared weights per element of the weights: Winograd's transforms, but no broadcasts
 
 
@@ -158,7 +159,7 @@ def is_cheaper_stored(state: State, stage: Stage) -> bool:
     colours of an image read one brightness.
     """
     readers = [(r, len(set(r.op.loads_from(*stage.op.buffers)))) for r in state.consumers(stage)]
-    if all(places < 2 and not _repeats_rows(r, stage) for r, places in readers):
+    if all(places < 2 and not _is_repeated(r, stage) for r, places in readers):
         return False
     work = [e for v in stage.op.body for e in subexpressions(v) if not _is_index(e) and not isinstance(e, Const)]
     operations = sum(COSTLY if _is_costly(e) else 1 for e in work)
@@ -166,11 +167,13 @@ def is_cheaper_stored(state: State, stage: Stage) -> bool:
     return needed * operations > WORTH_STORING * (points(stage) * (operations + 1) + needed)
 
 
-def _repeats_rows(reader: Stage, stage: Stage) -> bool:
-    """Whether the reader reads rows of `stage`, of two axes or more, several times, along an axis outside of them."""
+def _is_repeated(reader: Stage, stage: Stage) -> bool:
+    """Whether the reader uses each value of `stage`, of two axes or more, at several points that are not lanes of one
+    vector: for those one value is computed (`lower/passes/hoist_invariants.py`)."""
     reads = reader.op.loads_from(*stage.op.buffers)
-    along = all(x.indices[-1] is reader.op.axes[-1].var for x in reads if len(x.indices) > 1)
-    return along and 1 < len(stage.op.axes) < len(reader.op.axes) and points(reader) > points(stage)
+    last = reader.op.axes[-1]
+    is_in_lanes = extent(last) > SHORT_ROW and any(last.var not in free_vars(x.indices[-1]) for x in reads if x.indices)
+    return len(stage.op.axes) > 1 and points(reader) > points(stage) and not is_in_lanes
 
 
 def is_worth_precomputing(state: State, stage: Stage) -> bool:

@@ -21,8 +21,13 @@ TILES = (2, 4, 8, 16, 32, 64, 128, 256)  # points of a tile along an axis that i
 FEW_POINTS = 1 << 12  # of a stage up to which its producers stay in a cache without tiles
 
 
-def overlapped_tiles(sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch | None:
-    """Return the stage in tiles with a row loop for its producers; None where no producer can be computed in a tile."""
+def overlapped_tiles(
+    sketch: PartialSketch, stage: Stage, vectors: tuple[int, ...], context: SketchContext
+) -> PartialSketch | None:
+    """Return the stage in tiles with a row loop for its producers; None where no producer can be computed in a tile.
+
+    `vectors`: the candidate numbers of vectors of the last axis that are computed together.
+    """
     producers = _producers(sketch, stage)
     if not producers or points(stage) <= FEW_POINTS:
         return None
@@ -35,7 +40,7 @@ def overlapped_tiles(sketch: PartialSketch, stage: Stage, context: SketchContext
         steps.append(Split(name, axis.name, (tile.name,)))
     lanes, group = context.lanes_of(stage), f"{name}.{last.name}"
     columns = tile_count(f"{group}.t", -(-extent(last) // lanes), group)
-    vector = vector_width(f"{group}.r", extent(last), lanes, group, vectors=(1, 2, 4))
+    vector = vector_width(f"{group}.r", extent(last), lanes, group, vectors=vectors)
     steps.append(Split(name, last.name, (columns.name, vector.name)))
     around = [*(a.name for a in outer), *(f"{a.name}.0" for a in tiled)]
     tile_loop = f"{last.name}.0"

@@ -100,7 +100,11 @@ class _Pipeline:
         return te.compute(shape, lambda i, j: te.sum(along(i, j), axis=k), name=name)
 
     def colours(self, image: Tensor) -> Tensor:
-        """Three images that share one."""
+        """Three images that share one, each for itself or all colours of a point together."""
         self.read.add(image.name)
-        other = te.placeholder((3, *image.shape), self.dtype, name="C")
-        return te.compute((3, *image.shape), lambda c, i, j: image[i, j] * other[c, i, j], name="colours")
+        h, w = image.shape
+        if self.rng.random() < 0.5:
+            factors = te.placeholder((3,), self.dtype, name="C")
+            return te.compute((h, w, 3), lambda i, j, c: image[i, j] * factors[c] + (j % 2), name="colours")
+        other = te.placeholder((3, h, w), self.dtype, name="C")
+        return te.compute((3, h, w), lambda c, i, j: image[i, j] * other[c, i, j], name="colours")
