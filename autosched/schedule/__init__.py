@@ -13,6 +13,7 @@ axes     Flatten                                                            (ste
 windows  Separate                                                           (steps/separate.py)
          Matricize                                                          (steps/matricize.py)
          Lengthen                                                           (steps/lengthen.py)
+         WriteOut                                                           (steps/write_out.py)
 shares   DivideLast  WithinReach                                            (steps/shares.py)
 operands Widen  Factor  Once                                                (steps/widen.py)
 words    Tensorize                                                          (steps/tensorize.py)
@@ -59,6 +60,7 @@ from autosched.schedule.steps.tensorize import Tensorize
 from autosched.schedule.steps.warpgroups import ShareTiles, StoreTiles, WarpgroupMma, can_store_tiles
 from autosched.schedule.steps.widen import Factor, Once, Widen, factors, repeated_parts, widened
 from autosched.schedule.steps.winograd import Winograd
+from autosched.schedule.steps.write_out import WriteOut, can_write_out
 
 __all__ = [
     "AcrossLanes",
@@ -115,8 +117,10 @@ __all__ = [
     "Widen",
     "Winograd",
     "WithinReach",
+    "WriteOut",
     "can_flatten",
     "can_store_tiles",
+    "can_write_out",
     "check_target",
     "factors",
     "initial_state",

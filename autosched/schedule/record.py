@@ -51,6 +51,7 @@ from autosched.schedule.steps.tensorize import Tensorize
 from autosched.schedule.steps.warpgroups import ShareTiles, StoreTiles, WarpgroupMma
 from autosched.schedule.steps.widen import Factor, Once, Widen
 from autosched.schedule.steps.winograd import Winograd
+from autosched.schedule.steps.write_out import WriteOut
 from autosched.te.dag import ComputeDAG
 
 STEPS: dict[str, type[Any]] = {
@@ -61,7 +62,7 @@ STEPS: dict[str, type[Any]] = {
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
         Flatten, Widen, Separate, Factor, Once, Raster,
         Mma, Matricize, Lengthen, Average, Spread, Online, WarpgroupMma, StoreTiles, ShareTiles, DivideLast,
-        WithinReach, AcrossLanes, Partition,
+        WithinReach, AcrossLanes, Partition, WriteOut,
     )
 }  # fmt: skip
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 
-from autosched.ir.expr import Call, Cast, Const, Expr, Load
+from autosched.ir.conditions import border_reads
+from autosched.ir.expr import INDEX, Call, Cast, Const, Expr, Load
 from autosched.ir.visit import free_vars, is_gathered, loads, subexpressions
 from autosched.schedule import (
     ComputeAt,
@@ -30,6 +31,8 @@ from autosched.schedule import (
     Vectorize,
     Widen,
     Winograd,
+    WriteOut,
+    can_write_out,
     factors,
     initial_state,
     repeated_parts,
@@ -40,7 +43,7 @@ from autosched.schedule.steps.places import narrow_places
 from autosched.schedule.steps.winograd import convolution
 from autosched.te.dag import ComputeDAG
 from autosched.te.rewrites.winograd import TILES
-from search_spaces.access import buffer_shape, extent, is_reused, points, reads_of, reuse_count
+from search_spaces.access import buffer_shape, extent, has_reuse, is_reused, points, reads_of, reuse_count
 from search_spaces.cpu.domains import tile_count, vector_width
 from search_spaces.cpu.elementwise import FEW_POINTS
 from search_spaces.cpu.intrinsics import has_instruction
@@ -58,7 +61,8 @@ def initial_sketches(dag: ComputeDAG, context: SketchContext) -> list[PartialSke
 
     The first is the graph as written, with the indices of an argmax in 32 bits, and with stages for repeated work:
     arithmetic on operands, indirect reads, conversions. The second has windows in two stages. Where the processor has
-    tiles for operands that are otherwise converted, one more has no conversion. Where Winograd's error is accepted,
+    tiles for operands that are otherwise converted, one more has no conversion. Pipelines have one with their short
+    windows written out, as sums of reads at several places. Where Winograd's error is accepted,
     there is one more for each size of his tiles.
     """
     sketch = PartialSketch(initial_state(dag))
@@ -80,6 +84,8 @@ def initial_sketches(dag: ComputeDAG, context: SketchContext) -> list[PartialSke
     windows = [step for s in sketch.state.stages for step in _in_parts(s)]
     variants = [sketch.apply(*windows).finish(note="parts")] if windows else []
     variants += [tiles.finish(note="tiles")] if tiles.state != sketch.state else []
+    taps = _short_windows(sketch.state)
+    variants += [sketch.apply(*map(WriteOut, taps)).finish(note="taps")] if taps else []
     if not convolutions:
         return [sketch, *variants]
     by_tiles = [sketch.apply(*(Winograd(name, m) for name in convolutions)).finish(note=f"F{m}") for m in TILES]
@@ -94,6 +100,31 @@ def _in_parts(stage: Stage) -> list[Step]:
         if by * (whole // length - 1) + length - 1 <= LESS * (whole - 1):
             return [Separate(stage.name, axis)]
     return []
+
+
+def _short_windows(state: State) -> list[str]:
+    """Return the reductions of a pipeline that are written out in one of its initial sketches: windows of few elements
+    without an operand that is used again, which their readers' tiles can compute like any elementwise stage.
+
+    A pipeline has several of them, or one among other stages. A lone window, as of a pooling, has sketches of its own.
+    """
+    stages = [s for s in state.stages if not state.is_constant(s)]
+    windows = [s for s in stages if can_write_out(s.op) and _is_window(state, s)]
+    return [s.name for s in windows] if len(windows) > 1 or len(stages) > 2 else []
+
+
+def _is_window(state: State, stage: Stage) -> bool:
+    """Whether lanes along the last axis read neighbours, and no operand but borders is used for several outputs."""
+    border = {load for load in stage.op.loads if _is_border(state, stage, load)}
+    reads = tuple(r for r in reads_of(state, stage) if r.load not in border)
+    lanes = bool(stage.op.axes) and all(r.strides[stage.op.axes[-1].name] == 1 for r in reads)
+    return lanes and not has_reuse(stage, reads)
+
+
+def _is_border(state: State, stage: Stage, load: Load) -> bool:
+    """Whether the read is one of a clamped index, where that is outside."""
+    shape = tuple(Const(n, INDEX) for n in buffer_shape(state, load.buffer))
+    return any(load is x for x, _ in border_reads(stage.op.body, frozenset({load.buffer}), shape))
 
 
 def _lookups(state: State, stage: Stage) -> list[Step]:

@@ -98,6 +98,7 @@ def test_every_step_goes_out_and_comes_back():
         "Widen",
         "Winograd",
         "WithinReach",
+        "WriteOut",
     }  # test_gpu_steps.py, test_(winograd|places|flatten|widen|separate|online|shares)_step.py, test_pipelining.py, ...
     assert {type(s).__name__ for s in STEPS_OF_ALL_KINDS} == set(STEPS) - elsewhere
     state = initial_state(DAG).apply(*STEPS_OF_ALL_KINDS)

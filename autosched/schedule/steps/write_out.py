@@ -1,0 +1,58 @@
+"""Step WriteOut: a reduction of few terms becomes an expression, so that its stage is an elementwise one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from autosched.ir.expr import INDEX, Const, Expr
+from autosched.ir.simplify import Simplifier
+from autosched.ir.visit import subexpressions, substitute
+from autosched.schedule.stage import StageOp, default_stage
+from autosched.schedule.state import State
+from autosched.schedule.steps.loops import check
+from autosched.schedule.steps.stages import check_untouched
+
+MOST_TERMS = 32  # of a reduction that is written out
+MOST_WRITTEN = 1024  # nodes of all terms together
+
+
+@dataclass(frozen=True)
+class WriteOut:
+    """S[i] = sum over k < 3 of X[i + k]  ->  S[i] = X[i] + X[i + 1] + X[i + 2], in the order of the reduction's loops.
+
+    Refused for all but what `can_write_out`."""
+
+    stage: str
+
+    def apply(self, state: State) -> State:
+        stage = state.stage(self.stage)
+        where = f"write_out({self.stage})"
+        check_untouched(where, state, stage)
+        limits = f"at most {MOST_TERMS} terms and {MOST_WRITTEN} nodes, without guards"
+        check(can_write_out(stage.op), f"{where}: only a reduction of {limits}, can be written out")
+        return state.with_stage(replace(default_stage(_written_out(stage.op), stage.scope), at=stage.at))
+
+
+def can_write_out(op: StageOp) -> bool:
+    """Return whether the operation is a reduction of few terms."""
+    if op.reducer is None or op.guards or not all(isinstance(a.extent, Const) for a in op.all_axes):
+        return False
+    terms = prod(a.extent.number for a in op.reduce_axes if isinstance(a.extent, Const))
+    nodes = sum(len(list(subexpressions(v))) for v in op.body)
+    return 0 < terms <= MOST_TERMS and terms * nodes <= MOST_WRITTEN
+
+
+def _written_out(op: StageOp) -> StageOp:
+    assert op.reducer is not None
+    simplify = Simplifier({a.var: (0, a.extent.number - 1) for a in op.axes if isinstance(a.extent, Const)})
+    places = product(*(range(a.extent.number) for a in op.reduce_axes if isinstance(a.extent, Const)))
+    total: tuple[Expr, ...] = ()
+    for place in places:
+        numbers: dict[Expr, Expr] = {a.var: Const(n, INDEX) for a, n in zip(op.reduce_axes, place, strict=True)}
+        term = tuple(simplify(substitute(value, numbers)) for value in op.body)
+        pairs = zip((*op.reducer.lhs, *op.reducer.rhs), (*total, *term), strict=bool(total))
+        operands: dict[Expr, Expr] = dict(pairs)
+        total = tuple(substitute(result, operands) for result in op.reducer.results) if total else term
+    return replace(op, reduce_axes=(), body=total, reducer=None)
