@@ -48,8 +48,17 @@ def test_what_is_written_out_is_the_reduction(h, w, size, reducer):
 
 def test_several_values_are_written_out():
     x, k = te.placeholder((6, 5), "int32", name="X"), te.reduce_axis(5, name="k")
-    dag = ComputeDAG(list(te.compute((6,), lambda i: te.argmax(x[i, k], axis=k), name="S")))
+    both = te.reducer(lambda p, q: (p[0] + q[0], p[1] * q[1]), (0, 1))
+    dag = ComputeDAG(list(te.compute((6,), lambda i: both((x[i, k], x[i, k] + 1), axis=k), name="S")))
     check_nest(exact(dag, initial_state(dag).apply(WriteOut("S"))), dag)
+
+
+def test_combinations_that_double_are_refused():
+    """The expression of an argmax of 20 terms has a million leaves."""
+    x, k = te.placeholder((6, 20), "int32", name="X"), te.reduce_axis(20, name="k")
+    dag = ComputeDAG(list(te.compute((6,), lambda i: te.argmax(x[i, k], axis=k), name="S")))
+    with pytest.raises(ScheduleError, match="combined once"):
+        initial_state(dag).apply(WriteOut("S"))
 
 
 def test_refusals():

@@ -30,18 +30,25 @@ class WriteOut:
         stage = state.stage(self.stage)
         where = f"write_out({self.stage})"
         check_untouched(where, state, stage)
-        limits = f"at most {MOST_TERMS} terms and {MOST_WRITTEN} nodes, without guards"
+        limits = f"at most {MOST_TERMS} terms and {MOST_WRITTEN} nodes, each combined once, without guards"
         check(can_write_out(stage.op), f"{where}: only a reduction of {limits}, can be written out")
         return state.with_stage(replace(default_stage(_written_out(stage.op), stage.scope), at=stage.at))
 
 
 def can_write_out(op: StageOp) -> bool:
-    """Return whether the operation is a reduction of few terms."""
+    """Return whether the operation is a reduction of few terms, whose combination has what came before once: twice, as
+    in argmax, every term would double the expression."""
     if op.reducer is None or op.guards or not all(isinstance(a.extent, Const) for a in op.all_axes):
+        return False
+    if any(sum(_occurrences(result, before) for result in op.reducer.results) > 1 for before in op.reducer.lhs):
         return False
     terms = prod(a.extent.number for a in op.reduce_axes if isinstance(a.extent, Const))
     nodes = sum(len(list(subexpressions(v))) for v in op.body)
     return 0 < terms <= MOST_TERMS and terms * nodes <= MOST_WRITTEN
+
+
+def _occurrences(expr: Expr, node: Expr) -> int:
+    return 1 if expr is node else sum(_occurrences(child, node) for child in expr.children)
 
 
 def _written_out(op: StageOp) -> StageOp:
