@@ -167,7 +167,7 @@ def verify_model(
     """
     from autosched.verification.onnx_runtime import run_onnxruntime
     from autosched.verification.sample_inputs import input_sets
-    from autosched.verification.verify import join, verify_network
+    from autosched.verification.verify import join, verify_network, with_bodies
 
     if model.compiled_parts != (model,):
         if inputs is not None or onnxruntime is not None:
@@ -179,7 +179,8 @@ def verify_model(
         onnxruntime_outputs = {
             input_set.kind: run_onnxruntime(onnxruntime, input_set.arrays, fixed or {}) for input_set in sets
         }
-    return verify_network(model, sets, locate, onnxruntime_outputs)
+    whole = verify_network(model, sets, locate, onnxruntime_outputs)
+    return with_bodies(whole, [verify_model(body, locate=locate) for body in model.bodies])
 
 
 def _by_name(model: Model, inputs: Mapping[str, object] | Sequence[object]) -> dict[str, Array]:

@@ -23,7 +23,8 @@ from autosched.codegen.llvm.program import emit_program
 from autosched.errors import UsageError
 from autosched.graph.saved import ALIGNMENT
 from autosched.planning.extract_tasks import objects_of
-from autosched.runtime.jit import export_object
+from autosched.planning.loop_program import loop_modules
+from autosched.runtime.jit import compile_once, export_object
 
 if TYPE_CHECKING:
     from autosched.executor.cpu_model import CpuModel
@@ -42,7 +43,8 @@ def export_model(model: CpuModel, path: Path) -> list[Path]:
         raise UsageError(f"a network is exported as a shared library, so the path ends in .so, not {path.name}")
     symbol = f"autosched_{c_identifier(path.stem)}"
     weights = packed_weights(model.block, model.program.graph.name, model.device.target)
-    library = link_library([_entry(model, symbol), *objects_of(model.tasks)], path, EXPORTED)
+    loops = [compile_once(module, model.device.target) for module in loop_modules(model.program, model.device.target)]
+    library = link_library([_entry(model, symbol), *loops, *objects_of(model.tasks)], path, EXPORTED)
     files = {
         path.with_suffix(SUFFIX): weights.content,
         path.with_suffix(".h"): _header(model, symbol, weights).text.encode(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ARGUMENT, ARENA, WEIGHTS, ADDRESS = "argument", "arena", "weights", "address"
 OUT_OF_RANGE = 34  # what a network returns where an index of its data is out of range: ERANGE, which no kernel returns
@@ -17,6 +17,12 @@ class Pointer:
     place: str
     at: int
     offset: int = 0
+
+    def moved(self, nbytes: int) -> Pointer:
+        """Return the pointer `nbytes` further on."""
+        if self.place == ARGUMENT:
+            return replace(self, offset=self.offset + nbytes)
+        return replace(self, at=self.at + nbytes)
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,28 @@ class BoundsCheck:
     stride: int
     low: int
     high: int
+
+
+@dataclass(frozen=True)
+class LoopArgument:
+    """Where the body of a loop finds an array in iteration i: at `pointer`, in odd iterations at `odd` if that is
+    given, i times `stride` bytes further on.
+
+    With `first`, it is there in iteration 0, and then where these say for iteration i - 1. Pointers to arguments and to
+    the arena are those of the loop.
+    """
+
+    pointer: Pointer
+    stride: int = 0
+    odd: Pointer | None = None
+    first: Pointer | None = None
+
+    def at(self, step: int) -> Pointer:
+        """Return where the array is in an iteration."""
+        if self.first is not None:
+            return replace(self, first=None).at(step - 1) if step else self.first
+        pointer = self.odd if self.odd is not None and step % 2 else self.pointer
+        return pointer.moved(step * self.stride)
 
 
 @dataclass(frozen=True)

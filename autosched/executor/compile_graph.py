@@ -57,7 +57,7 @@ def compile_graph(
         raise UsageError("the simulator executes CUDA C: give --target cuda with --simulate")
     program = _program(graph, target, device, choices)
     if debug_level() >= DUMP:
-        print(kernel_table(program.tasks, device), file=sys.stderr)
+        print(kernel_table(program.all_tasks, device), file=sys.stderr)
     report_stage("packing weights")
     return _simulated(graph, program, device) if simulate else LINKERS[device.target.kind](graph, program, device)
 
@@ -158,7 +158,7 @@ def _program(graph: Graph, target: str | None, device: Device, choices: Choices)
         save_facts()  # processes that build kernels read them
         program = build_program(prepared, target or "cpu", device, choices)
     save_facts()
-    for group in program.split:
+    for group in (group for each in program.programs for group in each.split):
         warn_user(str(group), SplitWarning)
     return program
 

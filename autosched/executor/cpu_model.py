@@ -18,6 +18,7 @@ from autosched.codegen.llvm.program import emit_program
 from autosched.errors import DeviceError
 from autosched.executor.model import Clocks, Model, caller_specs
 from autosched.graph.graph import Array, Graph
+from autosched.graph.loops import with_constants
 from autosched.graph.mapped_arrays import check_mapped
 from autosched.graph.steps import Group
 from autosched.ir.dtype import DTYPES
@@ -26,6 +27,7 @@ from autosched.kernel.spec import KernelObject
 from autosched.measure.timing import python_clock
 from autosched.planning.execution_plan import NetworkProgram
 from autosched.planning.extract_tasks import objects_of
+from autosched.planning.loop_program import LoopProgram, loop_modules
 from autosched.runtime.jit import compile_once
 from autosched.runtime.linked_network import (
     ENTRY,
@@ -55,7 +57,7 @@ class CpuModel(NetworkKernel, Model):
 
     def with_program(self, original: Graph, program: NetworkProgram) -> CpuModel:
         plan, functions = self.linked.plan.weights, self.linked.functions
-        return self._with_block(original, program, pack_weights(plan, functions, GraphConstants(program.graph)))
+        return self._with_block(original, program, pack_weights(plan, functions, GraphConstants(program.constants)))
 
     def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model | SizedNetwork) -> CpuModel:
         block = self.block
@@ -73,6 +75,18 @@ class CpuModel(NetworkKernel, Model):
         from autosched.artifacts.network import export_model
 
         return export_model(self, Path(path))
+
+    @property
+    def bodies(self) -> tuple[Model, ...]:
+        return tuple(map(self._body, self.program.loops.values()))
+
+    def _body(self, loop: LoopProgram) -> CpuModel:
+        """Return the body of a loop as a network, with the code and the weights that the loop has."""
+        original = with_constants(loop.graph, loop.step.node)
+        plan, _ = link_inputs(original, loop.body, self.device)
+        functions = {**self.linked.functions, ENTRY: self.linked.functions[loop.body.symbol]}
+        block = self.block[loop.weights_at : loop.weights_at + max(loop.body.weights_bytes, 1)]
+        return CpuModel(original, loop.body, LinkedNetwork(plan, functions, block), self.device)
 
     def run_step(self, number: int, arrays: Mapping[str, Array]) -> dict[str, Array]:
         program = self.program
@@ -128,21 +142,24 @@ def link(original: Graph, program: NetworkProgram, device: Device, linked: Linke
     taken if it was linked from the same plan."""
     plan, objects = link_inputs(original, program, device)
     if linked is None or linked.plan != plan:
-        linked = link_network(plan, objects, GraphConstants(program.graph), device.threads)
+        linked = link_network(plan, objects, GraphConstants(program.constants), device.threads)
     return CpuModel(original, program, linked, device)
 
 
 def link_inputs(original: Graph, program: NetworkProgram, device: Device) -> tuple[LinkPlan, list[bytes]]:
     """Return the link plan of a program, and the object files."""
-    graph, tasks = program.graph, program.tasks
-    inputs, outputs = caller_specs(original, graph)
+    tasks = program.all_tasks
+    inputs, outputs = caller_specs(original, program.graph)
     n_arguments = len(inputs) + len(outputs)
     entry, _ = emit_program(ENTRY, tuple(program.calls()), n_arguments, device.target, tuple(program.copies()))
+    modules = [entry, *loop_modules(program, device.target)]
+    kernels = (name for t in tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None)
+    bodies = (each.symbol for each in program.programs if each is not program)
     plan = LinkPlan(
         tuple(inputs),
         tuple(outputs),
-        code_key(entry, device.target),
-        tuple(name for t in tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None),
+        code_key("".join(modules), device.target),
+        tuple(dict.fromkeys((*kernels, *bodies))),
         program.workspace_bytes,
         program.memory.nbytes,
         program.memory.bound_bytes,
@@ -150,14 +167,21 @@ def link_inputs(original: Graph, program: NetworkProgram, device: Device) -> tup
         tuple((check.reader, check.low, check.high) for check in program.checks),
         weights_plan(program),
     )
-    return plan, [compile_once(entry, device.target), *objects_of(tasks)]
+    return plan, [*(compile_once(module, device.target) for module in modules), *objects_of(tasks)]
 
 
 def weights_plan(program: NetworkProgram) -> WeightsPlan:
-    """Return the contents of the block of weights of a program."""
+    """Return the contents of the block of weights of a program, those of its loops included."""
     steps = {at: n for n, at in program.packed_offsets.items()}
-    calls = (packing_call(program, n, program.kernels[n], at) for at, n in steps.items())
-    return WeightsPlan(program.weights_bytes, tuple(program.raw_offsets.items()), tuple(calls))
+    calls = [packing_call(program, n, program.kernels[n], at) for at, n in steps.items()]
+    raw = [*program.raw_offsets.items()]
+    for loop in program.loops.values():
+        inner = weights_plan(loop.body)
+        raw += ((loop.constant(name), loop.weights_at + at) for name, at in inner.raw_offsets)
+        for call in inner.packing:
+            names = tuple(None if name is None else loop.constant(name) for name in call.arguments)
+            calls.append(replace(call, at=loop.weights_at + call.at, arguments=names))
+    return WeightsPlan(program.weights_bytes, tuple(raw), tuple(calls))
 
 
 def packing_call(program: NetworkProgram, number: int, kernel: KernelObject, at: int = 0) -> PackingCall:
@@ -170,11 +194,11 @@ def packing_call(program: NetworkProgram, number: int, kernel: KernelObject, at:
 
 
 class GraphConstants:
-    """The constants of a graph. Raises GraphError if a file that they are mapped from was truncated."""
+    """The constants of a program by name. Raises GraphError if a file that they are mapped from was truncated."""
 
-    def __init__(self, graph: Graph) -> None:
-        check_mapped(graph.constants)
-        self._constants = graph.constants
+    def __init__(self, constants: Mapping[str, Array]) -> None:
+        check_mapped(constants)
+        self._constants = constants
 
     def arrays(self, names: Sequence[str]) -> list[Array]:
         return [np.ascontiguousarray(self._constants[name]) for name in names]

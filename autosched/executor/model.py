@@ -75,6 +75,11 @@ class Model(ABC):
         """The network itself, or its parts that are compiled if another engine runs the others."""
         return (self,)
 
+    @property
+    def bodies(self) -> tuple[Model, ...]:
+        """The bodies of the network's loops, each as a network that computes one iteration."""
+        return ()
+
     def fallback_times(self) -> tuple[FallbackTime, ...]:
         """Return the times of the parts of a call that another engine runs."""
         return ()
@@ -85,7 +90,7 @@ class Model(ABC):
 
     @property
     def tasks(self) -> tuple[NetworkTask, ...]:
-        return self.program.tasks
+        return self.program.all_tasks
 
     @property
     def arena_bytes(self) -> int:
@@ -103,13 +108,14 @@ class Model(ABC):
     @property
     def fusion_decisions(self) -> Mapping[KernelSpec, bool]:
         """Whether each fusion candidate is fused, by its kernel_spec."""
-        return {part.kernel_spec: part.is_fused for part in self.program.fusion_choices}
+        choices = (choice for program in self.program.programs for choice in program.fusion_choices)
+        return {choice.kernel_spec: choice.is_fused for choice in choices}
 
     def with_weights(self, constants: Mapping[str, Array]) -> Model:
         """Return the network with other constants of the same shapes and types, by their names in `original`.
 
         The program is the same and weights are packed anew. Only if the passes fold these constants into a different
-        graph, kernels are planned again.
+        graph, or the graph has loops, kernels are planned again.
         """
         from autosched.graph.index_checks import checks_of
         from autosched.planning.device_passes import prepare_graph
@@ -117,7 +123,8 @@ class Model(ABC):
 
         original = replace(self.original, constants={**self.original.constants, **constants})
         graph = prepare_graph(original, self.device)
-        if _structure(graph) == _structure(self.program.graph) and checks_of(graph) == self.program.checks:
+        is_same = _structure(graph) == _structure(self.program.graph) and checks_of(graph) == self.program.checks
+        if is_same and not self.program.loops:
             return self.with_program(original, replace(self.program, graph=graph))
         own = {task.kernel_spec.workload: task.kernel_spec for task in self.tasks}
         choices = Choices(
@@ -220,6 +227,10 @@ class DelegatingModel(Model):
     @property
     def program(self) -> NetworkProgram:  # type: ignore[override]
         return self.whole.program
+
+    @property
+    def bodies(self) -> tuple[Model, ...]:
+        return self.whole.bodies
 
     def with_program(self, original: Graph, program: NetworkProgram) -> Model:
         return self.whole.with_program(original, program)

@@ -71,7 +71,7 @@ class SizedNetwork:
             text, table = self._entry()
         self._table = Forms(table)
         self._link(text)
-        self.block = pack_weights(weights_plan(program), self.linked, GraphConstants(program.graph))
+        self.block = pack_weights(weights_plan(program), self.linked, GraphConstants(program.constants))
 
     def _place(self, name: str) -> int:
         """Return the symbol of an offset or an address."""
@@ -181,7 +181,7 @@ class SizedNetwork:
             block = self._packed[key] = aligned_zeros(variant.kernel.packed_bytes)
             assert variant.prepare is not None
             call = packing_call(self.program, step, variant.kernel)
-            run_packing(call, variant.prepare, GraphConstants(self.program.graph), address_of(block))
+            run_packing(call, variant.prepare, GraphConstants(self.program.constants), address_of(block))
         return address_of(self._packed[key])
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -67,11 +66,7 @@ def _specialise(reference: weakref.ref[HotSwapModel], keep: Keep | None) -> None
 def _with_own_kernels(model: Model) -> Model:
     """Return the model with the kernels of its tasks that are in the disk cache."""
     from autosched.kernel.object_cache import find_object
-    from autosched.planning.execution_plan import with_storage
+    from autosched.planning.execution_plan import with_kernels
 
-    program = model.program
-    tasks = tuple(replace(task, kernel=find_object(task.kernel_spec) or task.kernel) for task in program.tasks)
-    kernels = {n: task.kernel for task in tasks for n in task.steps}
-    stored = with_storage(program.graph, program.steps, kernels, program.backend, program.checks)
-    own = replace(stored, tasks=tasks, split=program.split, fusion_choices=program.fusion_choices)
+    own = with_kernels(model.program, lambda task: find_object(task.kernel_spec) or task.kernel)
     return model.link_program(model.original, own)

@@ -46,7 +46,8 @@ class Value:
 class Node:
     """`outputs` = `operator` of `inputs` and `attributes`; an optional input that is left out is None.
 
-    `origin`: the node's name in the imported model, for messages.
+    `origin`: the node's name in the imported model, for messages. `body`: what a loop repeats (`graph.loops`), None for
+    other nodes.
     """
 
     operator: str
@@ -54,6 +55,7 @@ class Node:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     origin: str = ""
+    body: Graph | None = None
 
     @property
     def used(self) -> tuple[str, ...]:
@@ -102,6 +104,8 @@ class Graph:
         """Whether the graph quantises floats that depend on inputs to integers of 8 bits."""
         varying = set(self.inputs)
         for node in self.nodes:
+            if node.body is not None and node.body.rounds_to_bytes:
+                return True
             read = [DTYPES[self.values[name].dtype] for name in node.used if name in varying]
             made = [DTYPES[self.values[name].dtype] for name in node.outputs]
             if read:
@@ -151,6 +155,7 @@ class Graph:
         for node in self.nodes:
             shapes = ", ".join(str(self.values[name]).partition(": ")[2] for name in node.outputs)
             lines.append(f"  {node}  # {shapes}")
+            lines += [f"    {line}" for line in str(node.body or "").splitlines()]
         return "\n".join([*lines, f"  return {', '.join(self.outputs)}"])
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Array, Graph, Node
+from autosched.graph.loops import run_loop
 from autosched.graph.operators import build, own_result
 from autosched.ir.dtype import DTYPES
 from autosched.te import ComputeDAG, placeholder
@@ -75,9 +76,19 @@ def evaluate_node(
     node: Node, graph: Graph, values: Mapping[str, Array], arithmetic: Arithmetic = rounded
 ) -> tuple[Array, ...]:
     """Return the results of one node, given the arrays of its operands."""
+    if (body := node.body) is not None:
+        return run_loop(node, values, lambda given: _run_body(body, given, arithmetic))
     labels = {name: f"x{n}" for n, name in enumerate(node.used)}
     tensors = {n: placeholder(graph.values[n].shape, graph.values[n].dtype, labels[n]) for n in node.used}
     results = build(node, [None if name is None else tensors[name] for name in node.inputs])
     dag = ComputeDAG([own_result(t) for t in results])
     arrays = {labels[n]: values[n] for n in node.used}
     return arithmetic(dag, {t.name: arrays[t.name] for t in dag.inputs})
+
+
+def _run_body(body: Graph, given: Mapping[str, Array], arithmetic: Arithmetic) -> list[Array]:
+    """Return the outputs of the body of a loop for its inputs, whose types may be wider than those of its values."""
+    values = dict(given)
+    for node in body.nodes:
+        values.update(zip(node.outputs, evaluate_node(node, body, values, arithmetic), strict=True))
+    return [values[name] for name in body.outputs]

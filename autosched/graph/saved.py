@@ -143,7 +143,10 @@ def _fill(file: BinaryIO, block: bytearray) -> int:
 
 def _data(graph: Graph) -> dict[str, Any]:
     nodes = [
-        [n.operator, n.inputs, n.outputs, {k: attribute_data(v) for k, v in n.attributes.items()}, n.origin]
+        [
+            *(n.operator, n.inputs, n.outputs, {k: attribute_data(v) for k, v in n.attributes.items()}, n.origin),
+            *(() if n.body is None else (_data(n.body),)),
+        ]
         for n in graph.nodes
     ]
     values = [[v.name, v.shape, v.dtype] for v in graph.values.values()]
@@ -159,10 +162,11 @@ def _graph(data: Any, constants: Mapping[str, Array]) -> Graph:
             raise ValueError(f"a value of {dtype}{shape}")
         values[str(name)] = Value(str(name), tuple(shape), dtype)
     nodes = []
-    for operator, used, results, attributes, origin in data["nodes"]:
+    for operator, used, results, attributes, origin, *inner in data["nodes"]:
         operands = tuple(None if name is None else str(name) for name in used)
         parsed = {str(k): attribute_of(v) for k, v in attributes.items()}
-        nodes.append(Node(str(operator), operands, tuple(map(str, results)), parsed, str(origin)))
+        body = _graph(inner[0], {}) if inner else None
+        nodes.append(Node(str(operator), operands, tuple(map(str, results)), parsed, str(origin), body))
     inputs, outputs = (tuple(map(str, data[ends])) for ends in ("inputs", "outputs"))
     winograd = data.get("winograd") is True
     return Graph(inputs, outputs, tuple(nodes), values, constants, str(data["name"]), winograd)

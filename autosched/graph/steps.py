@@ -1,4 +1,4 @@
-"""Steps of a network at run time: kernels, views, concatenations in place, and row writes to inputs."""
+"""Steps of a network at run time: kernels, views, concatenations in place, row writes to inputs, and loops."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from autosched.graph.graph import Array, Node, Shape
+from autosched.graph.loops import Read
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,24 @@ class Write:
         return np.moveaxis(written, 0, self.axis)
 
 
-NetworkStep: TypeAlias = Group | Alias | Join | Write
+@dataclass(frozen=True)
+class Repeat:
+    """A loop. `operands`: what it reads, and as what (`graph.loops`), in the order of its node; constants that are the
+    same in all iterations are constants of its body."""
+
+    node: Node
+    operands: tuple[tuple[str, Read], ...]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.operands)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self.node.outputs
+
+
+NetworkStep: TypeAlias = Group | Alias | Join | Write | Repeat
 
 
 def views_of(steps: Iterable[NetworkStep]) -> dict[str, Alias]:

@@ -55,6 +55,9 @@ def _of_source(graph: Graph, name: str) -> Interval:
 
 
 def _of_node(graph: Graph, node: Node, known: Mapping[str, Interval]) -> dict[str, Interval]:
+    if node.body is not None:
+        ranges = {name: _type_range(graph.values[name].dtype) for name in node.outputs}
+        return {name: whole for name, whole in ranges.items() if whole is not None}
     operands = [None if name is None else graph.values[name] for name in node.inputs]
     tensors = [None if v is None else placeholder(v.shape, v.dtype, f"x{n}") for n, v in enumerate(operands)]
     intervals = _Stages({

@@ -28,6 +28,8 @@ def verify(graph: Graph) -> None:
         twice = [name for name in node.outputs if name in defined]
         if twice:
             raise GraphError(f"{node} makes {twice[0]}, which is there already")
+        if node.body is not None:
+            verify(node.body)
         for name, value in zip(node.outputs, results_of(node, graph.values), strict=True):
             if graph.values.get(name) != value:
                 raise GraphError(f"{node} makes {value}, but the graph says {graph.values.get(name)}")

@@ -6,7 +6,7 @@ bandwidth. The bandwidth is that of the cache level which holds as many bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autosched.executor.kernel_origin import kernel_origin
@@ -23,9 +23,10 @@ from autosched.verification.sample_inputs import input_sets
 
 @dataclass(frozen=True)
 class Layer:
-    """The kernels of one task. Seconds, operations and bytes are sums over all `count` kernels.
+    """The kernels of one task. Seconds, operations and bytes are sums over all `count` runs in a call of the network.
 
-    `origins`: names of the last node of each kernel in the framework of the network.
+    `repeats`: the iterations of the loops that the kernels are in. `origins`: names of the last node of each kernel in
+    the framework of the network.
     """
 
     operators: str
@@ -35,10 +36,11 @@ class Layer:
     flops: int
     n_bytes: int
     least_s: float
+    repeats: int = 1
 
     @property
     def count(self) -> int:
-        return len(self.steps)
+        return len(self.steps) * self.repeats
 
     @property
     def roofline_fraction(self) -> float:
@@ -78,17 +80,25 @@ def explain_model(model: Model) -> Explanation:
     """Profile the network on normal inputs for about two seconds, and measure the roofline in about one."""
     rooflines, layers, call_s = MeasuredRooflines(model.device), list[Layer](), 0.0
     split, choices = list[SplitGroup](), list[FusionChoice[KernelSpec]]()
-    for part in model.compiled_parts:
-        (normal, _) = input_sets(part.original)
-        times = profile(part, normal.arrays)
-        layers += [_layer(part, task, times.kernels, rooflines) for task in part.tasks]
-        call_s += times.call
-        split += part.program.split
-        choices += part.program.fusion_choices
+    for whole in model.compiled_parts:
+        for part in _with_bodies(whole):
+            (normal, _) = input_sets(part.original)
+            times = profile(part, normal.arrays)
+            layers += [_layer(part, task, times.kernels, rooflines) for task in part.program.tasks]
+            call_s += times.call if part is whole else 0.0
+            split += part.program.split
+            choices += part.program.fusion_choices
     fallbacks = model.fallback_times()
     call_s += sum(fallback.seconds for fallback in fallbacks)
     ordered = tuple(sorted(layers, key=lambda layer: -layer.seconds))
     return Explanation(ordered, call_s, tuple(split), tuple(choices), fallbacks)
+
+
+def _with_bodies(model: Model) -> Iterator[Model]:
+    """Yield the network and the bodies of its loops, also of the loops within them."""
+    yield model
+    for body in model.bodies:
+        yield from _with_bodies(body)
 
 
 def _layer(model: Model, task: NetworkTask, seconds: Mapping[int, float], rooflines: MeasuredRooflines) -> Layer:
@@ -99,8 +109,9 @@ def _layer(model: Model, task: NetworkTask, seconds: Mapping[int, float], roofli
         task.name,
         origins,
         task.steps,
-        sum(seconds[step] for step in task.steps),
+        task.repeats * sum(seconds[step] for step in task.steps),
         count * problem.dag.flops,
         count * n_bytes,
         count * rooflines.roof(n_bytes, problem.dtype).seconds(problem.dag.flops, n_bytes),
+        task.repeats,
     )

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from autosched.graph.fusion.choice import FusionChoice
 from autosched.graph.graph import Graph
+from autosched.graph.loops import loop_of
 from autosched.graph.memory.arena import ArenaPlan
 from autosched.graph.memory.liveness import LiveBuffer
-from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write
+from autosched.graph.steps import Alias, Group, Join, NetworkStep, Repeat, Write
 from autosched.ir.dtype import DTYPES
 from autosched.kernel.spec import KernelSpec
 from autosched.planning.execution_plan import NetworkProgram
@@ -43,6 +44,10 @@ def groups_text(planned: PlannedGraph) -> str:
     for n, step in enumerate(planned.steps):
         if isinstance(step, Join):
             lines.append(f"{n:4}  {planned.graph.values[step.output]} is the concatenation of {', '.join(step.parts)}")
+        elif isinstance(step, Repeat):
+            results = ", ".join(str(planned.graph.values[name]) for name in step.outputs)
+            loop = f"{loop_of(step.node).steps} iterations of the loop {step.node.origin}"
+            lines.append(f"{n:4}  {results} = {loop}({', '.join(step.reads)})")
         elif isinstance(step, Write):
             lines.append(f"{n:4}  {planned.graph.values[step.output]} is {step.base} with {step.rows} at {step.at}")
         elif isinstance(step, Alias):
@@ -103,7 +108,8 @@ def dot_text(planned: PlannedGraph) -> str:
     lines = [f"digraph {_quoted(planned.graph.name)} {{", "  node [shape=box];"]
     lines += [f"  {inputs[name]} [shape=oval, label={_quoted(str(planned.graph.values[name]))}];" for name in inputs]
     for n, step in enumerate(planned.steps):
-        operators = " ".join(node.operator for node in step.nodes) if isinstance(step, Group) else "view"
+        operators = "loop" if isinstance(step, Repeat) else "view"
+        operators = " ".join(node.operator for node in step.nodes) if isinstance(step, Group) else operators
         lines.append(f"  k{n} [label={_quoted(operators)}];")
         read = _read(step)
         lines += _arrows({**inputs, **makers}, read, f"k{n}", planned.graph)
@@ -114,13 +120,13 @@ def dot_text(planned: PlannedGraph) -> str:
 
 
 def _results(step: NetworkStep) -> Sequence[str]:
-    return step.outputs if isinstance(step, Group) else (step.output,)
+    return step.outputs if isinstance(step, Group | Repeat) else (step.output,)
 
 
 def _read(step: NetworkStep) -> Sequence[str]:
     if isinstance(step, Join):
         return step.parts
-    if isinstance(step, Write):
+    if isinstance(step, Write | Repeat):
         return step.reads
     return step.inputs if isinstance(step, Group) else (step.base,)
 

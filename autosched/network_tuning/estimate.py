@@ -102,7 +102,7 @@ def plan(
     directory = None if out_dir is None else make_output_directory(out_dir)
     graph = load_network(model, example_inputs, sizes, inputs, winograd)[0]
     program, device = plan_graph(graph, target, threads)
-    tasks = sorted(program.tasks, key=lambda t: -t.count * t.kernel.schedule.estimate_s)
+    tasks = sorted(program.all_tasks, key=lambda t: -t.count * t.kernel.schedule.estimate_s)
     files = () if directory is None else tuple(_write_sources(directory, tasks))
     text, memory = target or "cpu", program.memory.nbytes
     estimates = tuple(map(_estimate, tasks))
@@ -117,7 +117,7 @@ def _write_sources(directory: Path, tasks: Sequence[NetworkTask]) -> Iterator[Pa
 
 def code_text(program: NetworkProgram) -> str:
     """Return the code of all tasks in the order of their first step, each below a comment with its operators."""
-    return "\n".join(f"// {_describe(task)}\n{source_of(task).text}" for task in program.tasks)
+    return "\n".join(f"// {_describe(task)}\n{source_of(task).text}" for task in program.all_tasks)
 
 
 def source_of(task: NetworkTask) -> Source:

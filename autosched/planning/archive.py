@@ -22,7 +22,7 @@ from autosched.kernel.spec import KernelSpec
 from autosched.kernel.trust import warn_user
 from autosched.planning.extract_tasks import Choices, NetworkTask
 
-_VERSION = "1"
+_VERSIONS = "1", "2"  # of an archive without loops, which older versions of autosched read, and of one with loops
 
 
 def save_archive(
@@ -33,7 +33,7 @@ def save_archive(
         raise UsageError(f"a network is saved as a file *{ARCHIVE}, got {path}")
     steps = {_hash(task.kernel_spec): task.kernel_spec.steps for task in tasks if task.kernel_spec.steps}
     facts = {
-        "autosched": _VERSION,
+        "autosched": _VERSIONS[any(node.body is not None for node in graph.nodes)],
         "target": device.target.fingerprint,
         "threads": str(device.threads),
         "schedules": json.dumps(steps, sort_keys=True),
@@ -48,8 +48,10 @@ def save_archive(
 def load_archive(path: Path) -> tuple[Graph, Choices]:
     """Return the graph with its schedules and fusion decisions. Raises GraphError for a file that is no archive."""
     graph, facts = load_saved(path)
-    if facts.get("autosched") != _VERSION:
-        raise GraphError(f"{path} is an archive of version {facts.get('autosched')}, this autosched reads {_VERSION}")
+    if facts.get("autosched") not in _VERSIONS:
+        raise GraphError(
+            f"{path} is an archive of version {facts.get('autosched')}, this autosched reads {' and '.join(_VERSIONS)}"
+        )
     if DIGEST not in facts:
         warn_user(
             f"{path} has no digest, so that nobody can tell whether it is as it was written: it comes from an older "

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from autosched.graph.fusion.cost import rates_of
 from autosched.graph.fusion.node_properties import NodeKind, properties_of
 from autosched.graph.graph import Array, Graph, Node, Value, fresh_name
-from autosched.graph.index_checks import with_check_nodes
+from autosched.graph.index_checks import required_checks, with_check_nodes
+from autosched.graph.loops import loop_of
 from autosched.graph.passes import run_passes
 from autosched.graph.passes.layout.view_heads import view_heads
 from autosched.graph.passes.layout.weight_layout import transform_weight_layouts
 from autosched.graph.passes.split_batches import split_batches
+from autosched.graph.passes.unroll_loops import unroll_loops
 from autosched.graph.verify import verify
 from autosched.ir.dtype import DTYPES
+from autosched.ir.size import has_size
 from autosched.kernel.device import Device
 from autosched.passes import Pass, PassPipeline, Watch
+
+FEW_ITERATIONS = 4  # up to which a loop is unrolled
 
 
 def with_own_outputs(graph: Graph) -> Graph:
@@ -84,5 +90,17 @@ PIPELINE = PassPipeline("device", PASSES, lambda graph: str(graph.name), str, ve
 
 
 def prepare_graph(graph: Graph, device: Device, watch: Watch | None = None) -> Graph:
-    """Run all passes on an imported graph, those of the device last, as `build_program` needs."""
-    return PIPELINE.run(run_passes(graph, watch)[0], device, watch)
+    """Run all passes on an imported graph, those of the device last, as `build_program` needs. The passes see no loops
+    that are unrolled."""
+    unrolled = unroll_loops(graph, partial(_should_unroll, device))
+    return PIPELINE.run(run_passes(unrolled, watch)[0], device, watch)
+
+
+def _should_unroll(device: Device, graph: Graph, node: Node) -> bool:
+    """Whether a loop has few iterations, or cannot run as one: on a GPU, of sizes that are known at a call, with values
+    without elements, with checks of indices."""
+    body = loop_of(node).body
+    values = (*body.values.values(), *(graph.values[name] for name in (*node.used, *node.outputs)))
+    has_checks = any(required_checks(inner, body.values) for inner in body.nodes)
+    is_few = loop_of(node).steps <= FEW_ITERATIONS
+    return is_few or has_checks or _is_gpu(device) or any(v.is_empty or has_size(v.shape) for v in values)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autosched.backends import Backend
@@ -24,11 +24,13 @@ from autosched.graph.fusion.choice import FusionChoice, apply_fusion_choices
 from autosched.graph.fusion.cost import rates_of
 from autosched.graph.fusion.node_properties import weights_bytes, weights_of
 from autosched.graph.fusion.partition import partition
-from autosched.graph.graph import Graph, Value
+from autosched.graph.graph import Array, Graph, Value
 from autosched.graph.index_checks import IndexCheck, checks_of, reports_of
+from autosched.graph.loops import loop_of, with_constants
 from autosched.graph.memory.arena import ArenaPlan, find_arena
 from autosched.graph.memory.buffers import (
     PackedWeights,
+    aligned,
     arena_buffers,
     in_memory_order,
     place_weights,
@@ -46,15 +48,18 @@ from autosched.graph.memory.storage import (
     regions_of,
     verify_storage,
 )
-from autosched.graph.steps import Alias, Group, NetworkStep, Write, views_of
+from autosched.graph.steps import Alias, Group, NetworkStep, Repeat, Write, views_of
 from autosched.graph.traces import Number, numbered_graph, numbered_step
 from autosched.ir.dtype import DTYPES
 from autosched.ir.size import value_of
 from autosched.kernel.device import Device
 from autosched.kernel.spec import KernelObject, KernelSpec
 from autosched.kernel.transfer import NearestSchedules
+from autosched.planning.device_passes import prepare_graph
 from autosched.planning.extract_tasks import BY_MODEL, Choices, GroupKernels, NetworkTask, UnbuiltTask, extract_tasks
+from autosched.planning.loop_program import BODY, LoopProgram
 from autosched.planning.predicted_latency import LatencyPredictor
+from autosched.runtime.linked_network import ENTRY
 from autosched.runtime.spec import ArraySpec
 from autosched.target.far_weights import weights_place
 
@@ -77,7 +82,8 @@ class NetworkProgram:
     `kernels`: the kernel of each group, by the number of its step. `raw_offsets`: offsets in the block of weights of
     constants that kernels read unpacked, by name. `packed_offsets`: those of packed weights, by step; steps of one
     kernel with the same constants share them. `split`: groups that had to be several kernels. `checks`: the bounds
-    checks of indices that each call makes.
+    checks of indices that each call makes. `loops`: the plan of each loop, by the number of its step. `symbol`: the
+    name of the entry function, which a call of the network runs `repeats` times.
     """
 
     graph: Graph
@@ -92,6 +98,28 @@ class NetworkProgram:
     split: tuple[SplitGroup, ...] = ()
     fusion_choices: tuple[FusionChoice[KernelSpec], ...] = ()
     checks: tuple[IndexCheck, ...] = ()
+    loops: Mapping[int, LoopProgram] = field(default_factory=dict)
+    symbol: str = ENTRY
+    repeats: int = 1
+
+    @property
+    def programs(self) -> Iterator[NetworkProgram]:
+        """This program and those of the bodies of its loops, also of the loops within them."""
+        yield self
+        for loop in self.loops.values():
+            yield from loop.body.programs
+
+    @property
+    def all_tasks(self) -> tuple[NetworkTask, ...]:
+        """The tasks of `programs`; the steps of each are numbers of its own program."""
+        return tuple(task for program in self.programs for task in program.tasks)
+
+    @cached_property
+    def constants(self) -> Mapping[str, Array]:
+        """The constants of the graph and of the bodies of its loops, by the names of `LoopProgram.constant`."""
+        loops = self.loops.values()
+        inner = {loop.constant(name): array for loop in loops for name, array in loop.body.constants.items()}
+        return {**self.graph.constants, **inner}
 
     @cached_property
     def views(self) -> Mapping[str, Alias]:
@@ -112,16 +140,17 @@ class NetworkProgram:
     def homes(self) -> Mapping[str, Home]:
         """The home of each value, workspace and packed weight; constants that are only read packed have none."""
         homes = homes_of(self.graph, self.regions, self.memory.offsets, self.raw_offsets)
-        for n, kernel in self.kernels.items():
+        for n, nbytes in _workspaces({**self.kernels, **self.loops}).items():
             if (name := workspace_name(n)) in self.memory.offsets:
-                homes[name] = Home((ARENA, 0), self.memory.offsets[name], kernel.workspace_bytes)
+                homes[name] = Home((ARENA, 0), self.memory.offsets[name], nbytes)
         packed = {at: self.kernels[n].packed_bytes for n, at in self.packed_offsets.items()}
+        packed |= {loop.weights_at: n for loop in self.loops.values() if (n := loop.body.weights_bytes)}
         return homes | {packed_name(at): Home((WEIGHTS, 0), at, nbytes) for at, nbytes in packed.items()}
 
     @property
     def buffers(self) -> tuple[LiveBuffer, ...]:
         """The buffers of the arena with their live ranges, in kernels in the order in which they run."""
-        return arena_buffers(self.graph, self.steps, _workspaces(self.kernels), self.backend)
+        return arena_buffers(self.graph, self.steps, _workspaces({**self.kernels, **self.loops}), self.backend)
 
     @property
     def in_place(self) -> Mapping[int, int]:
@@ -137,8 +166,9 @@ class NetworkProgram:
             yield ArgumentCopy(base, len(self.graph.inputs) + output, nbytes)
 
     def launches(self) -> Iterator[KernelCall]:
-        """Yield the calls of kernels, without row writes and checks."""
-        return (call for call in self.calls() if isinstance(call, KernelCall))
+        """Yield the calls of kernels, without loops, row writes and checks."""
+        loops = {loop.symbol for loop in self.loops.values()}
+        return (call for call in self.calls() if isinstance(call, KernelCall) and call.entry not in loops)
 
     @property
     def workspace_bytes(self) -> int:
@@ -161,6 +191,10 @@ class NetworkProgram:
                 pointers = (*map(self.pointer, step.inputs), *map(self.pointer, step.outputs), *packed)
                 workspace = self.pointer(workspace_name(n)) or Pointer(ARENA, 0)
                 yield KernelCall(self.kernels[n].name, pointers, workspace)
+            elif isinstance(step, Repeat):
+                loop, workspace = self.loops[n], self.pointer(workspace_name(n)) or Pointer(ARENA, 0)
+                pointers = (*map(self.pointer, (*step.reads, *step.outputs)), Pointer(WEIGHTS, loop.weights_at))
+                yield KernelCall(loop.symbol, pointers, workspace)
             elif isinstance(step, Write):
                 yield self._row_write(step, *(self.homes[name].pointer for name in (step.output, step.at, step.rows)))
             yield from checks(n)
@@ -174,7 +208,7 @@ class NetworkProgram:
     @cached_property
     def _completed(self) -> Mapping[str, int]:
         """The last step that writes to each root value."""
-        groups = ((n, step) for n, step in enumerate(self.steps) if isinstance(step, Group))
+        groups = ((n, step) for n, step in enumerate(self.steps) if isinstance(step, Group | Repeat))
         return {self.root(name): n for n, step in groups for name in step.outputs}
 
     def _row_write(self, write: Write, to: Pointer, at: Pointer, rows: Pointer) -> RowWrite:
@@ -209,6 +243,8 @@ class NetworkProgram:
     def verify(self) -> None:
         """Check that kernels read and write the bytes of their values and no others. Raises StorageError."""
         backend, graph = self.backend, self.graph
+        for loop in self.loops.values():
+            loop.verify()
         runs = list(self._runs())
         sizes = {(ARENA, 0): self.memory.nbytes, (WEIGHTS, 0): self.weights_bytes}
         arguments = (*graph.inputs, *graph.outputs)
@@ -229,6 +265,11 @@ class NetworkProgram:
         """Return the reads and writes of a step; None for a view or a concatenation in place, which touch no memory."""
         if isinstance(step, Write):
             return run_of(step)
+        if isinstance(step, Repeat):
+            loop = self.loops[number]
+            weights = (packed_name(loop.weights_at),) if loop.body.weights_bytes else ()
+            workspace = (workspace_name(number),) if loop.workspace_bytes else ()
+            return KernelRun((*step.reads, *weights), (*step.outputs, *workspace))
         if not isinstance(step, Group):
             return None
         self._check_arrays(number, step)
@@ -249,10 +290,13 @@ class NetworkProgram:
             raise StorageError(f"the kernel of {step} has arrays of {actual} bytes, but its values have {expected}")
 
 
-def build_program(graph: Graph, target_text: str, device: Device, choices: Choices = BY_MODEL) -> NetworkProgram:
+def build_program(
+    graph: Graph, target_text: str, device: Device, choices: Choices = BY_MODEL, symbol: str = ENTRY, repeats: int = 1
+) -> NetworkProgram:
     """Return the execution plan of a graph from `prepare_graph`, with compiled kernels and a plan of its memory.
 
-    A group for which no code can be generated is split into its nodes. Raises UnbuiltTask for a single node.
+    `symbol`: the name of its entry function, which a call of the network runs `repeats` times. A group for which no
+    code can be generated is split into its nodes. Raises UnbuiltTask for a single node.
     """
     unfusible, backend = frozenset[str](), device.target.backend
     nearest = choices.nearest or NearestSchedules()
@@ -279,8 +323,25 @@ def build_program(graph: Graph, target_text: str, device: Device, choices: Choic
             unfusible |= values
             split.append(SplitGroup(" ".join(node.operator for node in groups[0].nodes), str(failure)))
     kernels = {n: task.kernel for task in tasks for n in task.steps}
-    program = with_storage(graph, steps, kernels, backend, checks)
-    return replace(program, tasks=tasks, split=tuple(split), fusion_choices=fusion_choices)
+    bodies = dict[int, NetworkProgram]()
+    for n, step in enumerate(steps):
+        if isinstance(step, Repeat):
+            body, inner = prepare_graph(with_constants(graph, step.node), device), f"{symbol}.loop{n}{BODY}"
+            bodies[n] = build_program(body, target_text, device, choices, inner, repeats * loop_of(step.node).steps)
+    program = with_storage(graph, steps, kernels, backend, checks, bodies)
+    tasks = tuple(replace(task, repeats=repeats) for task in tasks)
+    named = replace(program, tasks=tasks, split=tuple(split), fusion_choices=fusion_choices)
+    return replace(named, symbol=symbol, repeats=repeats)
+
+
+def with_kernels(program: NetworkProgram, kernel_of: Callable[[NetworkTask], KernelObject]) -> NetworkProgram:
+    """Return the program with other kernels for its tasks, also for those in the bodies of its loops."""
+    tasks = tuple(replace(task, kernel=kernel_of(task)) for task in program.tasks)
+    kernels = {n: task.kernel for task in tasks for n in task.steps}
+    bodies = {n: with_kernels(loop.body, kernel_of) for n, loop in program.loops.items()}
+    stored = with_storage(program.graph, program.steps, kernels, program.backend, program.checks, bodies)
+    own = replace(stored, tasks=tasks, split=program.split, fusion_choices=program.fusion_choices)
+    return replace(own, symbol=program.symbol, repeats=program.repeats)
 
 
 def with_storage(
@@ -289,25 +350,33 @@ def with_storage(
     kernels: Mapping[int, KernelObject],
     backend: Backend,
     checks: Sequence[IndexCheck] = (),
+    bodies: Mapping[int, NetworkProgram] | None = None,
 ) -> NetworkProgram:
-    """Plan the memory of `kernels`, by the numbers of their steps, and verify the plan. StorageError means a bug.
+    """Plan the memory of `kernels` and of loops with these `bodies`, by the numbers of their steps, and verify the
+    plan. StorageError means a bug.
 
     The memory of a traced graph is planned for the present values of its sizes.
     """
     packed = dict(_packed_weights(graph, steps, kernels))
     weights = place_weights(graph, steps, packed, backend.array_alignment)
-    memory = find_arena(arena_buffers(graph, steps, _workspaces(kernels), backend))
+    loops, end = dict[int, LoopProgram](), weights.nbytes
+    for n, body in (bodies or {}).items():
+        step = steps[n]
+        assert isinstance(step, Repeat)
+        loops[n] = LoopProgram(graph, step, body, end)
+        end += aligned(body.weights_bytes, backend.array_alignment)
+    memory = find_arena(arena_buffers(graph, steps, _workspaces({**kernels, **loops}), backend))
     program = NetworkProgram(
-        graph, tuple(steps), (), kernels, backend, memory, weights.raw, weights.packed, weights.nbytes,
-        checks=tuple(checks),
+        graph, tuple(steps), (), kernels, backend, memory, weights.raw, weights.packed, end,
+        checks=tuple(checks), loops=loops,
     )  # fmt: skip
     (program.numbered(value_of) if graph.is_traced else program).verify()
     return program
 
 
-def _workspaces(kernels: Mapping[int, KernelObject]) -> dict[int, int]:
-    """Return the bytes of scratch memory of kernels, by step."""
-    return {n: kernel.workspace_bytes for n, kernel in kernels.items()}
+def _workspaces(steps: Mapping[int, KernelObject | LoopProgram]) -> dict[int, int]:
+    """Return the bytes of scratch memory of kernels and loops, by step."""
+    return {n: step.workspace_bytes for n, step in steps.items()}
 
 
 def _packed_weights(

@@ -55,11 +55,13 @@ class UnbuiltTask(NoValidCandidate):
 
 @dataclass(frozen=True)
 class NetworkTask:
-    """A kernel of a network. `steps`: the numbers of the steps that call it."""
+    """A kernel of a network. `steps`: the numbers of the steps that call it. `repeats`: how many times each of them
+    runs in a call of the network."""
 
     kernel_spec: KernelSpec
     kernel: KernelObject
     steps: tuple[int, ...]
+    repeats: int = 1
 
     @property
     def name(self) -> str:
@@ -72,7 +74,7 @@ class NetworkTask:
 
     @property
     def count(self) -> int:
-        return len(self.steps)
+        return len(self.steps) * self.repeats
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,6 @@ def _build(scheduled: dict[KernelSpec, KernelSpec]) -> dict[KernelSpec, KernelOb
 
 
 def objects_of(tasks: Sequence[NetworkTask]) -> list[bytes]:
-    """Return the object files of all kernels, each shared compilation unit once."""
+    """Return the object files of all kernels, each kernel and each shared compilation unit once."""
     units = {unit.key: unit.code for task in tasks for unit in task.kernel.units}
-    return [*(task.kernel.code for task in tasks), *units.values()]
+    return [*{task.kernel.name: task.kernel.code for task in tasks}.values(), *units.values()]

@@ -109,6 +109,11 @@ def _own_uses(node: Node, graph: Graph) -> Iterator[tuple[str, _Use]]:
     """Yield what a node requires of its operands: as indices, and by its expression."""
     for need in required_checks(node, graph.values):
         yield need.ids, _Use(extent=need.high + 1)
+    if node.body is not None:
+        inside = _uses(node.body)
+        operands = zip(node.inputs, node.body.inputs, strict=True)
+        yield from ((name or "", inside[own]) for name, own in operands if own in inside)
+        return
     labels = {name: f"x{n}" for n, name in enumerate(node.used)}
     names = {label: name for name, label in labels.items()}
     tensors = {n: placeholder(graph.values[n].shape, graph.values[n].dtype, labels[n]) for n in node.used}

@@ -26,7 +26,7 @@ from autosched.graph.fusion.partition import dag_of
 from autosched.graph.graph import Array, Graph
 from autosched.graph.interpret import Arithmetic, evaluate_node, exact, interpret, plain
 from autosched.graph.mapped_arrays import check_mapped
-from autosched.graph.steps import Alias, Group, Join, Write
+from autosched.graph.steps import Alias, Group, Join, Repeat, Write
 from autosched.ir.dtype import DTYPES
 from autosched.te.reference.evaluate import Reference, evaluate, within
 from autosched.verification import isolation
@@ -142,6 +142,17 @@ def join(parts: Sequence[Verification]) -> Verification:
     kernels = tuple(kernel for part in parts for kernel in part.kernels)
     ideal = tuple(comparison for part in parts for comparison in part.ideal)
     return Verification(outputs, kernels, ideal, {}, next((part.death for part in parts if part.death), ""))
+
+
+def with_bodies(whole: Verification, bodies: Sequence[Verification]) -> Verification:
+    """Add the verifications of the bodies of a network's loops: their outputs and kernels count as kernels do."""
+    parts = (whole, *bodies)
+    return replace(
+        whole,
+        kernels=tuple(kernel for part in parts for kernel in part.kernels),
+        ideal=tuple(c for part in parts for c in (*(part.all_outputs if part is not whole else ()), *part.ideal)),
+        death=next((part.death for part in parts if part.death), ""),
+    )
 
 
 def verify_outputs(model: Model, inputs: InputSet, expected: tuple[Arrays, Arrays]) -> Verification:
@@ -268,6 +279,9 @@ class _KernelWalk:
             if isinstance(step, Join):
                 parts = [self._value(name) for name in step.parts]
                 self._values[step.output] = step.of(parts, self._program.graph.values[step.output].shape)
+            elif isinstance(step, Repeat):
+                given = {name: self._value(name) for name in step.node.used}
+                self._values.update(self._repeat(step, given))
             elif isinstance(step, Write):
                 self._values[step.output] = step.of(*map(self._value, step.reads))
             else:
@@ -275,6 +289,12 @@ class _KernelWalk:
             for name in {self._base(name) for name in _read(step)}:
                 if self._last_use[name] == n and name not in self._kept:
                     self._values.pop(name, None)
+
+    def _repeat(self, loop: Repeat, given: Arrays) -> dict[str, Array]:
+        """Return the results of a loop, in float64 and rounded to their types. Its kernels are checked in its body."""
+        results = evaluate_node(loop.node, self._program.graph, given, exact)
+        types = [DTYPES[self._program.graph.values[name].dtype].numpy_dtype for name in loop.outputs]
+        return {n: a.astype(dtype) for n, a, dtype in zip(loop.outputs, results, types, strict=True)}
 
     def outputs(self) -> dict[str, Array]:
         """Return the outputs of the network, after all checks."""
@@ -317,8 +337,8 @@ def _operators(group: Group) -> str:
     return " ".join(node.operator for node in group.nodes)
 
 
-def _read(step: Group | Join | Write) -> tuple[str, ...]:
-    if isinstance(step, Write):
+def _read(step: Group | Join | Write | Repeat) -> tuple[str, ...]:
+    if isinstance(step, Write | Repeat):
         return step.reads
     return step.inputs if isinstance(step, Group) else step.parts
 

@@ -140,8 +140,8 @@ def test_other_versions_and_places(tmp_path: Path) -> None:
     path = tmp_path / "model.asc"
     model = compile_graph(networks.perceptron(), threads=1)
     model.save(path)
-    changed(path, lambda facts: facts.update(autosched="2"))
-    with pytest.raises(GraphError, match="is an archive of version 2"):
+    changed(path, lambda facts: facts.update(autosched="3"))
+    with pytest.raises(GraphError, match="is an archive of version 3"):
         autosched.load(path)
     with pytest.raises(GraphError, match="cannot be read: No such file"):
         autosched.load(tmp_path / "other.asc")

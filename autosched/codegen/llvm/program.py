@@ -18,6 +18,7 @@ from autosched.codegen.calls import (
     ArgumentCopy,
     BoundsCheck,
     KernelCall,
+    LoopArgument,
     Pointer,
     RowWrite,
 )
@@ -115,6 +116,58 @@ def emit_program(
         lines[n_before:n_before] = [*table_lines(n_arguments + 1), LOADS]
     (text,), sizes = load_sizes(["\n".join(lines) + "\n"])
     return text, sizes
+
+
+def emit_loop(name: str, body: str, arguments: Sequence[LoopArgument], steps: int) -> str:
+    """LLVM IR of the function `name`, which calls the function `body` of the same module with these arguments so many
+    times, and ends with the first code that is not 0. Both have the prototype of a kernel."""
+    lines = [
+        f"define i32 @{_quoted(name)}(ptr %args, ptr %arena, i64 %nthreads) #0 {{",
+        "entry:",
+        f"  %pointers = alloca [{len(arguments)} x ptr], align 8",
+    ]
+    inside: list[str] = []
+    for n, argument in enumerate(arguments):
+        for word, pointer in (("even", argument.pointer), ("odd", argument.odd), ("first", argument.first)):
+            lines += [] if pointer is None else _pointer(f"%{word}{n}", pointer)
+        lines.append(f"  %slot{n} = getelementptr inbounds ptr, ptr %pointers, i64 {n}")
+        inside += _loop_argument(n, argument)
+    lines += [
+        "  br label %next",
+        "next:",
+        "  %i = phi i64 [ 0, %entry ], [ %i1, %done ]",
+        "  %before = sub i64 %i, 1",
+        "  %is.first = icmp eq i64 %i, 0",
+        *inside,
+        f"  %code = call i32 @{_quoted(body)}(ptr %pointers, ptr %arena, i64 %nthreads)",
+        "  %is.failure = icmp ne i32 %code, 0",
+        "  br i1 %is.failure, label %end, label %done",
+        "done:",
+        "  %i1 = add i64 %i, 1",
+        f"  %is.next = icmp ult i64 %i1, {steps}",
+        "  br i1 %is.next, label %next, label %end",
+        "end:",
+        "  ret i32 %code",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _loop_argument(number: int, argument: LoopArgument) -> Iterator[str]:
+    """Yield the lines that store the pointer to an argument of the body in iteration %i."""
+    step, at = "%i" if argument.first is None else "%before", f"%even{number}"
+    if argument.odd is not None:
+        yield f"  %is.odd{number} = trunc i64 {step} to i1"
+        yield f"  %side{number} = select i1 %is.odd{number}, ptr %odd{number}, ptr {at}"
+        at = f"%side{number}"
+    if argument.stride:
+        yield f"  %offset{number} = mul i64 {step}, {argument.stride}"
+        yield f"  %row{number} = getelementptr i8, ptr {at}, i64 %offset{number}"
+        at = f"%row{number}"
+    if argument.first is not None:
+        yield f"  %state{number} = select i1 %is.first, ptr %first{number}, ptr {at}"
+        at = f"%state{number}"
+    yield f"  store ptr {at}, ptr %slot{number}, align 8"
 
 
 def _write_rows(bits: int) -> str:

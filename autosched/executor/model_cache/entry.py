@@ -105,7 +105,7 @@ def keep_linked(request: LoadRequest, model: Model, is_final: bool) -> None:
     if request.records is None or not isinstance(model, CpuModel):
         return
     plan, objects = link_inputs(model.original, model.program, model.device)
-    constants = model.program.graph.constants
+    constants = model.program.constants
     with suppress(GraphError, UsageError, OSError, ValueError):
         ranges, external, stored = find_ranges(request.path, {name: constants[name] for name in plan.weights.constants})
         folder = request.path.parent.resolve()

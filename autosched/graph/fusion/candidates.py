@@ -19,7 +19,7 @@ from autosched.graph.fusion.node_properties import NodeKind, properties_of
 from autosched.graph.graph import Graph
 from autosched.graph.group_description import flops_of
 from autosched.graph.memory.storage import nbytes_of
-from autosched.graph.steps import Alias, Group, NetworkStep, Write
+from autosched.graph.steps import Alias, Group, NetworkStep, Repeat, Write
 from autosched.ir.size import value_of
 from autosched.target import Target
 
@@ -184,6 +184,6 @@ def _read(step: NetworkStep) -> tuple[str, ...]:
             return inputs
         case Alias(base=base):
             return (base,)
-        case Write(reads=reads):
+        case Write(reads=reads) | Repeat(reads=reads):
             return reads
     return step.parts

@@ -75,6 +75,8 @@ class NodeProperties:
 
 
 def properties_of(node: Node, graph: Graph) -> NodeProperties:
+    if node.body is not None:
+        return NodeProperties(NodeKind.GENERAL, (OperandAccess(1, False),) * len(node.inputs))
     operand_types = tuple(None if n is None else (graph.values[n].shape, graph.values[n].dtype) for n in node.inputs)
     return _properties(node.operator, operand_types, tuple(sorted(node.attributes.items())), len(node.outputs))
 
@@ -108,6 +110,8 @@ def weights_bytes(graph: Graph, steps: Sequence[NetworkStep]) -> int:
 
 def is_attention(node: Node, graph: Graph) -> bool:
     """Whether a node is a sum weighted by a softmax, which one nest can compute and write transposed."""
+    if node.body is not None:
+        return False
     operand_types = tuple(None if n is None else (graph.values[n].shape, graph.values[n].dtype) for n in node.inputs)
     return _is_attention(node.operator, operand_types, tuple(sorted(node.attributes.items())), len(node.outputs))
 
@@ -304,6 +308,8 @@ def has_batch(graph: Graph, name: str, count: int) -> bool:
 def is_batchwise(node: Node, graph: Graph, count: int) -> bool:
     """Whether a node computes each of the `count` entries along the first dimension of its results from that entry of
     its operands alone, so that it can be split along the batch."""
+    if node.body is not None:
+        return False
     operand_types = tuple(None if n is None else (graph.values[n].shape, graph.values[n].dtype) for n in node.inputs)
     batches = tuple(name is not None and has_batch(graph, name, count) for name in node.inputs)
     attributes = tuple(sorted(node.attributes.items()))

@@ -4,6 +4,7 @@
     Alias(output, base, offset)        a view: elements of a stored value in another shape, at no cost
     Join(output, parts)                a concatenation in place: its operands are written into one buffer
     Write(output, base, at, rows)      rows written into an input that nothing else reads: a cache of keys or values
+    Repeat(node, operands)             a loop, whose body is partitioned by itself
 
 There are four ways to compute a node.
 
@@ -41,9 +42,10 @@ from autosched.graph.fusion.node_properties import (
     weights_of,
 )
 from autosched.graph.graph import Graph, Node, Shape
+from autosched.graph.loops import operands_at_run_time
 from autosched.graph.operators import build, own_result
 from autosched.graph.operators.index_maps import axis_of
-from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write
+from autosched.graph.steps import Alias, Group, Join, NetworkStep, Repeat, Write
 from autosched.ir.dtype import DTYPES
 from autosched.ir.size import value_of
 from autosched.te import ComputeDAG, placeholder
@@ -114,7 +116,7 @@ class _Partition:
     groups: dict[int, _GroupBuilder] = field(default_factory=dict)  # by identity of nodes, which have no hash
     detached: dict[int, _GroupBuilder] = field(default_factory=dict)  # widening nodes: the groups of their producers
     sites: dict[str, tuple[_InlineSite, ...] | None] = field(default_factory=dict)  # by value; None: it is stored
-    memory_steps: dict[int, Join | Write] = field(default_factory=dict)  # by identity of nodes that are no kernel
+    memory_steps: dict[int, Join | Write | Repeat] = field(default_factory=dict)  # by identity of nodes, no kernels
 
     @cached_property
     def positions(self) -> Mapping[int, int]:
@@ -137,7 +139,7 @@ class _Partition:
     def start_group(self, node: Node) -> None:
         """Start a group for a node, or fuse it with the group of an operand."""
         kind = self.properties(node).kind
-        if kind is NodeKind.VIEW:
+        if kind is NodeKind.VIEW or node.body is not None:
             return
         group = self._producer_group(node) if kind is NodeKind.ELEMENTWISE else None
         if group is None:
@@ -209,6 +211,10 @@ class _Partition:
     def inline(self, node: Node) -> None:
         """Decide whether the readers of a node, which are decided already, inline it."""
         properties = self.properties(node)
+        if node.body is not None:
+            self.memory_steps[id(node)] = Repeat(node, operands_at_run_time(self.graph, node))
+            self.sites.update(dict.fromkeys(node.outputs))
+            return
         if (join := self._concat_in_place(node) or self._row_write(node)) is not None:
             self.memory_steps[id(node)] = join
             self.sites[join.output] = None
@@ -433,7 +439,7 @@ class _Partition:
         """Yield the groups in the order of their last nodes, and between them the aliases that are read."""
         groups = {id(group.last): self._finish(group) for group in {id(g): g for g in self.groups.values()}.values()}
         read = {name for group in groups.values() for name in group.inputs} | set(self.graph.outputs)
-        read.update(name for write in self.memory_steps.values() if isinstance(write, Write) for name in write.reads)
+        read.update(x for step in self.memory_steps.values() if not isinstance(step, Join) for x in step.reads)
         for node in reversed(self.graph.nodes):
             if self.properties(node).kind is NodeKind.VIEW and node.outputs[0] in read:
                 read.update(node.used)

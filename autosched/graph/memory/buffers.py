@@ -10,7 +10,7 @@ from autosched.graph.graph import Graph
 from autosched.graph.memory.liveness import KernelRun, LiveBuffer, analyse_liveness
 from autosched.graph.memory.order import order_steps
 from autosched.graph.memory.storage import nbytes_of, regions_of
-from autosched.graph.steps import Alias, Group, Join, NetworkStep, Write, views_of
+from autosched.graph.steps import Alias, Group, Join, NetworkStep, Repeat, Write, views_of
 from autosched.ir.size import value_of
 from autosched.runtime.decisions import decided_once
 
@@ -35,7 +35,7 @@ class WeightsLayout:
 
 
 def workspace_name(step: int) -> str:
-    """Return the name of the arena buffer that a step's kernel has as scratch; no value has such a name."""
+    """Return the name of the arena buffer that a step's kernel or loop has as scratch; no value has such a name."""
     return f"workspace of step {step}"
 
 
@@ -43,10 +43,10 @@ def aligned(nbytes: int, alignment: int) -> int:
     return -(-nbytes // alignment) * alignment
 
 
-def run_of(step: Group | Join | Write) -> KernelRun:
+def run_of(step: Group | Join | Write | Repeat) -> KernelRun:
     """Return what a step reads and writes."""
-    if isinstance(step, Group):
-        return KernelRun(step.inputs, step.outputs)
+    if isinstance(step, Group | Repeat):
+        return KernelRun(step.inputs if isinstance(step, Group) else step.reads, step.outputs)
     return KernelRun(step.reads if isinstance(step, Write) else step.parts, (step.output,))
 
 
@@ -70,10 +70,11 @@ def arena_buffers(
     sizes = _arena_sizes(graph, steps)
     runs = []
     for n, step in enumerate(steps):
-        if isinstance(step, Group):
+        if isinstance(step, Group | Repeat):
             own = (workspace_name(n),) if workspaces.get(n) else ()
             sizes |= dict.fromkeys(own, value_of(workspaces[n]))
-            runs.append(KernelRun(step.inputs, (*step.outputs, *own)))
+            run = run_of(step)
+            runs.append(KernelRun(run.reads, (*run.writes, *own)))
         elif isinstance(step, Write):
             runs.append(run_of(step))
     roots = {name: region.base for name, region in regions_of(graph, steps).items()}
@@ -117,5 +118,5 @@ def _arena_sizes(graph: Graph, steps: Sequence[NetworkStep]) -> dict[str, int]:
         return dict.fromkeys(regions[name].base if name in regions else name for name in names)
 
     elsewhere = roots((*graph.inputs, *graph.outputs, *graph.constants))
-    written = roots(name for step in steps if isinstance(step, Group) for name in step.outputs)
+    written = roots(name for step in steps if isinstance(step, Group | Repeat) for name in step.outputs)
     return {name: value_of(nbytes_of(graph, name)) for name in written if name not in elsewhere}

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from autosched.errors import ExpressionError, GraphError
 from autosched.graph.graph import Attribute, Node, Value
+from autosched.graph.loops import results_of_loop
 from autosched.graph.operator_facts import Attributes, OperandTypes, operator_fact
 from autosched.te import Tensor, compute, placeholder
 from autosched.te.checks import checked_before
@@ -86,6 +87,8 @@ def own_result(tensor: Tensor) -> Tensor:
 
 def results_of(node: Node, values: Mapping[str, Value]) -> tuple[Value, ...]:
     """Return the results of a node as values, with shapes and types. Raises GraphError."""
+    if node.body is not None:
+        return results_of_loop(node, values)
     given = tuple(None if name is None else (values[name].shape, values[name].dtype) for name in node.inputs)
     try:
         made = _inferred(node.operator, given, tuple(sorted(node.attributes.items())), len(node.outputs))

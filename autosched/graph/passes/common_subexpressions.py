@@ -27,7 +27,7 @@ def eliminate_common_subexpressions(graph: Graph) -> Graph:
         if node.operator in COMMUTATIVE:
             inputs.sort(key=str)
         words = json.dumps(sorted(node.attributes.items()), default=str)
-        known = first.setdefault((node.operator, *inputs, words, len(node.outputs)), node)
+        known = first.setdefault((node.operator, *inputs, words, str(node.body), len(node.outputs)), node)
         if known is not node:
             aliases = dict(zip(node.outputs, known.outputs, strict=True))
             same.update((old, same.get(new, new)) for old, new in aliases.items())

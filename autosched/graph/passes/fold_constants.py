@@ -44,7 +44,8 @@ def fold_constants(graph: Graph) -> Graph:
 
 
 def _should_fold(graph: Graph, node: Node, known: dict[str, Array]) -> bool:
-    if has_size((*(graph.values[name].shape for name in node.outputs), tuple(node.attributes.values()))):
+    sizes = *(graph.values[name].shape for name in node.outputs), tuple(node.attributes.values())
+    if node.body is not None or has_size(sizes):
         return False
     size = sum(
         math.prod(graph.values[name].shape) * DTYPES[graph.values[name].dtype].numpy_dtype.itemsize

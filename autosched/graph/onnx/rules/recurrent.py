@@ -1,4 +1,4 @@
-"""Rules of recurrent networks, unrolled; products that do not depend on the state are one product for all steps.
+"""Rules of recurrent networks as loops; products that do not depend on the state are one product for all steps.
 
 Gates lie behind each other in the weights: input, output, forget, cell of LSTM; update, reset, hidden of GRU. A step
 behind the end of a sequence leaves its state as it is, and its output is 0. DynamicQuantizeLSTM, of ONNX Runtime's
@@ -7,13 +7,15 @@ domain, has weights of bytes, turned, and quantises what is multiplied with them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import index
 
 import numpy as np
 
 from autosched.errors import GraphError
+from autosched.graph.onnx.builder import Row
 from autosched.graph.onnx.rules.microsoft import DOMAIN
 from autosched.graph.onnx.rules.quantised import dynamically_quantised, integer_product
 from autosched.graph.onnx.rules.quantised_runtime import with_scale
@@ -122,9 +124,9 @@ def recurrent(site: Site) -> Results:
         states = [None if s is None else site.emit("transpose", s, perm=(1, 0, 2)) for s in states]
     site.ignore("hidden_size", "linear_before_reset", "input_forget")
     runs = [one_direction(site, x, states, n, backwards) for n, backwards in enumerate(directions)]
-    steps = [joined(site, [run[0][t] for run in runs], 0) for t in range(site.shape(x)[0])]
-    every = joined(site, [site.reshape(s, (1, *site.shape(s))) for s in steps], 0)  # [T, directions, B, H]
-    ends = [joined(site, [run[1][n] for run in runs], 0) for n in range(len(states))]
+    steps, batch, hidden = site.shape(runs[0][0])
+    every = joined(site, [site.reshape(run[0], (steps, 1, batch, hidden)) for run in runs], 1)
+    ends = [joined(site, [site.reshape(run[1][n], (1, batch, hidden)) for run in runs], 0) for n in range(len(states))]
     if batch_first:
         every = site.emit("transpose", every, perm=(2, 0, 1, 3))
         ends = [site.emit("transpose", end, perm=(1, 0, 2)) for end in ends]
@@ -135,45 +137,52 @@ def joined(site: Site, parts: list[str], axis: int) -> str:
     return parts[0] if len(parts) == 1 else site.emit("concat", *parts, axis=axis)
 
 
-def one_direction(
-    site: Site, x: str, states: list[str | None], n: int, backwards: bool
-) -> tuple[list[str], tuple[str, ...]]:
-    """h of every step in the order of time, 0 behind the end of a sequence, and the last states; each [1, B, H]."""
-    steps, batch, width = site.sizes(x, 3)
+def one_direction(site: Site, x: str, states: list[str | None], n: int, backwards: bool) -> tuple[str, tuple[str, ...]]:
+    """h of every step in the order of time, [T, B, H], 0 behind the end of a sequence, and the last states, [B, H]."""
+    steps, batch, width = map(index, site.sizes(x, 3))
 
     def own(name: str | None) -> str | None:
         """The part of direction `n`, without that axis."""
         return None if name is None else site.reshape(site.part(name, 0, n, n + 1), site.shape(name)[1:])
 
     cell = cell_of(site, own, n)
-    rows = cell.of_input(site.reshape(x, (steps * batch, width)))
     zero = site.constant(np.zeros((batch, cell.hidden)), site.dtype(x))
-    now = tuple(own(first) or zero for first in states)
-    outputs: dict[int, str] = {}
-    for t in reversed(range(steps)) if backwards else range(steps):
-        new = STEPS[kind_of(site)](cell, site.part(rows, 0, t * batch, (t + 1) * batch), now)
-        inside = within(site, t, steps)
-        outputs[t] = new[0] if inside is None else site.emit("where", inside, new[0], zero)
-        now = new if inside is None else tuple(site.emit("where", inside, *pair) for pair in zip(new, now, strict=True))
-    some = within(site, 0, steps)
-    if some is not None:  # the last states of an empty sequence are 0, as in ONNX Runtime, whatever the first are
-        now = tuple(site.emit("where", some, s, zero) for s in now)
-    shape = (1, batch, cell.hidden)
-    return [site.reshape(outputs[t], shape) for t in range(steps)], tuple(site.reshape(s, shape) for s in now)
+    first = tuple(own(state) or zero for state in states)
+    if not steps:
+        return site.constant(np.zeros((0, batch, cell.hidden)), site.dtype(x)), first
+    products = cell.of_input(site.reshape(x, (steps * batch, width)))
+    rows = [Row(site.reshape(products, (steps, batch, site.shape(products)[1])), backwards)]
+    inside = within(site, steps)
+    if inside is not None:
+        rows.append(Row(inside, backwards))
+
+    def iteration(now: tuple[str, ...], given: tuple[str, ...]) -> tuple[Sequence[str], Sequence[Row]]:
+        new = STEPS[kind_of(site)](cell, given[0], now)
+        if inside is None:
+            return new, [Row(new[0], backwards)]
+        kept = [site.emit("where", given[1], *pair) for pair in zip(new, now, strict=True)]
+        return kept, [Row(site.emit("where", given[1], new[0], zero), backwards)]
+
+    ends, (every,) = site.builder.repeat(steps, first, rows, iteration, site.origin)
+    if inside is not None:  # the last states of an empty sequence are 0, as in ONNX Runtime, whatever the first are
+        some = site.reshape(site.part(inside, 0, 0, 1), (batch, 1))
+        ends = tuple(site.emit("where", some, end, zero) for end in ends)
+    return every, ends
 
 
-def within(site: Site, t: int, steps: int) -> str | None:
-    """Return which sequences, [B, 1], have a step t; None if all have."""
+def within(site: Site, steps: int) -> str | None:
+    """Return which sequences have each step, [T, B, 1]; None if all have all."""
     name = site.optional(4)
     if name is None:
         return None
     lengths = site.builder.constants.get(name)
     if lengths is None:
-        column = site.reshape(name, (site.shape(name)[0], 1))
-        return site.emit("less", site.constant(t, site.dtype(name)), column)
+        numbers = site.constant(np.arange(steps).reshape(steps, 1, 1), site.dtype(name))
+        return site.emit("less", numbers, site.reshape(name, (1, site.shape(name)[0], 1)))
     if lengths.min() < 0 or lengths.max() > steps:
         raise GraphError(f"the lengths {lengths.tolist()} of sequences are not all within 0 to {steps}, the steps of x")
-    return None if (lengths > t).all() else site.constant((lengths > t)[:, None])
+    inside = np.arange(steps)[:, None, None] < lengths[None, :, None]
+    return None if inside.all() else site.constant(inside)
 
 
 def cell_of(site: Site, own: Callable[[str | None], str | None], n: int) -> Cell:
