@@ -28,6 +28,7 @@ from autosched.errors import GraphError
 from autosched.graph.graph import Array, Graph, Node, Value
 
 REPEAT = "repeat"
+FEW_ITERATIONS = 4  # up to which a loop is unrolled
 WHOLE, ROWS, BACKWARDS, LAST = "whole", "rows", "rows backwards", "last"
 Read = str | int  # WHOLE, ROWS, BACKWARDS, or the number of an output
 

@@ -39,6 +39,8 @@ def with_numbers(data: Any, number: Number) -> Any:
 
 def numbered_node(node: Node, number: Number) -> Node:
     """Return a node of a traced graph with numbers for sizes."""
+    if node.body is not None:
+        node = replace(node, body=numbered_graph(node.body, number))
     if not has_size(tuple(node.attributes.values())):
         return node
     return replace(node, attributes={key: with_numbers(value, number) for key, value in node.attributes.items()})

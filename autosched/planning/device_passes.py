@@ -12,7 +12,7 @@ from autosched.graph.fusion.cost import rates_of
 from autosched.graph.fusion.node_properties import NodeKind, properties_of
 from autosched.graph.graph import Array, Graph, Node, Value, fresh_name
 from autosched.graph.index_checks import required_checks, with_check_nodes
-from autosched.graph.loops import loop_of
+from autosched.graph.loops import FEW_ITERATIONS, loop_of
 from autosched.graph.passes import run_passes
 from autosched.graph.passes.layout.view_heads import view_heads
 from autosched.graph.passes.layout.weight_layout import transform_weight_layouts
@@ -23,8 +23,6 @@ from autosched.ir.dtype import DTYPES
 from autosched.ir.size import has_size
 from autosched.kernel.device import Device
 from autosched.passes import Pass, PassPipeline, Watch
-
-FEW_ITERATIONS = 4  # up to which a loop is unrolled
 
 
 def with_own_outputs(graph: Graph) -> Graph:
@@ -101,6 +99,12 @@ def _should_unroll(device: Device, graph: Graph, node: Node) -> bool:
     without elements, with checks of indices."""
     body = loop_of(node).body
     values = (*body.values.values(), *(graph.values[name] for name in (*node.used, *node.outputs)))
-    has_checks = any(required_checks(inner, body.values) for inner in body.nodes)
     is_few = loop_of(node).steps <= FEW_ITERATIONS
-    return is_few or has_checks or _is_gpu(device) or any(v.is_empty or has_size(v.shape) for v in values)
+    return is_few or _has_checks(body) or _is_gpu(device) or any(v.is_empty or has_size(v.shape) for v in values)
+
+
+def _has_checks(body: Graph) -> bool:
+    """Whether the nodes of a body, or of loops within it, check indices."""
+    return any(
+        required_checks(node, body.values) or (node.body is not None and _has_checks(node.body)) for node in body.nodes
+    )

@@ -176,3 +176,15 @@ def test_own_schedules_take_the_place_of_transferred_ones(tmp_path: Path, monkey
     assert all(task.kernel.name == task.kernel_spec.name for task in network.tasks)
     for got, want in zip(network(**given), before, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_loops_of_sizes_that_are_known_at_a_call_are_unrolled(tmp_path: Path) -> None:
+    """Of one network for all batches."""
+    proto = recurrent("GRU", 6)
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "batch"
+    onnx.save(proto, tmp_path / "net.onnx")
+    network, reference = autosched.load(tmp_path / "net.onnx", threads=1, records=False), ReferenceEvaluator(proto)
+    for batch in (2, 5, 1, 3):
+        x = np.random.default_rng(batch).normal(size=(6, batch, WIDTH)).astype("float32")
+        for got, want in zip(network(x), reference.run(None, {"x": x}), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

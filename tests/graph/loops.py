@@ -49,15 +49,15 @@ def inputs_of(graph: Graph) -> dict[str, Array]:
     return {name: rng.normal(size=graph.values[name].shape).astype("float32") for name in graph.inputs}
 
 
-def counter(steps: int) -> Graph:
+def counter(steps: int, width: int = 3) -> Graph:
     """`y[i] = x[i] + s` where s is 0 and then the row before, so that y has the running sums of x; and the last one."""
-    values = {n: Value(n, (3,), "float32") for n in ("s", "row", "sum", "first")}
+    values = {n: Value(n, (width,), "float32") for n in ("s", "row", "sum", "first")}
     body = Graph(
         ("s", "row"), ("sum",), (Node("add", ("s", "row"), ("sum",)),), {n: values[n] for n in ("s", "row", "sum")}
     )
     attributes = {"steps": steps, "operands": (0, "rows"), "results": ("rows",)}
     loop = Node("repeat", ("first", "x"), ("y",), attributes, "sums", body)
-    rows = {n: Value(n, (steps, 3), "float32") for n in ("x", "y")}
+    rows = {n: Value(n, (steps, width), "float32") for n in ("x", "y")}
     return Graph(("first", "x"), ("y",), (loop,), {"first": values["first"], **rows})
 
 

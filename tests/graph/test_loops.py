@@ -16,7 +16,9 @@ from autosched.graph.passes import run_passes
 from autosched.graph.passes.common_subexpressions import eliminate_common_subexpressions
 from autosched.graph.passes.unroll_loops import unroll_loops
 from autosched.graph.saved import load_saved, save_graph
+from autosched.graph.traces import numbered_graph
 from autosched.graph.verify import verify
+from autosched.ir.size import Guards, value_of
 from tests.graph.loops import counter, inputs_of, looped, nested
 
 
@@ -102,6 +104,17 @@ def test_loops_of_other_bodies_are_not_the_same() -> None:
         )
         merged = eliminate_common_subexpressions(both.with_nodes((*both.nodes, *ends), sums, outputs=("y2", "z2")))
         assert sum(node.body is not None for node in merged.nodes) == count
+
+
+def test_sizes_in_a_body_get_their_numbers() -> None:
+    with Guards() as guards:
+        width = guards.symbol("width", 3, 2, 100)
+        graph = counter(4, width)
+        verify(graph)
+        numbered = numbered_graph(graph, value_of)
+    verify(numbered)
+    given = inputs_of(numbered)
+    np.testing.assert_allclose(interpret(numbered, given)["y"], given["x"].cumsum(0) + given["first"], rtol=1e-5)
 
 
 def test_saved_loops_are_read_again(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 from autosched.errors import GraphError
@@ -23,6 +24,10 @@ class Row:
 
     name: str
     is_backwards: bool = False
+
+    @property
+    def kind(self) -> str:
+        return BACKWARDS if self.is_backwards else ROWS
 
 
 # Adds the nodes of an iteration, given the states and rows; returns the new states, and rows that it gives.
@@ -97,6 +102,16 @@ class GraphBuilder:
         (whole,) = self.add_node("concat", parts, {"axis": 0}, 1, name) if len(parts) > 1 else parts
         self.nodes.append(Node("reshape", (whole,), (name,), {"shape": value.shape}, name))
 
+    @property
+    def n_draws(self) -> int:
+        """How many times random numbers were drawn."""
+        return self._draws.total()
+
+    def restore_point(self) -> Callable[[], None]:
+        """Return a function that brings the graph under construction back to its present state."""
+        kept = {name: copy(part) for name, part in vars(self).items()}
+        return lambda: vars(self).update(kept)
+
     def next_draw(self, seed: float | None, origin: str) -> tuple[float, int]:
         """Return seed and number of the next draw of random numbers of a node.
 
@@ -134,29 +149,33 @@ class GraphBuilder:
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Add a loop of at least one iteration, and return the last states, and what its iterations give, stacked.
 
-        `make` adds the nodes of an iteration. Raises GraphError if a state changes its shape or type.
+        `make` adds the nodes of an iteration. Raises GraphError if a state changes its shape or type, and for a body
+        that reads what only importers know of sizes.
         """
-        start = len(self.nodes)
-        reads = [BACKWARDS if row.is_backwards else ROWS for row in rows]
-        inner = [self._inner(name, self.values[name].shape, origin) for name in states]
-        inner += [self._inner(row.name, self.values[row.name].shape[1:], origin) for row in rows]
-        after, given = make(tuple(inner[: len(states)]), tuple(inner[len(states) :]))
+        start, computed = len(self.nodes), len(self._computed_sizes)
+        inner_states = tuple(self._inner(name, self.values[name].shape, origin) for name in states)
+        inner_rows = tuple(self._inner(row.name, self.values[row.name].shape[1:], origin) for row in rows)
+        after, given = make(inner_states, inner_rows)
         outputs: dict[str, str] = {}  # of the body, with what becomes of them
         for row in given:
-            outputs[self._own_output(row.name, outputs, start, origin)] = BACKWARDS if row.is_backwards else ROWS
+            outputs[self._own_output(row.name, outputs, start, origin)] = row.kind
         after = [x if x in outputs else self._own_output(x, outputs, start, origin) for x in after]
         outputs |= {name: LAST for name in after if name not in outputs}
-        numbers = list(outputs)
-        nodes, self.nodes[start:] = tuple(self.nodes[start:]), []
-        made = {*inner, *(name for node in nodes for name in node.outputs)}
-        captured = list(dict.fromkeys(name for node in nodes for name in node.used if name not in made))
-        names = (*inner, *captured)
-        values = {name: self.values[name] for name in (*captured, *made)}
+        if len(self._computed_sizes) > computed:
+            raise GraphError("the body of a loop reads sizes that vary")
+        numbers, nodes = list(outputs), tuple(self.nodes[start:])
+        del self.nodes[start:]
+        made = {*inner_states, *inner_rows, *(name for node in nodes for name in node.outputs)}
+        read = dict.fromkeys(name for node in nodes for name in node.used)
+        states_after = (numbers.index(x) for x in after)
+        inputs: list[tuple[str, str, Read]] = [*zip(inner_states, states, states_after, strict=True)]
+        inputs += [(own, row.name, row.kind) for own, row in zip(inner_rows, rows, strict=True) if own in read]
+        inputs += [(name, name, WHOLE) for name in read if name not in made]
+        values = {name: self.values[name] for name in (*(own for own, _, _ in inputs), *made)}
         self.values = {name: value for name, value in self.values.items() if name not in made}
-        operands: list[tuple[str, Read]] = [*zip(states, map(numbers.index, after), strict=True)]
-        operands += [*zip((row.name for row in rows), reads, strict=True), *((name, WHOLE) for name in captured)]
+        body = Graph(tuple(own for own, _, _ in inputs), tuple(numbers), nodes, values, name=origin)
         results = [(self.new_name(f"{origin}.{kind}"), kind) for kind in outputs.values()]
-        node = loop_node(Graph(names, tuple(numbers), nodes, values, name=origin), steps, operands, results, origin)
+        node = loop_node(body, steps, [(name, kind) for _, name, kind in inputs], results, origin)
         for value in results_of(node, self.values):
             self.add_value(value)
         self.nodes.append(node)

@@ -169,6 +169,16 @@ class Importer:
         self.add_nodes(graph.node, inner)
         return self._resolve([o.name for o in graph.output], inner)
 
+    def attempt(self, add: Callable[[], tuple[str, ...]]) -> tuple[str, ...] | None:
+        """Return the results of `add`, which adds nodes; None, with the graph as it was, if that raises GraphError."""
+        restore, n_failures = self.builder.restore_point(), len(self.failures)
+        try:
+            return add()
+        except GraphError:
+            restore()
+            del self.failures[n_failures:]
+            return None
+
     def add_nodes(self, nodes: Iterable[NodeProto], scope: NameScope) -> None:
         """Import nodes, whose operands and results are in `scope`."""
         if scope.depth > MAX_DEPTH:

@@ -69,6 +69,8 @@ class GraphImporter(Protocol):
 
     def add_graph(self, graph: GraphProto, scope: NameScope, given: Sequence[str]) -> tuple[str, ...]: ...
 
+    def attempt(self, add: Callable[[], tuple[str, ...]]) -> tuple[str, ...] | None: ...
+
 
 @dataclass
 class Site:

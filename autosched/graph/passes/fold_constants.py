@@ -30,7 +30,8 @@ def fold_constants(graph: Graph) -> Graph:
         if not node.used or not all(name in known for name in node.used) or not _should_fold(graph, node, known):
             continue
         inputs = (None if name is None else same.get(name, name) for name in node.inputs)
-        twin = first.setdefault((node.operator, *inputs, json.dumps(sorted(node.attributes.items()))), node)
+        words = json.dumps(sorted(node.attributes.items()))
+        twin = first.setdefault((node.operator, *inputs, words, str(node.body)), node)
         if twin is node or not set(graph.outputs).isdisjoint(node.outputs):
             made = dict(zip(node.outputs, evaluate_node(node, graph, known), strict=True))
             changes[n] = Change(constants=made)
@@ -44,8 +45,7 @@ def fold_constants(graph: Graph) -> Graph:
 
 
 def _should_fold(graph: Graph, node: Node, known: dict[str, Array]) -> bool:
-    sizes = *(graph.values[name].shape for name in node.outputs), tuple(node.attributes.values())
-    if node.body is not None or has_size(sizes):
+    if has_size((*(graph.values[name].shape for name in node.outputs), tuple(node.attributes.values()))):
         return False
     size = sum(
         math.prod(graph.values[name].shape) * DTYPES[graph.values[name].dtype].numpy_dtype.itemsize

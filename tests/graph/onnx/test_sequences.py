@@ -35,7 +35,8 @@ def test_sequences_are_known_while_importing():
     assert found["count"] == 3
 
 
-def test_a_loop_collects_a_sequence():
+@pytest.mark.parametrize("steps", [3, 6])
+def test_a_loop_collects_a_sequence(steps):
     info = helper.make_tensor_value_info
     parts = helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, None)
     body = helper.make_graph(
@@ -53,8 +54,8 @@ def test_a_loop_collects_a_sequence():
         node("Loop", ["steps", "", "none"], ["all"], body=body),
         node("ConcatFromSequence", ["all"], ["y"], axis=0),
     ]
-    graph = graph_of(nodes, {"x": [2]}, constants={"steps": 3})
-    np.testing.assert_array_equal(interpret(graph, {"x": np.float32([1, 2])})["y"], [1, 2] * 3)
+    graph = graph_of(nodes, {"x": [2]}, constants={"steps": steps})
+    np.testing.assert_array_equal(interpret(graph, {"x": np.float32([1, 2])})["y"], [1, 2] * steps)
 
 
 SEQUENCES = {

@@ -1,15 +1,25 @@
-"""Rules of control flow with constant conditions: branches are selected, loops unrolled."""
+"""Rules of control flow with constant conditions: branches are selected, loops of a known count become loops of ours.
+
+A loop is unrolled if it has few iterations, or if its body must know the number of the iteration while importing: a
+slice at that number is a view then. So is a loop whose states change their shapes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import index
 
 import numpy as np
+from onnx import GraphProto
 
 from autosched.errors import GraphError
-from autosched.graph.onnx.site import NotConstant, Results, Site, rule
+from autosched.graph.index_checks import required_checks
+from autosched.graph.loops import FEW_ITERATIONS
+from autosched.graph.onnx.builder import Row
+from autosched.graph.onnx.site import NotConstant, Results, Site, refuse, rule
 
-MOST_STEPS = 4096  # of a loop
+MOST_STEPS = 4096  # of a loop that is unrolled
+MOST_ITERATIONS = 1 << 20  # of another one, whose body has an array of their numbers
 BY_DATA = "depends on data; control flow by data is not supported"
 
 
@@ -26,13 +36,48 @@ def choose(site: Site) -> Results:
     return site.run(branches[is_true(site, site.input(0), "its condition")], [])
 
 
+def attempt(site: Site, operands: Sequence[str], add: Callable[[], tuple[str, ...]]) -> tuple[str, ...] | None:
+    """Return the results of a loop that `add` adds; None for one that must be unrolled."""
+    b = site.builder
+    is_tensor = all(name not in b.sequences and name not in b.held_types for name in operands)
+    return site.importer.attempt(add) if is_tensor else None
+
+
+def iteration(site: Site, body: GraphProto, given: Sequence[str]) -> tuple[str, ...]:
+    """Import the body of a loop that is not unrolled. Raises GraphError for a body that only an unrolled loop has."""
+    start, n_draws = len(site.builder.nodes), site.builder.n_draws
+    results = site.run(body, given)
+    b = site.builder
+    refuse(b.n_draws > n_draws, "to draw random numbers in a loop")
+    refuse(any(x in b.sequences or x in b.held_types for x in results), "what is no tensor of ours, in a loop")
+    refuse(any(required_checks(node, b.values) for node in b.nodes[start:]), "to check indices in a loop")
+    return results
+
+
+def rolled_loop(site: Site, body: GraphProto, steps: int, carried: Sequence[str]) -> tuple[str, ...]:
+    """Import a loop whose condition is always true."""
+    numbers = site.constant(np.arange(steps))
+
+    def one(states: tuple[str, ...], rows: tuple[str, ...]) -> tuple[Sequence[str], Sequence[Row]]:
+        condition, *made = iteration(site, body, [rows[0], site.constant(True), *states])
+        refuse(not is_true(site, condition, "its condition"), "a condition that becomes false")
+        return made[: len(states)], [Row(name) for name in made[len(states) :]]
+
+    ends, columns = site.builder.repeat(steps, carried, [Row(numbers)], one, site.origin)
+    return (*ends, *columns)
+
+
 @rule("Loop")
 def loop(site: Site) -> Results:
-    """Unroll a loop. Its body maps (iteration, condition, carried values) to (condition, carried values, rows)."""
+    """Import a loop. Its body maps (iteration, condition, carried values) to (condition, carried values, rows)."""
     body, most, first = site.attribute("body"), site.array(0), site.optional(1)
     carried = [site.input(n) for n in range(2, len(site.inputs))]
     limit = MOST_STEPS + 1 if most is None else int(most.item())
     condition = site.constant(True) if first is None else first
+    if most is not None and FEW_ITERATIONS < limit <= MOST_ITERATIONS and is_true(site, condition, "its condition"):
+        rolled = attempt(site, carried, lambda: rolled_loop(site, body, limit, carried))
+        if rolled is not None:
+            return rolled
     rows: list[tuple[str, ...]] = []
     while len(rows) < limit and is_true(site, condition, "its condition"):
         check_steps(len(rows) + 1)
@@ -49,7 +94,7 @@ def loop(site: Site) -> Results:
 
 @rule("Scan")
 def scan(site: Site) -> Results:
-    """Unroll a scan. Its body maps carried values and rows of the inputs to carried values and rows of results."""
+    """Import a scan. Its body maps carried values and rows of the inputs to carried values and rows of results."""
     body, n_rows = site.attribute("body"), site.attribute("num_scan_inputs")
     given = site.all_inputs()
     carried, read = given[: len(given) - n_rows], given[len(given) - n_rows :]
@@ -60,6 +105,13 @@ def scan(site: Site) -> Results:
     if len(steps) != 1:
         raise GraphError(f"its inputs have different numbers of rows: {sorted(steps)}")
     (n,) = steps
+    out_axes, reverse = (site.attribute(f"scan_output_{what}", (0,) * n_results) for what in ("axes", "directions"))
+    if (n := index(n)) > FEW_ITERATIONS:
+        reads = [(name, axis, bool(back)) for name, axis, back in zip(read, axes, backwards, strict=True)]
+        writes = list(zip(out_axes, map(bool, reverse), strict=True))
+        rolled = attempt(site, given, lambda: rolled_scan(site, body, carried, reads, writes))
+        if rolled is not None:
+            return rolled
     check_steps(n)
     if not n and n_results:
         raise GraphError("its inputs have no rows, so that the shapes of its results are not known")
@@ -70,9 +122,36 @@ def scan(site: Site) -> Results:
         made = site.run(body, [*carried, *now])
         carried, results = list(made[: len(carried)]), made[len(carried) :]
         rows.append(results)
-    out_axes, reverse = (site.attribute(f"scan_output_{what}", (0,) * n_results) for what in ("axes", "directions"))
     columns = [[r[k] for r in (rows[::-1] if reverse[k] else rows)] for k in range(n_results)]
     return (*carried, *(stacked(site, column, axis) for column, axis in zip(columns, out_axes, strict=True)))
+
+
+def rolled_scan(
+    site: Site,
+    body: GraphProto,
+    carried: Sequence[str],
+    reads: Sequence[tuple[str, int, bool]],
+    writes: Sequence[tuple[int, bool]],
+) -> tuple[str, ...]:
+    """Import a scan. `reads`: each input with the axis of its rows, and whether the last is read first; `writes`: the
+    axis along which the rows of a result are stacked, and whether the first comes last."""
+
+    def one(states: tuple[str, ...], rows: tuple[str, ...]) -> tuple[Sequence[str], Sequence[Row]]:
+        made = iteration(site, body, [*states, *rows])
+        given = zip(made[len(states) :], writes, strict=True)
+        return made[: len(states)], [Row(name, is_backwards) for name, (_, is_backwards) in given]
+
+    rows = [Row(moved(site, name, axis, 0), is_backwards) for name, axis, is_backwards in reads]
+    ends, columns = site.builder.repeat(site.shape(rows[0].name)[0], carried, rows, one, site.origin)
+    placed = (moved(site, x, 0, site.axis(axis, site.rank(x))) for x, (axis, _) in zip(columns, writes, strict=True))
+    return (*ends, *placed)
+
+
+def moved(site: Site, name: str, old: int, new: int) -> str:
+    """Move an axis of a value."""
+    order = [axis for axis in range(site.rank(name)) if axis != old]
+    order.insert(new, old)
+    return name if old == new else site.emit("transpose", name, perm=tuple(order))
 
 
 def check_steps(steps: int) -> None:
