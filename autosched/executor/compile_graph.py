@@ -17,6 +17,7 @@ from autosched.graph.graph import Graph
 from autosched.graph.load_progress import report_stage
 from autosched.graph.mapped_arrays import check_mapped
 from autosched.graph.operator_facts import save_facts
+from autosched.graph.passes.unroll_loops import unroll_loops
 from autosched.graph.verify import verify
 from autosched.kernel.device import Device, find_device
 from autosched.kernel.lookup import stored_schedules
@@ -101,7 +102,8 @@ def compile_linked(graph: Graph, options: CompileOptions, choices: Choices, link
 def compile_for_sizes(
     guards: Guards, make_graph: Callable[[], Graph], options: CompileOptions = DEFAULTS, choices: Choices = BY_MODEL
 ) -> SizedNetwork:
-    """Compile a network on a processor for all sizes for which the guards hold. `make_graph` returns the traced graph.
+    """Compile a network on a processor for all sizes for which the guards hold. `make_graph` returns the traced graph,
+    whose loops are unrolled.
 
     Raises what `compile_network` raises.
     """
@@ -109,7 +111,7 @@ def compile_for_sizes(
 
     device = find_device(options.target, options.threads)
     with guards:
-        graph = make_graph()
+        graph = unroll_loops(make_graph(), lambda *_: True)
         with _completed(choices, options) as completed:
             program = _program(graph, options.target, device, completed)
     return SizedNetwork(guards, graph, program, device)

@@ -20,7 +20,6 @@ from autosched.graph.passes.split_batches import split_batches
 from autosched.graph.passes.unroll_loops import unroll_loops
 from autosched.graph.verify import verify
 from autosched.ir.dtype import DTYPES
-from autosched.ir.size import has_size
 from autosched.kernel.device import Device
 from autosched.passes import Pass, PassPipeline, Watch
 
@@ -95,12 +94,11 @@ def prepare_graph(graph: Graph, device: Device, watch: Watch | None = None) -> G
 
 
 def _should_unroll(device: Device, graph: Graph, node: Node) -> bool:
-    """Whether a loop has few iterations, or cannot run as one: on a GPU, of sizes that are known at a call, with values
-    without elements, with checks of indices."""
-    body = loop_of(node).body
+    """Whether a loop has few iterations, or cannot run as one: on a GPU, with values without elements, with checks of
+    indices."""
+    body, is_few = loop_of(node).body, loop_of(node).steps <= FEW_ITERATIONS
     values = (*body.values.values(), *(graph.values[name] for name in (*node.used, *node.outputs)))
-    is_few = loop_of(node).steps <= FEW_ITERATIONS
-    return is_few or _has_checks(body) or _is_gpu(device) or any(v.is_empty or has_size(v.shape) for v in values)
+    return is_few or _is_gpu(device) or _has_checks(body) or any(v.is_empty for v in values)
 
 
 def _has_checks(body: Graph) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import autosched
+from autosched.errors import SizesWarning
 from autosched.executor.compile_graph import compile_graph
 from autosched.executor.model_cache.cached_model import CachedModel
 from autosched.executor.specialise import with_own_schedules
@@ -178,8 +179,8 @@ def test_own_schedules_take_the_place_of_transferred_ones(tmp_path: Path, monkey
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
-def test_loops_of_sizes_that_are_known_at_a_call_are_unrolled(tmp_path: Path) -> None:
-    """Of one network for all batches."""
+def test_loops_of_sizes_that_are_known_at_a_call_are_unrolled(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """Of one program for all batches but 1, which is no symbol."""
     proto = recurrent("GRU", 6)
     proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "batch"
     onnx.save(proto, tmp_path / "net.onnx")
@@ -188,3 +189,4 @@ def test_loops_of_sizes_that_are_known_at_a_call_are_unrolled(tmp_path: Path) ->
         x = np.random.default_rng(batch).normal(size=(6, batch, WIDTH)).astype("float32")
         for got, want in zip(network(x), reference.run(None, {"x": x}), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    assert [warning for warning in recwarn if warning.category is SizesWarning] == []

@@ -15,11 +15,13 @@ from operator import index
 import numpy as np
 
 from autosched.errors import GraphError
+from autosched.graph.graph import Shape
 from autosched.graph.onnx.builder import Row
 from autosched.graph.onnx.rules.microsoft import DOMAIN
 from autosched.graph.onnx.rules.quantised import dynamically_quantised, integer_product
 from autosched.graph.onnx.rules.quantised_runtime import with_scale
 from autosched.graph.onnx.site import Results, Site, refuse, rule
+from autosched.ir.size import has_size
 
 DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -139,17 +141,18 @@ def joined(site: Site, parts: list[str], axis: int) -> str:
 
 def one_direction(site: Site, x: str, states: list[str | None], n: int, backwards: bool) -> tuple[str, tuple[str, ...]]:
     """h of every step in the order of time, [T, B, H], 0 behind the end of a sequence, and the last states, [B, H]."""
-    steps, batch, width = map(index, site.sizes(x, 3))
+    steps, batch, width = site.sizes(x, 3)
+    steps = index(steps)
 
     def own(name: str | None) -> str | None:
         """The part of direction `n`, without that axis."""
         return None if name is None else site.reshape(site.part(name, 0, n, n + 1), site.shape(name)[1:])
 
     cell = cell_of(site, own, n)
-    zero = site.constant(np.zeros((batch, cell.hidden)), site.dtype(x))
+    zero = zeros(site, (batch, cell.hidden), site.dtype(x))
     first = tuple(own(state) or zero for state in states)
     if not steps:
-        return site.constant(np.zeros((0, batch, cell.hidden)), site.dtype(x)), first
+        return zeros(site, (0, batch, cell.hidden), site.dtype(x)), first
     products = cell.of_input(site.reshape(x, (steps * batch, width)))
     rows = [Row(site.reshape(products, (steps, batch, site.shape(products)[1])), backwards)]
     inside = within(site, steps)
@@ -168,6 +171,12 @@ def one_direction(site: Site, x: str, states: list[str | None], n: int, backward
         some = site.reshape(site.part(inside, 0, 0, 1), (batch, 1))
         ends = tuple(site.emit("where", some, end, zero) for end in ends)
     return every, ends
+
+
+def zeros(site: Site, shape: Shape, dtype: str) -> str:
+    if has_size(shape):
+        return site.emit("expand", site.constant(0, dtype), shape=shape)
+    return site.constant(np.zeros(shape), dtype)
 
 
 def within(site: Site, steps: int) -> str | None:
