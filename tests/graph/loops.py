@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from autosched.graph.graph import Array, Graph, Node, Value
-from autosched.graph.onnx.builder import GraphBuilder, Row
+from autosched.graph.loop_builder import Row
+from autosched.graph.onnx.builder import GraphBuilder
 
 
 def looped(steps: int, rng: random.Random, width: int = 5) -> Graph:

@@ -4,34 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autosched.errors import GraphError
-from autosched.graph.graph import Array, Attribute, Graph, Node, Shape, Value
-from autosched.graph.loops import BACKWARDS, LAST, ROWS, WHOLE, Read, loop_node
+from autosched.graph.graph import Array, Attribute, Node, Value
+from autosched.graph.loop_builder import Body, Row, repeat
 from autosched.graph.onnx.held_types import HELD_IN, held
 from autosched.graph.operators import results_of
 from autosched.ir.dtype import DTYPES
 from autosched.ir.size import has_size
-
-
-@dataclass(frozen=True)
-class Row:
-    """A value whose rows along the first axis are read or written by the iterations of a loop, the last row first if
-    `is_backwards`; in the body of the loop, one row."""
-
-    name: str
-    is_backwards: bool = False
-
-    @property
-    def kind(self) -> str:
-        return BACKWARDS if self.is_backwards else ROWS
-
-
-# Adds the nodes of an iteration, given the states and rows; returns the new states, and rows that it gives.
-Body = Callable[[tuple[str, ...], tuple[str, ...]], tuple[Sequence[str], Sequence[Row]]]
 
 
 def check_value(value: Value) -> None:
@@ -147,60 +130,13 @@ class GraphBuilder:
     def repeat(
         self, steps: int, states: Sequence[str], rows: Sequence[Row], make: Body, origin: str
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Add a loop of at least one iteration, and return the last states, and what its iterations give, stacked.
-
-        `make` adds the nodes of an iteration. Raises GraphError if a state changes its shape or type, and for a body
-        that reads what only importers know of sizes.
-        """
-        start, computed = len(self.nodes), len(self._computed_sizes)
-        inner_states = tuple(self._inner(name, self.values[name].shape, origin) for name in states)
-        inner_rows = tuple(self._inner(row.name, self.values[row.name].shape[1:], origin) for row in rows)
-        after, given = make(inner_states, inner_rows)
-        outputs: dict[str, str] = {}  # of the body, with what becomes of them
-        for row in given:
-            outputs[self._own_output(row.name, outputs, start, origin)] = row.kind
-        after = [x if x in outputs else self._own_output(x, outputs, start, origin) for x in after]
-        outputs |= {name: LAST for name in after if name not in outputs}
+        """Add a loop as `loop_builder.repeat` does. Raises GraphError also for a body that reads what only importers
+        know of sizes."""
+        computed = len(self._computed_sizes)
+        results = repeat(self, steps, states, rows, make, origin)
         if len(self._computed_sizes) > computed:
             raise GraphError("the body of a loop reads sizes that vary")
-        numbers, nodes = list(outputs), tuple(self.nodes[start:])
-        del self.nodes[start:]
-        made = {*inner_states, *inner_rows, *(name for node in nodes for name in node.outputs)}
-        read = dict.fromkeys(name for node in nodes for name in node.used)
-        states_after = (numbers.index(x) for x in after)
-        inputs: list[tuple[str, str, Read]] = [*zip(inner_states, states, states_after, strict=True)]
-        inputs += [(own, row.name, row.kind) for own, row in zip(inner_rows, rows, strict=True) if own in read]
-        inputs += [(name, name, WHOLE) for name in read if name not in made]
-        values = {name: self.values[name] for name in (*(own for own, _, _ in inputs), *made)}
-        self.values = {name: value for name, value in self.values.items() if name not in made}
-        body = Graph(tuple(own for own, _, _ in inputs), tuple(numbers), nodes, values, name=origin)
-        results = [(self.new_name(f"{origin}.{kind}"), kind) for kind in outputs.values()]
-        node = loop_node(body, steps, [(name, kind) for _, name, kind in inputs], results, origin)
-        for value in results_of(node, self.values):
-            self.add_value(value)
-        self.nodes.append(node)
-        ends = [self._last_row(node.outputs[numbers.index(x)], outputs[x], steps, origin) for x in after]
-        return tuple(ends), node.outputs[: len(given)]
-
-    def _inner(self, name: str, shape: Shape, origin: str) -> str:
-        """Add an input of the body of a loop, and return its name."""
-        inner = self.new_name(f"{origin}.inner")
-        self.add_value(Value(inner, shape, self.values[name].dtype))
-        return inner
-
-    def _own_output(self, name: str, taken: Container[str], start: int, origin: str) -> str:
-        """Return a value that is computed by the nodes from `start` on and not `taken`: this one, or a copy."""
-        is_made = any(name in node.outputs for node in self.nodes[start:])
-        return name if is_made and name not in taken else self.add_node("identity", (name,), {}, 1, origin)[0]
-
-    def _last_row(self, name: str, kind: str, steps: int, origin: str) -> str:
-        """Return the output of the last iteration."""
-        if kind == LAST:
-            return name
-        at = 0 if kind == BACKWARDS else steps - 1
-        window: dict[str, Attribute] = {"starts": (at,), "stops": (at + 1,), "axes": (0,), "steps": (1,)}
-        (row,) = self.add_node("slice", (name,), window, 1, origin)
-        return self.add_node("reshape", (row,), {"shape": self.values[name].shape[1:]}, 1, origin)[0]
+        return results
 
     def rename(self, new: Mapping[str, str], start: int) -> None:
         """Rename results of the nodes from `start` on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,26 @@ class TraceBuilder:
     expected: tuple[Value | None, ...] = ()  # shapes and types of the results of the current rule
     origin: str = ""
     transposed: dict[str, Value] = field(default_factory=dict)  # the operands of transpositions of the last two axes
+
+    n_names: int = 0  # that `new_name` has given
+
+    def new_name(self, stem: str) -> str:
+        """Return a name that no value has, another one for each call."""
+        self.n_names += 1
+        return fresh_name(self.values, f"{stem}.{self.n_names}")
+
+    def add_value(self, value: Value) -> None:
+        self.values[value.name] = value
+
+    def add_node(
+        self, operator: str, inputs: Sequence[str | None], attributes: Mapping[str, Attribute], n: int, origin: str
+    ) -> tuple[str, ...]:
+        """Add a node with `n` results, and return their names."""
+        node = Node(operator, tuple(inputs), tuple(self.new_name(origin) for _ in range(n)), attributes, origin)
+        results = results_of(node, self.values)
+        self.nodes.append(node)
+        self.values.update((value.name, value) for value in results)
+        return node.outputs
 
     @property
     def result(self) -> Value:

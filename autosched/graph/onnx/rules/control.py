@@ -14,8 +14,8 @@ from onnx import GraphProto
 
 from autosched.errors import GraphError
 from autosched.graph.index_checks import required_checks
+from autosched.graph.loop_builder import Row
 from autosched.graph.loops import FEW_ITERATIONS
-from autosched.graph.onnx.builder import Row
 from autosched.graph.onnx.site import NotConstant, Results, Site, refuse, rule
 
 MOST_STEPS = 4096  # of a loop that is unrolled

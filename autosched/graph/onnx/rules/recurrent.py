@@ -16,7 +16,7 @@ import numpy as np
 
 from autosched.errors import GraphError
 from autosched.graph.graph import Shape
-from autosched.graph.onnx.builder import Row
+from autosched.graph.loop_builder import Row
 from autosched.graph.onnx.rules.microsoft import DOMAIN
 from autosched.graph.onnx.rules.quantised import dynamically_quantised, integer_product
 from autosched.graph.onnx.rules.quantised_runtime import with_scale

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 _FAMILIES = (
     *("arithmetic", "functions", "shapes", "indices", "reductions", "products", "normalization", "windows"),
-    *("gradients", "regions", "creation"),
+    *("gradients", "regions", "creation", "recurrent"),
 )
 _TABLE: dict[str, Callable[..., Any]] = {}
 
