@@ -16,7 +16,7 @@ import numpy as np
 from autosched.codegen.calls import ARENA, ARGUMENT, WEIGHTS, Pointer
 from autosched.codegen.llvm.program import emit_program
 from autosched.errors import DeviceError
-from autosched.executor.model import Clocks, Model, caller_specs
+from autosched.executor.model import Clock, Clocks, Model, caller_specs
 from autosched.graph.graph import Array, Graph
 from autosched.graph.loops import with_constants
 from autosched.graph.mapped_arrays import check_mapped
@@ -124,7 +124,7 @@ class CpuModel(NetworkKernel, Model):
         arena = aligned_empty((max(self.arena_bytes, 1),), "uint8")
         arguments = [address_of(array) for array in (*inputs, *results)]
         bases = {ARENA: address_of(arena), WEIGHTS: address_of(self.block)}
-        overhead_s, kernels = _empty_call_s(), {}
+        overhead_s, kernels = _empty_call_s(), dict[int, Clock]()
         steps = [n for n, step in enumerate(self.program.steps) if isinstance(step, Group)]
         for step, call in zip(steps, self.program.launches(), strict=True):
             addresses = [0 if p is None else _address(p, arguments, bases) for p in call.pointers]
@@ -132,7 +132,11 @@ class CpuModel(NetworkKernel, Model):
             workspace = bases[call.workspace.place] + call.workspace.at
             function = self.linked.functions[call.entry].function
             run = partial(_run, function, ctypes.addressof(block), workspace, self.threads)
-            kernels[step] = partial(_seconds, run, overhead_s, (block, arena, inputs, results))
+            held = block, arena, inputs, results
+            kernels[self.program.first_step + step] = partial(_seconds, run, overhead_s, held)
+        for body in self.bodies:
+            ones = {spec.name: np.ones(spec.shape, spec.numpy_dtype) for spec in body.inputs}
+            kernels |= body.clocks(ones).kernels
         out = results[0] if len(results) == 1 else tuple(results)
         return Clocks(kernels, python_clock(partial(self, *inputs, out=out)))
 

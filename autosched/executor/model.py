@@ -37,8 +37,8 @@ class FallbackTime:
 
 @dataclass(frozen=True)
 class Clocks:
-    """Clocks of each kernel, by its step, and of the whole call, on the same arrays. Kernels have to run in order,
-    because each reads results of earlier ones."""
+    """Clocks of each kernel, by its step as tasks number it, and of the whole call, on the same arrays. Kernels have to
+    run in order, because each reads results of earlier ones. Bodies of loops have arrays of ones."""
 
     kernels: Mapping[int, Clock]
     call: Clock
@@ -108,8 +108,7 @@ class Model(ABC):
     @property
     def fusion_decisions(self) -> Mapping[KernelSpec, bool]:
         """Whether each fusion candidate is fused, by its kernel_spec."""
-        choices = (choice for program in self.program.programs for choice in program.fusion_choices)
-        return {choice.kernel_spec: choice.is_fused for choice in choices}
+        return {choice.kernel_spec: choice.is_fused for choice in self.program.all_fusion_choices}
 
     def with_weights(self, constants: Mapping[str, Array]) -> Model:
         """Return the network with other constants of the same shapes and types, by their names in `original`.

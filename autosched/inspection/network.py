@@ -6,7 +6,7 @@ bandwidth. The bandwidth is that of the cache level which holds as many bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autosched.executor.kernel_origin import kernel_origin
@@ -80,31 +80,23 @@ def explain_model(model: Model) -> Explanation:
     """Profile the network on normal inputs for about two seconds, and measure the roofline in about one."""
     rooflines, layers, call_s = MeasuredRooflines(model.device), list[Layer](), 0.0
     split, choices = list[SplitGroup](), list[FusionChoice[KernelSpec]]()
-    for whole in model.compiled_parts:
-        for part in _with_bodies(whole):
-            (normal, _) = input_sets(part.original)
-            times = profile(part, normal.arrays)
-            layers += [_layer(part, task, times.kernels, rooflines) for task in part.program.tasks]
-            call_s += times.call if part is whole else 0.0
-            split += part.program.split
-            choices += part.program.fusion_choices
+    for part in model.compiled_parts:
+        (normal, _) = input_sets(part.original)
+        times = profile(part, normal.arrays)
+        layers += [_layer(part, task, times.kernels, rooflines) for task in part.tasks]
+        call_s += times.call
+        split += (group for program in part.program.programs for group in program.split)
+        choices += part.program.all_fusion_choices
     fallbacks = model.fallback_times()
     call_s += sum(fallback.seconds for fallback in fallbacks)
     ordered = tuple(sorted(layers, key=lambda layer: -layer.seconds))
     return Explanation(ordered, call_s, tuple(split), tuple(choices), fallbacks)
 
 
-def _with_bodies(model: Model) -> Iterator[Model]:
-    """Yield the network and the bodies of its loops, also of the loops within them."""
-    yield model
-    for body in model.bodies:
-        yield from _with_bodies(body)
-
-
 def _layer(model: Model, task: NetworkTask, seconds: Mapping[int, float], rooflines: MeasuredRooflines) -> Layer:
     problem, count = task.request.problem, task.count
     n_bytes = compulsory_bytes(problem.dag)
-    origins = tuple(origin for step in task.steps if (origin := kernel_origin(model, step)))
+    origins = tuple(origin for step in task.steps if (origin := kernel_origin(model.program.group(step))))
     return Layer(
         task.name,
         origins,

@@ -63,7 +63,7 @@ def fusion_comparison_s(call_s: float, load_s: float) -> float:
 
 
 def undecided_kernels(model: Model) -> frozenset[KernelSpec]:
-    return frozenset(part.kernel_spec for part in model.program.fusion_choices if part.is_undecided)
+    return frozenset(part.kernel_spec for part in model.program.all_fusion_choices if part.is_undecided)
 
 
 def compare_fusions(model: Model, flip: Flip, inputs: Arrays) -> tuple[Model, tuple[FusionTimes, ...]]:
@@ -102,10 +102,12 @@ def fusion_times_in_network(models: Sequence[Model], inputs: Arrays) -> list[Tim
 
 
 def _fusion_times(model: Model, kernels: Mapping[int, float]) -> dict[KernelSpec, float]:
-    seconds = {step.outputs: kernels[n] for n, step in enumerate(model.program.steps) if isinstance(step, Group)}
     times: dict[KernelSpec, list[float]] = {}
-    for part in model.program.fusion_choices:
-        if part.is_undecided:
-            total_s = sum(seconds[kernel.group.outputs] for kernel in part.selected.kernels)
-            times.setdefault(part.kernel_spec, []).append(max(total_s, MIN_S))
+    for program in model.program.programs:
+        groups = ((program.first_step + n, step) for n, step in enumerate(program.steps) if isinstance(step, Group))
+        seconds = {group.outputs: kernels[n] for n, group in groups}
+        for part in program.fusion_choices:
+            if part.is_undecided:
+                total_s = sum(seconds[kernel.group.outputs] for kernel in part.selected.kernels)
+                times.setdefault(part.kernel_spec, []).append(max(total_s, MIN_S))
     return {kernel_spec: mean(each) for kernel_spec, each in times.items()}

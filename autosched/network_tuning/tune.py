@@ -130,7 +130,7 @@ def tune_networks(
             if effort.budget_s is not None:
                 watch.budget_s = max(effort.budget_s, watch.elapsed() + MIN_SEARCH_SHARE * effort.budget_s)
             fusions = find_undecided_fusions(
-                [model.program.fusion_choices for model in models.values()], [t.task for t in tasks]
+                [model.program.all_fusion_choices for model in models.values()], [t.task for t in tasks]
             )
             search = NetworkSearch(
                 tuners, list(models), objective, effort.scheduler, finalisation, watch, most, callbacks, fusions

@@ -83,7 +83,8 @@ class NetworkProgram:
     constants that kernels read unpacked, by name. `packed_offsets`: those of packed weights, by step; steps of one
     kernel with the same constants share them. `split`: groups that had to be several kernels. `checks`: the bounds
     checks of indices that each call makes. `loops`: the plan of each loop, by the number of its step. `symbol`: the
-    name of the entry function, which a call of the network runs `repeats` times.
+    name of the entry function, which a call of the network runs `repeats` times. `first_step`: by what tasks, profiles
+    and checks number the first step, as bodies of loops go on after the steps of the network.
     """
 
     graph: Graph
@@ -101,6 +102,7 @@ class NetworkProgram:
     loops: Mapping[int, LoopProgram] = field(default_factory=dict)
     symbol: str = ENTRY
     repeats: int = 1
+    first_step: int = 0
 
     @property
     def programs(self) -> Iterator[NetworkProgram]:
@@ -111,8 +113,20 @@ class NetworkProgram:
 
     @property
     def all_tasks(self) -> tuple[NetworkTask, ...]:
-        """The tasks of `programs`; the steps of each are numbers of its own program."""
+        """The tasks of `programs`."""
         return tuple(task for program in self.programs for task in program.tasks)
+
+    @property
+    def all_fusion_choices(self) -> tuple[FusionChoice[KernelSpec], ...]:
+        """The fusion choices of `programs`."""
+        return tuple(choice for program in self.programs for choice in program.fusion_choices)
+
+    def group(self, number: int) -> Group:
+        """Return the group of the step of a task."""
+        program = next(p for p in self.programs if 0 <= number - p.first_step < len(p.steps))
+        step = program.steps[number - program.first_step]
+        assert isinstance(step, Group)
+        return step
 
     @cached_property
     def constants(self) -> Mapping[str, Array]:
@@ -291,12 +305,18 @@ class NetworkProgram:
 
 
 def build_program(
-    graph: Graph, target_text: str, device: Device, choices: Choices = BY_MODEL, symbol: str = ENTRY, repeats: int = 1
+    graph: Graph,
+    target_text: str,
+    device: Device,
+    choices: Choices = BY_MODEL,
+    symbol: str = ENTRY,
+    repeats: int = 1,
+    first_step: int = 0,
 ) -> NetworkProgram:
     """Return the execution plan of a graph from `prepare_graph`, with compiled kernels and a plan of its memory.
 
-    `symbol`: the name of its entry function, which a call of the network runs `repeats` times. A group for which no
-    code can be generated is split into its nodes. Raises UnbuiltTask for a single node.
+    `symbol`, `repeats`, `first_step`: those of the program. A group for which no code can be generated is split into
+    its nodes. Raises UnbuiltTask for a single node.
     """
     unfusible, backend = frozenset[str](), device.target.backend
     nearest = choices.nearest or NearestSchedules()
@@ -323,25 +343,27 @@ def build_program(
             unfusible |= values
             split.append(SplitGroup(" ".join(node.operator for node in groups[0].nodes), str(failure)))
     kernels = {n: task.kernel for task in tasks for n in task.steps}
-    bodies = dict[int, NetworkProgram]()
+    bodies, next_step = dict[int, NetworkProgram](), first_step + len(steps)
     for n, step in enumerate(steps):
         if isinstance(step, Repeat):
             body, inner = prepare_graph(with_constants(graph, step.node), device), f"{symbol}.loop{n}{BODY}"
-            bodies[n] = build_program(body, target_text, device, choices, inner, repeats * loop_of(step.node).steps)
+            count = repeats * loop_of(step.node).steps
+            bodies[n] = build_program(body, target_text, device, choices, inner, count, next_step)
+            next_step += sum(len(each.steps) for each in bodies[n].programs)
     program = with_storage(graph, steps, kernels, backend, checks, bodies)
-    tasks = tuple(replace(task, repeats=repeats) for task in tasks)
+    tasks = tuple(replace(task, repeats=repeats, steps=tuple(first_step + n for n in task.steps)) for task in tasks)
     named = replace(program, tasks=tasks, split=tuple(split), fusion_choices=fusion_choices)
-    return replace(named, symbol=symbol, repeats=repeats)
+    return replace(named, symbol=symbol, repeats=repeats, first_step=first_step)
 
 
 def with_kernels(program: NetworkProgram, kernel_of: Callable[[NetworkTask], KernelObject]) -> NetworkProgram:
     """Return the program with other kernels for its tasks, also for those in the bodies of its loops."""
     tasks = tuple(replace(task, kernel=kernel_of(task)) for task in program.tasks)
-    kernels = {n: task.kernel for task in tasks for n in task.steps}
+    kernels = {n - program.first_step: task.kernel for task in tasks for n in task.steps}
     bodies = {n: with_kernels(loop.body, kernel_of) for n, loop in program.loops.items()}
     stored = with_storage(program.graph, program.steps, kernels, program.backend, program.checks, bodies)
     own = replace(stored, tasks=tasks, split=program.split, fusion_choices=program.fusion_choices)
-    return replace(own, symbol=program.symbol, repeats=program.repeats)
+    return replace(own, symbol=program.symbol, repeats=program.repeats, first_step=program.first_step)
 
 
 def with_storage(

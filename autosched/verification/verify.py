@@ -31,7 +31,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.te.reference.evaluate import Reference, evaluate, within
 from autosched.verification import isolation
 from autosched.verification.isolation import ProgramDied
-from autosched.verification.sample_inputs import InputSet
+from autosched.verification.sample_inputs import InputSet, input_sets
 from autosched.verification.tolerances import WINOGRAD_FACTOR, Comparison, compare, error_of_bounds, measure_error
 
 Arrays = Mapping[str, Array]
@@ -163,7 +163,9 @@ def verify_outputs(model: Model, inputs: InputSet, expected: tuple[Arrays, Array
     outputs = {inputs.kind: compare_outputs(model, inputs.arrays, expected)}
     if all(c.passed for c in outputs[inputs.kind]):
         return Verification(outputs, (), (), {})
-    return _check_kernels(model, [inputs], {inputs.kind: expected}, outputs, {}, locate=True)
+    whole = _check_kernels(model, [inputs], {inputs.kind: expected}, outputs, {}, locate=True)
+    bodies = () if whole.first_wrong else model.bodies
+    return with_bodies(whole, [verify_network(body, input_sets(body.original), locate=True) for body in bodies])
 
 
 def compare_outputs(model: Model, arrays: Arrays, expected: tuple[Arrays, Arrays]) -> tuple[Comparison, ...]:
@@ -204,7 +206,7 @@ def _death_message(model: Model, death: ProgramDied, step: int) -> str:
         return f"the process that ran the network {death}, and not when its kernels are called one after the other"
     group = model.program.steps[step]
     assert isinstance(group, Group)
-    kernel = _label(_operators(group), kernel_origin(model, step))
+    kernel = _label(_operators(group), kernel_origin(group))
     return f"the process that ran the network {death} in the kernel {kernel}"
 
 
@@ -319,7 +321,7 @@ class _KernelWalk:
         for name in group.outputs:
             dtype = DTYPES[graph.values[name].dtype].numpy_dtype
             self._values[name] = results[name] if self._is_chained else reference[name].astype(dtype, copy=False)
-        return KernelCheck(n, _operators(group), kernel_origin(self._model, n), worst)
+        return KernelCheck(self._program.first_step + n, _operators(group), kernel_origin(group), worst)
 
     def _base(self, name: str) -> str:
         return self._program.bases.get(name, name)

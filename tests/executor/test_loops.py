@@ -22,6 +22,9 @@ from autosched.graph.graph import Array
 from autosched.graph.interpret import interpret
 from autosched.graph.onnx.importer import import_model
 from autosched.graph.saved import load_saved
+from autosched.network_tuning.end_to_end import times_in_network
+from autosched.verification.sample_inputs import input_sets
+from autosched.verification.verify import references, verify_outputs
 from tests.graph.loops import inputs_of, looped, nested
 from tests.graph.onnx.models import model, node
 
@@ -110,6 +113,9 @@ def test_kernels_of_bodies_are_verified_and_explained() -> None:
     assert len(verification.kernels) == sum(len(program.kernels) for program in network.program.programs)
     layers = network.explain().layers
     assert sorted(layer.count for layer in layers)[-2:] == [9, 9]
+    steps = [step for layer in layers for step in layer.steps]
+    assert sorted(kernel.step for kernel in verification.kernels) == sorted(steps)
+    assert len({*steps}) == len(steps)
     assert "9 iterations of the loop LSTM" in network.show("groups")
     assert "operands=[" in network.show()
 
@@ -122,6 +128,20 @@ def test_a_wrong_kernel_in_a_body_is_found() -> None:
     verification = network.verify()
     assert not verification.passed
     assert verification.first_wrong is not None
+
+
+def test_tuning_times_and_checks_kernels_of_bodies() -> None:
+    network = compile_graph(import_model(recurrent("GRU", 9), {}, {}), threads=1)
+    (normal, _) = input_sets(network.original)
+    (times,) = times_in_network([network], normal.arrays)
+    assert {*times} == {task.kernel_spec.workload for task in network.tasks}
+    expected = references(network, normal.arrays)
+    assert verify_outputs(network, normal, expected).passed
+    (loop,) = network.program.loops.values()
+    network.block[loop.weights_at :].view("float32")[:] += 1  # type: ignore[attr-defined]
+    wrong = verify_outputs(network, normal, expected).first_wrong
+    assert wrong is not None
+    assert any(wrong.step in task.steps for task in loop.body.tasks)
 
 
 def test_the_second_load_and_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
