@@ -97,3 +97,20 @@ def test_any_number_of_steps() -> None:
 def test_dropout_while_training_is_refused() -> None:
     with pytest.raises(GraphError, match=r"has dropout 0.5: call eval\(\)"):
         load_torch(module_of("two layers, both directions").train(), (input_of("lstm", 4),))
+
+
+def test_images_before_a_loop_have_their_channels_last() -> None:
+    class Recogniser(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.image = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, (4, 3)), nn.ReLU())
+            self.state = nn.GRU(16, 8, bidirectional=True)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.state(self.image(x).squeeze(2).permute(2, 0, 1))
+
+    module, x = Recogniser().eval(), torch.randn(2, 3, 4, 11)
+    network = compile_graph(load_torch(module, (x,)), threads=1)
+    assert len(network.program.loops) == 2
+    for got, want in zip(network(x), expected_of(module, x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

@@ -54,7 +54,7 @@ def in_last_order(items: Sequence[T]) -> tuple[T, ...]:
 
 def with_channels_last(graph: Graph, node: Node, channels: int = 1) -> ChannelsLast | None:
     """Return the channels-last variant of a node, or None. `channels`: axes of channels of its first operand."""
-    if node.inputs[:1] == (None,) or not node.inputs:
+    if node.inputs[:1] == (None,) or not node.inputs or node.body is not None:
         return None
     if channels > 1 or node.operator == "reshape":
         moving = _SHUFFLES.get(node.operator)
