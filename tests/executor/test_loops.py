@@ -210,3 +210,42 @@ def test_loops_of_sizes_that_are_known_at_a_call_are_unrolled(tmp_path: Path, re
         for got, want in zip(network(x), reference.run(None, {"x": x}), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     assert [warning for warning in recwarn if warning.category is SizesWarning] == []
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("kind", GATES)
+def test_sequences_of_different_lengths(kind: str, direction: str, is_fixed: bool) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    proto, lengths = recurrent(kind, 9, direction, states=True), np.array([9, 0, 4], np.int32)
+    (one,) = proto.graph.node
+    one.input[4] = "lengths"
+    if is_fixed:
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(lengths, "lengths"))
+    given = given_to(proto)
+    if not is_fixed:
+        proto.graph.input.append(onnx.helper.make_tensor_value_info("lengths", onnx.TensorProto.INT32, [BATCH]))
+        given["lengths"] = lengths
+    network = compile_graph(import_model(proto, {}, {}), threads=1)
+    assert network.program.loops
+    session = runtime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for got, want in zip(network(**given), session.run(None, given), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_products_of_bytes_in_a_loop() -> None:
+    """DynamicQuantizeLSTM quantises the state in each iteration."""
+    rng = np.random.default_rng(2)
+    weights = {
+        name: rng.integers(-60, 60, (1, size, 4 * HIDDEN)).astype("int8")
+        for name, size in (("w", WIDTH), ("r", HIDDEN))
+    }
+    scales = {f"{name}s": np.full(1, 0.02, np.float32) for name in weights}
+    zeros = {f"{name}z": np.zeros(1, np.int8) for name in weights}
+    names = ["x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"]
+    one = node("DynamicQuantizeLSTM", names, ["y"], domain="com.microsoft", hidden_size=HIDDEN)
+    proto = model([one], {"x": (8, BATCH, WIDTH)}, ["y"], weights | scales | zeros, domains=["com.microsoft"])
+    graph, given = import_model(proto, {}, {}), given_to(proto)
+    network = compile_graph(graph, threads=1)
+    assert network.program.loops
+    np.testing.assert_allclose(network(**given), interpret(graph, given)["y"], atol=5e-3)
