@@ -265,9 +265,12 @@ def round_to_float(x: Expr, fraction_bits: int, smallest_normal: float, largest:
 
 
 @of_elements
-def round_to_power(x: Expr, mode: str = "up", saturate: bool = True) -> Expr:
+def round_to_power(x: Expr, dtype: str, mode: str = "up", saturate: bool = True) -> Expr:
     """The float32 x as a power of two from 2^-127 to 2^127, which is all that float8_e8m0fnu has; infinities are NaN,
-    and so is what is too large unless `saturate`."""
+    and so is what is too large unless `saturate`.
+
+    The result, of a `dtype` with the exponent of float32, is the upper part of the bits: instructions that convert, as
+    vcvtneps2bf16, take 2^-127 for 0."""
     added = {"up": 0x7FFFFF, "nearest": 0x400000, "down": 0}
     if mode not in added:
         raise GraphError(f"the rounding is {', '.join(added)} but got {mode!r}")
@@ -277,7 +280,9 @@ def round_to_power(x: Expr, mode: str = "up", saturate: bool = True) -> Expr:
     power = te.bitcast(bits + added[mode] & _EXPONENT, "float32")
     power = te.max(te.select(is_small, power * 2.0**-64, power), 2.0**-127)
     is_number = te.all(size < math.inf, *(() if saturate else (power <= 2.0**127,)))
-    return te.select(is_number, te.min(power, 2.0**127), te.const(math.nan, x.dtype))
+    value = te.select(is_number, te.min(power, 2.0**127), te.const(math.nan, x.dtype))
+    held = DTYPES[dtype]
+    return te.bitcast(te.cast(te.bitcast(value, "int32") >> 32 - held.bits, held.bits_dtype), dtype)
 
 
 _EXPONENT = 0x7F800000  # the bits of a float32's exponent

@@ -195,8 +195,8 @@ def cast_to(site: Site, x: str, name: str, saturate: bool = True, round_mode: st
         whole = site.cast(x, "int32") if site.is_float(x) else x
         made = site.emit("low_bits", site.cast(whole, dtype), bits=BITS[name])
     elif name == POWERS:
-        powers = site.emit("round_to_power", site.cast(x, "float32"), mode=round_mode, saturate=saturate)
-        made = site.cast(powers, dtype)
+        wide = site.cast(x, "float32")
+        made = site.emit("round_to_power", wide, dtype=dtype, mode=round_mode, saturate=saturate)
     elif name in HELD_IN:
         fraction_bits, smallest_normal, largest = float_format(name)
         wide = site.cast(x, "float32")
