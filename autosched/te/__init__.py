@@ -46,6 +46,7 @@ from autosched.te.compute import (
 )
 from autosched.te.dag import ComputeDAG
 from autosched.te.reducers import all, any, argmax, argmin, max, min, prod, reducer, sum
+from autosched.te.scan import scan
 from autosched.te.sizes import size
 from autosched.te.tensor import Axis, ComputeOp, PlaceholderOp, Tensor
 
@@ -53,7 +54,8 @@ __all__ = [
     "Axis", "ComputeDAG", "ComputeOp", "PlaceholderOp", "Tensor", "abs", "all", "any", "argmax", "argmin", "bitcast",
     "cast", "ceil", "compute", "const", "cos", "equal", "erf", "exp", "floor", "floordiv", "fmod", "if_then_else",
     "log", "logical_not", "max", "maximum", "min", "minimum", "mod", "not_equal", "placeholder", "pow", "prod",
-    "reduce_axis", "reducer", "round", "rsqrt", "select", "sigmoid", "sin", "size", "sqrt", "sum", "tanh", "view",
+    "reduce_axis", "reducer", "round", "rsqrt", "scan", "select", "sigmoid", "sin", "size", "sqrt", "sum", "tanh",
+    "view",
 ]  # fmt: skip
 
 

@@ -159,8 +159,9 @@ def _is_affine_node(node: Expr) -> bool:
 
 
 def _check_bounds(op: ComputeOp) -> None:
-    shapes = {t.key: t.shape for t in op.inputs}
-    by_name = {t.name: t.key for t in op.inputs}
+    shapes = {t.key: t.shape for t in (*op.outputs, *op.inputs)}
+    by_name = {t.name: t.key for t in (*op.outputs, *op.inputs)}
+    own = {t.name for t in op.outputs}
     prover = _Prover(Simplifier({a.var: (0, a.extent - 1) for a in (*op.axes, *op.reduce_axes)}))
     for load, facts in _guarded_loads(op.body):
         tensor = getattr(load, "tensor", None)
@@ -175,9 +176,10 @@ def _check_bounds(op: ComputeOp) -> None:
                 continue  # inside, or in a branch that is never taken
             under = " under its condition" if facts else ""
             end = " (it does not count from the end)" if high < 0 else ""
+            remedy = "give the scan an init" if load.buffer in own and tensor is None else "change the shapes"
             raise ExpressionError(
                 f"stage {op.name} reads {load} out of bounds: index {dim}, {index}, runs over {low} .. {high}{under} "
-                f"but dimension {dim} of {load.buffer} has extent {extent}{end}; change the shapes, or guard the read "
+                f"but dimension {dim} of {load.buffer} has extent {extent}{end}; {remedy}, or guard the read "
                 "with te.select(te.all(0 <= index, index < extent), ..., 0.0)"
             )
 

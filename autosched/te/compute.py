@@ -145,14 +145,15 @@ class _Stages:
         """The stage `name` over `axes` after the stages it needs; of an elementwise tuple each value gets a stage."""
         top = values[0]
         if isinstance(top, Reduce) and values == top.reduction.parts:
-            return self._stage(name, axes, top.reduction.sources, top.reduction).outputs
+            return self.stage(name, axes, top.reduction.sources, top.reduction).outputs
         if len(values) == 1:
-            return self._stage(name, axes, values, None).outputs
-        return tuple(self._stage(f"{name}.v{i}", axes, (value,), None).outputs[0] for i, value in enumerate(values))
+            return self.stage(name, axes, values, None).outputs
+        return tuple(self.stage(f"{name}.v{i}", axes, (value,), None).outputs[0] for i, value in enumerate(values))
 
-    def _stage(
+    def stage(
         self, name: str, axes: tuple[AxisVar, ...], values: tuple[Expr, ...], reduction: Reduction | None
     ) -> ComputeOp:
+        """The stage of `values`; what it reads of itself are loads of its own names."""
         reduce_axes = reduction.axes if reduction else ()
         known = (*axes, *reduce_axes)
         exprs = rewrite(values, lambda node, new: self._hoist(name, node, known) if isinstance(node, Reduce) else new)
@@ -182,7 +183,7 @@ class _Stages:
             axes = tuple(a for a in known if a in used)
             count = len(self.hoisted)
             self.hoisted[reduction] = ((), axes)  # takes its number before the reductions inside take theirs
-            op = self._stage(f"{self.label}.red{count or ''}", axes, reduction.sources, reduction)
+            op = self.stage(f"{self.label}.red{count or ''}", axes, reduction.sources, reduction)
             self.hoisted[reduction] = (op.outputs, axes)
         tensors, axes = self.hoisted[reduction]
         self._check_axes(name, axes, known)

@@ -226,13 +226,15 @@ class _Linker:
         self.stages = tuple(self._link(op, names[id(op)]) for op in ops)
 
     def _link(self, op: ComputeOp, name: str) -> ComputeOp:
-        local = {t.name: t for t in op.inputs}
+        local = {t.name: self.table[t.key].name for t in op.inputs}
+        for own, linked in zip(op.outputs, replace(op, name=name).outputs, strict=True):
+            local.setdefault(own.name, linked.name)
 
         def plain(node: Expr, new: Expr) -> Expr:
             if not isinstance(node, Load):
                 return new
-            tensor = node.tensor if isinstance(node, TensorLoad) else local[node.buffer]
-            load: Load = Load(self.table[tensor.key].name, new.children, node.dtype)
+            linked = self.table[node.tensor.key].name if isinstance(node, TensorLoad) else local[node.buffer]
+            load: Load = Load(linked, new.children, node.dtype)
             return load
 
         inputs = tuple(self.table[t.key] for t in op.inputs)

@@ -1,8 +1,9 @@
 """Tensors, axes and the operations that make tensors: what a user's definition is turned into.
 
-A `ComputeOp` has one value expression per output (several only for tuple reducers). Its spatial
+A `ComputeOp` has one value expression per output (several only for tuple reducers and recurrences). Its spatial
 axes index the output; with a reducer, `body[i]` is the i-th reduced operand, accumulated over
-`reduce_axes`. Loads inside `body` name tensors; the objects are in `inputs`.
+`reduce_axes`. Loads inside `body` name tensors; the objects are in `inputs`, but for the stage's own, which a
+recurrence reads (`ir.recurrence`).
 
 While the user's function is being traced, two node kinds exist that know more than their base class:
 `AxisVar` (a variable that knows its extent) and `TensorLoad` (a load that knows its tensor). Two
@@ -23,6 +24,7 @@ from autosched.errors import ExpressionError
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Load, Select, Var, binary, cast, select
 from autosched.ir.interning import N, interned
+from autosched.ir.recurrence import Recurrence, find_recurrence
 from autosched.ir.size import whole
 from autosched.ir.stmt import Reducer
 from autosched.ir.symbolic import FOLDS
@@ -124,6 +126,11 @@ class ComputeOp:
             Tensor(name, self.shape, value.dtype, self, i)
             for i, (name, value) in enumerate(zip(names, self.body, strict=True))
         )
+
+    @cached_property
+    def recurrence(self) -> Recurrence | None:
+        """How the stage reads itself; None where it does not."""
+        return find_recurrence([a.var for a in self.axes], self.body, {t.name for t in self.outputs})
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,11 +47,12 @@ def evaluate(dag: ComputeDAG, inputs: Mapping[str, np.ndarray]) -> list[np.ndarr
     arrays = {t.name: inputs[t.name].reshape(t.shape) for t in dag.inputs}
     for op in dag.stages:
         results = [np.zeros(op.shape, object) for _ in op.outputs]
-        for point in itertools.product(*(range(a.extent) for a in op.axes)):
+        arrays.update({t.name: r for t, r in zip(op.outputs, results, strict=True)})  # which a recurrence reads
+        points = list(itertools.product(*(range(a.extent) for a in op.axes)))
+        for point in reversed(points) if op.recurrence and op.recurrence.backwards else points:
             env = {a.var: p for a, p in zip(op.axes, point, strict=True)}
             for result, value in zip(results, _point(op, env, arrays), strict=True):
                 result[point] = value
-        arrays.update({t.name: r for t, r in zip(op.outputs, results, strict=True)})
     return [np.array(arrays[t.name].reshape(t.public_shape).tolist()) for t in dag.outputs]
 
 

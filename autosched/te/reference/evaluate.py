@@ -24,6 +24,7 @@ import numpy as np
 
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Binary, Call, Const, Expr, Select
+from autosched.ir.recurrence import Recurrence
 from autosched.ir.stmt import Reducer
 from autosched.te.compute import placeholder
 from autosched.te.dag import ComputeDAG
@@ -168,6 +169,8 @@ def _seen(result: Bounded, tensor: Tensor) -> Reference:
 def evaluate_stage(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Bounded, ...]:
     if not op.has_points:
         return tuple(Bounded(np.full(op.shape, rules.constant(c.value, c.dtype).value)) for c in op.without_points)
+    if op.recurrence is not None:
+        return _along(op, op.recurrence, tensors)
     product = product_of(op, tensors)
     if product is not None:
         cut = rules.cut_off(op.body[0], product.terms)
@@ -187,6 +190,22 @@ def evaluate_stage(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Bound
                 out.put(box, _reduce(op, op.reducer, box, tensors))
 
     for_each(compute, list(domain_boxes([(a.name, a.extent) for a in op.axes], BLOCK)))
+    return out.done()
+
+
+def _along(op: ComputeOp, recurrence: Recurrence, tensors: Mapping[str, Bounded]) -> tuple[Bounded, ...]:
+    """The values of a recurrence, one position after the other; so errors grow along its axis."""
+    out, axis = _Output(op), op.axes[recurrence.axis]
+    for array in out.values:
+        array.fill(0)  # what is read before the beginning, and not used
+    positions = range(axis.extent)
+    for at in reversed(positions) if recurrence.backwards else positions:
+        own = {t.name: Bounded(v, e) for t, v, e in zip(op.outputs, out.values, out.errors, strict=True)}
+        for box in domain_boxes([(a.name, 1 if a is axis else a.extent) for a in op.axes], BLOCK):
+            box[axis.name] = (at, at + 1)
+            block = DomainBox(box, {**tensors, **own})
+            with np.errstate(all="ignore"):
+                out.put(box, tuple(block.eval(b) for b in op.body))
     return out.done()
 
 

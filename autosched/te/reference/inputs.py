@@ -156,7 +156,7 @@ def _made_of(dag: ComputeDAG, index: Expr, extent: int) -> Iterator[tuple[str, t
         if not DTYPES[load.dtype].is_integer:
             continue
         if isinstance(op, ComputeOp):
-            if op.reducer is None:
+            if op.reducer is None and op.recurrence is None:
                 yield from (x for value in op.body for x in _made_of(dag, value, extent))
             continue
         least, most = DTYPES[load.dtype].integer_range
