@@ -14,6 +14,7 @@ from autosched.ir.expr import INDEX, Const, Expr, Load, Param, Var
 from autosched.ir.instructions.atomics import atomic_operation
 from autosched.ir.instructions.matrices import MATRICES
 from autosched.ir.printer import expr_text, headline
+from autosched.ir.recurrence import order_problem
 from autosched.ir.stmt import (
     BLOCKS,
     THREADS,
@@ -306,6 +307,10 @@ class _Checker:
         self.writes(s, place)
         if s.reducer is not None:
             self.reducer(s, s.reducer, place)
+        is_shared = any(b in place.buffers and place.buffers[b].scope is Scope.SHARED for b in s.buffers)
+        problem = None if is_shared else order_problem(s, place.loops.values())  # barriers order shared memory
+        if problem is not None:
+            self.report(s, place, problem)
         if s.asynchronous:
             self.asynchronous(s, place)
         if s.atomic:

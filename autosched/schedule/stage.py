@@ -13,6 +13,7 @@ from functools import cached_property
 
 from autosched.errors import ScheduleError
 from autosched.ir.expr import INDEX, Const, Expr, Load, Param, Var, product
+from autosched.ir.recurrence import Recurrence, find_recurrence
 from autosched.ir.stmt import THREADS, ForKind, Layout, Reducer, Scope
 from autosched.ir.visit import loads
 
@@ -61,6 +62,23 @@ class StageOp:
         """The buffers of these."""
         return frozenset(load.buffer for load in self.loads)
 
+    @cached_property
+    def recurrence(self) -> Recurrence | None:
+        """How the stage reads its own buffers; None where it does not."""
+        if self.reads.isdisjoint(self.buffers):
+            return None
+        return find_recurrence([a.var for a in self.axes], self.body, self.buffers)
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether no point depends on others of the stage, by a reduction or a recurrence."""
+        return self.reducer is None and self.recurrence is None
+
+    @property
+    def ordered_axis(self) -> StageAxis | None:
+        """The axis of the recurrence."""
+        return None if self.recurrence is None else self.axes[self.recurrence.axis]
+
     def loads_from(self, *buffers: str) -> tuple[Load, ...]:
         return tuple(load for load in self.loads if load.buffer in buffers)
 
@@ -76,6 +94,7 @@ class StageOp:
 class Loop:
     """One loop: `parts` are (axis, level) pairs, more than one when fused (last varies fastest).
 
+    `reduce`: it is over a reduction axis, or along a recurrence: its iterations depend on each other.
     Without parts, `count` threads share every point of the stage.
     """
 
@@ -197,5 +216,5 @@ class Stage:
 
 def default_stage(op: StageOp, scope: Scope = Scope.GLOBAL) -> Stage:
     """One loop for each axis, spatial ones outside, computed at the root."""
-    loops = tuple(Loop(a.name, ((a.name, 0),), a.reduce) for a in op.all_axes)
+    loops = tuple(Loop(a.name, ((a.name, 0),), a.reduce or a is op.ordered_axis) for a in op.all_axes)
     return Stage(op, loops, scope=scope)

@@ -470,9 +470,9 @@ def test_a_parallel_reduction_races():
 
 
 def test_reading_what_another_task_writes_races():
-    shift = Seq((init, loop(i, 3, store("C", (i,), load("C", i + 1)), kind=PARALLEL)))
-    races("which another task of the parallel loop uses", shift)
-    pulled = loop(i, 3, store("C", (i + 1,), load("C", i)), kind=PARALLEL)
+    turned = Seq((init, loop(i, 3, store("C", (i,), load("C", (i + 1) % 4)), kind=PARALLEL)))
+    races("which another task of the parallel loop uses", turned)
+    pulled = loop(i, 3, store("C", ((i + 1) % 4,), load("C", i)), kind=PARALLEL)
     races("which another task of the parallel loop uses", Seq((init, pulled)))
 
 

@@ -99,6 +99,39 @@ shared = buffer("S", (4,), scope=Scope.GLOBAL)
 set_c = store("C", (0, 0), ZERO)
 set_local = store("T", (0,), ZERO)
 
+
+def shifted(step, *loops):
+    """C[index, 0] = C[index + step, 0] inside loops, outermost first, each as (variable, extent, what it adds)."""
+    index = sum((var * factor for var, _, factor in loops), num(0))
+    body = store("C", (index, 0), load("C", index + step, 0))
+    for var, extent, _ in reversed(loops):
+        body = loop(var, extent, body)
+    return body
+
+
+ORDER = [
+    (
+        copy_with(loop(i, 4, store("C", (i, 0), load("C", i - 1, 0)), kind=PARALLEL)),
+        "iterations of the parallel loop i",
+    ),
+    (copy_with(loop(i, 4, store("C", (i, 0), load("C", i - 2, 0)), kind=VECTORIZE)), "the vectorize loop i"),
+    (copy_with(loop(i, 4, store("C", (i, 0), load("C", i - 1, 0)), kind=UNROLL)), "the unroll loop i"),
+    (copy_with(shifted(1, (i, 4, 1))), "reads what later iterations of the loop i write"),
+    (copy_with(shifted(-1, (i, 4, -1))), "reads what later iterations of the loop i write"),
+    (copy_with(shifted(-1, (j, 2, 1), (i, 2, 2))), "reads what later iterations of loops inside of the loop j write"),
+    (copy_with(loop(i, 4, store("C", (i, i), load("C", i - 1, i - 1)))), "reads itself at steps along 2 dimensions"),
+]
+
+
+def test_recurrences_in_order_pass():
+    verify(copy_with(shifted(-1, (i, 4, 1))), concrete=True)
+    verify(copy_with(shifted(2, (i, 4, -1))), concrete=True)
+    verify(copy_with(shifted(-3, (i, 2, 2), (j, 2, 1))), concrete=True)
+    lines = loop(j, 6, store("C", (i, j), load("C", i - 1, j)), kind=VECTORIZE)
+    verify(copy_with(loop(i, 4, lines)), concrete=True)
+    verify(copy_with(loop(j, 6, loop(i, 4, store("C", (i, j), load("C", i - 1, j))), kind=PARALLEL)), concrete=True)
+
+
 BINDING = [
     (copy_with(store("C", (k, 0), ZERO)), "the variable k is not bound by an enclosing loop"),
     (copy_with(loop(i, 4, loop(i, 4, set_c))), "the loop variable i is already bound by an enclosing loop"),
@@ -214,7 +247,7 @@ STORES = [
 ]
 
 
-@pytest.mark.parametrize(("bad", "message"), BINDING + LOOPS + SCOPES + BUFFERS + STORES)
+@pytest.mark.parametrize(("bad", "message"), BINDING + ORDER + LOOPS + SCOPES + BUFFERS + STORES)
 def test_must_fail(bad, message):
     with pytest.raises(IRError, match=re.escape(message)):
         verify(bad, concrete=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from autosched.errors import ScheduleError
@@ -37,11 +37,13 @@ FACTORS = (1, 2, 3, 4, 5, 8, 16)
 Draw = Callable[[random.Random, State, Stage], Step]
 
 
-def random_schedule(seed: int, registers: bool = False, parts: bool = False) -> tuple[ComputeDAG, State]:
+def random_schedule(
+    seed: int, registers: bool = False, parts: bool = False, graphs: Mapping[str, Callable[[], ComputeDAG]] = GRAPHS
+) -> tuple[ComputeDAG, State]:
     """A graph and a schedule of up to 20 steps; with `registers`, buffers may be in registers although their indices
     are not constant, which the verifier forbids and code generation bears. With `parts` results are often in two."""
     rng = random.Random(seed)
-    dag = GRAPHS[rng.choice(list(GRAPHS))]()
+    dag = graphs[rng.choice(list(graphs))]()
     state = initial_state(dag)
     for _ in range(rng.choice((4, 8, 14, 20))):
         stage = rng.choice(state.stages)

@@ -9,11 +9,13 @@ import pytest
 from autosched import te
 from autosched.errors import ScheduleError
 from autosched.schedule import (
+    Bind,
     CacheRead,
     CacheWrite,
     ComputeAt,
     ComputeInline,
     FetchAhead,
+    Flatten,
     Fuse,
     Pack,
     Parallel,
@@ -23,6 +25,7 @@ from autosched.schedule import (
     Rfactor,
     Split,
     Step,
+    Stream,
     Unroll,
     Vectorize,
     initial_state,
@@ -30,13 +33,26 @@ from autosched.schedule import (
 from autosched.te import ComputeDAG
 from tests.helpers import exact
 from tests.schedule.graphs import chain, dense_relu, matmul, shifted, softmax_like
+from tests.te.scans import smoothed
 
 MATMUL, DENSE, CHAIN = matmul(5, 7, 3), dense_relu(5, 7, 3), chain(5, 7)
+SCAN, SPLIT_ALONG = ComputeDAG(smoothed((12, 6))), Split("Y", "i0", (2,))
 SPLIT_I, SPLIT_D = Split("C", "i", (2,)), Split("D", "i", (2,))
 CACHE = CacheRead("A", "C")
 
 # graph, steps that are accepted, the step that is refused, what it says
 CASES: list[tuple[ComputeDAG, tuple[Step, ...], Step, str]] = [
+    # recurrences
+    (SCAN, (), Parallel("Y", ("i0",)), "parallel(Y, i0): a reduction loop cannot be parallel"),
+    (SCAN, (), Unroll("Y", "i0"), "unroll(Y, i0): a loop along a recurrence runs in order; leave it serial"),
+    (SCAN, (Reorder("Y", ("i1", "i0")),), Vectorize("Y", "i0"), "vectorize(Y, i0): a loop along a recurrence runs in"),
+    (SCAN, (SPLIT_ALONG,), Reorder("Y", ("i0.1", "i0.0")), "reorder(Y): the loops along a recurrence keep their order"),
+    (SCAN, (), Fuse("Y", ("i0", "i1")), "fuse(Y): spatial and reduction loops cannot be fused"),
+    (SCAN, (), Bind("Y", "i0", "threadIdx.x"), "bind(Y, i0, threadIdx.x): a reduction loop cannot be bound"),
+    (SCAN, (), ComputeInline("Y"), "compute_inline(Y): a recurrence cannot be inlined"),
+    (SCAN, (), Stream("Y"), "stream(Y): a reduction or a recurrence reads what it has written"),
+    (SCAN, (), CacheRead("Y", "Y"), "cache_read(Y, Y): the stage reads what it has written itself"),
+    (SCAN, (), Flatten("Y"), "flatten(Y): only an output of two axes or more, without a reduction"),
     # names
     (MATMUL, (), Split("X", "i", (2,)), "the schedule has no stage 'X'; its stages are C"),
     (MATMUL, (), Split("C", "x", (2,)), "stage C has no axis 'x'; its axes are i, j, k"),

@@ -34,7 +34,7 @@ class Digit:
 class Region:
     """The values lo .. lo + limit - 1 along one axis; `extent` is the closed-form upper bound of `limit`.
 
-    Readers access nothing from `end` on, for any `lo`.
+    Readers access nothing from `end` on, for any `lo`. Loops go through them from the last to the first `backwards`.
     """
 
     lo: Expr
@@ -42,6 +42,11 @@ class Region:
     limit: Expr
     end: Expr
     digits: tuple[Digit, ...] = ()
+    backwards: bool = False
+
+    def visited(self, number: Expr) -> Expr:
+        """Return the local position that loops visit as this number."""
+        return self.limit - 1 - number if self.backwards else number
 
     def value(self, local: Expr) -> Expr:
         """Return the axis value at a local position."""
@@ -181,7 +186,9 @@ def _domain(
     for loop in stage.loops:
         for axis, level, digit in digits(stage, regions, loop, domain.loop_var(loop)):
             local[axis] = local[axis] + digit * stage.stride(axis, level)
-    values: dict[Expr, Expr] = {a.var: regions[a.name].value(local[a.name]) for a in stage.op.all_axes}
+    values: dict[Expr, Expr] = {
+        a.var: regions[a.name].value(regions[a.name].visited(local[a.name])) for a in stage.op.all_axes
+    }
     return replace(domain, values=values)
 
 
@@ -218,7 +225,16 @@ def _places(state: State, stage: Stage, domains: Mapping[str, Domain]) -> tuple[
 
 
 def _whole(stage: Stage) -> dict[str, Region]:
-    return {a.name: Region(ZERO, a.extent, a.extent, a.extent) for a in stage.op.all_axes}
+    regions = {a.name: Region(ZERO, a.extent, a.extent, a.extent) for a in stage.op.all_axes}
+    return {**regions, **_along_recurrence(stage)}
+
+
+def _along_recurrence(stage: Stage) -> dict[str, Region]:
+    """Return the region along a recurrence: each position needs all before it, wherever the stage is computed."""
+    axis, recurrence = stage.op.ordered_axis, stage.op.recurrence
+    if axis is None or recurrence is None:
+        return {}
+    return {axis.name: Region(ZERO, axis.extent, axis.extent, axis.extent, backwards=recurrence.backwards)}
 
 
 def _regions(
@@ -259,7 +275,7 @@ def _regions(
             whole[axis.name] = replace(region, limit=ONE) if end is not None and n in points else region
     if gpu and stage.scope is Scope.REGISTER:
         whole.update(_compact(state, stage, domains, ranging))
-    return whole
+    return {**whole, **_along_recurrence(stage)}
 
 
 def _rows_of(state: State, stage: Stage, domains: Mapping[str, Domain]) -> dict[str, Region]:

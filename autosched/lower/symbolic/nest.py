@@ -156,7 +156,8 @@ class NestBuilder:
         return _at_most_one(regions[axis].extent) and not all(_at_most_one(regions[a.name].extent) for a in steps)
 
     def _value(self, axis: str, covered: Mapping[str, Expr]) -> Expr:
-        return self.domain.regions[axis].value(covered.get(axis, ZERO))
+        region = self.domain.regions[axis]
+        return region.value(region.visited(covered.get(axis, ZERO)))
 
     def _leaf(self, covered: Mapping[str, Expr]) -> Stmt:
         op = self.stage.op
@@ -182,7 +183,8 @@ class NestBuilder:
         what goes through shared memory first is moved when it is brought out."""
         axes, regions = self.stage.op.axes, self.domain.regions
         is_whole = self.stage.part is not None and not self.stage.staged
-        return tuple(covered.get(a.name, ZERO) + (regions[a.name].lo if is_whole else ZERO) for a in axes)
+        visited = [regions[a.name].visited(covered.get(a.name, ZERO)) for a in axes]
+        return tuple(v + (regions[a.name].lo if is_whole else ZERO) for a, v in zip(axes, visited, strict=True))
 
     def _relocate(self, value: Expr) -> Expr:
         """Reads of private buffers become relative to the buffer's origin; what may be less precise is exact, but for

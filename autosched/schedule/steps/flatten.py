@@ -45,8 +45,9 @@ class Flatten:
 
 
 def can_flatten(state: State, stage: Stage) -> bool:
-    """Return whether the stage computes outputs of two axes or more, without a reduction, that nothing else indexes."""
+    """Return whether the stage computes outputs of two axes or more, without a reduction or a recurrence, that nothing
+    else indexes."""
     op = stage.op
-    plain = op.reducer is None and len(op.axes) > 1 and all(isinstance(a.extent, Const) for a in op.axes)
+    plain = op.is_elementwise and len(op.axes) > 1 and all(isinstance(a.extent, Const) for a in op.axes)
     alone = not state.consumers(stage) and not state.attached(stage.name)
     return plain and alone and state.is_output(stage)

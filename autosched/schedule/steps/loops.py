@@ -38,7 +38,8 @@ def check_own_loops(where: str, stage: Stage) -> None:
 
 
 def check_order(step: str, stage: Stage) -> Stage:
-    """Parallel loops outermost and not over a reduction, a vectorised loop innermost and alone; bound loops first."""
+    """Parallel loops outermost and not over a reduction, a vectorised loop innermost and alone; bound loops first;
+    loops along a recurrence serial, outer levels outside."""
     check_own_loops(f"{step}({stage.name})", stage)
     ranks = [0 if x.kind in BLOCKS else 1 if x.kind in THREADS else 2 for x in stage.loops]
     check(
@@ -62,6 +63,13 @@ def check_order(step: str, stage: Stage) -> Stage:
             stage.loops[-1] is vector[0],
             f"{step}({stage.name}, {vector[0].name}): a vectorised loop must be the innermost one",
         )
+    if stage.op.ordered_axis is not None:
+        along = [loop for loop in stage.loops if loop.reduce]
+        for loop in along:
+            where = f"{step}({stage.name}, {loop.name})"
+            check(loop.kind is ForKind.SERIAL, f"{where}: a loop along a recurrence runs in order; leave it serial")
+        levels = [level for loop in along for _, level in loop.parts]
+        check(levels == sorted(levels), f"{step}({stage.name}): the loops along a recurrence keep their order")
     return stage
 
 
@@ -105,7 +113,7 @@ class Split:
     def apply(self, state: State) -> State:
         stage = state.stage(self.stage)
         where = f"split({self.stage}, {self.axis})"
-        axis = stage.op.axis(self.axis)
+        stage.op.axis(self.axis)
         check_own_loops(where, stage)
         check(not stage.factors(self.axis), f"{where}: the axis is split already; give all factors at once")
         check(bool(self.factors), f"{where}: no factors given")
@@ -122,7 +130,7 @@ class Split:
         )
         check(not state.attached(self.stage, self.axis), f"{where}: a stage is computed at this loop; split it before")
         check(not _prefetching(stage, (self.axis,)), f"{where}: the loop prefetches; split it before")
-        levels = tuple(Loop(f"{self.axis}.{n}", ((self.axis, n),), axis.reduce) for n in range(len(self.factors) + 1))
+        levels = tuple(Loop(f"{self.axis}.{n}", ((self.axis, n),), old.reduce) for n in range(len(self.factors) + 1))
         at = stage.position(self.axis)
         loops = stage.loops[:at] + levels + stage.loops[at + 1 :]
         return state.with_stage(changed(stage, loops=loops, splits=(*stage.splits, (self.axis, self.factors))))
@@ -234,7 +242,7 @@ class Stream:
         stage = state.stage(self.stage)
         where = f"stream({self.stage})"
         check(state.is_output(stage), f"{where}: only outputs are streamed")
-        check(stage.op.reducer is None, f"{where}: a reduction reads what it has written")
+        check(stage.op.is_elementwise, f"{where}: a reduction or a recurrence reads what it has written")
         return state.with_stage(changed(stage, non_temporal=True))
 
 

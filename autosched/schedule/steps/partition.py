@@ -33,7 +33,7 @@ class Partition:
         check_untouched(where, state, reduction)
         is_output = {t.name for t in state.outputs}.issuperset(stage.op.buffers)
         alone = is_output and stage.at is None and not state.consumers(stage)
-        check(alone and stage.op.reducer is None, f"{where}: {self.stage} is no elementwise output, or it is read")
+        check(alone and stage.op.is_elementwise, f"{where}: {self.stage} is no elementwise output, or it is read")
         check(state.consumers(reduction) == (stage,), f"{where}: {self.stage} is not all that reads {self.reduction}")
         if isinstance(extent := stage.op.axis(self.axis).extent, Const) and isinstance(self.at, INTEGERS):
             check(self.at < extent.value, f"{where}: {self.axis} has no points from there on")

@@ -87,7 +87,7 @@ class ComputeAt:
 
 @dataclass(frozen=True)
 class ComputeInline:
-    """Replace every read of `stage` by its expression; refused for reductions and outputs."""
+    """Replace every read of `stage` by its expression; refused for reductions, recurrences and outputs."""
 
     stage: str
 
@@ -95,6 +95,7 @@ class ComputeInline:
         stage = state.stage(self.stage)
         where = f"compute_inline({self.stage})"
         check(stage.op.reducer is None, f"{where}: a reduction cannot be inlined")
+        check(stage.op.recurrence is None, f"{where}: a recurrence cannot be inlined")
         check(not state.is_output(stage), f"{where}: it is an output")
         check(not state.attached(self.stage), f"{where}: a stage is computed inside it")
         table = dict(zip(stage.op.buffers, stage.op.body, strict=True))
@@ -129,6 +130,7 @@ class CacheRead:
         where = f"cache_read({self.buffer}, {self.consumer})"
         found = consumer.op.loads_from(self.buffer)
         check(bool(found), f"{where}: {self.consumer} does not read {self.buffer}")
+        check(self.buffer not in consumer.op.buffers, f"{where}: the stage reads what it has written itself")
         name, shape = f"{self.buffer}.{self.tag}", shape_of_buffer(state, self.buffer)
         order = self.order or tuple(range(len(shape)))
         check(sorted(order) == list(range(len(shape))), f"{where}: {order} is not an order of {len(shape)} dimensions")
@@ -156,6 +158,7 @@ class Reindex:
         where = f"reindex({self.buffer}, {self.consumer})"
         found = op.loads_from(self.buffer)
         check(len(found) == 1, f"{where}: {self.consumer} reads {self.buffer} at {len(found)} places instead of one")
+        check(self.buffer not in op.buffers, f"{where}: the stage reads what it has written itself")
         whole = not op.guards and not any(isinstance(e, Select) for v in op.body for e in subexpressions(v))
         check(whole, f"{where}: {self.consumer} does not read every point")
         (load,), name = found, f"{self.buffer}.{self.tag}"
@@ -205,7 +208,10 @@ class CacheWrite:
         name = f"{self.stage}.acc"
         buffers = tuple(f"{b}.acc" for b in stage.op.buffers)
         check(not any(map(state.taken, (name, *buffers))), f"{where}: {name} exists already")
-        inner = replace(stage.op, name=name, buffers=buffers)
+        value = stage.op.body
+        for old, new in zip(stage.op.buffers, buffers, strict=True):  # a recurrence reads its own
+            value = _reading(value, old, new, tuple(range(len(stage.op.axes))))
+        inner = replace(stage.op, name=name, body=value, buffers=buffers)
         index: tuple[Expr, ...] = tuple(a.var for a in stage.op.axes)
         body = tuple(Load(b, index, d) for b, d in zip(buffers, stage.op.dtypes, strict=True))
         copy = replace(stage.op, reduce_axes=(), body=body, reducer=None, guards=())
