@@ -31,7 +31,7 @@ MAX_GROWTH = 4  # elements of prepared weights per element of the weights: Winog
 def fused_consumer(state: State, stage: Stage) -> Stage | None:
     """Return the only reader of `stage` if it is elementwise and reads point by point (Ansor's R4); else None."""
     consumers = state.consumers(stage)
-    if len(consumers) != 1 or state.is_output(stage) or consumers[0].op.reducer is not None:
+    if len(consumers) != 1 or state.is_output(stage) or not consumers[0].op.is_elementwise:
         return None
     consumer = consumers[0]
     reads = consumer.op.loads_from(*stage.op.buffers)
@@ -44,7 +44,7 @@ def fused_consumer(state: State, stage: Stage) -> Stage | None:
 def permuted_consumer(state: State, stage: Stage) -> Stage | None:
     """Return the only reader of `stage` if it is elementwise and reads it with permuted axes; else None."""
     consumers = state.consumers(stage)
-    if len(consumers) != 1 or state.is_output(stage) or consumers[0].op.reducer is not None:
+    if len(consumers) != 1 or state.is_output(stage) or not consumers[0].op.is_elementwise:
         return None
     indices = places_in(consumers[0], stage)
     is_turned = indices != consumers[0].op.axes and list(map(extent, indices)) == list(map(extent, stage.op.axes))
@@ -75,7 +75,7 @@ def feeds_padding(state: State, stage: Stage) -> bool:
 
 
 def _only_moves(stage: Stage) -> bool:
-    return stage.op.reducer is None and all(
+    return stage.op.is_elementwise and all(
         isinstance(e, (Load, Const)) for v in stage.op.body if isinstance(v, Select) for e in (v.a, v.b)
     )
 
@@ -181,14 +181,14 @@ def is_worth_precomputing(state: State, stage: Stage) -> bool:
 
     The scale and the shift of a normalisation are: they are computed once, before the kernel.
     """
-    plain = stage.op.reducer is None and not is_copy(stage) and bool(stage.op.reads) and not has_condition(stage)
+    plain = stage.op.is_elementwise and not is_copy(stage) and bool(stage.op.reads) and not has_condition(stage)
     readers = state.consumers(stage)
     if not plain or not readers or any(r.op.reducer is not None for r in readers):
         return False
     if MIN_REPEATS * points(stage) > max(points(r) for r in readers):
         return False
     producers = [p for b in stage.op.reads if (p := state.producer(b)) is not None]
-    return all(p.op.reducer is None and points(p) <= points(stage) and not state.is_output(p) for p in producers)
+    return all(p.op.is_elementwise and points(p) <= points(stage) and not state.is_output(p) for p in producers)
 
 
 def prepares_weights(state: State, stage: Stage) -> bool:

@@ -24,6 +24,7 @@ from search_spaces.cpu.attention import FusedAttention
 from search_spaces.cpu.elementwise import Elementwise, FusedConsumer, Inline, Placement, PrepareWeights, own_nests
 from search_spaces.cpu.fused_reductions import FusedReductions
 from search_spaces.cpu.prefetch import prefetch_operands
+from search_spaces.cpu.recurrences import AlongAxis
 from search_spaces.cpu.rows import LaneReduction, PlainReduction, SplitReduction, SplitTiledReduction
 from search_spaces.cpu.scans import PrefixScan
 from search_spaces.cpu.scatter import Scatter
@@ -36,6 +37,8 @@ from search_spaces.space import Sketch
 RULES: tuple[SketchRule, ...] = (
     # The stage depends on weights alone: computed at load time, at the root.
     PrepareWeights(),
+    # A recurrence (te.scan): vectors along the last axis, positions in order; along the last axis blocks of lines.
+    AlongAxis(),
     # It selects rows of a small matrix, as Winograd's transforms do: short axes unrolled, vectors along channels.
     WinogradTransform(),
     # Attention: a sum weighted by the softmax of a product. All of it in tasks of rows; and MultiLevelTiling.
@@ -88,7 +91,7 @@ def sketches(
 def _leftovers(sketch: PartialSketch, context: SketchContext) -> PartialSketch:
     """Give consumers that no reduction was fused to nests of their own."""
     for stage in sketch.state.stages:
-        if stage.name not in sketch.done and stage.op.reducer is None and stage.at is None:
+        if stage.name not in sketch.done and stage.op.is_elementwise and stage.at is None:
             sketch = own_nests(sketch, stage, context)[0]
     return sketch
 

@@ -72,7 +72,7 @@ class Inline:
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         state = sketch.state
-        if stage.op.reducer is not None or state.is_output(stage) or state.attached(stage.name):
+        if not stage.op.is_elementwise or state.is_output(stage) or state.attached(stage.name):
             return False
         if is_too_large_inlined(state, stage):
             return False
@@ -108,7 +108,7 @@ class FusedConsumer:
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         state = sketch.state
-        if stage.op.reducer is not None:
+        if not stage.op.is_elementwise:
             return False
         if row_loop_of_readers(sketch, stage) is not None and not feeds_continuation(state, stage):
             return False
@@ -136,7 +136,7 @@ class Placement:
     """
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        return stage.op.reducer is None and not sketch.state.is_output(stage) and bool(sketch.state.consumers(stage))
+        return stage.op.is_elementwise and not sketch.state.is_output(stage) and bool(sketch.state.consumers(stage))
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         readers = sketch.state.consumers(stage)
@@ -183,7 +183,7 @@ class Elementwise:
     """A nest of its own: outer axes parallel, the contiguous axis in chunks of vectors; a transposed read is tiled."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        return stage.op.reducer is None
+        return stage.op.is_elementwise
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         return own_nests(sketch, stage, context)

@@ -205,7 +205,7 @@ def _root_consumer(sketch: PartialSketch, stage: Stage) -> Stage | None:
     """Return the root stage in which all readers of `stage` are computed."""
     roots = {sketch.state.root(reader).name for reader in sketch.state.consumers(stage)}
     consumer = sketch.state.stage(roots.pop()) if len(roots) == 1 else None
-    return consumer if consumer is not None and consumer.op.reducer is None else None
+    return consumer if consumer is not None and consumer.op.is_elementwise else None
 
 
 def _schedule_rows(sketch: PartialSketch, consumer: Stage, stage: Stage) -> PartialSketch:

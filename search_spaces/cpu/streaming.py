@@ -85,6 +85,6 @@ def _serial_steps(stage: Stage) -> list[str]:
 def _writes_vectors(stage: Stage) -> bool:
     """Whether the stage writes its last axis in vectors, without accumulating in memory."""
     last = stage.loops[-1] if stage.loops else None
-    if last is None or stage.op.reducer is not None:
+    if last is None or not stage.op.is_elementwise:
         return False
     return last.kind is ForKind.VECTORIZE and last.parts[-1][0] == stage.op.axes[-1].name

@@ -69,7 +69,7 @@ def _leftovers(sketch: PartialSketch) -> list[PartialSketch]:
     """Give consumers that no reduction was fused to kernels of their own."""
     done = [sketch]
     for stage in sketch.state.stages:
-        if stage.name not in sketch.done and stage.op.reducer is None and stage.at is None:
+        if stage.name not in sketch.done and stage.op.is_elementwise and stage.at is None:
             done = [new for s in done for new in own_nests(s, s.state.stage(stage.name))]
     return done
 

@@ -48,7 +48,7 @@ class Inline:
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         state = sketch.state
-        if stage.op.reducer is not None or state.is_output(stage) or state.attached(stage.name):
+        if not stage.op.is_elementwise or state.is_output(stage) or state.attached(stage.name):
             return False
         if is_too_large_inlined(state, stage):
             return False
@@ -71,7 +71,7 @@ class FusedConsumer:
     """An elementwise stage that is a reduction's fused consumer: that reduction's rule schedules both."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        return stage.op.reducer is None and any(_waits_for(sketch.state, s, stage) for s in sketch.state.stages)
+        return stage.op.is_elementwise and any(_waits_for(sketch.state, s, stage) for s in sketch.state.stages)
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         return [sketch]
@@ -97,7 +97,7 @@ class Elementwise:
     """An elementwise stage in a kernel of its own."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        return stage.op.reducer is None
+        return stage.op.is_elementwise
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         return own_nests(sketch, stage)

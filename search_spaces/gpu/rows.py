@@ -123,7 +123,7 @@ def _root_consumer(sketch: PartialSketch, stage: Stage) -> Stage | None:
         return None
     roots = {state.root(reader).name for reader in state.consumers(stage)}
     consumer = state.stage(roots.pop()) if len(roots) == 1 else None
-    return consumer if consumer is not None and consumer.op.reducer is None else None
+    return consumer if consumer is not None and consumer.op.is_elementwise else None
 
 
 def _block_rows(sketch: PartialSketch, consumer: Stage, lead: int, several: bool = False) -> PartialSketch:

@@ -1,0 +1,36 @@
+"""Recurrences on processors: each alternative computes the reference, along rows and along columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autosched.target import parse_target
+from autosched.te import ComputeDAG
+from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
+from search_spaces.cpu import sketches
+from search_spaces.space import sample
+from tests.codegen.running import check_candidate
+from tests.te.scans import CASES, case, smoothed
+
+HOST = parse_target("cpu")
+WITH_POINTS = [name for name in CASES if name not in ("no positions", "no lines")]
+
+
+@pytest.mark.parametrize("name", WITH_POINTS)
+def test_alternatives(name):
+    dag = collapse(case(name))
+    for sketch in sketches(dag, HOST, 2):
+        for values in sample(sketch, 2, np.random.default_rng(3)) if sketch.params else [[]]:
+            row = {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
+            check_candidate(dag, sketch, row, make_inputs(dag, 0, "normal"))
+
+
+def test_rows_are_transposed_in_blocks_and_columns_are_not():
+    names = [[s.name for s in sketches(ComputeDAG(smoothed((64, 96), axis)), HOST, 2)] for axis in (0, 1)]
+    assert names == [["Y:columns"], ["Y:blocks", "Y:lines"]]
+
+
+def test_a_single_line_is_left_as_it_is():
+    assert [s.name for s in sketches(ComputeDAG(smoothed((100,))), HOST, 2)] == ["Y:lines"]
