@@ -20,6 +20,7 @@ from search_spaces.gpu.elementwise import Elementwise, FusedConsumer, Inline, ow
 from search_spaces.gpu.fused_row_reduction import FusedRowReduction
 from search_spaces.gpu.matrices import MatrixTiling
 from search_spaces.gpu.online_softmax import OnlineSoftmax, OnlineSoftmaxByThreads
+from search_spaces.gpu.recurrences import AlongAxis
 from search_spaces.gpu.rows import PointReduction, RowReduction, RowValue, SplitTiledReduction, TeamReduction
 from search_spaces.gpu.tiling import MultiLevelTiling
 from search_spaces.gpu.warpgroups import WarpgroupTiling
@@ -27,6 +28,8 @@ from search_spaces.partial_sketch import PartialSketch, SketchContext, SketchRul
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (
+    # A recurrence (te.scan): a thread for each line, or for a few adjacent ones.
+    AlongAxis(),
     # The stage is elementwise, and only the rows of scheduled stages read it: recomputed by each, or in shared memory.
     RowValue(),
     # It is elementwise and will be a reduction's fused consumer: skipped, the rule for that reduction schedules both.

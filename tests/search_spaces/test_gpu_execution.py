@@ -16,6 +16,7 @@ from search_spaces.gpu import sketches
 from tests.codegen.gpu import TARGETS, dialects
 from tests.codegen.test_gather import CASES
 from tests.search_spaces.gpu_candidates import check_candidates, drawn_of
+from tests.te import scans
 from tests.te.test_scans import running
 from tests.te.test_windows import window
 
@@ -140,6 +141,12 @@ def test_channels_first(dialect: str, name: str, shape: tuple[int, ...]) -> None
 @pytest.mark.parametrize(("name", "shape", "dtype"), DTYPES)
 def test_dtype(dialect: str, name: str, shape: tuple[int, ...], dtype: str) -> None:
     check(dialect, name, shape, dtype=dtype)
+
+
+@dialects
+@pytest.mark.parametrize("name", [n for n in scans.CASES if n not in ("no positions", "no lines")])
+def test_recurrences(dialect: str, name: str) -> None:
+    check_dag(dialect, scans.case(name))
 
 
 @dialects
