@@ -17,6 +17,7 @@ from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import BLOCKS, THREADS, Buffer, For, Func, Seq, Stmt, walk
 from autosched.lower.code_splitting import Piece
 from autosched.lower.limits import check_nest
+from autosched.lower.passes.carry_states import carry_states
 from autosched.lower.passes.compute_in_place import compute_in_place
 from autosched.lower.passes.divide_once import divide_once
 from autosched.lower.passes.fuse_passes import fuse_passes
@@ -112,6 +113,10 @@ PASSES: tuple[NestPass, ...] = (
     NestPass(
         "join_cases", lambda body, c: merge_equal_guards(body),
         "Adjacent statements under equal guards share one guard.", is_for_processors,
+    ),
+    NestPass(
+        "carry_states", lambda body, c: carry_states(body, c.simplify),
+        "A recurrence keeps the values of earlier positions in registers.",
     ),
     NestPass(
         "integral_floats", lambda body, c: integral_floats(body),

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from autosched.ir.stmt import For, ForKind, Func, Stmt
+from autosched import te
+from autosched.ir.expr import Select
+from autosched.ir.stmt import For, ForKind, Func, Stmt, walk
 from autosched.ir.verify import IRError, verify
+from autosched.ir.visit import exprs_of, loads, subexpressions
 from autosched.lower import concretise, lower
-from autosched.schedule import CacheWrite, ComputeAt, Reorder, Split, initial_state
+from autosched.schedule import CacheWrite, ComputeAt, Reorder, Split, Vectorize, initial_state
 from autosched.te import ComputeDAG
 from autosched.te.rewrites.collapse import collapse
 from tests.helpers import exact
@@ -54,3 +57,67 @@ def test_the_verifier_refuses_a_loop_that_is_not_in_order(kind):
     func, _ = concretise(lower(initial_state(ComputeDAG(smoothed((7, 9))))), {})
     with pytest.raises(IRError, match=f"reads what earlier iterations of the {kind.value} loop Y.i0 write"):
         verify(with_loop(func, "Y.i0", kind), concrete=True)
+
+
+def along(dag: ComputeDAG, lanes: int) -> Func:
+    """The nest of a recurrence along the first axis, with lanes along the last one directly inside of its loop."""
+    (stage,) = initial_state(dag).stages
+    i, j = (a.name for a in stage.op.axes)
+    steps = (Split(stage.name, j, (lanes,)), Reorder(stage.name, (f"{j}.0", i, f"{j}.1")))
+    return exact(dag, initial_state(dag).apply(*steps, Vectorize(stage.name, f"{j}.1")))
+
+
+def test_values_are_held_in_registers_and_begin_ahead_of_the_loop():
+    assert str(along(ComputeDAG(smoothed((13, 36))), 4).body).splitlines() == [
+        "for Y.i1.0 in 0..9",
+        "    alloc Y.held.4: float32[2, 4] register",
+        "    for Y.i1.1 in 0..4  # vectorize",
+        "        Y.held.4[1, Y.i1.1] = X[0, Y.i1.0*4 + Y.i1.1]  # Y.init",
+        "    for Y.i0 in 0..13  # reduce",
+        "        for Y.i1.1 in 0..4  # vectorize",
+        "            Y.held.4[0, Y.i1.1] = Y.held.4[1, Y.i1.1] * 0.75 + X[Y.i0, Y.i1.0*4 + Y.i1.1] * 0.25  # Y",
+        "        for Y.i1.1 in 0..4  # vectorize",
+        "            Y[Y.i0, Y.i1.0*4 + Y.i1.1] = Y.held.4[0, Y.i1.1]",
+        "        for Y.i1.1 in 0..4  # vectorize",
+        "            Y.held.4[1, Y.i1.1] = Y.held.4[0, Y.i1.1]",
+    ]
+
+
+@pytest.mark.parametrize("name", ["third order", "third order backwards", "two states", "int32", "automaton"])
+def test_nothing_is_read_back(name):
+    func = along(case(name), 4)
+    outputs = {b.name for b in func.params[-func.n_outputs :]}
+    read = {x.buffer for s in walk(func.body) for e in exprs_of(s) for x in loads(e)}
+    assert not read & outputs
+    assert not any(isinstance(e, Select) for s in walk(func.body) for v in exprs_of(s) for e in subexpressions(v))
+
+
+def test_conditions_of_other_kinds_stay():
+    text = str(along(case("resetting"), 7).body)
+    assert "select(Y.i < 1, " in text
+    assert "Y.held.7[1, Y.j.1]" in text
+
+
+def test_values_are_read_from_memory_where_registers_do_not_suffice():
+    func = along(ComputeDAG(smoothed((5, 512))), 256)
+    assert "Y[Y.i0 - 1, " in str(func.body)
+
+
+def test_values_are_read_from_memory_where_the_loop_is_split():
+    dag = ComputeDAG(smoothed((13, 8)))
+    assert "Y[Y.i0.0*4 + Y.i0.1 - 1, Y.i1]" in str(exact(dag, initial_state(dag).apply(Split("Y", "i0", (4,)))).body)
+
+
+def test_before_the_beginning_reads_may_differ():
+    """What is read at one position before the beginning depends on where it is read: the conditions stay."""
+    x = te.placeholder((9, 8), name="X")
+    dag = ComputeDAG(
+        te.scan(
+            (9, 8),
+            lambda y, i, j: te.select(i < 1, x[i, j], y[i - 1, j]) + te.select(i < 2, x[i + 1, j], y[i - 2, j]),
+            dtype="float32",
+            name="Y",
+        )
+    )
+    text = str(along(dag, 8).body)
+    assert "select(Y.i < 2, X[Y.i + 1, Y.j.1], Y.held.8[2, Y.j.1])" in text
