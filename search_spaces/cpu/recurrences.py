@@ -7,8 +7,9 @@
                                                         vectors of lines
                                                       the results of the block, transposed back
 
-The values of the position before are read from the first cache, or the second one: a chunk of the last axis is
-as wide as the sequential streams from memory want it, which is more than registers hold.
+The values of the position before are in registers where vectors of a chunk are few, else in the first cache or the
+second one: a chunk may be as wide as the sequential streams from memory want it. A recurrence that another one reads,
+as a filter forwards and then backwards, is computed in the tasks of that one, where its values stay in the second cache.
 """
 
 from __future__ import annotations
@@ -34,26 +35,44 @@ from search_spaces.access import Read, extent, points, reads_of
 from search_spaces.cpu.domains import across_tile, tile_count, vector_width
 from search_spaces.cpu.elementwise import FEW_POINTS
 from search_spaces.partial_sketch import PartialSketch, SketchContext
-from search_spaces.space import SketchParam
 
 
 class AlongAxis:
     """A recurrence: lanes along the last axis; where it goes along that one, blocks of lines that are transposed, and
-    lines one after the other."""
+    lines one after the other. Another recurrence that it reads goes along in the same tasks, or has its own."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return stage.op.recurrence is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+        along = [True, False] if _source(sketch, stage) is not None else [False]
         if stage.op.ordered_axis is not stage.op.axes[-1]:
-            return [_columns(sketch, stage, context)]
-        lines = [a for a in stage.op.axes[:-1] if extent(a) > 1]
+            return [_columns(sketch, stage, context, joins) for joins in along]
         plain = _lines(sketch, stage)
-        return [_Block.of(sketch, stage, context).transposed(sketch), plain] if lines else [plain]
+        if all(extent(a) == 1 for a in stage.op.axes[:-1]):
+            return [plain]
+        return [*(_Block.of(sketch, stage, context).transposed(sketch, joins) for joins in along), plain]
 
 
-def _columns(sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch:
-    """Chunks of the axes behind that of the recurrence in parallel; in each, position after position in vectors."""
+def _source(sketch: PartialSketch, stage: Stage) -> Stage | None:
+    """Return a recurrence that the stage alone reads, on its own lines, along the same axis; None if there is none."""
+    state, op = sketch.state, stage.op
+    for source in (s for s in state.stages if s.op.recurrence is not None and s.name not in sketch.done):
+        axis = op.recurrence.axis if op.recurrence is not None else None
+        if state.consumers(source) != (stage,) or state.is_output(source) or source.op.recurrence is None:
+            continue
+        lines = [a.var for n, a in enumerate(op.axes) if n != axis]
+        reads = ([i for n, i in enumerate(x.indices) if n != axis] for x in op.loads_from(*source.op.buffers))
+        if source.op.recurrence.axis == axis and all(read == lines for read in reads):
+            return source
+    return None
+
+
+def _columns(sketch: PartialSketch, stage: Stage, context: SketchContext, joins: bool) -> PartialSketch:
+    """Chunks of the axes behind that of the recurrence in parallel; in each, position after position in vectors.
+
+    With `joins`, recurrences that are read are computed chunk by chunk as well.
+    """
     name, axis, lanes = stage.name, stage.op.ordered_axis, context.lanes_of(stage)
     assert axis is not None
     place = stage.op.axes.index(axis)
@@ -74,7 +93,22 @@ def _columns(sketch: PartialSketch, stage: Stage, context: SketchContext) -> Par
     if points(stage) > FEW_POINTS:
         loops.append(Parallel(name, tuple(tasks)))
     loops.append(Vectorize(name, inner[-1]))
-    return sketch.with_params(params).apply(*steps, *loops).finish(name, note=f"{name}:columns")
+    sketch = sketch.with_params(params).apply(*steps, *loops).finish(name, note=f"{name}:columns")
+    source = _source(sketch, sketch.state.stage(name)) if joins else None
+    while source is not None:
+        sketch, reader = _with_columns(sketch, source, (name, tasks[-1]), context), source.name
+        source = _source(sketch, sketch.state.stage(reader))
+    return sketch
+
+
+def _with_columns(sketch: PartialSketch, stage: Stage, task: tuple[str, str], context: SketchContext) -> PartialSketch:
+    """Return the sketch with a recurrence computed for each task of another one, in vectors."""
+    name, last = stage.name, stage.op.axes[-1]
+    width = vector_width(f"{name}.{last.name}.r", extent(last), context.lanes_of(stage), "", vectors=(1, 2, 4, 8))
+    loops = [*(a.name for a in stage.op.axes[:-1]), f"{last.name}.0", f"{last.name}.1"]
+    steps = (ComputeAt(name, *task), Split(name, last.name, (width.name,)), Reorder(name, tuple(loops)))
+    sketch = sketch.with_params([width]).apply(*steps, Vectorize(name, loops[-1]))
+    return sketch.finish(name, note=f"{name}@{task[0]}")
 
 
 def _lines(sketch: PartialSketch, stage: Stage) -> PartialSketch:
@@ -87,37 +121,25 @@ def _lines(sketch: PartialSketch, stage: Stage) -> PartialSketch:
 
 @dataclass(frozen=True)
 class _Block:
-    """Lines along the last axis in lanes: `lines` is the axis that they are numbered by.
-
-    `copies`: the buffers that are read along the lines, with the order of their dimensions in the transposed copy.
-    """
+    """Lines along the last axis in lanes, in the tasks of `stage`; `lines` is the axis that they are numbered by."""
 
     stage: Stage
     lines: str
-    copies: tuple[tuple[str, tuple[int, ...]], ...]
     context: SketchContext
 
     @staticmethod
     def of(sketch: PartialSketch, stage: Stage, context: SketchContext) -> _Block:
-        lines = max(stage.op.axes[:-1], key=extent)
-        along = stage.op.axes[-1].name
-        reads = [r for r in reads_of(sketch.state, stage) if r.load.buffer not in stage.op.buffers]
-        across = [r for r in reads if r.strides[along] in (1, -1) and r.moves(lines.name)]
-        orders = {r.load.buffer: _order(r, [q for q in reads if q.load.buffer == r.load.buffer], lines) for r in across}
-        copies = tuple((buffer, order) for buffer, order in orders.items() if order)
-        return _Block(stage, lines.name, copies, context)
+        return _Block(stage, max(stage.op.axes[:-1], key=extent).name, context)
 
-    def transposed(self, sketch: PartialSketch) -> PartialSketch:
-        """Return the sketch with blocks of lines in parallel, transposed before and after."""
+    def transposed(self, sketch: PartialSketch, joins: bool) -> PartialSketch:
+        """Return the sketch with blocks of lines in parallel, transposed before and after; with `joins`, recurrences
+        that are read are computed in these blocks as well."""
         stage, name, i = self.stage, self.stage.name, self.lines
         *others, j = stage.op.axes
         lanes, group = self.context.lanes_of(stage), f"{name}.{j.name}"
         block = vector_width(f"{name}.{i}.l", extent(stage.op.axis(i)), lanes, "", vectors=(1, 2, 4))
         width = vector_width(f"{group}.r", extent(j), lanes, group, vectors=(1, 2, 4))
-        order = (*(n for n, a in enumerate(stage.op.axes) if a.name != i), [a.name for a in stage.op.axes].index(i))
         tasks = tuple(f"{i}.0" if a.name == i else a.name for a in others)
-        task = tasks[-1]
-        acc = f"{name}.acc"
         steps: list[Step] = [
             CacheWrite(name),
             Split(name, i, (block.name,)),
@@ -126,22 +148,37 @@ class _Block:
         ]
         if points(stage) > FEW_POINTS:
             steps.append(Parallel(name, tasks))
-        steps += [Unroll(name, f"{i}.1"), Vectorize(name, f"{j.name}.1"), ComputeAt(acc, name, task)]
-        steps += [Reorder(acc, (*(a.name for a in others if a.name != i), j.name, i)), Pack(acc, order)]
-        steps.append(Vectorize(acc, i))
-        sketch = sketch.with_params([block, width]).apply(*steps).finish(acc)
-        for buffer, order in self.copies:
-            sketch = self._with_copy(sketch, buffer, order, task)
-        return sketch.finish(name, note=f"{name}:blocks")
+        steps += [Unroll(name, f"{i}.1"), Vectorize(name, f"{j.name}.1")]
+        sketch = sketch.with_params([block, width]).apply(*steps).finish(name, note=f"{name}:blocks")
+        return self._with_lanes(sketch, f"{name}.acc", tasks[-1], joins)
 
-    def _with_copy(self, sketch: PartialSketch, buffer: str, order: tuple[int, ...], task: str) -> PartialSketch:
-        """Return the sketch where the recurrence reads a transposed copy of a block's elements of `buffer`."""
-        tag = f"{self.stage.name}.lines"
-        sketch = sketch.apply(CacheRead(buffer, f"{self.stage.name}.acc", tag, order))
+    def _with_lanes(self, sketch: PartialSketch, name: str, task: str, joins: bool) -> PartialSketch:
+        """Return the sketch with the recurrence `name` computed in the blocks, lines in lanes."""
+        stage = sketch.state.stage(name)
+        dim = self.stage.op.axes.index(self.stage.op.axis(self.lines))
+        loops = [a.name for n, a in enumerate(stage.op.axes) if n != dim]
+        lines, order = stage.op.axes[dim], (*(n for n in range(len(stage.op.axes)) if n != dim), dim)
+        steps = (ComputeAt(name, self.stage.name, task), Reorder(name, (*loops, lines.name)), Pack(name, order))
+        source = _source(sketch, stage) if joins else None
+        note = "" if name == f"{self.stage.name}.acc" else f"{name}@{self.stage.name}"
+        sketch = sketch.apply(*steps, Vectorize(name, lines.name)).finish(name, note=note)
+        reads = [r for r in reads_of(sketch.state, stage) if r.load.buffer not in stage.op.buffers]
+        for buffer in dict.fromkeys(r.load.buffer for r in reads):
+            if source is None or buffer not in source.op.buffers:
+                copied = _order([r for r in reads if r.load.buffer == buffer], lines, stage.op.axes[-1])
+                sketch = self._with_copy(sketch, name, buffer, copied, task) if copied else sketch
+        return sketch if source is None else self._with_lanes(sketch, source.name, task, joins)
+
+    def _with_copy(
+        self, sketch: PartialSketch, reader: str, buffer: str, order: tuple[int, ...], task: str
+    ) -> PartialSketch:
+        """Return the sketch where a recurrence reads a transposed copy of a block's elements of `buffer`."""
+        tag = f"{reader}.lines"
+        sketch = sketch.apply(CacheRead(buffer, reader, tag, order))
         copy = sketch.state.stage(f"{buffer}.{tag}")
         along, across = copy.op.axes[-2].name, copy.op.axes[-1].name
         itemsize = DTYPES[copy.op.dtypes[0]].nbytes
-        tile: SketchParam = across_tile(f"{copy.name}.r", extent(copy.op.axes[-2]), itemsize=itemsize)
+        tile = across_tile(f"{copy.name}.r", extent(copy.op.axes[-2]), itemsize=itemsize)
         steps: tuple[Step, ...] = (
             ComputeAt(copy.name, self.stage.name, task),
             Split(copy.name, along, (tile.name,)),
@@ -151,12 +188,11 @@ class _Block:
         return sketch.with_params([tile]).apply(*steps).finish(copy.name)
 
 
-def _order(read: Read, all_reads: list[Read], lines: StageAxis) -> tuple[int, ...]:
+def _order(reads: list[Read], lines: StageAxis, along: StageAxis) -> tuple[int, ...]:
     """Return the order of a buffer's dimensions with that of the lines last and that along them before it; none where
-    reads of the buffer index them otherwise."""
-    dims = {r.dim_of(lines.var) for r in all_reads}
-    rank = len(read.load.indices)
+    it is not read along the lines, or where reads index the lines otherwise."""
+    dims, rank = {r.dim_of(lines.var) for r in reads}, len(reads[0].load.indices)
     (dim,) = dims if len(dims) == 1 else (None,)
-    if dim is None or dim == rank - 1:
+    if dim is None or dim == rank - 1 or all(r.strides[along.name] not in (1, -1) for r in reads):
         return ()
     return (*(d for d in range(rank - 1) if d != dim), rank - 1, dim)
