@@ -91,7 +91,8 @@ def reads_reduction(state: State, stage: Stage) -> bool:
         here = waiting.pop()
         if here.op.reducer is not None:
             return True
-        new = [p for p in _producers(state, here) if p.name not in visited]
+        between = _producers(state, here) if here.op.recurrence is None else []
+        new = [p for p in between if p.name not in visited]
         visited.update(p.name for p in new)
         waiting += new
     return False
@@ -108,7 +109,7 @@ def _next_map(state: State, roots: tuple[str, ...], members: set[str], done: fro
         along = {a.var for a in op.reduce_axes or op.axes[-1:]}
         for load in op.loads:
             stage = state.producer(load.buffer)
-            if stage is None or stage.op.reducer is not None or stage.name in done or state.is_constant(stage):
+            if stage is None or not stage.op.is_elementwise or stage.name in done or state.is_constant(stage):
                 continue
             moves = any(along & free_vars(i) for i in load.indices)
             if moves and _is_private(state, stage, members) and reads_reduction(state, stage):

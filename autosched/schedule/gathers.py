@@ -110,7 +110,7 @@ def gather_of(op: StageOp, shape: Sequence[int]) -> Gather | None:
     """Return how the copy engine gathers the elements that a stage copies of a tensor of that shape; None if
     it cannot.
     """
-    if len(op.body) != 1 or op.reducer is not None or not all(isinstance(a.extent, Const) for a in op.axes):
+    if len(op.body) != 1 or not op.is_elementwise or not all(isinstance(a.extent, Const) for a in op.axes):
         return None
     simplify = Simplifier({a.var: (0, _size(a) - 1) for a in op.axes})
     load = _only_outside(op.body[0], shape, simplify)

@@ -60,7 +60,7 @@ def _producers(sketch: PartialSketch, stage: Stage) -> list[Stage]:
     state, group, found = sketch.state, {stage.name}, list[Stage]()
     for candidate in reversed(state.stages):
         readers = {r.name for r in state.consumers(candidate)}
-        is_free = candidate.name not in sketch.done and candidate.op.reducer is None and candidate.at is None
+        is_free = candidate.name not in sketch.done and candidate.op.is_elementwise and candidate.at is None
         fits = is_free and readers and readers <= group and not state.is_output(candidate)
         if fits and not state.is_constant(candidate) and not is_read_indirectly(state, candidate):
             group.add(candidate.name)

@@ -8,8 +8,8 @@
                                                       the results of the block, transposed back
 
 The values of the position before are in registers where vectors of a chunk are few, else in the first cache or the
-second one: a chunk may be as wide as the sequential streams from memory want it. A recurrence that another one reads,
-as a filter forwards and then backwards, is computed in the tasks of that one, where its values stay in the second cache.
+second one: a chunk may be as wide as sequential streams from memory want it. A recurrence that another one reads, as a
+filter forwards and then backwards, is computed in the tasks of that one, where its values stay in the second cache.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ class WinogradTransform:
     """A stage whose short axes select rows of a small matrix; in the nest of the transform that reads it, if any."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        if stage.op.reducer is not None or sketch.state.is_output(stage):
+        if not stage.op.is_elementwise or sketch.state.is_output(stage):
             return False
         written = _written_out(sketch.state, stage)
         return bool(switch_axes(stage)) and stage.op.axes[-1].name not in written

@@ -199,7 +199,7 @@ class RowValue:
     """An elementwise stage that is read only in the rows of a scheduled stage."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        if stage.op.reducer is not None or not stage.op.axes:
+        if not stage.op.is_elementwise or not stage.op.axes:
             return False
         consumer = _root_consumer(sketch, stage)
         return consumer is not None and consumer.name in dict(sketch.row_loops)

@@ -47,7 +47,7 @@ def private_producer(sketch: PartialSketch, stage: Stage, buffer: str) -> Stage 
     """Return the cheap elementwise stage that computes `buffer` for this reduction alone; None if there is none."""
     state = sketch.state
     producer = state.producer(buffer)
-    if producer is None or producer.op.reducer is not None or producer.at is not None or state.is_output(producer):
+    if producer is None or not producer.op.is_elementwise or producer.at is not None or state.is_output(producer):
         return None
     alone = [s.name for s in state.consumers(producer)] == [stage.name] and not state.attached(producer.name)
     nodes = sum(len(list(subexpressions(v))) for v in producer.op.body)

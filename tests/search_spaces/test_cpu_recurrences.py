@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autosched import te
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.reference.inputs import make_inputs
@@ -41,3 +42,39 @@ def test_a_recurrence_that_another_one_reads_is_computed_in_its_tasks():
 
 def test_a_single_line_is_left_as_it_is():
     assert [s.name for s in sketches(ComputeDAG(smoothed((100,))), HOST, 2)] == ["Y:lines"]
+
+
+def _held(x, n):
+    """The last position of each row, along the row."""
+    return te.scan((3, n), lambda y, i, j: te.select(j < n - 1, y[i, j + 1], x[i, j]), axis=1, dtype="int32", name="S")
+
+
+def weights_of_a_sum():
+    x, k = te.placeholder((3, 4), "int32", "X"), te.reduce_axis(4, "k")
+    w = te.placeholder((4, 5), "int32", "W")
+    s = _held(x, 4)
+    return te.compute((3, 5), lambda i, j: te.sum(te.select(k >= 1, s[i, k - 1], 0) * w[k, j], axis=k), name="Y")
+
+
+def between_two_reductions():
+    x, k, r = te.placeholder((3, 4, 2), "int32", "X"), te.reduce_axis(4, "k"), te.reduce_axis(2, "r")
+    c = te.compute((3, 4), lambda i, j: te.sum(x[i, j, r], axis=r), name="C")
+    s = _held(c, 4)
+    t = te.compute((3, 4), lambda i, j: s[2 - i, j], name="T")
+    return te.compute((3,), lambda i: te.sum(t[i, k], axis=k), name="Y")
+
+
+def read_in_groups():
+    x, k = te.placeholder((3, 4), "int32", "X"), te.reduce_axis(1, "k")
+    s = _held(x, 4)
+    e = te.compute((3, 1), lambda i, j: s[i, j], name="E")
+    return te.compute((6, 1), lambda i, j: te.sum(e[i // 2 + k, j], axis=k), name="Y")
+
+
+@pytest.mark.parametrize("make", [weights_of_a_sum, between_two_reductions, read_in_groups])
+def test_reductions_around_a_recurrence(make):
+    dag = collapse(ComputeDAG(make()))
+    for sketch in sketches(dag, HOST, 2):
+        (values,) = sample(sketch, 1, np.random.default_rng(4)) if sketch.params else [[]]
+        row = {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
+        check_candidate(dag, sketch, row, make_inputs(dag, 0, "integers"))

@@ -169,7 +169,7 @@ class GpuNest(NestBuilder):
         stage = self.stage
         if stage.cooperate is not None:
             return True
-        plain = stage.op.reducer is None and stage.loops == default_stage(stage.op).loops
+        plain = stage.op.is_elementwise and stage.loops == default_stage(stage.op).loops
         return stage.scope is Scope.SHARED and plain and not self.state.attached(stage.name)
 
     def _is_fill(self, stage: Stage) -> bool:

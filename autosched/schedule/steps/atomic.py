@@ -67,7 +67,7 @@ def check_atomics(state: State) -> None:
         is_source = load is not None and load.buffer in maker.op.buffers and len(maker.op.buffers) == 1
         _check(is_source, f"{where}: it must be a reduction of the parts that {maker.name} makes")
         _check(stage.starts and stage.at is None and maker.at is None, f"{where}: both stages must stay at the root")
-        _check(maker.op.reducer is None, f"{where}: {maker.name} must only copy its parts; cache_write it first")
+        _check(maker.op.is_elementwise, f"{where}: {maker.name} must only copy its parts; cache_write it first")
         alone = state.consumers(maker) == (stage,) and not state.is_output(maker)
         _check(alone, f"{where}: another stage reads {maker.name}, whose parts are not kept")
         _check(state.on_gpu(maker), f"{where}: bind the loops of {maker.name} to blocks and threads first")

@@ -63,7 +63,7 @@ class Team:
         stage = state.stage(self.stage)
         where = f"team({self.stage})"
         check(stage.at is None, f"{where}: only a stage at the root can be bound")
-        check(stage.op.reducer is None, f"{where}: the threads would all reduce; cache_write the stage first")
+        check(stage.op.is_elementwise, f"{where}: the threads would all reduce; cache_write the stage first")
         is_free = all(x.kind is not ForKind.THREAD_X for x in stage.loops)
         check(is_free, f"{where}: one of its loops is bound to threadIdx.x already")
         check_factor(where, self.threads)
@@ -144,8 +144,7 @@ class Cooperate:
         where = f"cooperate({self.stage})"
         check(stage.scope is Scope.SHARED, f"{where}: compute the stage at a loop with scope 'shared' first")
         check(
-            stage.op.reducer is None and not stage.splits,
-            f"{where}: only a copy with its loops as written is filled so",
+            stage.op.is_elementwise and not stage.splits, f"{where}: only a copy with its loops as written is filled so"
         )
         check_factor(where, self.vector)
         return state.with_stage(replace(stage, cooperate=self.vector))
@@ -199,7 +198,7 @@ def _check_tile(where: str, state: State, copy: Stage) -> None:
     """It is a copy of what the engine can read, or could but for the length of rows."""
     value = copy.op.body[0]
     point = tuple(a.var for a in copy.op.axes)
-    is_plain = copy.cooperate is None and copy.layout is None and not copy.splits and copy.op.reducer is None
+    is_plain = copy.cooperate is None and copy.layout is None and not copy.splits and copy.op.is_elementwise
     source = next(iter(copy.op.loads))
     shape = [e.number for e in shape_of_buffer(state, source.buffer) if isinstance(e, Const)]
     is_one = is_plain and len(copy.op.body) == 1 and len(shape) == len(source.indices)

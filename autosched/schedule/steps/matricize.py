@@ -81,7 +81,7 @@ class Matricize:
         reader = state.stage(self.reader)
         check_untouched(where, state, reader)
         found = reader.op.axes
-        is_like = reader.op.reducer is None and [a.extent for a in found] == [a.extent for a in op.axes]
+        is_like = reader.op.is_elementwise and [a.extent for a in found] == [a.extent for a in op.axes]
         check(is_like, f"{where}: {self.reader} is not elementwise over the same axes")
         merged = _Merged.of(found, [tuple(found[op.axes.index(a)] for a in run) for run in runs])
         made = replace(reader.op, axes=merged.axes, body=tuple(map(merged.tidy, reader.op.body)))

@@ -57,7 +57,7 @@ def weighted_sum(state: State, stage: Stage) -> WeightedSum | None:
     place = (*(a.var for a in op.axes[:-1]), op.reduce_axes[0].var)
     read = [x for x in loads(op.body[0]) if x.indices == place]
     weights = state.producer(read[0].buffer) if len(read) == 1 and len(op.loads) == 2 else None
-    if weights is None or weights.op.reducer is not None or len(weights.op.body) != 1 or weights.at is not None:
+    if weights is None or not weights.op.is_elementwise or len(weights.op.body) != 1 or weights.at is not None:
         return None
     if state.is_output(weights) or [s.name for s in state.consumers(weights)] != [stage.name]:
         return None
@@ -81,7 +81,7 @@ def expanded(state: State, value: Expr) -> Expr:
 
     def go(e: Expr) -> Expr:
         producer = state.producer(e.buffer) if isinstance(e, Load) else None
-        if producer is None or producer.op.reducer is not None or len(producer.op.body) != 1 or producer.at is not None:
+        if producer is None or not producer.op.is_elementwise or len(producer.op.body) != 1 or producer.at is not None:
             return e
         assert isinstance(e, Load)
         places: dict[Expr, Expr] = {a.var: i for a, i in zip(producer.op.axes, e.indices, strict=True)}
@@ -210,7 +210,7 @@ class Spread:
         is_inside = stage.at is not None and stage.scope is Scope.WARP
         check(is_inside, f"{where}: compute it inside, with scope 'warp', first")
         check(loop.kind is ForKind.SERIAL, f"{where}: the loop is {loop.kind.value} already")
-        check(stage.op.reducer is None, f"{where}: the threads would all reduce")
+        check(stage.op.is_elementwise, f"{where}: the threads would all reduce")
         check(all(x.kind is not kind for x in stage.loops), f"{where}: another loop is along it")
         own = [x for x in state.root(stage).loops if x.kind is kind]
         check(len(own) == 1, f"{where}: the kernel has no threads along it")

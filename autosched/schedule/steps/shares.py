@@ -111,7 +111,7 @@ def _weights(state: State, stage: Stage) -> Stage | None:
         return None
     place = (*(a.var for a in op.axes[:-1]), op.reduce_axes[0].var)
     makers = [m for x in op.loads if x.indices == place and (m := state.producer(x.buffer)) is not None]
-    return makers[0] if len(makers) == 1 and makers[0].op.reducer is None else None
+    return makers[0] if len(makers) == 1 and makers[0].op.is_elementwise else None
 
 
 def _end_of_row(state: State, stage: Stage) -> int | None:
@@ -121,6 +121,8 @@ def _end_of_row(state: State, stage: Stage) -> int | None:
     """
     op = stage.op
     if len(op.body) != 1 or len(op.all_axes) < 2 or len(op.reduce_axes) > 1 or op.guards or state.is_output(stage):
+        return None
+    if op.recurrence is not None:
         return None
     row, column = (a.var for a in op.all_axes[-2:])
     value = expanded(state, op.body[0])

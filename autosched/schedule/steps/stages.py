@@ -67,6 +67,8 @@ class ComputeAt:
         check(self.scope in _SCOPES, f"{where}: scope must be one of {', '.join(_SCOPES)}, got {self.scope!r}")
         check(stage is not consumer, f"{where}: a stage cannot be computed inside itself")
         check(not state.is_output(stage), f"{where}: {self.stage} is an output; cache_write it first")
+        is_own = self.scope == Scope.LOCAL.value or stage.op.recurrence is None
+        check(is_own, f"{where}: a recurrence is computed by one thread, with scope 'local'")
         check(loop.kind is not ForKind.VECTORIZE, f"{where}: the loop is vectorised")
         check(all(x.kind is not ForKind.PARALLEL for x in stage.loops), f"{where}: {self.stage} has parallel loops")
         check(

@@ -82,7 +82,7 @@ class StoreTiles:
     def apply(self, state: State) -> State:
         stage = state.stage(self.stage)
         where = f"store_tiles({self.stage})"
-        is_plain = stage.op.reducer is None and len(stage.op.buffers) == 1 and stage.layout is None
+        is_plain = stage.op.is_elementwise and len(stage.op.buffers) == 1 and stage.layout is None
         check(is_plain and stage.at is None, f"{where}: it is not elementwise, at the root, with one value")
         kinds = {x.kind for x in stage.loops}
         check(

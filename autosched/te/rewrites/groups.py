@@ -46,6 +46,8 @@ def _read_as(dag: ComputeDAG, op: ComputeOp, axis: Axis) -> set[tuple[str, Var]]
         readers.add((stage.name, here.var))
         if here not in stage.axes:
             continue
+        if stage.recurrence is not None:
+            return None  # positions of one axis
         dim, written = stage.axes.index(here), {t.name for t in stage.outputs}
         for reader in dag.consumers(stage.name):
             extents = {a.var: a for a in (*reader.axes, *reader.reduce_axes) if a.extent == here.extent}
@@ -65,7 +67,7 @@ def _in_groups(dag: ComputeDAG, op: ComputeOp, split: Mapping[tuple[str, Var], i
         n = split.get((op.name, axis.var))
         parts[axis.var] = (axis,) if n is None else _in_two(axis, n, taken)
     whole: dict[Expr, Expr] = {o: p[0].var * p[1].extent + p[1].var for o, p in parts.items() if len(p) > 1}
-    ranks = {t.name: len(t.shape) for t in op.inputs}
+    ranks = {t.name: len(t.shape) for t in (*op.inputs, *op.outputs)}
     simplify = Simplifier({a.var: (0, a.extent - 1) for pair in parts.values() for a in pair})
 
     def convert(node: Expr, new: Expr) -> Expr:
