@@ -142,6 +142,22 @@ def mixed(rng: random.Random, values: Sequence[Expr]) -> Expr:
     return value
 
 
+def steady(rng: random.Random, values: Sequence[Expr]) -> Expr:
+    """An expression of the values, all of one type, that is of it too, and no larger than they are if that is a
+    float: a recurrence of thousands of steps stays finite."""
+    rest, dtype = list(values), values[0].dtype
+    while len(rest) > 1:
+        y, x = rest.pop(), rest.pop()
+        if dtype == "bool":
+            ways = (x & y, x | y, te.select(x, y, te.logical_not(y)))
+        else:
+            chosen = (te.maximum(x, y), te.minimum(x, y), te.select(x > number(dtype, 0), x, y))
+            joined = x * 0.5 + y * 0.5 if DTYPES[dtype].is_float else x + y * number(dtype, 3)
+            ways = (joined, joined, joined, *chosen)
+        rest.append(te.cast(rng.choice(ways), dtype))
+    return rest[0]
+
+
 def te_wider(a: str, b: str) -> bool:
     """Whether `a` comes after `b` in promotion order, so that a cast cannot overflow."""
     order = list(DTYPES)

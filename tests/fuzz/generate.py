@@ -284,6 +284,39 @@ class _Program:
         self.stage(base.shape, body)
         return None
 
+    def recurrence(self, base: Tensor) -> None:
+        """Each position along an axis from up to three before it, or after it; one state, or two of each other."""
+        if not base.shape:
+            return self.elementwise(base)
+        dim, step = self.rng.randrange(len(base.shape)), self.rng.choice((-1, -1, 1))
+        several, order = self.chance(0.25), self.rng.choice((1, 1, 2, 3))
+        edge = base.shape[dim] - 1 if step > 0 else 0
+        more = self.chance(0.4)
+
+        def at(axes: Sequence[Expr], by: int) -> tuple[Expr, ...]:
+            return tuple(a + by if d == dim else a for d, a in enumerate(axes))
+
+        def init(*axes: Expr) -> Any:
+            first = self.load(base, [edge if d == dim else a for d, a in enumerate(axes)])
+            return (first, te.const(1, base.dtype)) if several else first
+
+        def value(y: Any, *axes: Expr) -> Any:
+            values = [self.load(base, axes)]
+            if more:
+                values.append(self.operand(list(zip(axes, base.shape, strict=True)), base.dtype))
+            if not several:
+                before = [y[at(axes, step * n)] for n in {1, order}]
+                return ex.steady(self.rng, [*values, *before])
+            first, second = y[0][at(axes, step)], y[1][at(axes, step * order)]
+            return ex.steady(self.rng, [*values, second, first]), ex.steady(self.rng, [first, second])
+
+        dtype = (base.dtype, base.dtype) if several else base.dtype
+        made = te.scan(base.shape, value, init=init, axis=dim, dtype=dtype, name=self.name("S"))
+        tensors: tuple[Tensor, ...] = made if isinstance(made, tuple) else (made,)
+        self.stages.extend(tensors)
+        self.pool.extend(tensors)
+        return None
+
     def argument(self, base: Tensor) -> None:
         """argmax or argmin along one axis; one of the two results may stay unused."""
         if not base.shape or base.dtype == "bool":
@@ -582,6 +615,7 @@ _KINDS: dict[Callable[[_Program, Tensor], None], int] = {
     _Program.normalise: 1,
     _Program.argument: 1,
     _Program.running: 1,
+    _Program.recurrence: 2,
     _Program.constant: 1,
 }
 assert set(DTYPE_WEIGHTS) == set(DTYPES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from autosched.ir.bitcast import Bitcast
 from autosched.ir.expr import COMPARISON, INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
@@ -46,13 +47,18 @@ def _shape(shape: tuple[int, ...]) -> str:
 def _stage_lines(op: ComputeOp) -> list[str]:
     names = {a.var: _identifier(a.name) for a in (*op.axes, *op.reduce_axes)}
     lines = [f'{names[a.var]} = te.reduce_axis({a.extent}, "{a.name}")' for a in op.reduce_axes]
-    values = [_text(b, names) for b in op.body]
+    own = {t.name: "y" if len(op.body) == 1 else f"y[{n}]" for n, t in enumerate(op.outputs)}
+    values = [_text(b, names, own) for b in op.body]
     value = values[0] if len(values) == 1 else f"({', '.join(values)})"
     if op.reducer is not None:
         over = ", ".join(names[a.var] for a in op.reduce_axes)
         value = f"{_reducer(op)}({value}, axis=({over},))"
     args = ", ".join(names[a.var] for a in op.axes)
     left = ", ".join(_identifier(t.name) for t in op.outputs)
+    if op.recurrence is not None:
+        types = ", ".join(f'"{t.dtype}"' for t in op.outputs)
+        more = f'axis={op.recurrence.axis}, dtype={types if len(op.body) == 1 else f"({types})"}, name="{op.name}"'
+        return [*lines, f"{left} = te.scan({_shape(op.shape)}, lambda y, {args}: {value}, {more})"]
     return [*lines, f'{left} = te.compute({_shape(op.shape)}, lambda {args}: {value}, "{op.name}")']
 
 
@@ -70,7 +76,12 @@ def _reducer(op: ComputeOp) -> str:
     return f'te.reducer(lambda x, y: {combined}, {identity}, "{reducer.name}")'
 
 
-def _text(e: Expr, names: Mapping[Var, str]) -> str:
+def _text(e: Expr, names: Mapping[Var, str], own: Mapping[str, str] = MappingProxyType({})) -> str:
+    """An expression; `own`: how a recurrence names its states."""
+
+    def text(x: Expr) -> str:
+        return _text(x, names, own)
+
     match e:
         case Const(value=value, dtype=dtype):
             if dtype == INDEX and value >= 0:
@@ -80,18 +91,18 @@ def _text(e: Expr, names: Mapping[Var, str]) -> str:
         case Var():
             return names[e]
         case Load(buffer=buffer, indices=indices):
-            return f"{_identifier(buffer)}[{', '.join(_text(i, names) for i in indices) or '()'}]"
+            return f"{own.get(buffer, _identifier(buffer))}[{', '.join(map(text, indices)) or '()'}]"
         case Cast(a=a, dtype=dtype):
-            return f'te.cast({_text(a, names)}, "{dtype}")'
+            return f'te.cast({text(a)}, "{dtype}")'
         case Bitcast(a=a, dtype=dtype):
-            return f'te.bitcast({_text(a, names)}, "{dtype}")'
+            return f'te.bitcast({text(a)}, "{dtype}")'
         case Select(cond=c, a=a, b=b):
-            return f"te.select({', '.join(_text(x, names) for x in (c, a, b))})"
+            return f"te.select({', '.join(map(text, (c, a, b)))})"
         case Call(fn=fn, args=args):
-            inner = ", ".join(_text(a, names) for a in args)
+            inner = ", ".join(text(a) for a in args)
             return f"(-{inner})" if fn == "neg" else f"te.{'logical_not' if fn == 'not' else fn}({inner})"
         case Binary(op=op, a=a, b=b):
-            x, y = _text(a, names), _text(b, names)
+            x, y = text(a), text(b)
             if op in _FUNCTIONS:
                 return f"{_FUNCTIONS[op]}({x}, {y})"
             return f"({x} {_SYMBOLS[op]} {y})"

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from autosched.errors import AutoschedError
+from autosched.errors import AutoschedError, ExpressionError
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Const, Expr, Load, Var
 from autosched.ir.simplify import Simplifier
-from autosched.ir.visit import substitute
+from autosched.ir.visit import loads, substitute
 from autosched.te import ComputeDAG, Tensor, placeholder
 from autosched.te.checks import check_op
 from autosched.te.tensor import Axis, ComputeOp, PlaceholderOp, postorder, rewrite
@@ -146,12 +146,15 @@ def _rebuilt(
             table |= {t.name: placeholder(t.shape, t.dtype, t.name.replace(".", "_")) for t in op.outputs}
             continue
         body = (bodies or {}).get(op.name, op.body)
-        reads = dict.fromkeys(x.buffer for x in postorder(body) if isinstance(x, Load))
-        body = _renamed(body, table)
+        own = {t.name: t for t in op.outputs}
+        reads = dict.fromkeys(x.buffer for x in postorder(body) if isinstance(x, Load) and x.buffer not in own)
+        body = _renamed(body, {**table, **own})
         groups = [
             tuple(replace(a, extent=(extents or {}).get((op.name, a.name), a.extent)) for a in axes)
             for axes in (op.axes, op.reduce_axes)
         ]
+        if op.reducer is None and len(body) > 1 and not any(x.buffer in own for v in body for x in loads(v)):
+            raise ExpressionError(f"several values of {op.name} without a reduction or a recurrence")
         made = ComputeOp(op.name, groups[0], groups[1], body, op.reducer, tuple(table[n] for n in reads))
         check_op(made)
         table |= {old.name: new for old, new in zip(op.outputs, made.outputs, strict=True)}
