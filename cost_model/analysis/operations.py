@@ -10,6 +10,7 @@ from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import BITWISE, COMPARISON, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.instructions.dots import Dot, Word, is_whole_word
 from autosched.ir.linear import linear
+from autosched.ir.recurrence import steps_from
 from autosched.ir.stmt import Prefetch, Store
 from autosched.ir.visit import free_vars, loads, subexpressions, substitute
 from cost_model.cpu.instructions import CALL_SLOTS, DOT_SLOTS, OP_SLOTS, WORD_PART_SLOTS
@@ -82,6 +83,39 @@ def operations(store: Store, lanes: frozenset[Var] | None = None, vectors: froze
                 slots[depends] = slots.get(depends, 0.0) + taken
     minima_and_maxima = sum(map(_is_min_or_max, _nodes(values)))
     return Operations(tuple(sorted(counts.items())), tuple(slots.items()), minima_and_maxima)
+
+
+def recurrence_chain(store: Store) -> float:
+    """Return the dependent operations from an earlier position of a recurrence to the next one, in those of one pipe
+    slot, for each position in between; 0.0 for any other store.
+
+    A multiply-add is one, but of two products that are added the compiler may take the other one. Choices by the
+    position are made ahead of the loop.
+    """
+    back = {x: _steps_back(store, x) for v in store.values for x in loads(v) if x.buffer in store.buffers}
+    longest: dict[Expr, float] = {}
+
+    def length(e: Expr) -> float:
+        """From the nearest of the earlier positions to `e`; below 0 where none of them is in it."""
+        if e not in longest:
+            kind, product = kind_of(e), _only_product(e)
+            own = max(1.0, _slots(e, kind)) if kind and not _is_decided(e, frozenset()) else 0.0
+            through = [n + (0.0 if c is product else own) for c in e.children if (n := length(c)) >= 0.0]
+            longest[e] = 0.0 if e in back else max(through, default=-1.0)
+        return longest[e]
+
+    return max(map(length, store.values)) / min(back.values()) if back else 0.0
+
+
+def _only_product(e: Expr) -> Expr | None:
+    """Return the product that a sum of floats turns into a multiply-add; None of two."""
+    products = [x for x in e.children if isinstance(x, Binary) and x.op == "mul"]
+    is_sum = isinstance(e, Binary) and e.op in ("add", "sub") and DTYPES[e.dtype].is_float
+    return products[0] if is_sum and len(products) == 1 else None
+
+
+def _steps_back(store: Store, load: Load) -> int:
+    return max(abs(step or 0) for step in steps_from(store.indices, load.indices)) or 1
 
 
 def _is_index(expr: Expr) -> bool:

@@ -10,20 +10,21 @@ A block is what stands inside the loops that are neither unrolled nor vectorised
 code generator emits them: a load for each distinct address, whole vectors where the vector loop steps by one, a
 broadcast where it stands still, one lane at a time where it strides, and what asks for lines ahead of time. Of loads
 that arithmetic hides some of the time shows where another hyperthread may have the core too. `latency` is what a chain
-of dependent accumulations takes: fewer than latency * pipes independent accumulators leave the pipes idle, as those of
-the last tile of a row may even where the others have enough. Accumulators and operands beyond the register file are
-spilled, a store and a load each in every step, which nothing hides. Nor is the first line hidden of each page from
-which the second level cache is filled: fetching ahead ends where a page does, and columns of a large matrix are on
-another page after a few rows (without a copy of the weights in panels, convolutions took 1.4 to 2.1 times as long on
-Zen 3); nor finding again, for each tile, more pages than address translation has at hand and rows that are many in each
-set. From beyond the second level whole rows come faster than pieces, one of each row in turn: a piece counts with what
-lies beside it. What fits into a cache together with all else is moved once for all calls, but for weights that the
-rest of a network pushes out between them (`target.far_weights`). What neighbouring outputs of a window share is loaded
-once where everything else that the window needs fits into registers (`lower/register_tiles/`). Parallel time is the
-share of the tasks that the busiest thread gets; where cores are not equally fast at a time, the others wait for half a
-task in the mean, whatever can be divided. Every parallel region costs one fork and join. The statements of a register
-tile overlap, as one tile's arithmetic does with the next one's memory: their cores and their memory are added up before
-the larger is taken. Others follow one another.
+of dependent accumulations takes, or of operations from one position of a recurrence to the next: fewer than latency *
+pipes independent accumulators leave the pipes idle, as those of the last tile of a row may even where the others have
+enough. Accumulators and operands beyond the register file are spilled, a store and a load each in every step, which
+nothing hides. Nor is the first line hidden of each page from which the second level cache is filled: fetching ahead
+ends where a page does, and columns of a large matrix are on another page after a few rows (without a copy of the
+weights in panels, convolutions took 1.4 to 2.1 times as long on Zen 3); nor finding again, for each tile, more pages
+than address translation has at hand and rows that are many in each set. From beyond the second level whole rows come
+faster than pieces, one of each row in turn: a piece counts with what lies beside it. What fits into a cache together
+with all else is moved once for all calls, but for weights that the rest of a network pushes out between them
+(`target.far_weights`). What neighbouring outputs of a window share is loaded once where everything else that the window
+needs fits into registers (`lower/register_tiles/`). Parallel time is the share of the tasks that the busiest thread
+gets; where cores are not equally fast at a time, the others wait for half a task in the mean, whatever can be divided.
+Every parallel region costs one fork and join. The statements of a register tile overlap, as one tile's arithmetic does
+with the next one's memory: their cores and their memory are added up before the larger is taken. Others follow one
+another.
 
 The roofline structure is that of Ansor's and Pruner's analytic models; what a core can do is its row in
 `autosched.target.microarchitecture`.
@@ -51,10 +52,12 @@ from autosched.ir.closed_forms.arithmetic import (
     sum_of,
     where,
 )
-from autosched.ir.expr import Expr, Var, product
+from autosched.ir.expr import INDEX, Const, Expr, Var, product
 from autosched.ir.stmt import ForKind
+from autosched.lower.passes.carry_states import MOST_HELD
 from autosched.target import Microarchitecture
 from cost_model.analysis.access import Access
+from cost_model.analysis.operations import recurrence_chain
 from cost_model.analysis.statements import Analysis, Statement, pages_fetched, traffic, unless_all_fits
 from cost_model.analysis.trips import AnalysedLoop
 from cost_model.cpu.instructions import TESTS
@@ -380,10 +383,11 @@ def _chains(
 ) -> tuple[Expr, Expr, Expr]:
     """(independent chains, dependent steps of each, cycles) of the accumulations in one block.
 
-    Steps of the loop just outside depend on each other when they update the same place; otherwise blocks overlap.
+    Steps of the loop just outside depend on each other when they update the same place, or are positions of a
+    recurrence; otherwise blocks overlap.
     """
     if not statement.updates:
-        return ONE, ZERO, ZERO
+        return ONE, ZERO, _recurrence_latency(statement, inner, machine)
     write, first = statement.write, statement.block_depth
     chains, length = ONE, ONE
     for i, loop in enumerate(inner, first):
@@ -398,6 +402,16 @@ def _chains(
     step += 0.0 if write.in_registers else machine.uarch.store_forward
     cycles = multiply(length, step) if carried else multiply(subtract(length, 1.0), step)
     return chains, length, cycles
+
+
+def _recurrence_latency(statement: Statement, inner: Sequence[AnalysedLoop], machine: Machine) -> Expr:
+    """Cycles from one position of a recurrence to the next, where these are the blocks of the loop just outside."""
+    first, chain = statement.block_depth, recurrence_chain(statement.store)
+    if not chain or first == 0 or not statement.loops[first - 1].reduce:
+        return ZERO
+    held = real(product([Const(2, INDEX), *(x.bound for x in inner)]))
+    through_memory = where(held > float(MOST_HELD), machine.uarch.store_forward, 0.0)
+    return add(through_memory, chain * machine.uarch.fma_latency)
 
 
 def _loop_overhead(statement: Statement, uarch: Microarchitecture) -> Expr:

@@ -14,16 +14,19 @@ from autosched.ir.expr import Binary, Const, Expr, Load, Param, Var, binary, cas
 from autosched.ir.stmt import Allocate, For, ForKind, Func, If, Prefetch, Seq, Stmt, Store, walk
 from autosched.ir.visit import loads
 from autosched.lower import lower
+from autosched.schedule import initial_state
 from autosched.target import parse_target
 from autosched.te.operators.registry import build
 from autosched.te.rewrites.collapse import collapse
 from cost_model.analysis.access import Access
+from cost_model.analysis.operations import recurrence_chain
 from cost_model.analysis.statements import Analysis, Statement, analyse, pages_fetched
 from cost_model.cpu.instructions import ACROSS, OP_SLOTS
 from cost_model.cpu.latency import analytic_latency, make_block, statement_cost
 from cost_model.cpu.machine import FORK_JOIN_S, NEST_S, machine
 from search_spaces.cpu import sketches
 from tests.cost_model import nests
+from tests.te import scans
 
 Values = Mapping[Expr, int]
 
@@ -547,3 +550,12 @@ def test_hints_take_what_of_their_places_moves(copies: int) -> None:
         body = For(var, Const(size), Const(size), ForKind.SERIAL, body)
     update = analyse(replace(nests.row_maximum(8, 64), body=body)).statements[0]
     assert evaluate([update.asking], {}) == [3 * copies + 1]
+
+
+CHAINS = {"forwards, axis 0 of 2": 2, "steps of two": 1, "third order": 3, "two states": 3, "resetting": 2, "int32": 3}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_dependent_operations_from_one_position_of_a_recurrence_to_the_next(name):
+    (store,) = (s for s in walk(lower(initial_state(scans.case(name))).body) if isinstance(s, Store))
+    assert recurrence_chain(store) == CHAINS[name]

@@ -22,7 +22,7 @@ from autosched.te.rewrites.collapse import collapse
 from cost_model.analysis.statements import analyse
 from cost_model.cpu.features import ANALYTIC_COLUMN, FEATURES
 from cost_model.cpu.latency import analytic_latency, statement_cost
-from cost_model.cpu.machine import machine
+from cost_model.cpu.machine import CLOCK_HZ, machine
 from cost_model.model import CostModel
 from cost_model.ranker import FIRST_FIT, Ranker, labels, slope, targets
 from experiments import ranking_metrics as metrics
@@ -31,6 +31,7 @@ from search_spaces.cpu.domains import ROW_BLOCK
 from search_spaces.space import sample
 from tests.cost_model import nests
 from tests.helpers import copies_of
+from tests.te import scans
 
 
 def model(func: Func, params: Sequence[str], target: Target = nests.TARGET, threads: int = 1) -> CostModel:
@@ -463,3 +464,21 @@ def test_throughput_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     rate = len(rows) / (time.perf_counter() - start)
     with capsys.disabled():
         print(f"\nchecked, drafted and featurised: {rate:,.0f} candidates/s")
+
+
+def test_a_recurrence_is_linear_work_and_waits_for_itself():
+    """Twice the positions take twice as long; lines in lanes are faster than one after the other."""
+    target = parse_target("llvm -mcpu=znver4")
+
+    def by_name(shape: tuple[int, int]) -> dict[str, float]:
+        found = sketches(collapse(ComputeDAG(scans.smoothed(shape, 1))), target, 1)
+        costs = ((s, model(lower(s.state), [p.name for p in s.params], target)) for s in found)
+        rows = {s.name: np.array([[p.domain[0] for p in s.params]]) for s in found}
+        return {s.name: float(cost.analytic_latency(0, rows[s.name])[0]) for s, cost in costs}
+
+    short, long = by_name((64, 256)), by_name((64, 512))
+    for name, seconds_of in short.items():
+        assert 1.7 < long[name] / seconds_of < 2.3
+    assert short["Y:lines"] > 3 * short["Y:blocks"]
+    chain = 2 * machine(target, 1).uarch.fma_latency  # a product and a multiply-add
+    assert short["Y:lines"] >= 64 * 256 * chain / CLOCK_HZ
