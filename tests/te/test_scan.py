@@ -159,3 +159,17 @@ def test_a_state_may_be_an_index():
     for i, step in enumerate(steps):
         state = table[state, step]
         np.testing.assert_array_equal(reference.value[i], state)
+
+
+@pytest.mark.parametrize(
+    "name", ["third order backwards", "two states along rows", "automaton", "forwards, axis 1 of 3"]
+)
+@pytest.mark.parametrize("points", [1, 16, 50])
+def test_blocks_of_positions_and_lines_make_no_difference(name, points, monkeypatch):
+    dag = case(name)
+    inputs = make_inputs(dag, 0, "normal")
+    whole, plain = evaluate(dag, inputs), brute.evaluate(dag, inputs)
+    monkeypatch.setattr("autosched.te.reference.evaluate.BLOCK", points)
+    for got, reference, rounded in zip(evaluate(dag, inputs), whole, plain, strict=True):
+        np.testing.assert_array_equal(got.value, reference.value)
+        assert (np.abs(rounded - got.value) <= got.bound).all()  # it depends on which blocks happen to be exact

@@ -15,7 +15,7 @@ operand comes first (a tie), both answers are within the bound, as are near-ties
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import TypeAlias
@@ -23,7 +23,7 @@ from typing import TypeAlias
 import numpy as np
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Binary, Call, Const, Expr, Select
+from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select
 from autosched.ir.recurrence import Recurrence
 from autosched.ir.stmt import Reducer
 from autosched.te.compute import placeholder
@@ -194,19 +194,48 @@ def evaluate_stage(op: ComputeOp, tensors: Mapping[str, Bounded]) -> tuple[Bound
 
 
 def _along(op: ComputeOp, recurrence: Recurrence, tensors: Mapping[str, Bounded]) -> tuple[Bounded, ...]:
-    """The values of a recurrence, one position after the other; so errors grow along its axis."""
-    out, axis = _Output(op), op.axes[recurrence.axis]
+    """The values of a recurrence, one position after the other; so errors grow along its axis. What does not depend on
+    earlier positions is computed for many of them at once."""
+    out, dim, axis = _Output(op), recurrence.axis, op.axes[recurrence.axis]
     for array in out.values:
         array.fill(0)  # what is read before the beginning, and not used
-    positions = range(axis.extent)
-    for at in reversed(positions) if recurrence.backwards else positions:
-        own = {t.name: Bounded(v, e) for t, v, e in zip(op.outputs, out.values, out.errors, strict=True)}
-        for box in domain_boxes([(a.name, 1 if a is axis else a.extent) for a in op.axes], BLOCK):
-            box[axis.name] = (at, at + 1)
-            block = DomainBox(box, {**tensors, **own})
+    free = _free_of(op.body, {t.name for t in op.outputs})
+
+    for lines in domain_boxes([(a.name, 1 if a is axis else a.extent) for a in op.axes], BLOCK):
+        several = max(1, BLOCK // math.prod(hi - lo for lo, hi in lines.values()))
+        starts = range(0, axis.extent, several)
+        for start in reversed(starts) if recurrence.backwards else starts:
+            positions = range(start, min(start + several, axis.extent))
             with np.errstate(all="ignore"):
-                out.put(box, tuple(block.eval(b) for b in op.body))
+                known = DomainBox({**lines, axis.name: (start, positions.stop)}, tensors)
+                values = {e: known.eval(e) for e in free}
+                for at in reversed(positions) if recurrence.backwards else positions:
+                    own = {t.name: Bounded(v, e) for t, v, e in zip(op.outputs, out.values, out.errors, strict=True)}
+                    here = {e: _at_position(x, dim, at - start) for e, x in values.items()}
+                    box = {**lines, axis.name: (at, at + 1)}
+                    out.put(box, tuple(map(DomainBox(box, {**tensors, **own}, memo=here).eval, op.body)))
     return out.done()
+
+
+def _free_of(roots: Sequence[Expr], buffers: Collection[str]) -> list[Expr]:
+    """The largest expressions below `roots` that read none of these buffers, without constants and axes."""
+    reading: set[Expr] = set()
+    nodes = postorder(roots)
+    for node in nodes:
+        if (isinstance(node, Load) and node.buffer in buffers) or any(c in reading for c in node.children):
+            reading.add(node)
+    below = [*roots, *(c for node in nodes if node in reading and not isinstance(node, Load) for c in node.children)]
+    return [e for e in dict.fromkeys(below) if e not in reading and e.children]
+
+
+def _at_position(x: Bounded, dim: int, at: int) -> Bounded:
+    """The values at one position along a dimension."""
+
+    def of(array: Array) -> Array:
+        is_same = array.ndim == 0 or array.shape[dim] == 1
+        return array if is_same else array[(slice(None),) * dim + (slice(at, at + 1),)]
+
+    return Bounded(of(x.value), None if x.err is None else of(x.err))
 
 
 def product_of(op: ComputeOp, tensors: Mapping[str, Bounded]) -> blas.Contraction | None:
