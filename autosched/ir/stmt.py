@@ -174,7 +174,7 @@ class For(Stmt):
     bound: Expr
     kind: ForKind
     body: Stmt
-    reduce: bool = False  # iterates over a reduction axis
+    reduce: bool = False  # iterates over a reduction axis, or along a recurrence, in order
     overlap: Overlap | None = None
     resident: Expr | None = None
     raster: Expr | None = None

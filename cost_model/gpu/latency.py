@@ -55,7 +55,7 @@ from autosched.ir.instructions.tiles import PIECES, REGISTERS, REGISTERS_OF_COPI
 from autosched.ir.stmt import Scope
 from autosched.ir.visit import free_vars, loads, subexpressions
 from cost_model.analysis.access import Access
-from cost_model.analysis.operations import kind_of
+from cost_model.analysis.operations import kind_of, recurrence_chain
 from cost_model.analysis.statements import KNOWN_NESTS, Analysis
 from cost_model.gpu import machine as g
 from cost_model.gpu import matrices
@@ -403,13 +403,15 @@ def _arithmetic(kernel: KernelWork, work: Work, machine: GpuMachine) -> tuple[Ex
 
 
 def _chains(work: Work, machine: GpuMachine) -> tuple[Expr, Expr]:
-    """(independent accumulations of a thread, cycles of the dependent ones)."""
+    """(independent accumulations, or lines of a recurrence, of a thread; cycles of the dependent ones)."""
     if is_product(work):
         return matrices.product_chains(work.statement, work.own, work.executions, machine)
+    write, along = work.statement.write, recurrence_chain(work.statement.store)
+    chains = product_of(x.trips for x in work.moving(write) if unrolls(x))
+    if along:
+        return chains, multiply(divide(work.executions, chains), real(along * g.ARITHMETIC_LATENCY))
     if not work.statement.updates or work.statement.store.atomic:  # nobody waits for an atomic update
         return ONE, ZERO
-    write = work.statement.write
-    chains = product_of(x.trips for x in work.moving(write) if unrolls(x))
     step, k = real(g.ARITHMETIC_LATENCY), machine.constants
     if write.buffer.scope not in PRIVATE:
         step = add(step, k.shared_latency if write.buffer.scope is Scope.SHARED else k.global_latency)

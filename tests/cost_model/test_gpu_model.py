@@ -10,16 +10,20 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from autosched import te
 from autosched.ir.closed_forms.program import Program
 from autosched.lower import lower
 from autosched.target import parse_target
+from autosched.te import ComputeDAG
 from autosched.te.operators.registry import WORKLOADS, build
 from autosched.te.rewrites.collapse import collapse
 from cost_model.gpu.features import GPU_FEATURES
+from cost_model.gpu.machine import ARITHMETIC_LATENCY
 from cost_model.model import CostModel
 from experiments import ranking_metrics as metrics
 from search_spaces.gpu import sketches
 from search_spaces.space import Population, Sketch, enumerate_grid
+from tests.search_spaces.gpu_candidates import draw
 
 TARGET = parse_target("cuda -arch=sm_90")
 PEAK = 132 * 128 * 2 * 1.98e9  # flop/s of the target
@@ -237,3 +241,24 @@ def test_throughput_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     rate = len(rows) / (time.perf_counter() - start)
     with capsys.disabled():
         print(f"\nchecked, and if legal drafted and featurised, on a GPU: {rate:,.0f} candidates/s")
+
+
+def chained(length: int, products: int) -> ComputeDAG:
+    """A recurrence with so many products from one position to the next."""
+    x = te.placeholder((length, 256), name="X")
+
+    def value(y, i, j):
+        result = y[i - 1, j]
+        for _ in range(products):
+            result = result * x[i, j]
+        return result
+
+    return ComputeDAG(te.scan((length, 256), value, init=1.0, name="Y"))
+
+
+def test_the_positions_of_a_recurrence_wait_for_each_other():
+    cases = [collapse(chained(*n)) for n in ((2048, 1), (4096, 1), (2048, 150))]
+    short, long, deep = (one.best_s for dag in cases for one in draw(dag, TARGET, 100))
+    assert 1.8 < long / short < 2.2
+    assert deep >= 2048 * 150 * ARITHMETIC_LATENCY / 2e9
+    assert deep > 2 * short
