@@ -54,6 +54,11 @@ class PassContext:
         return frozenset(b.name for b in (*originals, *self.func.prepared))
 
     @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Those that the body does not allocate."""
+        return (*self.func.params, *self.func.prepared)
+
+    @property
     def outputs(self) -> dict[str, Buffer]:
         return {b.name: b for b in self.func.params[len(self.func.params) - self.func.n_outputs :]}
 
@@ -115,7 +120,7 @@ PASSES: tuple[NestPass, ...] = (
         "Adjacent statements under equal guards share one guard.", is_for_processors,
     ),
     NestPass(
-        "carry_states", lambda body, c: carry_states(body, c.simplify),
+        "carry_states", lambda body, c: carry_states(body, c.buffers, c.simplify),
         "A recurrence keeps the values of earlier positions in registers.",
     ),
     NestPass(

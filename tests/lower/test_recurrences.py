@@ -121,3 +121,20 @@ def test_before_the_beginning_reads_may_differ():
     )
     text = str(along(dag, 8).body)
     assert "select(Y.i < 2, X[Y.i + 1, Y.j.1], Y.held.8[2, Y.j.1])" in text
+
+
+@pytest.mark.parametrize("columns", [32, 34, 39, 47])
+def test_a_part_of_the_positions_does_not_begin_in_registers(columns):
+    """A row of T is interleaved with the row before it of Y, and what is left of that row is a loop of its own."""
+    a = te.placeholder((3, columns), name="A")
+    t = te.compute((3, columns), lambda i, j: te.tanh(a[i, j]), name="T")
+    y = te.scan(
+        (3, columns),
+        lambda y, i, j: te.maximum(t[i, j], te.select(j >= 1, y[i, j - 1], t[i, 0])),
+        axis=1,
+        dtype="float32",
+        name="Y",
+    )
+    dag = ComputeDAG(y)
+    func = exact(dag, initial_state(dag).apply(Split("T", "j", (4,)), Vectorize("T", "j.1")))
+    assert any(isinstance(s, For) and s.var.name.endswith(".n") for s in walk(func.body))

@@ -16,36 +16,49 @@ cache, on GPUs the second one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
 from autosched.ir.conditions import is_ordering
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Const, Expr, Load, Select, Var
-from autosched.ir.linear import linear
+from autosched.ir.linear import ONE, ZERO, linear
 from autosched.ir.recurrence import steps_from
 from autosched.ir.simplify import Simplifier
-from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Scope, Seq, Stmt, Store, changed
+from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Scope, Seq, Stmt, Store, changed, walk
+from autosched.ir.storage import REGISTER_PAD
 from autosched.ir.visit import free_vars, is_number, loads, rebuild, subexpressions, substitute
 from autosched.lower.passes.instantiate import simplify_stmt
+from autosched.lower.register_tiles.context import number_of
 from autosched.te.tensor import zero
 
+WIDEST_VECTOR = 64  # bytes
 MOST_HELD = 256  # elements of a value and its earlier ones: half of the vector registers of AVX-512, in float32
 
 
-def carry_states(stmt: Stmt, simplify: Simplifier) -> Stmt:
-    """Return `stmt`, concrete and canonical, with recurrences in registers where their loops allow it."""
+def carry_states(stmt: Stmt, params: Iterable[Buffer], simplify: Simplifier) -> Stmt:
+    """Return `stmt`, concrete and canonical, with recurrences in registers where their loops allow it.
+
+    `params`: the buffers that it does not allocate itself.
+    """
+    allocated = (s.buffer for s in walk(stmt) if isinstance(s, Allocate))
+    return _carried(stmt, {b.name: b for b in (*params, *allocated)}, simplify)
+
+
+def _carried(stmt: Stmt, buffers: Mapping[str, Buffer], simplify: Simplifier) -> Stmt:
     match stmt:
         case For(kind=ForKind.SERIAL, reduce=True):
             nest = _Nest.of(stmt)
-            return changed(stmt, body=carry_states(stmt.body, simplify)) if nest is None else nest.carried(simplify)
+            done = None if nest is None else nest.carried(buffers, simplify)
+            return done or changed(stmt, body=_carried(stmt.body, buffers, simplify))
         case For(body=body) | Allocate(body=body):
-            return changed(stmt, body=carry_states(body, simplify))
+            return changed(stmt, body=_carried(body, buffers, simplify))
         case Seq(stmts=stmts):
-            return Seq(tuple(carry_states(s, simplify) for s in stmts))
+            return Seq(tuple(_carried(s, buffers, simplify) for s in stmts))
         case If(cond=cond, then=then, otherwise=other):
-            rest = None if other is None else carry_states(other, simplify)
-            return If(cond, carry_states(then, simplify), rest)
+            rest = None if other is None else _carried(other, buffers, simplify)
+            return If(cond, _carried(then, buffers, simplify), rest)
     return stmt
 
 
@@ -76,7 +89,7 @@ class _Nest:
         if not back:
             return None
         nest = _Nest(loop, tuple(inner), stmt, back)
-        return nest if (nest.depth + 1) * prod(x.extent.number for x in nest.tile) <= MOST_HELD else None  # type: ignore[attr-defined]
+        return nest if (nest.depth + 1) * prod(number_of(x.extent) for x in nest.tile) <= MOST_HELD else None
 
     @property
     def tile(self) -> list[For]:
@@ -87,15 +100,15 @@ class _Nest:
         """How many earlier positions are held."""
         return max(self.back.values())
 
-    def carried(self, simplify: Simplifier) -> Stmt:
-        """Return the loop with its values in registers: at 0 that of a position, at n that of n positions before."""
+    def carried(self, known: Mapping[str, Buffer], simplify: Simplifier) -> Stmt | None:
+        """Return the loop with its values in registers: at 0 that of a position, at n that of n positions before; None
+        where another loop may have computed earlier positions."""
         buffers, values = self.store.buffers, self.store.values
-        shape = (Const(self.depth + 1, INDEX), *(x.extent for x in self.tile))
         suffix = ".".join(["held", *(str(x.extent) for x in self.tile)])  # copies of the loop differ in their tiles
-        held = {
-            b: Buffer(f"{b}.{suffix}", shape, v.dtype, Scope.REGISTER) for b, v in zip(buffers, values, strict=True)
-        }
+        held = {b: self._registers(f"{b}.{suffix}", v.dtype) for b, v in zip(buffers, values, strict=True)}
         first = self._before_the_loop(simplify)
+        if first is None and not all(b in known and self._begins(known[b]) for b in buffers):
+            return None
         chosen = {} if first is None else {e: load for e, load, _ in self._choices(simplify)}
 
         def value(e: Expr) -> Expr:
@@ -123,6 +136,21 @@ class _Nest:
         for buffer in held.values():
             result = Allocate(buffer, result)
         return result
+
+    def _registers(self, name: str, dtype: str) -> Buffer:
+        """Return a buffer with a row of lanes for each of the positions. The last vector of a row, which may be masked,
+        is written as a whole: a row that is longer than all rows are padded to is padded to whole vectors."""
+        extents, lanes = [number_of(x.extent) for x in self.tile], WIDEST_VECTOR // DTYPES[dtype].nbytes
+        if extents and extents[-1] > REGISTER_PAD:
+            extents[-1] = -(-extents[-1] // lanes) * lanes
+        shape = tuple(Const(n, INDEX) for n in (self.depth + 1, *extents))
+        return Buffer(name, shape, dtype, Scope.REGISTER)
+
+    def _begins(self, buffer: Buffer) -> bool:
+        """Whether the first iteration is at the end of the buffer where the recurrence begins."""
+        dim = next(d for d, i in enumerate(self.store.indices) if self.loop.var in free_vars(i))
+        form, end = linear(self.store.indices[dim]), buffer.shape[dim] - 1
+        return form.constant is (ZERO if form.coefficient(self.loop.var) is ONE else end)
 
     def _place(self, n: int) -> tuple[Expr, ...]:
         return (Const(n, INDEX), *(x.var for x in self.tile))
