@@ -101,9 +101,9 @@ class Inline:
 
 
 class FusedConsumer:
-    """An elementwise stage that is a reduction's fused consumer: that reduction's rule schedules both.
+    """An elementwise stage that is a reduction's or a recurrence's fused consumer: the rule for that schedules both.
 
-    It reads the reduction point by point, or the reduction gives one value for each of its rows.
+    It reads them point by point, or the reduction gives one value for each of its rows.
     """
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
@@ -112,9 +112,9 @@ class FusedConsumer:
             return False
         if row_loop_of_readers(sketch, stage) is not None and not feeds_continuation(state, stage):
             return False
-        producers = [s for s in state.stages if s.op.reducer is not None and stage in state.consumers(s)]
-        if any(fused_consumer(state, s) is stage for s in producers):
+        if any(fused_consumer(state, s) is stage for s in state.stages if not s.op.is_elementwise):
             return True
+        producers = [s for s in state.stages if s.op.reducer is not None and stage in state.consumers(s)]
         rows = [s for s in producers if not has_reuse(s, reads_of(state, s)) and len(s.op.axes) < len(stage.op.axes)]
         return any(_shares_leading_axes(s, stage) for s in rows)
 

@@ -34,24 +34,29 @@ from autosched.schedule.stage import StageAxis
 from search_spaces.access import Read, extent, points, reads_of
 from search_spaces.cpu.domains import across_tile, tile_count, vector_width
 from search_spaces.cpu.elementwise import FEW_POINTS
+from search_spaces.fusion import fused_consumer
 from search_spaces.partial_sketch import PartialSketch, SketchContext
 
 
 class AlongAxis:
     """A recurrence: lanes along the last axis; where it goes along that one, blocks of lines that are transposed, and
-    lines one after the other. Another recurrence that it reads goes along in the same tasks, or has its own."""
+    lines one after the other. Another recurrence that it reads goes along in the same tasks, or has its own; so does a
+    fused consumer."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return stage.op.recurrence is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-        along = [True, False] if _source(sketch, stage) is not None else [False]
+        joins = [True, False] if _source(sketch, stage) is not None else [False]
+        consumer = fused_consumer(sketch.state, stage)
+        writers = [stage] if consumer is None or consumer.name in sketch.done else [consumer, stage]
+        ways = [(writer, joined) for writer in writers for joined in joins]
         if stage.op.ordered_axis is not stage.op.axes[-1]:
-            return [_columns(sketch, stage, context, joins) for joins in along]
+            return [_columns(sketch, stage, writer, context, joined) for writer, joined in ways]
         plain = _lines(sketch, stage)
         if all(extent(a) == 1 for a in stage.op.axes[:-1]):
             return [plain]
-        return [*(_Block.of(sketch, stage, context).transposed(sketch, joins) for joins in along), plain]
+        return [*(_Block.of(writer, context).transposed(sketch, stage, joined) for writer, joined in ways), plain]
 
 
 def _source(sketch: PartialSketch, stage: Stage) -> Stage | None:
@@ -68,15 +73,16 @@ def _source(sketch: PartialSketch, stage: Stage) -> Stage | None:
     return None
 
 
-def _columns(sketch: PartialSketch, stage: Stage, context: SketchContext, joins: bool) -> PartialSketch:
+def _columns(sketch: PartialSketch, stage: Stage, writer: Stage, context: SketchContext, joins: bool) -> PartialSketch:
     """Chunks of the axes behind that of the recurrence in parallel; in each, position after position in vectors.
 
-    With `joins`, recurrences that are read are computed chunk by chunk as well.
+    `writer`: the stage whose chunks they are, the recurrence or its fused consumer. With `joins`, recurrences that are
+    read are computed chunk by chunk as well.
     """
-    name, axis, lanes = stage.name, stage.op.ordered_axis, context.lanes_of(stage)
-    assert axis is not None
-    place = stage.op.axes.index(axis)
-    before, behind, last = stage.op.axes[:place], stage.op.axes[place + 1 :], stage.op.axes[-1]
+    assert stage.op.recurrence is not None
+    name, place, lanes = writer.name, stage.op.recurrence.axis, context.lanes_of(writer)
+    before, axis, behind = writer.op.axes[:place], writer.op.axes[place], writer.op.axes[place + 1 :]
+    last = behind[-1]
     group = f"{name}.{last.name}"
     count = replace(tile_count(f"{group}.m", -(-extent(last) // lanes), group), extent=extent(last))
     width = vector_width(f"{group}.r", extent(last), lanes, group, vectors=(1, 2, 4, 8))
@@ -90,19 +96,19 @@ def _columns(sketch: PartialSketch, stage: Stage, context: SketchContext, joins:
         tasks.insert(len(before), f"{first.name}.0")
         inner = [f"{first.name}.1", *(a.name for a in behind[1:-1]), *inner]
     loops: list[Step] = [Reorder(name, (*tasks, axis.name, *inner))]
-    if points(stage) > FEW_POINTS:
+    if points(writer) > FEW_POINTS:
         loops.append(Parallel(name, tuple(tasks)))
     loops.append(Vectorize(name, inner[-1]))
     sketch = sketch.with_params(params).apply(*steps, *loops).finish(name, note=f"{name}:columns")
-    source = _source(sketch, sketch.state.stage(name)) if joins else None
+    source = stage if writer is not stage else _source(sketch, sketch.state.stage(name)) if joins else None
     while source is not None:
         sketch, reader = _with_columns(sketch, source, (name, tasks[-1]), context), source.name
-        source = _source(sketch, sketch.state.stage(reader))
+        source = _source(sketch, sketch.state.stage(reader)) if joins else None
     return sketch
 
 
 def _with_columns(sketch: PartialSketch, stage: Stage, task: tuple[str, str], context: SketchContext) -> PartialSketch:
-    """Return the sketch with a recurrence computed for each task of another one, in vectors."""
+    """Return the sketch with a recurrence computed for each task of another stage, in vectors."""
     name, last = stage.name, stage.op.axes[-1]
     width = vector_width(f"{name}.{last.name}.r", extent(last), context.lanes_of(stage), "", vectors=(1, 2, 4, 8))
     loops = [*(a.name for a in stage.op.axes[:-1]), f"{last.name}.0", f"{last.name}.1"]
@@ -121,46 +127,47 @@ def _lines(sketch: PartialSketch, stage: Stage) -> PartialSketch:
 
 @dataclass(frozen=True)
 class _Block:
-    """Lines along the last axis in lanes, in the tasks of `stage`; `lines` is the axis that they are numbered by."""
+    """Lines along the last axis in lanes, in the tasks of `writer`, which writes what they give: the recurrence or its
+    fused consumer. `lines` is the axis that they are numbered by."""
 
-    stage: Stage
+    writer: Stage
     lines: str
     context: SketchContext
 
     @staticmethod
-    def of(sketch: PartialSketch, stage: Stage, context: SketchContext) -> _Block:
-        return _Block(stage, max(stage.op.axes[:-1], key=extent).name, context)
+    def of(writer: Stage, context: SketchContext) -> _Block:
+        return _Block(writer, max(writer.op.axes[:-1], key=extent).name, context)
 
-    def transposed(self, sketch: PartialSketch, joins: bool) -> PartialSketch:
+    def transposed(self, sketch: PartialSketch, stage: Stage, joins: bool) -> PartialSketch:
         """Return the sketch with blocks of lines in parallel, transposed before and after; with `joins`, recurrences
-        that are read are computed in these blocks as well."""
-        stage, name, i = self.stage, self.stage.name, self.lines
-        *others, j = stage.op.axes
-        lanes, group = self.context.lanes_of(stage), f"{name}.{j.name}"
-        block = vector_width(f"{name}.{i}.l", extent(stage.op.axis(i)), lanes, "", vectors=(1, 2, 4))
+        that the recurrence `stage` reads are computed in these blocks as well."""
+        writer, name, i = self.writer, self.writer.name, self.lines
+        *others, j = writer.op.axes
+        lanes, group = self.context.lanes_of(writer), f"{name}.{j.name}"
+        block = vector_width(f"{name}.{i}.l", extent(writer.op.axis(i)), lanes, "", vectors=(1, 2, 4))
         width = vector_width(f"{group}.r", extent(j), lanes, group, vectors=(1, 2, 4))
         tasks = tuple(f"{i}.0" if a.name == i else a.name for a in others)
         steps: list[Step] = [
-            CacheWrite(name),
+            *([CacheWrite(name)] if writer is stage else []),
             Split(name, i, (block.name,)),
             Split(name, j.name, (width.name,)),
             Reorder(name, (*tasks, f"{j.name}.0", f"{i}.1", f"{j.name}.1")),
         ]
-        if points(stage) > FEW_POINTS:
+        if points(writer) > FEW_POINTS:
             steps.append(Parallel(name, tasks))
         steps += [Unroll(name, f"{i}.1"), Vectorize(name, f"{j.name}.1")]
         sketch = sketch.with_params([block, width]).apply(*steps).finish(name, note=f"{name}:blocks")
-        return self._with_lanes(sketch, f"{name}.acc", tasks[-1], joins)
+        return self._with_lanes(sketch, f"{name}.acc" if writer is stage else stage.name, tasks[-1], joins)
 
     def _with_lanes(self, sketch: PartialSketch, name: str, task: str, joins: bool) -> PartialSketch:
         """Return the sketch with the recurrence `name` computed in the blocks, lines in lanes."""
         stage = sketch.state.stage(name)
-        dim = self.stage.op.axes.index(self.stage.op.axis(self.lines))
+        dim = self.writer.op.axes.index(self.writer.op.axis(self.lines))
         loops = [a.name for n, a in enumerate(stage.op.axes) if n != dim]
         lines, order = stage.op.axes[dim], (*(n for n in range(len(stage.op.axes)) if n != dim), dim)
-        steps = (ComputeAt(name, self.stage.name, task), Reorder(name, (*loops, lines.name)), Pack(name, order))
+        steps = (ComputeAt(name, self.writer.name, task), Reorder(name, (*loops, lines.name)), Pack(name, order))
         source = _source(sketch, stage) if joins else None
-        note = "" if name == f"{self.stage.name}.acc" else f"{name}@{self.stage.name}"
+        note = "" if name == f"{self.writer.name}.acc" else f"{name}@{self.writer.name}"
         sketch = sketch.apply(*steps, Vectorize(name, lines.name)).finish(name, note=note)
         reads = [r for r in reads_of(sketch.state, stage) if r.load.buffer not in stage.op.buffers]
         for buffer in dict.fromkeys(r.load.buffer for r in reads):
@@ -180,7 +187,7 @@ class _Block:
         itemsize = DTYPES[copy.op.dtypes[0]].nbytes
         tile = across_tile(f"{copy.name}.r", extent(copy.op.axes[-2]), itemsize=itemsize)
         steps: tuple[Step, ...] = (
-            ComputeAt(copy.name, self.stage.name, task),
+            ComputeAt(copy.name, self.writer.name, task),
             Split(copy.name, along, (tile.name,)),
             Unroll(copy.name, f"{along}.1"),
             Vectorize(copy.name, across),

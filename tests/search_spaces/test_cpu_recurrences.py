@@ -13,7 +13,7 @@ from autosched.te.rewrites.collapse import collapse
 from search_spaces.cpu import sketches
 from search_spaces.space import sample
 from tests.codegen.running import check_candidate
-from tests.te.scans import CASES, case, smoothed, there_and_back
+from tests.te.scans import CASES, case, doubled_input, smoothed, there_and_back
 
 HOST = parse_target("cpu")
 WITH_POINTS = [name for name in CASES if name not in ("no positions", "no lines")]
@@ -78,3 +78,22 @@ def test_reductions_around_a_recurrence(make):
         (values,) = sample(sketch, 1, np.random.default_rng(4)) if sketch.params else [[]]
         row = {p.name: int(v) for p, v in zip(sketch.params, values, strict=True)}
         check_candidate(dag, sketch, row, make_inputs(dag, 0, "integers"))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "bool"])
+def test_rows_of_lanes_in_registers_do_not_meet(dtype):
+    """Three rows of 33 lanes, whose last vector is written as a whole."""
+    x = te.placeholder((33, 1), dtype, "X")
+    dag = ComputeDAG(
+        te.scan((33, 3), lambda y, i, j: te.select(j >= 2, y[i, j - 2], x[i, 0]), axis=1, dtype=dtype, name="S")
+    )
+    blocks = next(s for s in sketches(collapse(dag), HOST, 1) if s.name == "S:blocks")
+    row = {p.name: p.domain[-1] for p in blocks.params}
+    check_candidate(collapse(dag), blocks, row, make_inputs(collapse(dag), 0, "integers"))
+
+
+def test_a_fused_consumer_is_computed_in_the_tasks_of_the_recurrence():
+    for axis, kind in ((0, "columns"), (1, "blocks")):
+        found = {s.name: s for s in sketches(ComputeDAG(doubled_input((64, 96), axis)), HOST, 2)}
+        assert found[f"Z:{kind}/Y@Z"].state.stage("Y").at is not None
+        assert found[f"Y:{kind}"].state.stage("Z").at is None
