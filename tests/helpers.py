@@ -124,3 +124,13 @@ def copies_of(row: Mapping[str, int]) -> int:
             stage = name.split(".")[0]
             found[stage] = found.get(stage, 1) * value
     return max(found.values(), default=1)
+
+
+def resident_bytes(path: Path) -> int:
+    """The bytes of a mapped file that this process has in memory."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    return sum(
+        next(int(fact.split()[1]) << 10 for fact in lines if fact.startswith("Rss:"))
+        for line in lines
+        if line.endswith(f" {path.resolve()}")
+    )

@@ -19,7 +19,7 @@ from autosched.errors import DeviceError
 from autosched.executor.model import Clock, Clocks, Model, caller_specs
 from autosched.graph.graph import Array, Graph
 from autosched.graph.loops import with_constants
-from autosched.graph.mapped_arrays import check_mapped
+from autosched.graph.mapped_arrays import GraphConstants
 from autosched.graph.steps import Group
 from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import Device
@@ -56,8 +56,9 @@ class CpuModel(NetworkKernel, Model):
         self.original, self.program, self.device = original, program, device
 
     def with_program(self, original: Graph, program: NetworkProgram) -> CpuModel:
-        plan, functions = self.linked.plan.weights, self.linked.functions
-        return self._with_block(original, program, pack_weights(plan, functions, GraphConstants(program.constants)))
+        with GraphConstants(program.constants) as constants:
+            block = pack_weights(self.linked.plan.weights, self.linked.functions, constants)
+        return self._with_block(original, program, block)
 
     def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model | SizedNetwork) -> CpuModel:
         block = self.block
@@ -146,7 +147,8 @@ def link(original: Graph, program: NetworkProgram, device: Device, linked: Linke
     taken if it was linked from the same plan."""
     plan, objects = link_inputs(original, program, device)
     if linked is None or linked.plan != plan:
-        linked = link_network(plan, objects, GraphConstants(program.constants), device.threads)
+        with GraphConstants(program.constants) as constants:
+            linked = link_network(plan, objects, constants, device.threads)
     return CpuModel(original, program, linked, device)
 
 
@@ -195,21 +197,6 @@ def packing_call(program: NetworkProgram, number: int, kernel: KernelObject, at:
     assert kernel.prepare is not None
     constants = (name if program.graph.is_constant(name) else None for name in step.inputs)
     return PackingCall(kernel.prepare, at, kernel.workspace_bytes, (*constants, *(None for _ in step.outputs)))
-
-
-class GraphConstants:
-    """The constants of a program by name. Raises GraphError if a file that they are mapped from was truncated."""
-
-    def __init__(self, constants: Mapping[str, Array]) -> None:
-        check_mapped(constants)
-        self._constants = constants
-
-    def arrays(self, names: Sequence[str]) -> list[Array]:
-        return [np.ascontiguousarray(self._constants[name]) for name in names]
-
-    def copy(self, name: str, memory: Array) -> None:
-        (array,) = self.arrays([name])
-        memory[: array.nbytes] = array.reshape(-1).view("uint8")
 
 
 def _address(pointer: Pointer, arguments: Sequence[int], bases: Mapping[str, int]) -> int:

@@ -28,7 +28,7 @@ from autosched.executor.gpu_timer import GpuClock
 from autosched.executor.model import Clocks, Model, caller_specs
 from autosched.graph.graph import Array, Graph
 from autosched.graph.index_checks import reports_of
-from autosched.graph.mapped_arrays import check_mapped
+from autosched.graph.mapped_arrays import GraphConstants
 from autosched.graph.steps import Group
 from autosched.kernel.device import Device
 from autosched.kernel.gpu_kernel import decode_source, workspace_layout
@@ -300,10 +300,9 @@ class GpuModel(DeviceFunction, Model):
 
     def _upload_weights(self) -> None:
         block = self._blocks[WEIGHTS]
-        check_mapped(self.program.graph.constants)
-        with device_errors(self._device):
+        with device_errors(self._device), GraphConstants(self.program.graph.constants) as constants:
             for name, at in self.program.raw_offsets.items():
-                self._device.upload(block.memory, np.ascontiguousarray(self.program.graph.constants[name]), at)
+                self._device.upload(block.memory, constants.arrays([name])[0], at)
 
 
 def load_on_gpu(gpu: GpuDevice, original: Graph, program: NetworkProgram, device: Device) -> GpuModel:

@@ -19,8 +19,9 @@ import numpy as np
 from autosched.codegen.calls import ADDRESS, OUT_OF_RANGE, REPORT_BYTES, BoundsCheck, KernelCall, Pointer, RowWrite
 from autosched.codegen.llvm.program import emit_program
 from autosched.errors import AutoschedError, OutOfRangeError
-from autosched.executor.cpu_model import GraphConstants, packing_call, weights_plan
+from autosched.executor.cpu_model import packing_call, weights_plan
 from autosched.graph.graph import Array, Graph
+from autosched.graph.mapped_arrays import GraphConstants
 from autosched.graph.memory.arena_order import ArenaOrder
 from autosched.graph.memory.buffers import workspace_name
 from autosched.graph.memory.storage import StorageError, nbytes_of
@@ -71,7 +72,8 @@ class SizedNetwork:
             text, table = self._entry()
         self._table = Forms(table)
         self._link(text)
-        self.block = pack_weights(weights_plan(program), self.linked, GraphConstants(program.constants))
+        with GraphConstants(program.constants) as constants:
+            self.block = pack_weights(weights_plan(program), self.linked, constants)
 
     def _place(self, name: str) -> int:
         """Return the symbol of an offset or an address."""
@@ -181,7 +183,8 @@ class SizedNetwork:
             block = self._packed[key] = aligned_zeros(variant.kernel.packed_bytes)
             assert variant.prepare is not None
             call = packing_call(self.program, step, variant.kernel)
-            run_packing(call, variant.prepare, GraphConstants(self.program.constants), address_of(block))
+            with GraphConstants(self.program.constants) as constants:
+                run_packing(call, variant.prepare, constants, address_of(block))
         return address_of(self._packed[key])
 
 

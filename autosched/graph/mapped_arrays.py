@@ -1,11 +1,13 @@
-"""Memory-mapped arrays: mapping of file ranges, and the check that files were not truncated since."""
+"""Memory-mapped arrays: mapping of files, the check that they have not changed since, the release of their pages."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -13,38 +15,129 @@ from autosched.errors import GraphError
 from autosched.graph.graph import Array
 
 
+class _MappedFile(np.memmap[Any, np.dtype[np.uint8]]):
+    """The bytes of a whole file, read only. `status`: that of the file when it was mapped."""
+
+    status: os.stat_result
+
+    @property
+    def mapping(self) -> mmap.mmap:
+        mapping: Any = self.base  # NumPy's type of it is that of arrays
+        assert isinstance(mapping, mmap.mmap)
+        return mapping
+
+    @property
+    def path(self) -> Path:
+        return Path(str(self.filename))
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the file was written since. A file that took its path has no effect."""
+        if self.mapping.size() != self.nbytes:
+            return True
+        try:
+            now = self.path.stat()
+        except OSError:  # the path was removed, the file is there as long as it is mapped
+            return False
+        return (now.st_dev, now.st_ino) == _inode(self.status) and now.st_mtime_ns != self.status.st_mtime_ns
+
+    def release(self) -> None:
+        self.mapping.madvise(mmap.MADV_DONTNEED)
+
+
+_FILES: WeakValueDictionary[tuple[int, ...], _MappedFile] = WeakValueDictionary()  # those in use, by their state
+
+
 def map_bytes(path: Path, offset: int, nbytes: int) -> Array:
-    """Map bytes of a file, read only. Raises OSError, and ValueError for bytes beyond the end of the file."""
+    """Map bytes of a file, read only; a file is mapped once for all arrays, because each mapping has a descriptor.
+
+    Raises OSError, and ValueError for bytes beyond the end of the file.
+    """
     if not nbytes:  # which cannot be mapped
         return np.empty(0, np.uint8)
-    return np.asarray(np.memmap(path, np.uint8, "r", offset, (nbytes,)))
+    status = path.stat()
+    if offset + nbytes > status.st_size:
+        raise ValueError(f"{path} has {status.st_size} bytes: none from {offset} to {offset + nbytes}")
+    state = (*_inode(status), status.st_size, status.st_mtime_ns)
+    if (whole := _FILES.get(state)) is None:
+        whole = _MappedFile(path, np.uint8, "r")
+        whole.status = status
+        _FILES[state] = whole
+    return np.asarray(whole)[offset : offset + nbytes]
 
 
-def _mapping(array: Array) -> tuple[np.memmap[Any, Any], mmap.mmap] | None:
-    """Return the array that was mapped and the mapping, if `array` is mapped from a file or a view of such an array."""
+def _inode(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _file_of(array: Array) -> _MappedFile | None:
+    """Return the file that `array` is mapped from, itself or as a view of such an array."""
     source: object = array
-    while not isinstance(mapping := getattr(source, "base", None), mmap.mmap) and mapping is not None:
-        source = mapping
-    return None if not isinstance(source, np.memmap) or mapping is None else (source, mapping)
+    while source is not None and not isinstance(source, _MappedFile):
+        source = getattr(source, "base", None)
+    return source
 
 
 def mapped_range(array: Array) -> tuple[Path, int] | None:
     """Return the file and the offset there of a contiguous array that is mapped from a file; None for others."""
-    if (mapped := _mapping(array)) is None or not array.flags.c_contiguous:
+    if (file := _file_of(array)) is None or not array.flags.c_contiguous:
         return None
-    source, _ = mapped
-    return Path(str(source.filename)), source.offset + array.ctypes.data - source.ctypes.data
+    return file.path, array.ctypes.data - file.ctypes.data
+
+
+def _files_of(constants: Mapping[str, Array]) -> dict[int, tuple[str, _MappedFile]]:
+    """Return the files that constants are mapped from, by identity, each with the name of one of its constants."""
+    files = ((name, _file_of(array)) for name, array in constants.items())
+    return {id(file): (name, file) for name, file in files if file is not None}
 
 
 def check_mapped(constants: Mapping[str, Array]) -> None:
-    """Raise GraphError if a file is shorter than what is mapped from it: reading that would kill the process."""
-    for name, array in constants.items():
-        if (mapped := _mapping(array)) is None:
-            continue
-        source, mapping = mapped
-        needed, available = source.offset + source.nbytes, mapping.size()
-        if available < needed:
+    """Raise GraphError if a file that constants are mapped from has changed: they may be others, and reading beyond its
+    end would kill the process."""
+    for name, file in _files_of(constants).values():
+        if file.has_changed:
             raise GraphError(
-                f"{source.filename} has become shorter: the constant {name} needs its first {needed} bytes, and it has "
-                f"{available}; restore the file and load the network again"
+                f"{file.path} has changed since the constant {name} was mapped from it: it had {file.nbytes} bytes, "
+                f"and has {file.mapping.size()}; load the network again"
             )
+
+
+def release_pages(array: Array) -> None:
+    """Release the memory of the file that an array is mapped from; what is read later comes from the file again."""
+    if (file := _file_of(array)) is not None:
+        file.release()
+
+
+class GraphConstants:
+    """The constants of a network, for those who copy them. Raises GraphError if a file that they are mapped from has
+    changed.
+
+    The pages of such files are released before each constant and at the end, so that no more of them is in memory than
+    what is read at a time.
+    """
+
+    def __init__(self, constants: Mapping[str, Array]) -> None:
+        check_mapped(constants)
+        self._constants = constants
+        self._files = [file for _, file in _files_of(constants).values()]
+
+    def __enter__(self) -> GraphConstants:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        for file in self._files:
+            file.release()
+
+    def arrays(self, names: Sequence[str]) -> list[Array]:
+        """Return contiguous arrays with the elements of constants at multiples of their sizes in memory."""
+        self._release()
+        return [np.require(self._constants[name], requirements=("C", "ALIGNED")) for name in names]
+
+    def copy(self, name: str, memory: Array) -> None:
+        """Copy the elements of a constant to the beginning of `memory`, an array of bytes."""
+        self._release()
+        array = np.ascontiguousarray(self._constants[name])
+        memory[: array.nbytes] = array.reshape(-1).view("uint8")

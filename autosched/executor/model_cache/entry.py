@@ -101,12 +101,13 @@ def _external_path(request: LoadRequest, name: str) -> Path:
 def keep_linked(request: LoadRequest, model: Model, is_final: bool) -> None:
     """Write the entry of a model. Nothing is written if a file has changed since, or cannot be written."""
     from autosched.executor.cpu_model import CpuModel, link_inputs
+    from autosched.graph.mapped_arrays import GraphConstants
 
     if request.records is None or not isinstance(model, CpuModel):
         return
     plan, objects = link_inputs(model.original, model.program, model.device)
     constants = model.program.constants
-    with suppress(GraphError, UsageError, OSError, ValueError):
+    with suppress(GraphError, UsageError, OSError, ValueError), GraphConstants(constants):
         ranges, external, stored = find_ranges(request.path, {name: constants[name] for name in plan.weights.constants})
         folder = request.path.parent.resolve()
         facts = {
