@@ -21,7 +21,7 @@ from autosched.executor.compile_options import CompileOptions
 from autosched.executor.cpu_model import CpuModel
 from autosched.executor.hot_swap import HotSwapModel
 from autosched.executor.model import Model
-from autosched.executor.model_cache import file_digest
+from autosched.executor.model_cache import file_digest, file_ranges
 from autosched.executor.model_cache import request as request_module
 from autosched.executor.model_cache.cached_model import CachedModel
 from autosched.executor.model_cache.file_digest import content_digest
@@ -50,6 +50,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def own_cache(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(directory))
+    monkeypatch.setattr(file_ranges, "SMALL_BYTES", 256)  # the networks here are small
 
 
 def perceptron(sizes: tuple[int, ...] = (24, 40, 17)) -> onnx.ModelProto:

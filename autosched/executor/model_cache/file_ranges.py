@@ -10,6 +10,7 @@ import mmap
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import numpy as np
 from autosched.runtime.tensors import ALIGNMENT, Array, aligned_empty
 
 STORED = -1  # number of the file of a constant that is stored in the entry
-SMALL_BYTES = 256  # constants up to this size are stored
+SMALL_BYTES = 1 << 14  # constants up to this size are stored; a look for one in the file takes a page or more
 _HEAD_BYTES = 64  # by which ranges of the same length are told apart before they are compared
 
 
@@ -43,10 +44,10 @@ def find_ranges(
     stored: list[Array] = []
     n_stored = 0
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as model:
-        within = _TensorIndex(model)
+        within, own = _TensorIndex(model), path.resolve()
         for name, array in constants.items():
             if array.nbytes > SMALL_BYTES and (mapped := mapped_range(array)) is not None:
-                number = external.setdefault(mapped[0], len(external) + 1)
+                number = 0 if mapped[0] == own else external.setdefault(mapped[0], len(external) + 1)
                 ranges[name] = FileRange(number, mapped[1], array.nbytes)
                 continue
             content = np.ascontiguousarray(array).reshape(-1).view("uint8")
@@ -64,13 +65,19 @@ class _TensorIndex:
     """The tensors in an ONNX file by their content."""
 
     def __init__(self, model: mmap.mmap) -> None:
+        self._model = model
+
+    @cached_property
+    def _begins(self) -> dict[tuple[int, bytes], list[int]]:
+        """The offsets of tensors by their lengths and first bytes."""
         from autosched.graph.onnx.tensor_ranges import tensor_ranges
 
-        self._model = model
-        self._begins: dict[tuple[int, bytes], list[int]] = {}
-        for begin, end in tensor_ranges(model):
+        begins: dict[tuple[int, bytes], list[int]] = {}
+        for begin, end in tensor_ranges(self._model):
             if end - begin > SMALL_BYTES:
-                self._begins.setdefault((end - begin, model[begin : begin + _HEAD_BYTES]), []).append(begin)
+                begins.setdefault((end - begin, self._model[begin : begin + _HEAD_BYTES]), []).append(begin)
+        self._model.madvise(mmap.MADV_DONTNEED)
+        return begins
 
     def find(self, content: Array) -> int | None:
         """Return the offset in the file of a tensor with these bytes; None if there is none."""

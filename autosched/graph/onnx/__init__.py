@@ -19,25 +19,26 @@ from typing import Any
 import numpy.typing as npt
 
 from autosched.errors import UsageError
-from autosched.graph.graph import Graph
+from autosched.graph.graph import Array, Graph
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """A parsed ONNX file, and the folder of its external data. `fixed`: inputs with constant values, which calls do not
-    pass."""
+    """A parsed ONNX file, and the folder of its external data. `elements`: the bytes of large initializers by their
+    numbers, which `model` is without. `fixed`: inputs with constant values, which calls do not pass."""
 
     model: Any
     folder: Path
+    elements: Mapping[int, Array]
     fixed: Mapping[str, npt.ArrayLike] = field(default_factory=dict)
 
     def graph(self, sizes: Mapping[str, int] = NONE) -> Graph:
         """Return the network, see `load_onnx`."""
         from autosched.graph.onnx.importer import import_model
 
-        return import_model(self.model, sizes, self.fixed, self.folder)
+        return import_model(self.model, sizes, self.fixed, self.folder, self.elements)
 
     def inputs(self) -> tuple[str, ...]:
         """The names of the arrays that a call passes, in order."""
@@ -73,7 +74,8 @@ def read_onnx(path: str | Path, fixed: Mapping[str, npt.ArrayLike] = NONE) -> On
             raise
         raise UsageError("reading ONNX files needs the package onnx: pip install 'autosched[onnx]'") from error
     file = Path(path)
-    return OnnxFile(read_model(file), file.parent, fixed)
+    model, elements = read_model(file)
+    return OnnxFile(model, file.parent, elements, fixed)
 
 
 def load_onnx(path: str | Path, sizes: Mapping[str, int] = NONE, fixed: Mapping[str, npt.ArrayLike] = NONE) -> Graph:

@@ -1,13 +1,15 @@
 """Reading of ONNX files: the model, and the arrays of its tensors.
 
-Data beside the model is mapped into memory, not read. It must lie in the model's folder: a file that is loaded must not
-make us read another one of the machine.
+The elements of large tensors, in the model's file or beside it, are mapped into memory, not read. A file beside the
+model must lie in its folder: a file that is loaded must not make us read another one of the machine.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,9 @@ from onnx import FunctionProto, GraphProto, ModelProto, TensorProto
 from autosched.errors import GraphError
 from autosched.graph.file_formats import ACCEPTED, describe_format
 from autosched.graph.graph import Array
-from autosched.graph.mapped_arrays import map_bytes
+from autosched.graph.mapped_arrays import map_bytes, release_pages
 from autosched.graph.onnx.held_types import BITS, HELD_IN
+from autosched.graph.onnx.tensor_ranges import without_elements
 from autosched.ir.dtype import DTYPES
 
 OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)  # of the standard's own operators
@@ -26,10 +29,16 @@ STANDARD = ("", "ai.onnx")  # names of their domain
 FEW_BITS = {**BITS, "float4_e2m1fn": 4}  # types with several elements in a byte
 
 
-def read_model(path: Path) -> ModelProto:
-    """Return the model in a file, without external data. Raises GraphError."""
+Elements = Mapping[int, Array]  # bytes of initializers by their numbers in a graph
+NO_ELEMENTS: Elements = MappingProxyType({})
+MIN_MAPPED_BYTES = 1024  # of initializers; those of less are in the model
+
+
+def read_model(path: Path) -> tuple[ModelProto, Elements]:
+    """Return the model in a file without external data, and the elements of large initializers, which the model is
+    without; they are mapped from the file. Raises GraphError."""
     try:
-        data = path.read_bytes()
+        data = map_bytes(path, 0, path.stat().st_size)
     except IsADirectoryError as error:
         raise GraphError(f"{path} is {describe_format(path)}; {ACCEPTED}") from error
     except OSError as error:
@@ -37,13 +46,15 @@ def read_model(path: Path) -> ModelProto:
     if what := describe_format(path):
         raise GraphError(f"{path} is {what}; {ACCEPTED}")
     try:
-        model = onnx.load_model_from_string(data)
-    except Exception as error:  # protobuf's; it has one class of them for each of its implementations
+        text, ranges = without_elements(data.data, MIN_MAPPED_BYTES)
+        model = onnx.load_model_from_string(text)
+    except Exception as error:  # of protobuf, which has one class of them for each of its implementations, or of ours
         raise GraphError(f"{path} is not an ONNX model, or is truncated ({len(data)} bytes)") from error
     if not model.HasField("graph"):
         raise GraphError(f"{path} holds no graph: it is not an ONNX model, or is truncated ({len(data)} bytes)")
     _check_text(model, path)
-    return model
+    release_pages(data)
+    return model, {n: data[begin:end] for n, (begin, end) in ranges.items()}
 
 
 def _check_text(message: Any, path: Path) -> None:
@@ -86,15 +97,16 @@ def _has_elements(number: int) -> bool:
     return number in TensorProto.DataType.values() and number not in (TensorProto.UNDEFINED, TensorProto.STRING)
 
 
-def initializers(graph: GraphProto, folder: Path | None) -> dict[str, Array]:
-    """Return the arrays of a graph's initializers."""
+def initializers(graph: GraphProto, folder: Path | None, elements: Elements = NO_ELEMENTS) -> dict[str, Array]:
+    """Return the arrays of a graph's initializers. `elements`: the bytes of those that the graph is without."""
     if len(graph.sparse_initializer):
         raise GraphError("the model has sparse initializers, which are not supported")
-    return {tensor.name: array_of(tensor, folder) for tensor in graph.initializer}
+    return {tensor.name: array_of(tensor, folder, elements.get(n)) for n, tensor in enumerate(graph.initializer)}
 
 
-def array_of(tensor: TensorProto, folder: Path | None) -> Array:
-    """Return the array of a tensor, read only. `folder`: that of external data."""
+def array_of(tensor: TensorProto, folder: Path | None, elements: Array | None = None) -> Array:
+    """Return the array of a tensor, read only, whose elements may lie anywhere in memory. `folder`: that of external
+    data. `elements`: the bytes of a tensor that is without them."""
     where = f"the tensor {tensor.name or '(without name)'}"
     if not _has_elements(tensor.data_type):
         raise GraphError(f"{where} is of type {type_label(tensor.data_type)}, which is not supported")
@@ -102,6 +114,13 @@ def array_of(tensor: TensorProto, folder: Path | None) -> Array:
         raise GraphError(f"{where} has the shape {list(tensor.dims)}, with a negative size")
     if tensor.data_location == TensorProto.EXTERNAL:
         return mapped(tensor, folder, where)
+    if elements is not None:
+        if elements.nbytes != _n_bytes(tensor):
+            raise GraphError(
+                f"{where} has data that do not fit its shape {list(tensor.dims)}: {elements.nbytes} bytes, "
+                f"not {_n_bytes(tensor)}"
+            )
+        return _from_bytes(tensor, elements)
     try:
         array: Array = onnx.numpy_helper.to_array(tensor)
     except (ValueError, TypeError) as error:
@@ -124,10 +143,8 @@ def mapped(tensor: TensorProto, folder: Path | None, where: str) -> Array:
         raise GraphError(f"{where} has its data in {location!r}, which is outside of the model's folder {folder}")
     if not is_file:
         raise GraphError(f"{where} has its data in {location}, and there is no such file in {folder}")
-    dtype, shape = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
-    bits = FEW_BITS.get(dtype.name, 8 * dtype.itemsize)
     try:
-        offset, size = int(facts.get("offset", 0)), -(-math.prod(shape) * bits // 8)
+        offset, size = int(facts.get("offset", 0)), _n_bytes(tensor)
         length = int(facts.get("length", size))
     except ValueError as error:
         raise GraphError(f"{where} has an offset or length of its data that is no number") from error
@@ -136,13 +153,22 @@ def mapped(tensor: TensorProto, folder: Path | None, where: str) -> Array:
         raise GraphError(
             f"{where} needs {size} bytes of {location} from {offset} on; it says {length}, the file has {there}"
         )
-    if size == 0:
+    return _from_bytes(tensor, map_bytes(file, offset, size))
+
+
+def _n_bytes(tensor: TensorProto) -> int:
+    """Return the bytes of the elements of a tensor."""
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    bits = math.prod(map(int, tensor.dims)) * FEW_BITS.get(dtype.name, 8 * int(dtype.itemsize))
+    return -(-bits // 8)
+
+
+def _from_bytes(tensor: TensorProto, data: Array) -> Array:
+    """Return the array of a tensor with these bytes."""
+    dtype, shape = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
+    if not data.size:
         return np.zeros(shape, dtype)
-    data = map_bytes(file, offset, size)
-    if bits < 8:  # as a tensor within the model, which is unpacked
-        whole = TensorProto(data_type=tensor.data_type, dims=shape, raw_data=data.tobytes())
-        return array_of(whole, None)
-    if offset % dtype.itemsize:
-        data = data.copy()  # elements must lie at multiples of their size
+    if dtype.name in FEW_BITS:  # as a tensor within the model, which is unpacked
+        return array_of(TensorProto(data_type=tensor.data_type, dims=shape, raw_data=data.tobytes()), None)
     array: Array = data.view(dtype).reshape(shape)
     return array

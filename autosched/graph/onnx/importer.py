@@ -24,7 +24,7 @@ from autosched.graph.fixed_inputs import how_to_fix
 from autosched.graph.graph import Array, Graph, Shape, Value
 from autosched.graph.onnx.builder import GraphBuilder
 from autosched.graph.onnx.definitions import OperatorDefinition, definition_of, has_definition, local_definitions
-from autosched.graph.onnx.files import array_of, initializers, opsets_of, type_named
+from autosched.graph.onnx.files import NO_ELEMENTS, Elements, array_of, initializers, opsets_of, type_named
 from autosched.graph.onnx.folding import FOLDED_ONLY, KEPT, by_reference, folded
 from autosched.graph.onnx.held_types import HELD_IN
 from autosched.graph.onnx.inputs import fixed_inputs, input_types, known_sizes, symbolic_shapes, values_of
@@ -53,16 +53,21 @@ MAX_DEPTH = 50  # of nested graphs and definitions
 
 
 def import_model(
-    model: ModelProto, sizes: Mapping[str, int], fixed: Mapping[str, npt.ArrayLike], folder: Path | None = None
+    model: ModelProto,
+    sizes: Mapping[str, int],
+    fixed: Mapping[str, npt.ArrayLike],
+    folder: Path | None = None,
+    elements: Elements = NO_ELEMENTS,
 ) -> Graph:
-    """Return the graph of a model in memory; `folder`: that of external data.
+    """Return the graph of a model in memory. `folder`: that of external data. `elements`: the bytes of initializers
+    that the model is without, by their numbers.
 
     Raises GraphError, and RefusedNodes, which is one, for nodes that are not supported.
     """
     arrays = fixed_inputs(model.graph, fixed)
     sizes = known_sizes(model.graph, sizes, arrays)
     types = input_types(model.graph, sizes, arrays)
-    constants = {**initializers(model.graph, folder), **arrays}
+    constants = {**initializers(model.graph, folder, elements), **arrays}
     outputs = tuple(o.name for o in model.graph.output)
     part = ModelPart(model, tuple(model.graph.node), constants, outputs, folder)
     return import_part(part, types, is_whole=True, symbols=symbolic_shapes(model.graph, sizes, arrays))
