@@ -52,14 +52,14 @@ def read_view(key: str) -> tuple[dict[str, Any], memoryview] | None:
     return (facts, memoryview(data)[code:]) if isinstance(facts, dict) else None
 
 
-def write(key: str, facts: Mapping[str, object], code: bytes) -> None:
-    """Write code with its facts. Raises UsageError if the directory cannot be used."""
-    content = json.dumps(facts).encode() + b"\n" + code
+def write(key: str, facts: Mapping[str, object], *code: bytes | memoryview) -> None:
+    """Write code, in one part or several, with its facts. Raises UsageError if the directory cannot be used."""
+    content = (json.dumps(facts).encode() + b"\n", *code)
     for attempt in range(2):
         path = path_of(key)
         try:
             with usable(path):
-                _write(path, _digest(key, content) + b"\n" + content)
+                _write(path, _digest(key, *content) + b"\n", *content)
             return
         except UsageError as error:  # a directory that was removed since it was looked for is made once more
             if attempt or not isinstance(error.__cause__, FileNotFoundError):
@@ -101,13 +101,13 @@ def path_of(key: str) -> Path:
     return kernels_directory() / key
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, *content: bytes | memoryview) -> None:
     import tempfile
 
     descriptor, part = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            file.writelines(content)
         os.replace(part, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -115,7 +115,8 @@ def _write(path: Path, content: bytes) -> None:
         raise
 
 
-def _digest(key: str, content: bytes | memoryview) -> bytes:
+def _digest(key: str, *content: bytes | memoryview) -> bytes:
     digest = hashlib.sha256(f"{key}\n".encode())
-    digest.update(content)
+    for part in content:
+        digest.update(part)
     return digest.hexdigest().encode()

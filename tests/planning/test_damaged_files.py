@@ -290,11 +290,11 @@ def test_a_directory_that_is_removed_is_made_again() -> None:
 def test_a_directory_that_is_removed_while_a_file_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     write_file, left = disk_cache._write, [1]
 
-    def removed(path: Path, content: bytes) -> None:
+    def removed(path: Path, *content: bytes) -> None:
         if left:
             left.pop()
             shutil.rmtree(path.parent)
-        write_file(path, content)
+        write_file(path, *content)
 
     monkeypatch.setattr(disk_cache, "_write", removed)
     write("k", {}, b"code")

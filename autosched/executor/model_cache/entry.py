@@ -120,5 +120,5 @@ def keep_linked(request: LoadRequest, model: Model, is_final: bool) -> None:
         }
         n_bytes = sum(len(each) for each in objects) + sum(array.nbytes for array in stored)
         if n_bytes <= MAX_BYTES and content_digest(request.path) == request.digest:
-            write(request.key, facts, b"".join([*objects, *(array.data for array in stored)]))
+            write(request.key, facts, *objects, *(array.data for array in stored))
             shrink()
