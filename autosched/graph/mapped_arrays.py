@@ -6,7 +6,7 @@ import mmap
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -18,6 +18,7 @@ from autosched.graph.graph import Array
 class _MappedFile(np.memmap[Any, np.dtype[np.uint8]]):
     """The bytes of a whole file, read only. `status`: that of the file when it was mapped."""
 
+    path: Path
     status: os.stat_result
 
     @property
@@ -25,10 +26,6 @@ class _MappedFile(np.memmap[Any, np.dtype[np.uint8]]):
         mapping: Any = self.base  # NumPy's type of it is that of arrays
         assert isinstance(mapping, mmap.mmap)
         return mapping
-
-    @property
-    def path(self) -> Path:
-        return Path(str(self.filename))
 
     @property
     def has_changed(self) -> bool:
@@ -48,22 +45,27 @@ class _MappedFile(np.memmap[Any, np.dtype[np.uint8]]):
 _FILES: WeakValueDictionary[tuple[int, ...], _MappedFile] = WeakValueDictionary()  # those in use, by their state
 
 
-def map_bytes(path: Path, offset: int, nbytes: int) -> Array:
-    """Map bytes of a file, read only; a file is mapped once for all arrays, because each mapping has a descriptor.
-
-    Raises OSError, and ValueError for bytes beyond the end of the file.
-    """
-    if not nbytes:  # which cannot be mapped
+def map_file(file: BinaryIO) -> Array:
+    """Map the bytes of an open file, read only; once for all its users, because each mapping has a descriptor. Raises
+    OSError."""
+    status = os.fstat(file.fileno())
+    if not status.st_size:  # which cannot be mapped
         return np.empty(0, np.uint8)
-    status = path.stat()
-    if offset + nbytes > status.st_size:
-        raise ValueError(f"{path} has {status.st_size} bytes: none from {offset} to {offset + nbytes}")
     state = (*_inode(status), status.st_size, status.st_mtime_ns)
     if (whole := _FILES.get(state)) is None:
-        whole = _MappedFile(path, np.uint8, "r")
-        whole.status = status
+        whole = _MappedFile(file, np.uint8, "r", 0, (status.st_size,))
+        whole.path, whole.status = Path(file.name).resolve(), status
         _FILES[state] = whole
-    return np.asarray(whole)[offset : offset + nbytes]
+    return np.asarray(whole)
+
+
+def map_bytes(path: Path, offset: int, nbytes: int) -> Array:
+    """Map bytes of a file, read only. Raises OSError, and ValueError for bytes beyond the end of the file."""
+    with path.open("rb") as file:
+        whole = map_file(file)
+    if offset + nbytes > whole.nbytes:
+        raise ValueError(f"{path} has {whole.nbytes} bytes: none from {offset} to {offset + nbytes}")
+    return whole[offset : offset + nbytes]
 
 
 def _inode(status: os.stat_result) -> tuple[int, int]:
@@ -100,12 +102,6 @@ def check_mapped(constants: Mapping[str, Array]) -> None:
                 f"{file.path} has changed since the constant {name} was mapped from it: it had {file.nbytes} bytes, "
                 f"and has {file.mapping.size()}; load the network again"
             )
-
-
-def release_pages(array: Array) -> None:
-    """Release the memory of the file that an array is mapped from; what is read later comes from the file again."""
-    if (file := _file_of(array)) is not None:
-        file.release()
 
 
 class GraphConstants:

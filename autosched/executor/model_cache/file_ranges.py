@@ -6,17 +6,20 @@ external data. All others, and small ones, are stored in the entry of the cache.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autosched.runtime.tensors import ALIGNMENT, Array, aligned_empty
+
+if TYPE_CHECKING:
+    from autosched.graph.onnx.tensor_ranges import FileBytes
 
 STORED = -1  # number of the file of a constant that is stored in the entry
 SMALL_BYTES = 1 << 14  # constants up to this size are stored; a look for one in the file takes a page or more
@@ -38,13 +41,14 @@ def find_ranges(
     """Return the ranges of constants of the ONNX file `path`, the files of the numbers from 1 on, and the arrays to
     be stored one after the other. Raises OSError and ValueError for a file that is no ONNX file any more."""
     from autosched.graph.mapped_arrays import mapped_range
+    from autosched.graph.onnx.tensor_ranges import FileBytes
 
     ranges: dict[str, FileRange] = {}
     external: dict[Path, int] = {}
     stored: list[Array] = []
     n_stored = 0
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as model:
-        within, own = _TensorIndex(model), path.resolve()
+    with path.open("rb") as file:
+        within, own = _TensorIndex(FileBytes(file)), path.resolve()
         for name, array in constants.items():
             if array.nbytes > SMALL_BYTES and (mapped := mapped_range(array)) is not None:
                 number = 0 if mapped[0] == own else external.setdefault(mapped[0], len(external) + 1)
@@ -64,7 +68,7 @@ def find_ranges(
 class _TensorIndex:
     """The tensors in an ONNX file by their content."""
 
-    def __init__(self, model: mmap.mmap) -> None:
+    def __init__(self, model: FileBytes) -> None:
         self._model = model
 
     @cached_property
@@ -76,13 +80,12 @@ class _TensorIndex:
         for begin, end in tensor_ranges(self._model):
             if end - begin > SMALL_BYTES:
                 begins.setdefault((end - begin, self._model[begin : begin + _HEAD_BYTES]), []).append(begin)
-        self._model.madvise(mmap.MADV_DONTNEED)
         return begins
 
     def find(self, content: Array) -> int | None:
         """Return the offset in the file of a tensor with these bytes; None if there is none."""
         for begin in self._begins.get((content.nbytes, content[:_HEAD_BYTES].tobytes()), ()):
-            if np.array_equal(np.frombuffer(self._model, np.uint8, content.nbytes, begin), content):
+            if self._model[begin : begin + content.nbytes] == content.data:
                 return begin
         return None
 

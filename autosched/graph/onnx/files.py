@@ -19,9 +19,9 @@ from onnx import FunctionProto, GraphProto, ModelProto, TensorProto
 from autosched.errors import GraphError
 from autosched.graph.file_formats import ACCEPTED, describe_format
 from autosched.graph.graph import Array
-from autosched.graph.mapped_arrays import map_bytes, release_pages
+from autosched.graph.mapped_arrays import map_bytes, map_file
 from autosched.graph.onnx.held_types import BITS, HELD_IN
-from autosched.graph.onnx.tensor_ranges import without_elements
+from autosched.graph.onnx.tensor_ranges import FileBytes, without_elements
 from autosched.ir.dtype import DTYPES
 
 OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)  # of the standard's own operators
@@ -38,7 +38,9 @@ def read_model(path: Path) -> tuple[ModelProto, Elements]:
     """Return the model in a file without external data, and the elements of large initializers, which the model is
     without; they are mapped from the file. Raises GraphError."""
     try:
-        data = map_bytes(path, 0, path.stat().st_size)
+        with path.open("rb") as file:
+            data = map_file(file)
+            text, ranges = _without_elements(FileBytes(file))
     except IsADirectoryError as error:
         raise GraphError(f"{path} is {describe_format(path)}; {ACCEPTED}") from error
     except OSError as error:
@@ -46,15 +48,21 @@ def read_model(path: Path) -> tuple[ModelProto, Elements]:
     if what := describe_format(path):
         raise GraphError(f"{path} is {what}; {ACCEPTED}")
     try:
-        text, ranges = without_elements(data.data, MIN_MAPPED_BYTES)
         model = onnx.load_model_from_string(text)
-    except Exception as error:  # of protobuf, which has one class of them for each of its implementations, or of ours
+    except Exception as error:  # protobuf's; it has one class of them for each of its implementations
         raise GraphError(f"{path} is not an ONNX model, or is truncated ({len(data)} bytes)") from error
     if not model.HasField("graph"):
         raise GraphError(f"{path} holds no graph: it is not an ONNX model, or is truncated ({len(data)} bytes)")
     _check_text(model, path)
-    release_pages(data)
     return model, {n: data[begin:end] for n, (begin, end) in ranges.items()}
+
+
+def _without_elements(data: FileBytes) -> tuple[bytes, dict[int, tuple[int, int]]]:
+    """Return what `without_elements` does; the data as they are if they are no model, which protobuf refuses."""
+    try:
+        return without_elements(data, MIN_MAPPED_BYTES)
+    except ValueError:
+        return data[0 : len(data)], {}
 
 
 def _check_text(message: Any, path: Path) -> None:

@@ -8,10 +8,9 @@ or a length and that many bytes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
-from mmap import mmap
-
-Bytes = bytes | mmap | memoryview
+from typing import BinaryIO
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # Messages that contain tensors: the numbers of their fields that are messages -> which. A tensor's fields are its data
@@ -26,6 +25,28 @@ _INNER: Mapping[str, Mapping[int, str]] = {
 _DATA = (4, 9, 10)
 _RAW_DATA = 9
 _GRAPH_OF_MODEL, _INITIALIZER = 7, 5
+_BLOCK = 4096  # bytes that are read at a time
+
+
+class FileBytes:
+    """The bytes of an open file, of which a few are in memory: a mapping would have large ranges around them there."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._descriptor = file.fileno()
+        self._size = os.fstat(self._descriptor).st_size
+        self._at, self._block = 0, b""
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, span: slice) -> bytes:
+        begin, end = span.start, min(span.stop, self._size)
+        if not self._at <= begin <= end <= self._at + len(self._block):
+            self._at, self._block = begin, os.pread(self._descriptor, max(end - begin, _BLOCK), begin)
+        return self._block[begin - self._at : end - self._at]
+
+
+Bytes = bytes | FileBytes
 
 
 def tensor_ranges(model: Bytes) -> Iterator[tuple[int, int]]:
@@ -67,7 +88,7 @@ def without_elements(model: Bytes, min_bytes: int) -> tuple[bytes, dict[int, tup
 def _changed(data: Bytes, begin: int, end: int, change: Callable[[int, int, int], bytes | None]) -> bytes:
     """Return a message with other contents of fields. `change` returns the contents for number, begin and end of a
     field that is bytes; None leaves it as it is."""
-    parts, at = list[bytes | memoryview](), begin
+    parts, at = list[bytes](), begin
     for number, start, first, last in _byte_fields(data, begin, end):
         if (contents := change(number, first, last)) is not None:
             parts += [data[at:start], _encoded(number << 3 | _BYTES), _encoded(len(contents)), contents]
