@@ -23,12 +23,12 @@ from autosched.graph.mapped_arrays import GraphConstants
 from autosched.graph.steps import Group
 from autosched.ir.dtype import DTYPES
 from autosched.kernel.device import Device
+from autosched.kernel.pool import compile_entry
 from autosched.kernel.spec import KernelObject
 from autosched.measure.timing import python_clock
 from autosched.planning.execution_plan import NetworkProgram
 from autosched.planning.extract_tasks import objects_of
 from autosched.planning.loop_program import LoopProgram, loop_modules
-from autosched.runtime.jit import compile_once
 from autosched.runtime.linked_network import (
     ENTRY,
     LinkedNetwork,
@@ -173,7 +173,7 @@ def link_inputs(original: Graph, program: NetworkProgram, device: Device) -> tup
         tuple((check.reader, check.low, check.high) for check in program.checks),
         weights_plan(program),
     )
-    return plan, [*(compile_once(module, device.target) for module in modules), *objects_of(tasks)]
+    return plan, [*(compile_entry(module, device) for module in modules), *objects_of(tasks)]
 
 
 def weights_plan(program: NetworkProgram) -> WeightsPlan:

@@ -29,10 +29,11 @@ from autosched.graph.steps import Group
 from autosched.ir.expr import Expr
 from autosched.ir.size import Forms, Guards, evaluate, form_of
 from autosched.kernel.device import Device
+from autosched.kernel.pool import compile_entry
 from autosched.kernel.sizes.variants import KernelVariant, KernelVariants, Values, load_variant, variants_at
 from autosched.planning.execution_plan import NetworkProgram
 from autosched.planning.extract_tasks import objects_of
-from autosched.runtime.jit import LoadedKernel, compile_once, load_objects
+from autosched.runtime.jit import LoadedKernel, load_objects
 from autosched.runtime.kernel import Kernel
 from autosched.runtime.linked_network import ENTRY, pack_weights, run_packing
 from autosched.runtime.spec import ArraySpec
@@ -102,7 +103,7 @@ class SizedNetwork:
     def _link(self, text: str) -> None:
         tasks, threads = self.program.tasks, self.device.threads
         codes = {task.kernel.name: task.kernel.code for task in tasks if task.kernel.sizes}
-        objects = [compile_once(text, self.device.target), *codes.values()]
+        objects = [compile_entry(text, self.device), *codes.values()]
         objects += objects_of([task for task in tasks if not task.kernel.sizes])
         names = [name for t in tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None]
         self.linked = load_objects(objects, (ENTRY, *dict.fromkeys(names)), threads)

@@ -20,14 +20,18 @@ from typing import Protocol, TypeVar
 from autosched.errors import NoValidCandidate, UsageError
 from autosched.graph.load_progress import report_stage
 from autosched.kernel.build import CANDIDATES, NOT_BUILT
+from autosched.kernel.device import Device
 from autosched.kernel.object_cache import find_object, find_schedule
-from autosched.kernel.pool_worker import REPLIES, Bug, BuildKernel, ChooseSchedule, Refused
+from autosched.kernel.pool_worker import REPLIES, Bug, BuildKernel, ChooseSchedule, CompileText, Refused
 from autosched.kernel.spec import ChosenSchedule, KernelObject, KernelSpec
 from autosched.measure.process import Worker, WorkerError, worker_environment
 from autosched.measure.process_pool import ProcessPool
 from autosched.measure.protocol import Failed, Numbered
-from autosched.runtime.disk_cache import shrink
-from autosched.target import Target, usable_cores
+from autosched.runtime.disk_cache import read_code, shrink
+from autosched.runtime.gate import gate_module
+from autosched.runtime.jit import compile_once, thread_modules
+from autosched.runtime.versions import code_key
+from autosched.target import Target, parse_target, usable_cores
 
 ALONE = 2  # up to so many kernels are built in this process: another one takes as long to start
 BUILD_DEADLINE_S = 240.0  # of one kernel: the largest take some 10 s, and other programs may keep the machine busy
@@ -82,6 +86,20 @@ def start_processes(target: Target, n_kernels: int) -> None:
         _SPARE.keep(pool)
 
 
+def compile_entry(ir: str, device: Device) -> bytes:
+    """Return the object file of a network's entry point, as `compile_once` does. Where a process waits for kernels, it
+    compiles the entry and what it is linked with: LLVM's code generator, which it has used before, takes 25 MB."""
+    linked = (*thread_modules(device.threads), gate_module())
+    texts = [(ir, device.target), *((text, parse_target("cpu")) for text in linked)]
+    missing = [each for each in texts if read_code(code_key(*each)) is None]
+    if missing and (pool := _SPARE.waiting(device.target)) is not None:
+        with _closed_on_error(pool):
+            if pool.has_idle:
+                pool.run(iter(missing), lambda id, each: CompileText(id, *each), lambda *_: None)
+        _SPARE.keep(pool)
+    return compile_once(ir, device.target)
+
+
 def _results(
     kernel_specs: Sequence[KernelSpec],
     request: Callable[[int, KernelSpec, int], _Request[Result]],
@@ -134,8 +152,12 @@ class _SparePool:
         self._end: threading.Timer | None = None
 
     def take(self, target: Target) -> ProcessPool:
-        """Return the waiting pool or a new one: an older one may be of the process that this one was forked from, or
-        of another environment, which may name another cache."""
+        """Return the waiting pool or a new one."""
+        return self.waiting(target) or ProcessPool(target, usable_cores(), BUILD_DEADLINE_S, BuildProcess)
+
+    def waiting(self, target: Target) -> ProcessPool | None:
+        """Return the waiting pool; None without one, and if it is of the process that this one was forked from, or of
+        another environment, which may name another cache."""
         with self._lock:
             pool, self._pool = self._pool, None
         needed = (os.getpid(), worker_environment(os.environ), target.kind, usable_cores())
@@ -143,7 +165,7 @@ class _SparePool:
             if needed == (pool.pid, pool.environment, pool.target.kind, pool.n) and pool.directory.is_dir():
                 return pool
             pool.close()
-        return ProcessPool(target, usable_cores(), BUILD_DEADLINE_S, BuildProcess)
+        return None
 
     def check(self) -> None:
         """Kernels are wanted until their build has ended."""
@@ -262,10 +284,16 @@ def _run_in_processes(
     report_stage("building kernels", 0, len(kernel_specs))
     source = _SOURCE.get()
     pool = source.take(kernel_specs[0].device.target)
-    try:
+    with _closed_on_error(pool):
         pool.run(attempts(), lambda id, a: request(id, a.kernel_spec, a.passed_over), settle)
+    source.keep(pool)
+    return unbuilt
+
+
+@contextmanager
+def _closed_on_error(pool: ProcessPool) -> Iterator[None]:
+    try:
+        yield
     except BaseException:
         pool.close()
         raise
-    source.keep(pool)
-    return unbuilt

@@ -16,6 +16,8 @@ from autosched.kernel.spec import ChosenSchedule, KernelObject, KernelSpec
 from autosched.kernel.structure_cache import SCHEDULE, keep_decision
 from autosched.measure.protocol import Done, Failed, Numbered, Setup
 from autosched.measure.worker import serve
+from autosched.runtime.jit import compile_once
+from autosched.target import Target
 from autosched.tuner.gc_pause import pause_gc
 
 
@@ -49,6 +51,18 @@ class ChooseSchedule:
         return schedule
 
 
+@dataclass(frozen=True)
+class CompileText:
+    """Compile a module of LLVM IR for a processor, and cache its object file."""
+
+    id: int
+    ir: str
+    target: Target
+
+    def run(self) -> bytes:
+        return compile_once(self.ir, self.target)
+
+
 def _keep(kernel_spec: KernelSpec, schedule: ChosenSchedule) -> None:
     keep_schedule(kernel_spec, schedule)
     if not kernel_spec.device.target.backend.is_gpu:  # only kernels of processors take schedules of other sizes
@@ -71,11 +85,11 @@ class Bug:
     traceback: str
 
 
-REQUESTS: dict[str, type] = {c.__name__: c for c in (Setup, BuildKernel, ChooseSchedule)}
+REQUESTS: dict[str, type] = {c.__name__: c for c in (Setup, BuildKernel, ChooseSchedule, CompileText)}
 REPLIES: dict[str, type] = {c.__name__: c for c in (Done, Failed, Refused, Bug)}
 
 
-def _answer(message: BuildKernel | ChooseSchedule) -> Numbered:
+def _answer(message: BuildKernel | ChooseSchedule | CompileText) -> Numbered:
     """Run a request; Done says that its result is in the cache, Failed that no code can be made for the kernel."""
     try:
         message.run()

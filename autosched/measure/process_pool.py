@@ -47,6 +47,11 @@ class ProcessPool:
         self._idle: list[Worker] = []
         self._busy: dict[Worker, Any] = {}  # the task of each worker, None while it starts
 
+    @property
+    def has_idle(self) -> bool:
+        """Whether a worker can take a task at once."""
+        return any(worker.alive for worker in self._idle)
+
     def new_object(self) -> Path:
         """Return a path where a worker may write an object; `close` removes it."""
         return self.directory / f"{next(self._numbers)}.o"

@@ -285,16 +285,13 @@ def _argument(spec: ArraySpec, is_output: bool, in_place: int) -> _Argument:
     return _Argument(id(spec.numpy_dtype), None, len(spec.shape), shape, spec.nbytes, flags, in_place)
 
 
-@lru_cache(maxsize=1)
-def _gate() -> _Definition | None:
-    """Return the definition of the function (arrays, workspace), compiled on first use; None if there is none."""
-    if sys.implementation.name != "cpython" or not _is_as_expected():
-        return None
+def gate_module() -> str:
+    """Return the module of IR, for the target "cpu", with the function (arrays, workspace)."""
     loads = {
         name: f"%{name}.at = getelementptr i8, ptr %{base}, i64 {offset}\n  %{name} = load {kind}, ptr %{name}.at"
         for name, (kind, base, offset) in _LOADS.items()
     }
-    code = Template(_CODE).substitute(
+    return Template(_CODE).substitute(
         loads,
         items_at=tuple.__basicsize__,
         argument_bytes=ctypes.sizeof(_Argument),
@@ -302,7 +299,14 @@ def _gate() -> _Definition | None:
         writeable=_WRITEABLE,
         refused=REFUSED,
     )
-    owner, addresses = load_library(code, parse_target("cpu"), ("autosched_gate",))
+
+
+@lru_cache(maxsize=1)
+def _gate() -> _Definition | None:
+    """Return the definition of the function (arrays, workspace), compiled on first use; None if there is none."""
+    if sys.implementation.name != "cpython" or not _is_as_expected():
+        return None
+    owner, addresses = load_library(gate_module(), parse_target("cpu"), ("autosched_gate",))
     definition = _Definition(b"autosched_gate", addresses["autosched_gate"], _METH_FASTCALL, None)
     definition.owner = owner
     return definition

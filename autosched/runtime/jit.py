@@ -298,9 +298,18 @@ def _pool() -> dict[str, int]:
 @cache
 def _bound_parallel(threads: int) -> int:
     """Return the address of `autosched_parallel` with its number of threads bound, so that kernels do not share it."""
-    target = parse_target("cpu")
-    name = f"autosched_parallel_{threads}"
-    ir = "declare void @autosched_run(ptr, ptr, i64, i64)\n" + bound_parallel_ir(name, threads)
-    owner, addresses = load_library(ir, target, (name,))
+    name, ir = _bound_parallel_ir(threads)
+    owner, addresses = load_library(ir, parse_target("cpu"), (name,))
     _kept.append(owner)
     return addresses[name]
+
+
+def _bound_parallel_ir(threads: int) -> tuple[str, str]:
+    """Return the name and the module of the function of `_bound_parallel`."""
+    name = f"autosched_parallel_{threads}"
+    return name, "declare void @autosched_run(ptr, ptr, i64, i64)\n" + bound_parallel_ir(name, threads)
+
+
+def thread_modules(threads: int) -> tuple[str, str]:
+    """Return the modules of IR, for the target "cpu", that kernels of so many threads are linked with here."""
+    return pool_ir(parse_target("cpu")), _bound_parallel_ir(threads)[1]

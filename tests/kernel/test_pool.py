@@ -29,7 +29,7 @@ from autosched.measure.process import Worker, WorkerError, memory_limit
 from autosched.measure.process_pool import ProcessPool
 from autosched.measure.protocol import Numbered, Setup
 from autosched.planning.execution_plan import SplitGroup
-from autosched.runtime import disk_cache, processes, versions
+from autosched.runtime import disk_cache, gate, jit, processes, versions
 from autosched.target import parse_target
 from autosched.tuner.workload_spec import WorkloadSpec
 
@@ -96,6 +96,31 @@ def test_processes_build_for_several_networks(monkeypatch: pytest.MonkeyPatch) -
     assert not any(process.alive for process in waiting)
     assert not spare.directory.exists()
     another.close()
+
+
+def test_a_process_that_built_kernels_compiles_the_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All modules of a first load: the code generator of this process is not used."""
+    compiled: list[str] = []
+    compile_here = jit.compile_object
+    monkeypatch.setattr(jit, "compile_object", lambda ir, *more: compiled.append(ir) or compile_here(ir, *more))
+    for cached in (jit._pool, jit._bound_parallel, jit._engine, gate._gate):
+        cached.cache_clear()
+    pool._SPARE.close()
+    check(chain([2, 3, 4, 5, 6]))
+    assert compiled == []
+    pool._SPARE.close()
+    check(chain([32, 33]))
+    assert len(compiled) == 1, "without a process the entry is compiled here"
+
+
+def test_an_entry_is_compiled_here_where_the_process_is_lost() -> None:
+    pool._SPARE.close()
+    check(chain([2, 3, 4, 5, 6]))
+    spare = pool._SPARE._pool
+    assert spare is not None
+    for process in spare._idle:
+        process.kill()
+    check(chain([42, 43]))
 
 
 def test_processes_that_were_started_ahead_build(monkeypatch: pytest.MonkeyPatch) -> None:
