@@ -67,7 +67,7 @@ class SizedNetwork:
 
     def __init__(self, guards: Guards, original: Graph, program: NetworkProgram, device: Device) -> None:
         self.guards, self.original, self.program, self.device = guards, original, program, device
-        self._order = ArenaOrder.of(program.memory, program.buffers)
+        self._order = ArenaOrder.of(program.memory, program.buffers, program.backend.array_alignment)
         with guards:
             self._numbers = _NetworkNumbers(original, program, self._order)
             text, table = self._entry()

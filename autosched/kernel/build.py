@@ -210,10 +210,12 @@ def _sized_code(source: Source, target: Target) -> _SizedCode:
             compile_object(source.text, target), source.sizes, source.workspace_bytes, packed_bytes, source.winograd,
             _packing(source),
         )  # fmt: skip
-    from autosched.kernel.gpu_kernel import encode_source, try_compile
+    from autosched.kernel.gpu_kernel import encode_source, try_compile, workspace_layout
 
     try_compile(source, target)
-    return _SizedCode(encode_source(source.with_numbers(value_of)), tuple(map(form_of, source.numbers)))
+    _, workspace_bytes = workspace_layout(source, target.backend.array_alignment)
+    code = encode_source(source.with_numbers(value_of))
+    return _SizedCode(code, tuple(map(form_of, source.numbers)), workspace_bytes)
 
 
 def _packing(source: KernelSource) -> str:

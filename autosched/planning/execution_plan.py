@@ -154,9 +154,10 @@ class NetworkProgram:
     def homes(self) -> Mapping[str, Home]:
         """The home of each value, workspace and packed weight; constants that are only read packed have none."""
         homes = homes_of(self.graph, self.regions, self.memory.offsets, self.raw_offsets)
-        for n, nbytes in _workspaces({**self.kernels, **self.loops}).items():
+        runs: dict[int, KernelObject | LoopProgram] = {**self.kernels, **self.loops}
+        for n, step in runs.items():
             if (name := workspace_name(n)) in self.memory.offsets:
-                homes[name] = Home((ARENA, 0), self.memory.offsets[name], nbytes)
+                homes[name] = Home((ARENA, 0), self.memory.offsets[name], step.workspace_bytes)
         packed = {at: self.kernels[n].packed_bytes for n, at in self.packed_offsets.items()}
         packed |= {loop.weights_at: n for loop in self.loops.values() if (n := loop.body.weights_bytes)}
         return homes | {packed_name(at): Home((WEIGHTS, 0), at, nbytes) for at, nbytes in packed.items()}
@@ -397,8 +398,13 @@ def with_storage(
 
 
 def _workspaces(steps: Mapping[int, KernelObject | LoopProgram]) -> dict[int, int]:
-    """Return the bytes of scratch memory of kernels and loops, by step."""
-    return {n: step.workspace_bytes for n, step in steps.items()}
+    """Return the bytes of scratch memory of kernels and loops, by step. Kernels of sizes have some in the plan, because
+    their code for other sizes may need it."""
+
+    def nbytes(step: KernelObject | LoopProgram) -> int:
+        return step.workspace_bytes or int(isinstance(step, KernelObject) and bool(step.sizes))
+
+    return {n: nbytes(step) for n, step in steps.items()}
 
 
 def _packed_weights(

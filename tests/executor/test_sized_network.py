@@ -18,6 +18,7 @@ from autosched.executor.sized_network import SizedNetwork
 from autosched.graph.interpret import interpret
 from autosched.graph.memory.arena import plan_arena
 from autosched.graph.memory.arena_order import ArenaOrder
+from autosched.graph.memory.buffers import workspace_name
 from autosched.graph.memory.liveness import LiveBuffer
 from autosched.graph.memory.storage import StorageError
 from autosched.graph.onnx.importer import import_model
@@ -110,17 +111,26 @@ def test_a_plan_with_overlapping_buffers_is_found() -> None:
         replace(plan, memory=wrong).verify()
 
 
-def test_buffers_keep_their_order_and_stay_apart() -> None:
+def test_code_for_other_sizes_has_scratch_of_its_own() -> None:
+    """The code for the present sizes may need none, and that for others some."""
+    program = network_of(perceptron(), {"n": 2, "m": 9}).program
+    scratch = {name for n, kernel in program.kernels.items() if kernel.sizes for name in [workspace_name(n)]}
+    assert scratch <= program.memory.offsets.keys()
+    assert len(scratch) == 3
+
+
+@pytest.mark.parametrize("alignment", [64, 512])
+def test_buffers_keep_their_order_and_stay_apart(alignment: int) -> None:
     buffers = [
         LiveBuffer("a", 640, 0, 2), LiveBuffer("b", 64, 1, 3), LiveBuffer("c", 320, 3, 5), LiveBuffer("d", 64, 2, 5),
         LiveBuffer("e", 1280, 4, 5),
     ]  # fmt: skip
     plan = plan_arena(buffers)
-    order = ArenaOrder.of(plan, buffers)
+    order = ArenaOrder.of(plan, buffers, alignment)
     for scale in ((1, 1, 1, 1, 1), (7, 1, 3, 9, 2), (1, 50, 1, 1, 3)):
         nbytes = {t.name: t.nbytes * n + 3 for t, n in zip(buffers, scale, strict=True)}
         offsets, total = order.offsets(nbytes)
-        assert all(offset % 64 == 0 for offset in offsets.values())
+        assert all(offset % alignment == 0 for offset in offsets.values())
         assert total == max(offsets[name] + nbytes[name] for name in offsets)
         for x in buffers:
             for y in buffers:
