@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -36,6 +36,7 @@ from autosched.target import parse_target
 if TYPE_CHECKING:
     from autosched.executor.sized_network import SizedNetwork
     from autosched.ir.size import Guards
+    from autosched.runtime.gpu.device import GpuDevice
 
 SIMULATED = "cuda"  # kind of the targets that can be simulated
 
@@ -53,14 +54,32 @@ def compile_graph(
     invalid graph or constants that can no longer be read, UsageError if memory is too small, DeviceError for an absent
     device, and the errors of kernels. A SplitWarning names operators that should be one kernel but could not be.
     """
-    device = find_device(target, threads, runs=not simulate)
-    if simulate and device.target.kind != SIMULATED:
-        raise UsageError("the simulator executes CUDA C: give --target cuda with --simulate")
+    device = _device_of(target, threads, simulate)
     program = _program(graph, target, device, choices)
     if debug_level() >= DUMP:
         print(kernel_table(program.all_tasks, device), file=sys.stderr)
     report_stage("packing weights")
-    return _simulated(graph, program, device) if simulate else LINKERS[device.target.kind](graph, program, device)
+    return _linked(graph, program, device, simulate)
+
+
+def _device_of(target: str | None, threads: int | None, simulate: bool) -> Device:
+    """Return the device of a target, which need not be there if it is simulated. Raises UsageError and DeviceError."""
+    device = find_device(target, threads, runs=not simulate)
+    if simulate and device.target.kind != SIMULATED:
+        raise UsageError("the simulator executes CUDA C: give --target cuda with --simulate")
+    return device
+
+
+def _gpu_of(device: Device, simulate: bool) -> GpuDevice:
+    """Return the driver of a GPU, or its simulator."""
+    if not simulate:
+        from autosched.runtime.gpu.devices import shared_device
+
+        return shared_device(device.target.kind)
+    from autosched.runtime.simulator.device import SimulatedDevice
+
+    assert device.target.gpu is not None
+    return SimulatedDevice(device.target.gpu)
 
 
 def plan_graph(
@@ -102,19 +121,21 @@ def compile_linked(graph: Graph, options: CompileOptions, choices: Choices, link
 def compile_for_sizes(
     guards: Guards, make_graph: Callable[[], Graph], options: CompileOptions = DEFAULTS, choices: Choices = BY_MODEL
 ) -> SizedNetwork:
-    """Compile a network on a processor for all sizes for which the guards hold. `make_graph` returns the traced graph,
-    whose loops are unrolled.
+    """Compile a network for all sizes for which the guards hold. `make_graph` returns the traced graph, whose loops are
+    unrolled.
 
     Raises what `compile_network` raises.
     """
-    from autosched.executor.sized_network import SizedNetwork
+    from autosched.executor.sized_network import CpuSizedNetwork, GpuSizedNetwork
 
-    device = find_device(options.target, options.threads)
+    device = _device_of(options.target, options.threads, options.simulate)
     with guards:
         graph = unroll_loops(make_graph(), lambda *_: True)
         with _completed(choices, options) as completed:
             program = _program(graph, options.target, device, completed)
-    return SizedNetwork(guards, graph, program, device)
+    if not device.target.backend.is_gpu:
+        return CpuSizedNetwork(guards, graph, program, device)
+    return GpuSizedNetwork(guards, graph, program, device, _gpu_of(device, options.simulate))
 
 
 def plan_network(graph: Graph, options: CompileOptions = DEFAULTS, choices: Choices = BY_MODEL) -> NetworkProgram:
@@ -172,31 +193,13 @@ def _bug_in(graph: Graph, error: Exception) -> str:
     return f"a bug of autosched: the network {graph.name} cannot be compiled{node}"
 
 
-def _on_processor(graph: Graph, program: NetworkProgram, device: Device) -> Model:
+def _linked(graph: Graph, program: NetworkProgram, device: Device, simulate: bool) -> Model:
+    """Return the model of an execution plan."""
+    if device.target.backend.is_gpu:
+        from autosched.executor.gpu_model import load_on_gpu
+
+        return load_on_gpu(_gpu_of(device, simulate), graph, program, device)
     from autosched.executor.cpu_model import link
 
     check_memory(graph, program.weights_bytes, program.memory.nbytes)
     return link(graph, program, device)
-
-
-def _on_gpu(graph: Graph, program: NetworkProgram, device: Device) -> Model:
-    from autosched.executor.gpu_model import load_on_gpu
-    from autosched.runtime.gpu.devices import shared_device
-
-    return load_on_gpu(shared_device(device.target.kind), graph, program, device)
-
-
-def _simulated(graph: Graph, program: NetworkProgram, device: Device) -> Model:
-    from autosched.executor.gpu_model import load_on_gpu
-    from autosched.runtime.simulator.device import SimulatedDevice
-
-    assert device.target.gpu is not None
-    return load_on_gpu(SimulatedDevice(device.target.gpu), graph, program, device)
-
-
-# Kind of a target -> function that makes a model of an execution plan.
-LINKERS: Mapping[str, Callable[[Graph, NetworkProgram, Device], Model]] = {
-    "cpu": _on_processor,
-    "cuda": _on_gpu,
-    "opencl": _on_gpu,
-}

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from autosched.codegen.c.source import GpuSource
+from autosched.codegen.c.source import SIZES, GpuSource
 from autosched.graph.memory.buffers import aligned
 from autosched.graph.steps import Group
 from autosched.planning.execution_plan import NetworkProgram, array_spec
@@ -91,7 +91,7 @@ def _launches_of(program: NetworkProgram, step: int, source: GpuSource) -> list[
         _Launch(
             step,
             n,
-            frozenset(key(b) for b in launch.buffers if b not in launch.writes),
+            frozenset(key(b) for b in launch.buffers if b not in launch.writes and b != SIZES),
             frozenset(map(key, launch.writes)),
         )
         for n, launch in enumerate(source.launches)
@@ -151,7 +151,7 @@ def _equal_step(
         return None
     read = sorted({b for launch in launches for b in source.launches[launch.index].buffers if b in values})
     arguments = tuple((program.root(values[b]), program.start(values[b])) for b in read)
-    content = (source.name, tuple(launch.index for launch in launches), arguments)
+    content = (source, tuple(launch.index for launch in launches), arguments)
     first = first_equal.setdefault(content, step)
     return None if first == step else first
 

@@ -33,11 +33,12 @@ from autosched.runtime.spec import ArraySpec, in_order
 from autosched.runtime.tensors import are_equal, as_input
 
 if TYPE_CHECKING:
+    from autosched.executor.gpu_model import GpuModel
     from autosched.executor.sized_network import SizedCall, SizedNetwork
 
 MAX_PROGRAMS = 16  # for certain sizes
 MAX_NETWORKS = 8  # for all sizes for which their guards hold
-MAX_CALLS = 256  # choices of sizes of such networks
+MAX_CALLS = 256  # choices of sizes of such networks on processors; on GPUs each has an arena, as a program has
 # Calls with the same sizes after which these are compiled for in the background. The length of a cache, say, grows with
 # each call, so that none of its sizes comes so often; sizes that do will come again.
 OFTEN = 64
@@ -176,7 +177,7 @@ class VaryingModel(CompositeModel):
             if key not in self._programs and (use := self._calls.pop(key, None) or self._sized(key)) is not None:
                 self._calls[key] = use
                 self._last = key, use
-                while len(self._calls) > MAX_CALLS:
+                while len(self._calls) > (MAX_PROGRAMS if self.device.target.backend.is_gpu else MAX_CALLS):
                     del self._calls[next(iter(self._calls))]
                 return use
         return _Use(self._program(key))
@@ -260,7 +261,7 @@ class VaryingModel(CompositeModel):
 class _Use(NamedTuple):
     """What runs for certain sizes. `calls` counts the calls of what may be replaced by a program for these sizes."""
 
-    run: Model | SizedCall
+    run: Model | SizedCall | GpuModel
     calls: count[int] | None = None
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from autosched.codegen.c.source import GpuSource
+from autosched.codegen.c.source import SIZES, GpuSource
 from autosched.codegen.calls import ARENA, ARGUMENT, WEIGHTS, KernelCall, Pointer
 from autosched.errors import DeviceError, OutOfRangeError, UsageError
 from autosched.executor.constant_kernels import find_constant_launches
@@ -31,13 +31,13 @@ from autosched.graph.index_checks import reports_of
 from autosched.graph.mapped_arrays import GraphConstants
 from autosched.graph.steps import Group
 from autosched.kernel.device import Device
-from autosched.kernel.gpu_kernel import decode_source, workspace_layout
+from autosched.kernel.gpu_kernel import load_source, workspace_layout
 from autosched.planning.execution_plan import NetworkProgram, array_spec
 from autosched.runtime.gpu.arrays import DeviceBlock, allocate, device_errors, download, mark_used, queue_after, upload
 from autosched.runtime.gpu.device import DeviceMemory, GpuDevice, LaunchSequence, Stream
 from autosched.runtime.gpu.devices import GPUS
 from autosched.runtime.gpu.function import DeviceFunction
-from autosched.runtime.gpu.kernel import device_code
+from autosched.runtime.gpu.kernel import LoadedCode, upload_sizes
 from autosched.runtime.tensors import are_equal, as_input
 from autosched.target import usable_cores
 
@@ -66,7 +66,7 @@ class _BoundCall:
 
 
 class GpuModel(DeviceFunction, Model):
-    """`loaded`: kernels by name. `weights`: block of weights of another network, to be shared. Concurrent calls are
+    """`loaded`: kernels by name. `weights`: the block of weights, by default an own one. Concurrent calls are
     serialised, because they use one arena."""
 
     def __init__(
@@ -80,12 +80,10 @@ class GpuModel(DeviceFunction, Model):
     ) -> None:
         super().__init__(gpu, *caller_specs(original, program.graph))
         self.original, self.program, self.device, self.loaded = original, program, device, loaded
-        sizes = {WEIGHTS: max(program.weights_bytes, 1)} if weights is None else {}
-        self._blocks = allocate(gpu, sizes | {ARENA: max(program.memory.nbytes, 1)})
-        if weights is None:
-            self._upload_weights()
-        else:
-            self._blocks[WEIGHTS] = weights
+        self.weights = upload_weights(gpu, program) if weights is None else weights
+        self._blocks = {WEIGHTS: self.weights, **allocate(gpu, {ARENA: max(program.memory.nbytes, 1)})}
+        used = ((call.entry, loaded[call.entry].source.sizes) for call in program.launches())
+        self._sizes_of = {entry: upload_sizes(gpu, sizes) for entry, sizes in dict(used).items() if sizes}
         reports = [name for report in reports_of(program.graph) for name in report]
         stride = program.backend.array_alignment
         self._report_offsets = {name: n * stride for n, name in enumerate(reports)}
@@ -112,11 +110,9 @@ class GpuModel(DeviceFunction, Model):
         return GpuModel(original, program, self.device, self._device, self.loaded)
 
     def with_shared_weights(self, original: Graph, program: NetworkProgram, other: Model | SizedNetwork) -> GpuModel:
-        constants, weights = program.graph.constants, self._blocks[WEIGHTS]
-        if isinstance(other, GpuModel) and program.raw_offsets == other.program.raw_offsets:
-            others = other.program.graph.constants
-            if all(name in others and are_equal(constants[name], others[name]) for name in program.raw_offsets):
-                weights = other._blocks[WEIGHTS]
+        weights = getattr(other, "weights", None)  # models on processors have none
+        if weights is None or not has_equal_weights(program, other.program):
+            weights = self.weights
         return GpuModel(original, program, self.device, self._device, self.loaded, weights)
 
     def link_program(self, original: Graph, program: NetworkProgram) -> GpuModel:
@@ -151,10 +147,16 @@ class GpuModel(DeviceFunction, Model):
             memory = [self._step_memory(name, blocks) for name in (*step.inputs, *step.outputs)]
             buffers = dict(zip((*source.inputs, *source.outputs), memory, strict=True))
             buffers |= {name: blocks[f"workspace {name}"].memory for name, _ in source.workspace}
+            buffers |= self._buffer_of_sizes(entry)
             device.run(device.prepare(self.loaded[entry].kernels, source, buffers))
         for name, array in results.items():
             download(blocks[name], array)
         return results
+
+    def _buffer_of_sizes(self, entry: str) -> dict[str, DeviceMemory]:
+        """Return the buffer SIZES of a kernel for sizes that are known at a call; nothing for others."""
+        block = self._sizes_of.get(entry)
+        return {} if block is None else {SIZES: block.memory}
 
     def _step_memory(self, name: str, blocks: Mapping[str, DeviceBlock]) -> DeviceMemory:
         """Return the memory of a value for a single kernel: its block of `blocks`, or that of the weights."""
@@ -283,7 +285,7 @@ class GpuModel(DeviceFunction, Model):
             at = self._constant.offsets.get((number, name))
             pointer = Pointer(ARENA, call.workspace.at + offsets[name]) if at is None else Pointer(PREPARED, at)
             buffers[name] = self._memory(pointer, nbytes, ())
-        return self._device.prepare(loaded.kernels, source, buffers)
+        return self._device.prepare(loaded.kernels, source, buffers | self._buffer_of_sizes(call.entry))
 
     def _value_memory(self, value: str, pointer: Pointer, arguments: Sequence[DeviceMemory]) -> DeviceMemory:
         if (at := self._constant.offset_of_value(self.program, value)) is not None:
@@ -298,30 +300,42 @@ class GpuModel(DeviceFunction, Model):
             return self._device.view(argument, pointer.offset, nbytes) if pointer.offset else argument
         return self._device.view(self._blocks[pointer.place].memory, pointer.at + pointer.offset, nbytes)
 
-    def _upload_weights(self) -> None:
-        block = self._blocks[WEIGHTS]
-        with device_errors(self._device), GraphConstants(self.program.graph.constants) as constants:
-            for name, at in self.program.raw_offsets.items():
-                self._device.upload(block.memory, constants.arrays([name])[0], at)
+
+def upload_weights(gpu: GpuDevice, program: NetworkProgram) -> DeviceBlock:
+    """Return the block of weights of a program, in the memory of a device. Raises GraphError and DeviceError."""
+    (block,) = allocate(gpu, {WEIGHTS: max(program.weights_bytes, 1)}).values()
+    with device_errors(gpu), GraphConstants(program.graph.constants) as constants:
+        for name, at in program.raw_offsets.items():
+            gpu.upload(block.memory, constants.arrays([name])[0], at)
+    return block
+
+
+def has_equal_weights(program: NetworkProgram, other: NetworkProgram) -> bool:
+    """Whether two programs have the same constants at the same places of their blocks of weights."""
+    constants, others = program.graph.constants, other.graph.constants
+    return program.raw_offsets == other.raw_offsets and all(
+        name in others and are_equal(constants[name], others[name]) for name in program.raw_offsets
+    )
 
 
 def load_on_gpu(gpu: GpuDevice, original: Graph, program: NetworkProgram, device: Device) -> GpuModel:
     """Load the program's kernels on a device, and upload its weights. Raises DeviceError."""
+    codes = load_codes(gpu, program, device)
+    loaded = {name: LoadedSource(code.source, code.kernels) for name, code in codes.items()}
+    return GpuModel(original, program, device, gpu, loaded)
+
+
+def load_codes(gpu: GpuDevice, program: NetworkProgram, device: Device) -> dict[str, LoadedCode]:
+    """Return the code of the program's kernels by their names, loaded on a device. Raises DeviceError."""
     if program.backend.array_alignment % gpu.alignment:
         raise DeviceError(
             f"{gpu.name} needs parts of buffers at multiples of {gpu.alignment} bytes, and networks have them at "
             f"multiples of {program.backend.array_alignment}: run the network on another device"
         )
-    sources = {task.kernel.name: decode_source(task.kernel.code) for task in program.tasks}
-
-    def load(source: GpuSource) -> LoadedSource:
-        code = device_code(gpu, source, device.target)
-        with device_errors(gpu):
-            return LoadedSource(source, gpu.load(code, source))
-
+    texts = {task.kernel.name: task.kernel.code for task in program.tasks}
     with ThreadPoolExecutor(usable_cores()) as pool:
-        loaded = dict(zip(sources, pool.map(load, sources.values()), strict=True))
-    return GpuModel(original, program, device, gpu, loaded)
+        codes = pool.map(lambda text: load_source(text, device.target, gpu), texts.values())
+        return dict(zip(texts, codes, strict=True))
 
 
 def _with_launches(source: GpuSource, numbers: frozenset[int]) -> GpuSource:

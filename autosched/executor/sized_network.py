@@ -9,10 +9,12 @@ further code only where no code of a kernel is right for them.
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,11 +28,13 @@ from autosched.graph.memory.arena_order import ArenaOrder
 from autosched.graph.memory.buffers import workspace_name
 from autosched.graph.memory.storage import StorageError, nbytes_of
 from autosched.graph.steps import Group
+from autosched.graph.traces import Number, numbered_graph
 from autosched.ir.expr import Expr
 from autosched.ir.size import Forms, Guards, evaluate, form_of
 from autosched.kernel.device import Device
 from autosched.kernel.pool import compile_entry
 from autosched.kernel.sizes.variants import KernelVariant, KernelVariants, Values, load_variant, variants_at
+from autosched.kernel.spec import CodeSizes
 from autosched.planning.execution_plan import NetworkProgram
 from autosched.planning.extract_tasks import objects_of
 from autosched.runtime.jit import LoadedKernel, load_objects
@@ -38,6 +42,11 @@ from autosched.runtime.kernel import Kernel
 from autosched.runtime.linked_network import ENTRY, pack_weights, run_packing
 from autosched.runtime.spec import ArraySpec
 from autosched.runtime.tensors import address_of, aligned_zeros, are_equal
+
+if TYPE_CHECKING:
+    from autosched.executor.gpu_model import GpuModel
+    from autosched.runtime.gpu.arrays import DeviceBlock
+    from autosched.runtime.gpu.device import GpuDevice
 
 
 class SizedCall(Kernel):
@@ -61,15 +70,65 @@ class SizedCall(Kernel):
         return OutOfRangeError(replace(check, low=low, high=high).message(index))
 
 
-class SizedNetwork:
+class SizedNetwork(ABC):
     """A network over symbols. `original`: the traced graph. `program`: its plan, with code for the present sizes.
-    `guards`: of what it depends on."""
+    `guards`: of what it depends on. `variants`: the code of each task whose kernel is for sizes."""
 
     def __init__(self, guards: Guards, original: Graph, program: NetworkProgram, device: Device) -> None:
         self.guards, self.original, self.program, self.device = guards, original, program, device
         self._order = ArenaOrder.of(program.memory, program.buffers, program.backend.array_alignment)
         with guards:
             self._numbers = _NetworkNumbers(original, program, self._order)
+        self.variants: dict[int, KernelVariants] = {}
+
+    @abstractmethod
+    def at(self, sizes: Mapping[str, int]) -> SizedCall | GpuModel | None:
+        """Return the network for sizes of the varying dimensions; None where a guard does not hold.
+
+        Raises NoValidCandidate where no code can be made for a kernel.
+        """
+
+    @abstractmethod
+    def share_weights(self, others: Iterable[SizedNetwork]) -> None:
+        """Take the weights of another network that are equal, to save memory; before the first `at`."""
+
+    def plan(self, sizes: Mapping[str, int]) -> NetworkProgram:
+        """Return the plan for sizes that pass the guards, with the memory that `at` gives it; its kernels are those
+        for the present sizes, but for their bytes."""
+        values = self.guards.values(sizes)
+        return self._plan_of(self._planned(values), values)
+
+    def _planned(self, values: Values) -> _PlannedCall:
+        """Return the code and the memory of a call for values of the symbols."""
+        numbers, kernels = self._numbers.at(values), self.program.kernels
+        code, workspaces = dict[int, _CodeNumbers](), {n: k.workspace_bytes for n, k in kernels.items() if not k.sizes}
+        for k, variant in variants_at(self.variants, values).items():
+            code[k] = _CodeNumbers(variant, *variant.sizes.numbers(self.variants[k].symbols(values)))
+            task = self.program.tasks[k]
+            if code[k].array_bytes != numbers.array_bytes[k]:
+                text = f"has arrays of {code[k].array_bytes} bytes, but its values have {numbers.array_bytes[k]}"
+                raise StorageError(f"the kernel of {task.name} {text}")
+            workspaces |= dict.fromkeys(task.steps, code[k].workspace_bytes)
+        nbytes = numbers.buffer_bytes | {workspace_name(n): size for n, size in workspaces.items()}
+        return _PlannedCall(numbers.arrays, code, *self._order.offsets(nbytes))
+
+    def _plan_of(self, planned: _PlannedCall, values: Values) -> NetworkProgram:
+        kernels = dict(self.program.kernels)
+        for k, code in planned.code.items():
+            own, arrays, workspace = code.variant.kernel, code.array_bytes, code.workspace_bytes
+            kernel = replace(own, array_bytes=arrays, workspace_bytes=workspace)
+            kernels |= dict.fromkeys(self.program.tasks[k].steps, kernel)
+        numbered = self.program.numbered(_number_at(values))
+        memory = replace(numbered.memory, offsets=planned.offsets, nbytes=planned.arena_bytes)
+        return replace(numbered, kernels=kernels, memory=memory)
+
+
+class CpuSizedNetwork(SizedNetwork):
+    """A network over symbols on a processor: its entry function reads a table of the sizes."""
+
+    def __init__(self, guards: Guards, original: Graph, program: NetworkProgram, device: Device) -> None:
+        super().__init__(guards, original, program, device)
+        with guards:
             text, table = self._entry()
         self._table = Forms(table)
         self._link(text)
@@ -107,7 +166,6 @@ class SizedNetwork:
         objects += objects_of([task for task in tasks if not task.kernel.sizes])
         names = [name for t in tasks for name in (t.kernel.name, t.kernel.prepare) if name is not None]
         self.linked = load_objects(objects, (ENTRY, *dict.fromkeys(names)), threads)
-        self.variants: dict[int, KernelVariants] = {}
         self._packing: dict[int, str] = {}  # the digest of the code that packed the weights, by task
         for k, task in enumerate(tasks):
             if task.kernel.sizes:
@@ -119,15 +177,11 @@ class SizedNetwork:
         self._packed: dict[tuple[str, int], Array] = {}  # by the digest of the packing code and the step
 
     def share_weights(self, others: Iterable[SizedNetwork]) -> None:
-        """Take the packed weights of another network that are equal, to save memory; before the first `at`."""
-        equal = (other.block for other in others if are_equal(self.block, other.block))
+        blocks = (other.block for other in others if isinstance(other, CpuSizedNetwork))
+        equal = (block for block in blocks if are_equal(self.block, block))
         self.block = next(equal, self.block)
 
     def at(self, sizes: Mapping[str, int]) -> SizedCall | None:
-        """Return the network for sizes of the varying dimensions; None where a guard does not hold.
-
-        Raises NoValidCandidate where no code can be made for a kernel.
-        """
         if not self.guards.hold(sizes):
             return None
         program, values = self.program, self.guards.values(sizes)
@@ -148,33 +202,6 @@ class SizedNetwork:
             max(planned.arena_bytes, REPORT_BYTES if program.checks else 0), fixed, program.in_place,
         )  # fmt: skip
 
-    def _planned(self, values: Values) -> _PlannedCall:
-        """Return the code and the memory of a call for values of the symbols."""
-        numbers, kernels = self._numbers.at(values), self.program.kernels
-        code, workspaces = dict[int, _CodeNumbers](), {n: k.workspace_bytes for n, k in kernels.items() if not k.sizes}
-        for k, variant in variants_at(self.variants, values).items():
-            code[k] = _CodeNumbers(variant, *variant.sizes.numbers(self.variants[k].symbols(values)))
-            task = self.program.tasks[k]
-            if code[k].array_bytes != numbers.array_bytes[k]:
-                text = f"has arrays of {code[k].array_bytes} bytes, but its values have {numbers.array_bytes[k]}"
-                raise StorageError(f"the kernel of {task.name} {text}")
-            workspaces |= dict.fromkeys(task.steps, code[k].workspace_bytes)
-        nbytes = numbers.buffer_bytes | {workspace_name(n): size for n, size in workspaces.items()}
-        return _PlannedCall(numbers.arrays, code, *self._order.offsets(nbytes))
-
-    def plan(self, sizes: Mapping[str, int]) -> NetworkProgram:
-        """Return the plan for sizes that pass the guards, with the memory that `at` gives it; its kernels are those
-        for the present sizes, but for their bytes."""
-        values, kernels = self.guards.values(sizes), dict(self.program.kernels)
-        planned = self._planned(values)
-        for k, code in planned.code.items():
-            own, arrays, workspace = code.variant.kernel, code.array_bytes, code.workspace_bytes
-            kernel = replace(own, array_bytes=arrays, workspace_bytes=workspace)
-            kernels |= dict.fromkeys(self.program.tasks[k].steps, kernel)
-        numbered = self.program.numbered(lambda size: int(evaluate(form_of(size), values)))
-        memory = replace(numbered.memory, offsets=planned.offsets, nbytes=planned.arena_bytes)
-        return replace(numbered, kernels=kernels, memory=memory)
-
     def _packed_weights(self, task: int, variant: KernelVariant, step: int) -> int:
         """Return the address of the packed weights that a step reads."""
         if variant.sizes.packing == self._packing[task]:
@@ -187,6 +214,64 @@ class SizedNetwork:
             with GraphConstants(self.program.constants) as constants:
                 run_packing(call, variant.prepare, constants, address_of(block))
         return address_of(self._packed[key])
+
+
+class GpuSizedNetwork(SizedNetwork):
+    """A network over symbols on a GPU: the network for certain sizes is a model of their plan, with the code of
+    kernels for ranges of sizes and buffers of these sizes. All have one block of weights."""
+
+    def __init__(
+        self, guards: Guards, original: Graph, program: NetworkProgram, device: Device, gpu: GpuDevice
+    ) -> None:
+        from autosched.executor.gpu_model import LoadedSource, load_codes
+
+        super().__init__(guards, original, program, device)
+        self._gpu, self._fixed = gpu, dict[str, LoadedSource]()
+        codes = load_codes(gpu, program, device)
+        for k, task in enumerate(program.tasks):
+            kernel, code, sized = task.kernel, codes[task.kernel.name], task.kernel_spec.sized
+            if not kernel.sizes:
+                self._fixed[kernel.name] = LoadedSource(code.source, code.kernels)
+                continue
+            assert sized is not None
+            first, steps = KernelVariant(kernel, CodeSizes.parse(kernel.sizes), code, None), kernel.schedule.steps
+            self.variants[k] = KernelVariants(task.kernel_spec, [first], {sized.classes: steps}, gpu)
+
+    @cached_property
+    def weights(self) -> DeviceBlock:
+        from autosched.executor.gpu_model import upload_weights
+
+        return upload_weights(self._gpu, self.program)
+
+    def share_weights(self, others: Iterable[SizedNetwork]) -> None:
+        from autosched.executor.gpu_model import has_equal_weights
+
+        for other in others:
+            if isinstance(other, GpuSizedNetwork) and has_equal_weights(self.program, other.program):
+                self.weights = other.weights
+                return
+
+    def at(self, sizes: Mapping[str, int]) -> GpuModel | None:
+        from autosched.executor.gpu_model import GpuModel, LoadedSource
+
+        if not self.guards.hold(sizes):
+            return None
+        values = self.guards.values(sizes)
+        planned, loaded = self._planned(values), dict(self._fixed)
+        program = self._plan_of(planned, values)
+        kernels = dict(program.kernels)
+        for k, code in planned.code.items():  # a variant may be the code of several tasks, each with its own numbers
+            name, variant = f"{code.variant.kernel.name} of task {k}", code.variant.loaded
+            assert not isinstance(variant, LoadedKernel)
+            loaded[name] = LoadedSource(variant.source.renumbered(code.table), variant.kernels)
+            kernels |= {n: replace(kernels[n], name=name) for n in program.tasks[k].steps}
+        original = numbered_graph(self.original, _number_at(values))
+        return GpuModel(original, replace(program, kernels=kernels), self.device, self._gpu, loaded, self.weights)
+
+
+def _number_at(values: Values) -> Number:
+    """Return the function from a size to its number for values of the symbols."""
+    return lambda size: int(evaluate(form_of(size), values))
 
 
 def _offset(buffer: str) -> str:

@@ -15,6 +15,7 @@ from autosched.runtime.gpu.devices import compiler_for, shared_device
 from autosched.target import Target
 
 if TYPE_CHECKING:
+    from autosched.runtime.gpu.device import GpuDevice
     from autosched.runtime.gpu.kernel import LoadedCode
 
 
@@ -32,11 +33,11 @@ def decode_source(code: bytes) -> GpuSource:
     return source
 
 
-def load_source(code: bytes, target: Target) -> LoadedCode:
-    """Compile an encoded source and load it on this machine's device. Raises DeviceError."""
+def load_source(code: bytes, target: Target, gpu: GpuDevice | None = None) -> LoadedCode:
+    """Compile an encoded source and load it on a device, by default this machine's. Raises DeviceError."""
     from autosched.runtime.gpu.kernel import LoadedCode, device_code
 
-    device, source = shared_device(target.kind), decode_source(code)
+    device, source = gpu or shared_device(target.kind), decode_source(code)
     return LoadedCode(device, device_code(device, source, target), source)
 
 

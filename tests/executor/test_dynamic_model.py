@@ -19,8 +19,10 @@ from autosched.executor import dynamic_model as module  # noqa: E402
 from autosched.executor import hot_swap  # noqa: E402
 from autosched.graph.interpret import interpret  # noqa: E402
 from autosched.graph.onnx import load_onnx  # noqa: E402
+from autosched.runtime.simulator.build import find_compiler  # noqa: E402
 from autosched.tuner.workload_spec import WorkloadSpec, distance  # noqa: E402
 from tests.graph.onnx.models import model, node  # noqa: E402
+from tests.measure.gpu_kernels import opencl_target  # noqa: E402
 
 ENQUEUE = hot_swap.enqueue  # before a fixture replaces it
 
@@ -292,3 +294,48 @@ def test_no_program_is_compiled_where_none_is_wanted(path: Path, often: None) ->
     gc.collect()
     assert reference() is None
     assert ended.wait(120)
+
+
+def gpu_options(target: str) -> dict[str, Any]:
+    if target == "opencl":
+        opencl_target()
+        return {"target": "opencl", "records": False}
+    if find_compiler() is None:
+        pytest.skip("no g++")
+    return {"target": "cuda -arch=sm_80", "simulate": True, "records": False}
+
+
+@pytest.mark.parametrize("target", ["opencl", "cuda"])
+def test_a_gpu_has_programs_for_many_sizes(path: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PROGRAMS", 4)
+    net = at.load(path, **gpu_options(target))
+    for batch, rows in ((2, 5), (3, 17), (2, 40), (31, 2), (1, 1), (0, 4), (2, 0), (1, 6), (1, 7), (2, 5)):
+        x = np.random.default_rng(rows).standard_normal((batch, rows, 13), "float32")
+        np.testing.assert_allclose(net(x), right(path, x), rtol=1e-5, atol=1e-6)
+        out = np.zeros((batch, rows, 7), "float32")
+        assert net(x=x, out=out) is out
+        np.testing.assert_array_equal(out, net(x))
+    assert not net._programs
+    assert len(net._networks) == 5, "one for sizes from 2 on, and one for each dimension of 0 or 1"
+    assert [tuple(size.values()) for size in net.sizes] == [(2, 0), (1, 6), (1, 7), (2, 5)], "each has an arena"
+    own = net.of(batch=2, rows=5)
+    assert all(not task.kernel.sizes for task in own.tasks)
+    assert own.weights is net._networks[0].weights
+    call(net, path, 2, 5)
+
+
+def test_a_gpu_has_a_program_for_each_choice_of_sizes_where_it_is_wanted(path: Path) -> None:
+    net = at.load(path, **gpu_options("opencl"), specialise="now")
+    for rows in (3, 4):
+        call(net, path, 2, rows, times=1)
+    assert len(net._programs) == 2
+    assert not net._networks
+
+
+def test_calls_of_a_gpu_from_several_threads(path: Path) -> None:
+    net = at.load(path, **gpu_options("opencl"))
+    with ThreadPoolExecutor(4) as pool:
+        results = [pool.submit(call, net, path, batch, rows) for batch in (2, 3) for rows in (5, 9, 12)]
+    for result in results:
+        result.result()
+    assert len(net._networks) == 1

@@ -25,11 +25,24 @@ from autosched.graph.onnx.importer import import_model
 from autosched.graph.traces import symbolic_sizes
 from autosched.ir.size import Guards
 from autosched.kernel.object_cache import find_object
+from autosched.runtime.simulator.build import find_compiler
 from tests.graph.onnx import test_traces as networks
 from tests.graph.onnx.models import model, node
+from tests.measure.gpu_kernels import opencl_target
 
 RNG = np.random.default_rng(5)
-OPTIONS = CompileOptions(threads=2, records=False)
+TARGETS = ("cpu", "opencl", "cuda")
+
+
+def options(target: str) -> CompileOptions:
+    if target == "cpu":
+        return CompileOptions(threads=2, records=False)
+    if target == "opencl":
+        opencl_target()
+        return CompileOptions("opencl", records=False)
+    if find_compiler() is None:
+        pytest.skip("no g++")
+    return CompileOptions("cuda -arch=sm_80", records=False, simulate=True)
 
 
 def floats(*shape: int) -> Any:
@@ -64,12 +77,53 @@ def images() -> Any:
     return model(nodes, {"x": [2, 3, "n", "m"]}, ("y", "z"), constants=constants, opset=13)
 
 
-def network_of(network: Any, sizes: Mapping[str, int]) -> SizedNetwork:
+def transforms() -> Any:
+    """A transform of each of two inputs by kernels of one structure, whose code is the same for both, and their sum
+    over rows."""
+    constants = {"u": floats(21, 24), "v": floats(21, 24)}
+    nodes = [
+        node("MatMul", ["x", "u"], ["a"]),
+        node("Tanh", ["a"], ["y"]),
+        node("MatMul", ["w", "v"], ["b"]),
+        node("Tanh", ["b"], ["z"]),
+        node("ReduceSum", ["y", "rows"], ["s"], keepdims=0),
+    ]
+    return model(nodes, {"x": ["n", 21], "w": ["m", 21]}, ("y", "z", "s"), constants={**constants, "rows": [0]})
+
+
+def running_sums() -> Any:
+    """Sums of rows so far, and a sum of all: on GPUs kernels of several launches, with scratch memory between them. No
+    sum is near 0, where rounding errors are larger than it."""
+    nodes = [
+        node("Abs", ["x"], ["a"]),
+        node("CumSum", ["a", "rows"], ["y"]),
+        node("ReduceSum", ["y"], ["s"], keepdims=0),
+    ]
+    return model(nodes, {"x": ["n", 37]}, ("y", "s"), constants={"rows": 0})
+
+
+def quantised() -> Any:
+    """A product with weights of 8 bits, which GPUs make floats once, when the network is loaded."""
+    constants = {"w": RNG.integers(-8, 8, (137, 127)).astype("int8"), "scale": np.abs(floats(127)) + 1}
+    nodes = [
+        node("DequantizeLinear", ["w", "scale"], ["floats"], axis=1),
+        node("MatMul", ["x", "floats"], ["p"]),
+        node("Softmax", ["p"], ["y"], axis=-1),
+    ]
+    return model(nodes, {"x": ["n", 137]}, constants=constants)
+
+
+def network_of(network: Any, sizes: Mapping[str, int], target: str = "cpu") -> SizedNetwork:
     guards = Guards()
     ranges = dict.fromkeys(sizes, networks.MOST)
-    return compile_for_sizes(guards, lambda: import_model(network, symbolic_sizes(guards, sizes, ranges), {}), OPTIONS)
+
+    def make_graph() -> Any:
+        return import_model(network, symbolic_sizes(guards, sizes, ranges), {})
+
+    return compile_for_sizes(guards, make_graph, options(target))
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("make", "present", "others"),
     [
@@ -79,12 +133,15 @@ def network_of(network: Any, sizes: Mapping[str, int]) -> SizedNetwork:
         (networks.cache, {"n": 12}, [{"n": n} for n in (13, 2, 97)]),
         (perceptron, {"n": 2, "m": 9}, [{"n": 3, "m": 9}, {"n": 2, "m": 64}, {"n": 7, "m": 31}]),
         (images, {"n": 17, "m": 12}, [{"n": 19, "m": 23}, {"n": 40, "m": 11}]),
+        (transforms, {"n": 5, "m": 5}, [{"n": 7, "m": 5}, {"n": 5, "m": 19}, {"n": 31, "m": 2}]),
+        (running_sums, {"n": 900}, [{"n": n} for n in (901, 40, 2011)]),
+        (quantised, {"n": 9}, [{"n": n} for n in (2, 31, 40)]),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
-def test_a_network_of_sizes_is_the_network_of_each(make: Any, present: Any, others: Any) -> None:
+def test_a_network_of_sizes_is_the_network_of_each(make: Any, present: Any, others: Any, target: str) -> None:
     network = make()
-    sized = network_of(network, present)
+    sized = network_of(network, present, target)
     calls = 0
     for sizes in (present, *others, present):
         call = sized.at(sizes)
@@ -139,10 +196,11 @@ def test_buffers_keep_their_order_and_stay_apart(alignment: int) -> None:
                     assert apart or offsets[y.name] + nbytes[y.name] <= offsets[x.name]
 
 
-def test_an_index_out_of_a_range_that_varies() -> None:
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_index_out_of_a_range_that_varies(target: str) -> None:
     network = model([node("Gather", ["table", "ids"], ["y"])], {"table": ["n", 3], "ids": ["m"]})
     network.graph.input[1].type.tensor_type.elem_type = 7  # int64
-    sized = network_of(network, {"n": 5, "m": 2})
+    sized = network_of(network, {"n": 5, "m": 2}, target)
     call = sized.at({"n": 9, "m": 3})
     assert call is not None
     rows = floats(9, 3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from autosched.codegen.c.dialects import DIALECTS
@@ -144,6 +144,11 @@ class GpuSource:
 
         self.with_numbers(taken)
         return tuple(numbers)
+
+    def renumbered(self, numbers: Iterable[int]) -> GpuSource:
+        """Return the source with others in place of its `numbers`."""
+        following = iter(numbers)
+        return self.with_numbers(lambda _: next(following))
 
     def with_numbers(self, number: Callable[[int], int]) -> GpuSource:
         """Return the source with `number(n)` in place of each n of its `numbers`, in their order."""

@@ -175,12 +175,9 @@ class SizedKernel:
         specs = [ArraySpec(tensor.name, shape, tensor.dtype) for tensor, shape in shapes]
         if isinstance(variant.loaded, LoadedKernel):
             return _TableKernel(np.array(table or [0], np.int64), variant, specs[:n], specs[n:], workspace_bytes)
-        from autosched.kernel.gpu_kernel import decode_source
         from autosched.runtime.gpu.kernel import GpuKernel
 
-        numbers = iter(table)
-        source = decode_source(variant.kernel.code).with_numbers(lambda _: next(numbers))
-        return GpuKernel(variant.loaded, source, specs[:n], specs[n:])
+        return GpuKernel(variant.loaded, variant.loaded.source.renumbered(table), specs[:n], specs[n:])
 
     def describe(self) -> list[VariantDescription]:
         """Return the variants as data that can be printed: guards, schedules, and the last sizes that they served."""

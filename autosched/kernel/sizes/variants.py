@@ -16,6 +16,7 @@ from autosched.kernel.spec import MAX_VARIANTS, CodeSizes, KernelObject, KernelS
 from autosched.runtime.jit import LoadedKernel, load_objects
 
 if TYPE_CHECKING:
+    from autosched.runtime.gpu.device import GpuDevice
     from autosched.runtime.gpu.kernel import LoadedCode
 
 K = TypeVar("K", bound=Hashable)
@@ -35,11 +36,12 @@ class KernelVariant:
 @dataclass
 class KernelVariants:
     """The code of a kernel. `variants`: those that are compiled, the last MAX_VARIANTS. `steps`: the schedules, by the
-    classes of sizes that they are for."""
+    classes of sizes that they are for. `gpu`: the device, by default this machine's."""
 
     kernel_spec: KernelSpec
     variants: list[KernelVariant] = field(default_factory=list)
     steps: dict[tuple[int, ...], str] = field(default_factory=dict)
+    gpu: GpuDevice | None = None
 
     def symbols(self, values: Values) -> dict[str, int]:
         """Return the values of the kernel's symbols."""
@@ -74,7 +76,7 @@ class KernelVariants:
             return load_variant(kernel, self.kernel_spec.threads)
         from autosched.kernel.gpu_kernel import load_source
 
-        return KernelVariant(kernel, CodeSizes.parse(kernel.sizes), load_source(kernel.code, target), None)
+        return KernelVariant(kernel, CodeSizes.parse(kernel.sizes), load_source(kernel.code, target, self.gpu), None)
 
 
 def load_variant(kernel: KernelObject, threads: int, loaded: Mapping[str, LoadedKernel] | None = None) -> KernelVariant:

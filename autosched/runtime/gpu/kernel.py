@@ -12,7 +12,7 @@ from autosched.codegen.c.source import SIZES, GpuSource
 from autosched.errors import DeviceError
 from autosched.runtime.gpu.arrays import DeviceBlock, allocate, device_errors, mark_used, queue_after, upload
 from autosched.runtime.gpu.compile import CompileError, Compiler, DeviceCode, compile_source
-from autosched.runtime.gpu.device import Array, GpuDevice, Stream
+from autosched.runtime.gpu.device import GpuDevice, Stream
 from autosched.runtime.gpu.devices import compiler_for, shared_device
 from autosched.runtime.gpu.function import DeviceFunction
 from autosched.runtime.spec import ArraySpec
@@ -20,10 +20,10 @@ from autosched.target import Target
 
 
 class LoadedCode:
-    """The kernels of a compiled source on a device. `resources`: what the compiler says that they use."""
+    """The kernels of a compiled `source` on a device. `resources`: what the compiler says that they use."""
 
     def __init__(self, device: GpuDevice, binary: DeviceCode, source: GpuSource) -> None:
-        self.device, self.resources = device, binary.resources
+        self.device, self.resources, self.source = device, binary.resources, source
         with device_errors(device):
             self.kernels = device.load(binary, source)
 
@@ -57,7 +57,7 @@ class GpuKernel(DeviceFunction):
             blocks = allocate(self._device, names)
             self._scratch = {name: blocks[f"workspace {name}"] for name, _ in self.source.workspace}
             if sizes := self.source.sizes:
-                self._scratch[SIZES] = _uploaded(self._device, np.array(sizes, np.int64))
+                self._scratch[SIZES] = upload_sizes(self._device, sizes)
         return self._scratch
 
     def _launch(self, blocks: Sequence[DeviceBlock], lasting: Sequence[DeviceBlock], stream: Stream) -> None:
@@ -71,7 +71,9 @@ class GpuKernel(DeviceFunction):
             mark_used(device, (*lasting, *scratch.values()), stream)
 
 
-def _uploaded(device: GpuDevice, array: Array) -> DeviceBlock:
+def upload_sizes(device: GpuDevice, sizes: Sequence[int]) -> DeviceBlock:
+    """Return the buffer SIZES of a source with these numbers."""
+    array = np.array(sizes, np.int64)
     (block,) = allocate(device, {SIZES: array.nbytes}).values()
     upload(block, array)
     return block
