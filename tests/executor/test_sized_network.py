@@ -113,6 +113,19 @@ def quantised() -> Any:
     return model(nodes, {"x": ["n", 137]}, constants=constants)
 
 
+def pooled() -> Any:
+    """A pool of what an image and its gate are computed to, whose registers on a GPU depend on the image's height."""
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("Mul", ["c", "gate"], ["m"]),
+        node("Add", ["c", "m"], ["a"]),
+        node("Relu", ["a"], ["r"]),
+        node("MaxPool", ["r"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    inputs = {"x": ["b", 3, "n", "m"], "gate": ["b", 24, 1, 1]}
+    return model(nodes, inputs, constants={"w": floats(24, 3, 3, 3)})
+
+
 def network_of(network: Any, sizes: Mapping[str, int], target: str = "cpu") -> SizedNetwork:
     guards = Guards()
     ranges = dict.fromkeys(sizes, networks.MOST)
@@ -136,6 +149,7 @@ def network_of(network: Any, sizes: Mapping[str, int], target: str = "cpu") -> S
         (transforms, {"n": 5, "m": 5}, [{"n": 7, "m": 5}, {"n": 5, "m": 19}, {"n": 31, "m": 2}]),
         (running_sums, {"n": 900}, [{"n": n} for n in (901, 40, 2011)]),
         (quantised, {"n": 9}, [{"n": n} for n in (2, 31, 40)]),
+        (pooled, {"b": 2, "n": 20, "m": 24}, [{"b": 3, "n": 7, "m": 24}, {"b": 2, "n": 21, "m": 31}]),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )

@@ -400,7 +400,7 @@ class _Kernel:
             self._emit(stmt.body)
         else:
             threads = self.threads.count if buffer.scope is Scope.WARP else 1
-            size = max(1, element_count(buffer) // threads)
+            size = max(1, int(element_count(buffer) // threads))
             self.line(f"{self.dialect.private}{self.c.memory_type(buffer.dtype)} {name}[{size}];")
             with self.registers.live_array(buffer, size):
                 self._emit(stmt.body)
