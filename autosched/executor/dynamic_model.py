@@ -27,7 +27,7 @@ from autosched.kernel.device import Device
 from autosched.kernel.pool import idle_builds
 from autosched.kernel.transfer import NearestSchedules
 from autosched.kernel.trust import warn_user
-from autosched.measure.timing import interleaved, python_clock
+from autosched.measure.timing import Clock, interleaved, python_clock
 from autosched.planning.extract_tasks import NetworkTask
 from autosched.runtime.spec import ArraySpec, in_order
 from autosched.runtime.tensors import are_equal, as_input
@@ -184,7 +184,12 @@ class VaryingModel(CompositeModel):
 
     def _improve(self, key: Key, call: Model | SizedCall, arrays: Sequence[object]) -> None:
         """Compile a program for these sizes in the background, which is used if it is faster on copies of `arrays`."""
-        copies = [as_input(spec, array).copy() for spec, array in zip(call.inputs, arrays, strict=True)]
+        on_host = arrays
+        if self.device.target.backend.is_gpu:
+            from autosched.runtime.gpu.arrays import to_device
+
+            on_host = [to_device(array, device="cpu") for array in arrays]
+        copies = [as_input(spec, array).copy() for spec, array in zip(call.inputs, on_host, strict=True)]
         self._jobs = [job for job in self._jobs if not job.is_set()] + [threading.Event()]
         improve_later(self, partial(_improve, key=key, call=call, arrays=copies), self._jobs[-1])
 
@@ -279,11 +284,18 @@ def _improve(reference: weakref.ref[VaryingModel], key: Key, call: Model | Sized
     del varying
     with idle_builds(lambda: reference() is not None):
         model = compile_for(sizes, known)
-    clocks = {name: python_clock(partial(run, *arrays)) for name, run in (("own", model), ("all", call))}
+    clocks = {name: _clock(run, arrays) for name, run in (("own", model), ("all", call))}
     samples = interleaved(clocks, ROUNDS, SAMPLE_S)
     is_faster = min(samples["own"]) <= FASTER * min(samples["all"])
     if is_faster and (varying := reference()) is not None:
         varying._adopt(key, model)
+
+
+def _clock(run: Model | SizedCall, arrays: Sequence[Array]) -> Clock:
+    """Return the clock of a call, on a GPU the device's: calls return before it has run them."""
+    if isinstance(run, Model) and run.device.target.backend.is_gpu:
+        return run.clocks({spec.name: array for spec, array in zip(run.inputs, arrays, strict=True)}).call
+    return python_clock(partial(run, *arrays))
 
 
 def share_weights(model: Model, other: Model | SizedNetwork) -> Model:

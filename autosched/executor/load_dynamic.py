@@ -67,7 +67,7 @@ def load_dynamic(
 
     Returns a `VaryingModel`, a function of arrays of any sizes. The network is compiled once for all sizes, at its
     first call, and again for sizes that what was decided does not hold for, as 1. With specialise="background" sizes
-    that are called often get a program of their own if it is faster, on processors; with "now" and with Winograd each
+    that are called often get a program of their own if it is faster; with "now" and with Winograd each
     choice of sizes has one. Raises UsageError for a network without dynamic dimensions, GraphError for an unsupported
     one.
     """
@@ -117,7 +117,7 @@ def _varying(network: DynamicNetwork, options: CompileOptions, limits: Mapping[s
 
     device = find_device(options.target, options.threads, runs=not options.simulate)
     has_trace = options.specialise != NOW and not options.winograd
-    improves = options.specialise == BACKGROUND and not device.target.backend.is_gpu
+    improves = options.specialise == BACKGROUND and not options.simulate  # which tells no times
     return VaryingModel(
         network.inputs, device, dimensions, compile_for, compile_traced if has_trace else None, improves
     )

@@ -339,3 +339,20 @@ def test_calls_of_a_gpu_from_several_threads(path: Path) -> None:
     for result in results:
         result.result()
     assert len(net._networks) == 1
+
+
+@pytest.mark.parametrize("is_on_device", [False, True])
+def test_sizes_that_are_called_often_have_a_program_of_their_own_on_a_gpu(
+    path: Path, often: None, is_on_device: bool
+) -> None:
+    net = at.load(path, **gpu_options("opencl"))
+    x = np.random.default_rng(6).standard_normal((4, 6, 13), "float32")
+    given = at.to_device(x, device="opencl") if is_on_device else x
+    for _ in range(4):
+        np.testing.assert_allclose(at.to_device(net(given), device="cpu"), right(path, x), rtol=1e-5, atol=1e-6)
+    assert net.wait(120)
+    (own,) = net._programs.values()
+    assert own.weights is net._networks[0].weights
+    assert all(not task.kernel.sizes for task in own.tasks)
+    np.testing.assert_allclose(at.to_device(net(given), device="cpu"), right(path, x), rtol=1e-5, atol=1e-6)
+    assert net._last[1].run is own
