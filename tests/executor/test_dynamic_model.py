@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 import autosched as at  # noqa: E402
-from autosched.errors import GraphError, SizesWarning, UsageError  # noqa: E402
+from autosched.errors import GraphError, SizesWarning, SplitWarning, UsageError  # noqa: E402
 from autosched.executor import dynamic_model as module  # noqa: E402
 from autosched.executor import hot_swap  # noqa: E402
 from autosched.graph.interpret import interpret  # noqa: E402
@@ -203,10 +204,12 @@ def test_a_torch_module_is_exported_once(monkeypatch: pytest.MonkeyPatch) -> Non
             return torch.cat([x + places, x.flip(1)], 1).reshape(batch, 2 * rows * columns) / rows
 
     net = at.load_dynamic(Positions(), (torch.zeros(2, 3, 5),), threads=1)
-    for shape in ((2, 3, 5), (3, 7, 2), (4, 2, 13), (1, 3, 5), (1, 7, 4)):
-        x = torch.randn(shape)
-        torch.testing.assert_close(net(x), Positions()(x))
+    with warnings.catch_warnings(record=True) as caught:
+        for shape in ((2, 3, 5), (3, 7, 2), (4, 2, 13), (1, 3, 5), (1, 7, 4)):
+            x = torch.randn(shape)
+            torch.testing.assert_close(net(x), Positions()(x))
     assert len(exported) == 2  # images of one are another matter
+    assert not [w for w in caught if w.category is SplitWarning], "indices of 32 bits have numbers of 32 bits"
 
 
 def test_a_torch_module_that_decides_by_its_sizes() -> None:

@@ -91,7 +91,11 @@ def _in_32_bits(values: ValueEmitter, index: Expr) -> Val | None:
         bound = values.bindings.env.get(atom) if isinstance(atom, Var) else None
         if not isinstance(bound, Numbers) or bound.dtype == INDEX:
             return None
-        part = Val(*bound) if c == 1 else values.arithmetic.binary("mul", Val(*bound), Val(str(c), "int32", 1))
+        part = (
+            Val(*bound)
+            if c == 1
+            else values.arithmetic.binary("mul", Val(*bound), Val(values.bindings.narrowed(c), "int32", 1))
+        )
         total = part if total is None else values.arithmetic.binary("add", total, part)
     return total
 

@@ -126,7 +126,7 @@ class Indices:
             lanes = self._divided(atom, used)
             if lanes is None or total is None or not fits_32(c):
                 return None
-            scaled = lanes if c == 1 else self.arithmetic.binary("mul", lanes, Val(str(c), "int32", 1))
+            scaled = lanes if c == 1 else self.arithmetic.binary("mul", lanes, self._shared(c))
             total = scaled if total.name == "0" else self.arithmetic.binary("add", scaled, total)
         return total
 
