@@ -170,10 +170,11 @@ def is_cheaper_stored(state: State, stage: Stage) -> bool:
 def _is_repeated(reader: Stage, stage: Stage) -> bool:
     """Whether the reader uses each value of `stage`, of two axes or more, at several points that are not lanes of one
     vector: for those one value is computed (`lower/passes/hoist_invariants.py`)."""
-    reads = reader.op.loads_from(*stage.op.buffers)
+    if len(stage.op.axes) < 2 or not reader.op.axes:
+        return False
     last = reader.op.axes[-1]
-    is_in_lanes = extent(last) > SHORT_ROW and any(last.var not in free_vars(x.indices[-1]) for x in reads if x.indices)
-    return len(stage.op.axes) > 1 and points(reader) > points(stage) and not is_in_lanes
+    is_in_lanes = any(last.var not in free_vars(x.indices[-1]) for x in reader.op.loads_from(*stage.op.buffers))
+    return not (is_in_lanes and extent(last) > SHORT_ROW) and points(reader) > points(stage)
 
 
 def is_worth_precomputing(state: State, stage: Stage) -> bool:

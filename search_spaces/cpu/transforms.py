@@ -109,7 +109,7 @@ def _short_windows(state: State) -> list[str]:
     A pipeline has several of them, or one among other stages. A lone window, as of a pooling, has sketches of its own.
     """
     stages = [s for s in state.stages if not state.is_constant(s)]
-    windows = [s for s in stages if can_write_out(s.op) and _is_window(state, s)]
+    windows = [s for s in stages if s.op.reducer is not None and _is_window(state, s) and can_write_out(s.op)]
     return [s.name for s in windows] if len(windows) > 1 or len(stages) > 2 else []
 
 

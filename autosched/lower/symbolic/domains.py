@@ -359,7 +359,7 @@ def _unite(parts: list[Interval]) -> Interval | None:
 def _either(op: str, a: Expr, b: Expr) -> Expr:
     """The smaller (`op` "min") or the larger of two closed forms: one of them where they differ by a number."""
     difference = linear(a - b)
-    if difference.terms or not isinstance(difference.constant, Const):
+    if difference.terms or not is_number(difference.constant):
         return binary(op, a, b)
     return b if (difference.constant.number < 0) is (op == "max") else a
 

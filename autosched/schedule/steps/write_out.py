@@ -8,7 +8,7 @@ from math import prod
 
 from autosched.ir.expr import INDEX, Const, Expr
 from autosched.ir.simplify import Simplifier
-from autosched.ir.visit import subexpressions, substitute
+from autosched.ir.visit import is_number, subexpressions, substitute
 from autosched.schedule.stage import StageOp, default_stage
 from autosched.schedule.state import State
 from autosched.schedule.steps.loops import check
@@ -38,13 +38,17 @@ class WriteOut:
 def can_write_out(op: StageOp) -> bool:
     """Return whether the operation is a reduction of few terms, whose combination has what came before once: twice, as
     in argmax, every term would double the expression."""
-    if op.reducer is None or op.guards or not all(isinstance(a.extent, Const) for a in op.all_axes):
+    if op.reducer is None or op.guards or not all(is_number(a.extent) for a in op.reduce_axes):
         return False
     if any(sum(_occurrences(result, before) for result in op.reducer.results) > 1 for before in op.reducer.lhs):
         return False
-    terms = prod(a.extent.number for a in op.reduce_axes if isinstance(a.extent, Const))
+    terms = prod(_lengths(op))
     nodes = sum(len(list(subexpressions(v))) for v in op.body)
     return 0 < terms <= MOST_TERMS and terms * nodes <= MOST_WRITTEN
+
+
+def _lengths(op: StageOp) -> list[int]:
+    return [a.extent.number for a in op.reduce_axes if isinstance(a.extent, Const)]
 
 
 def _occurrences(expr: Expr, node: Expr) -> int:
@@ -54,7 +58,7 @@ def _occurrences(expr: Expr, node: Expr) -> int:
 def _written_out(op: StageOp) -> StageOp:
     assert op.reducer is not None
     simplify = Simplifier({a.var: (0, a.extent.number - 1) for a in op.axes if isinstance(a.extent, Const)})
-    places = product(*(range(a.extent.number) for a in op.reduce_axes if isinstance(a.extent, Const)))
+    places = product(*map(range, _lengths(op)))
     total: tuple[Expr, ...] = ()
     for place in places:
         numbers: dict[Expr, Expr] = {a.var: Const(n, INDEX) for a, n in zip(op.reduce_axes, place, strict=True)}
