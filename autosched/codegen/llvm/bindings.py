@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from autosched.codegen.llvm.arithmetic import integer_op
 from autosched.codegen.llvm.writer import Writer
+from autosched.ir.conditions import NEGATED
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var
 from autosched.ir.simplify import UNKNOWN, Affine, Simplifier
 from autosched.ir.symbolic import FOLDS, INTEGERS, is_known
-from autosched.ir.visit import free_vars, substitute
+from autosched.ir.visit import free_vars, is_number, substitute
 
 INTEGER_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})  # of indices
 CHUNK: Var = Var("chunk", INDEX)  # stands for the number of a vector where that is a loop variable
@@ -97,8 +98,20 @@ class Bindings:
         fixed_expr = self._fixed.get(key)
         if fixed_expr is None:  # copies of an unrolled body ask the same again
             constants: dict[Expr, Expr] = {v: Const(b, INDEX) for v, b in numbers}
-            fixed_expr = self._fixed[key] = self.simplify(substitute(expr, constants) if constants else expr)
+            fixed_expr = self._with_size(expr) if isinstance(expr, Binary) and expr.op in NEGATED else None
+            if fixed_expr is None:
+                fixed_expr = self.simplify(substitute(expr, constants) if constants else expr)
+            self._fixed[key] = fixed_expr
         return fixed_expr
+
+    def _with_size(self, comparison: Binary) -> Expr | None:
+        """The comparison of a number with a size, which is tested at run time unless it is known for all values; None
+        for others."""
+        a, b = self.fixed(comparison.a), self.fixed(comparison.b)
+        if not (isinstance(a, Const) and isinstance(b, Const)) or (is_number(a) and is_number(b)):
+            return None
+        op = next((op for op in (comparison.op, NEGATED[comparison.op]) if is_known(op, a.value, b.value)), None)
+        return Binary(comparison.op, a, b) if op is None else Const(op == comparison.op, "bool")
 
     def lane(self, lanes: int) -> Var:
         """The number of a lane, of so many, as a variable."""
