@@ -23,10 +23,11 @@ from autosched.ir.expr import INDEX, Binary, Const, Expr, Param, Var, binary
 from autosched.ir.simplify import Simplifier
 from autosched.ir.size import has_size, is_sized
 from autosched.ir.stmt import For, ForKind, Stmt, walk
-from autosched.ir.symbolic import common_divisor
+from autosched.ir.symbolic import common_divisor, is_known
 from autosched.ir.visit import free_vars, map_exprs, substitute
 from autosched.lower.passes.path_conditions import PathConditions
 
+MOST_UNROLLED = 64  # iterations of a loop
 MOST_PLACES = 8  # of a tile at a border of an image, from some size on
 
 
@@ -179,12 +180,20 @@ def _moved(test: Binary, inner: set[Var], unrolled: set[Var], simplify: Simplifi
     least = most = own
     for atom, factor in difference.terms:
         if free_vars(atom) & inner:
-            low, high = simplify.bounds(atom)
+            low, last = simplify.bounds(atom)
+            high = _largest(last) if has_size(last) else last
+            if high is None:
+                return None
             inside = inside + atom * factor
             least, most = least + min(low * factor, high * factor), most + max(low * factor, high * factor)
         else:
             position = position + atom * factor
     return _Moved(test, position, inside, least, most) if free_vars(position) or has_size(position) else None
+
+
+def _largest(last: int) -> int | None:
+    """Return a number that the last iteration of a loop, which is a size, does not exceed; None if there is none."""
+    return next((n for n in range(MOST_UNROLLED) if is_known("le", last, n)), None)
 
 
 def _values(place: Expr, simplify: Simplifier, most_points: int) -> Sequence[int] | None:
