@@ -50,7 +50,7 @@ RULES: tuple[SketchRule, ...] = (
     FusedConsumer(),
     # A blocked prefix scan: all stages row by row, or each stage by itself, parallel over blocks.
     PrefixScan(),
-    # A scatter reduction: one step for each element, in vectors.
+    # A scatter reduction: one step for each element, in vectors; small results with a copy for each thread.
     Scatter(),
     # Few outputs, much work, contiguous data: blocks of the reduction over threads; and LaneReduction.
     SplitReduction(),

@@ -70,24 +70,10 @@ class SplitTiledReduction:
         axis = stage.op.reduce_axes[-1]
         block = -(-extent(axis) // (2 * context.threads))
         split = sketch.apply(Rfactor(stage.name, axis.name, block, "outer"))
-        split = self._combine(split, split.state.stage(stage.name), context)
+        split = with_sum_of_blocks(split, split.state.stage(stage.name), context)
         partial = split.state.stage(f"{stage.name}.rf")
         alternatives = tiled_alternatives(split, partial, context)
         return [*alternatives, *tiled_alternatives(sketch, stage, context)]
-
-    def _combine(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch:
-        """Schedule the sum of the blocks: vectors along the last axis, rows in parallel."""
-        *rows, last = stage.op.axes
-        lanes = context.lanes_of(stage)
-        width = vector_width(f"{stage.name}.{last.name}.r", extent(last), lanes, "", vectors=(1, 2, 4))
-        blocks_loop = stage.op.reduce_axes[0].name
-        steps = (
-            Split(stage.name, last.name, (width.name,)),
-            Reorder(stage.name, (*(a.name for a in rows), f"{last.name}.0", blocks_loop, f"{last.name}.1")),
-            Parallel(stage.name, (*(a.name for a in rows), f"{last.name}.0")),
-            Vectorize(stage.name, f"{last.name}.1"),
-        )
-        return sketch.with_params([width]).apply(*steps).finish(stage.name, note=f"{stage.name}:split-k")
 
 
 class LaneReduction:
@@ -111,6 +97,25 @@ class PlainReduction:
         if placed.state.stage(stage.name).at is None:
             placed = _finish_root(placed, stage.name)
         return [placed.finish(stage.name)]
+
+
+def with_sum_of_blocks(sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch:
+    """Return the sketch with the sum of a reduction's blocks scheduled: vectors along the last axis, rows in parallel.
+
+    `stage`: a reduction over the blocks, its first reduction axis.
+    """
+    *rows, last = stage.op.axes
+    lanes = context.lanes_of(stage)
+    width = vector_width(f"{stage.name}.{last.name}.r", extent(last), lanes, "", vectors=(1, 2, 4))
+    blocks_loop = stage.op.reduce_axes[0].name
+    steps: list[Step] = [
+        Split(stage.name, last.name, (width.name,)),
+        Reorder(stage.name, (*(a.name for a in rows), f"{last.name}.0", blocks_loop, f"{last.name}.1")),
+    ]
+    if points(stage) >= MIN_BLOCK_WORK:
+        steps.append(Parallel(stage.name, (*(a.name for a in rows), f"{last.name}.0")))
+    steps.append(Vectorize(stage.name, f"{last.name}.1"))
+    return sketch.with_params([width]).apply(*steps).finish(stage.name, note=f"{stage.name}:split-k")
 
 
 def lane_alternatives(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:

@@ -47,6 +47,7 @@ from search_spaces.access import buffer_shape, extent, has_reuse, is_reused, poi
 from search_spaces.cpu.domains import tile_count, vector_width
 from search_spaces.cpu.elementwise import FEW_POINTS
 from search_spaces.cpu.intrinsics import has_instruction
+from search_spaces.cpu.scatter import scatter_axes
 from search_spaces.cpu.tile_products import has_tiles
 from search_spaces.fusion import MAX_GROWTH, MIN_REPEATS, has_condition, switch_axes
 from search_spaces.partial_sketch import PartialSketch, SketchContext
@@ -195,7 +196,7 @@ def _conversions(state: State, stage: Stage, context: SketchContext) -> list[Ste
     In the middle of the reduction they would be converted again for every register tile, and an element that is
     broadcast to a vector by itself.
     """
-    if stage.op.reducer is None or has_instruction(state, stage, context):
+    if stage.op.reducer is None or scatter_axes(stage) or has_instruction(state, stage, context):
         return []
     types = widened(stage.op)
     most = {r.load.buffer: reuse_count(r, stage) for r in reads_of(state, stage)}

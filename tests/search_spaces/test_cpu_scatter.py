@@ -99,6 +99,32 @@ def test_data_say_where_an_element_belongs(number: int) -> None:
 @pytest.mark.parametrize(
     "made",
     [
+        lambda: histogram(n=3407, bins=70),
+        lambda: histogram(n=3203, bins=65, dtype="int32"),
+        lambda: segments(n=3001, places=13, width=5),
+        lambda: segments(n=2200, places=9, width=7, reducer="max", none=-math.inf),
+        lambda: confusion(n=7001),
+    ],
+)
+def test_threads_have_copies_of_small_results(made: Callable[[], Tensor]) -> None:
+    dag = collapse(ComputeDAG(made()))
+    split, whole = sketches(dag, parse_target("cpu"), 3)
+    assert "split-k" in split.name
+    assert "split-k" not in whole.name
+    data = make_inputs(dag, 3, "integers")
+    for row in little_rows(split, 2, np.random.default_rng(3)):
+        target = parse_target("cpu")
+        check_outputs(dag, data, run(build(split.state, target, 3, row), dag, data, target), "integers")
+
+
+def test_copies_are_refused_where_they_are_as_large_as_what_arrives() -> None:
+    (sketch,) = sketches(collapse(ComputeDAG(histogram(n=2000, bins=256))), HASWELL, 2)
+    assert "split-k" not in sketch.name
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
         lambda: histogram(bins=32),  # as soon compared with in vectors
         lambda: segments(places=8),
         lambda: segments(reducer="sum", none=1),  # elements of other segments count as well
