@@ -39,7 +39,7 @@ from autosched.ir.closed_forms.arithmetic import (
 from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Param, Select, Var, cast, ceildiv, imax, imin, product
 from autosched.ir.linear import linear
 from autosched.ir.stmt import Buffer, Scope
-from autosched.ir.visit import free_vars, is_closed, subexpressions, substitute
+from autosched.ir.visit import free_vars, is_closed, is_number, subexpressions, substitute
 from autosched.target import LINE_BYTES
 from autosched.target.microarchitecture import GENERIC
 
@@ -447,4 +447,6 @@ def same_but_constants(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> bool:
 
 def _both_const(x: Expr, y: Expr) -> bool:
     (p, q), moves = (linear(x).constant, linear(y).constant), bool(linear(x).terms)
-    return p is q or (isinstance(p, Const) and isinstance(q, Const) and (moves or abs(p.number - q.number) < NEAR))
+    if p is q or not (isinstance(p, Const) and isinstance(q, Const)):
+        return p is q
+    return moves or not (is_number(p) and is_number(q)) or abs(p.number - q.number) < NEAR

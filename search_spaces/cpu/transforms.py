@@ -105,16 +105,29 @@ def _in_parts(stage: Stage) -> list[Step]:
 
 def _short_windows(state: State) -> list[str]:
     """Return the reductions of a pipeline that are written out in one of its initial sketches: windows of few elements
-    without an operand that is used again, which their readers' tiles can compute like any elementwise stage.
+    without an operand that is used again, and other reductions as long as they, which their readers' tiles can compute
+    like any elementwise stage.
 
-    A pipeline has several of them, or one among other stages. A lone window, as of a pooling, has sketches of its own.
+    A pipeline has several of them. A lone window, as of a pooling, has sketches of its own.
     """
-    stages = [s for s in state.stages if not state.is_constant(s)]
-    windows = [s for s in stages if s.op.reducer is not None and _is_window(state, s) and can_write_out(s.op)]
-    return [s.name for s in windows] if len(windows) > 1 or len(stages) > 2 else []
+    stages = [s for s in state.stages if s.op.reducer is not None and _reads_neighbours(state, s)]
+    lengths = {_lengths(s) for s in stages if _has_window(s)}
+    found = [s.name for s in stages if _lengths(s) in lengths and can_write_out(s.op)]
+    return found if len(found) > 1 else []
 
 
-def _is_window(state: State, stage: Stage) -> bool:
+def _lengths(stage: Stage) -> tuple[int, ...]:
+    return tuple(extent(a) for a in stage.op.reduce_axes)
+
+
+def _has_window(stage: Stage) -> bool:
+    """Whether an index moves along an output axis and along the reduction."""
+    axes, steps = ({a.var for a in part} for part in (stage.op.axes, stage.op.reduce_axes))
+    used = (free_vars(i) for x in stage.op.loads for i in x.indices)
+    return any(not axes.isdisjoint(v) and not steps.isdisjoint(v) for v in used)
+
+
+def _reads_neighbours(state: State, stage: Stage) -> bool:
     """Whether lanes along the last axis read neighbours, and no operand but borders is used for several outputs."""
     border = {load for load in stage.op.loads if _is_border(state, stage, load)}
     reads = tuple(r for r in reads_of(state, stage) if r.load not in border)

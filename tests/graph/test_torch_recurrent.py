@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
-from autosched.errors import GraphError
-from autosched.executor.compile_graph import compile_graph
-from autosched.graph.interpret import interpret
-from autosched.graph.loops import loop_of
-from autosched.graph.torch.load import AnyShapes, load_torch
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from autosched.errors import GraphError  # noqa: E402
+from autosched.executor.compile_graph import compile_graph  # noqa: E402
+from autosched.graph.interpret import interpret  # noqa: E402
+from autosched.graph.loops import loop_of  # noqa: E402
+from autosched.graph.torch.load import AnyShapes, load_torch  # noqa: E402
 
 CASES: dict[str, tuple[type[nn.RNNBase], dict[str, Any]]] = {
     "lstm": (nn.LSTM, {}),

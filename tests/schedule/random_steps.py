@@ -153,5 +153,5 @@ def _write_out(rng: random.Random, state: State, stage: Stage) -> Step:
 
 DRAWS: dict[Draw, float] = {
     _split: 6, _reorder: 3, _fuse: 1, _parallel: 2, _vectorize: 3, _unroll: 2, _prefetch: 1, _fetch_ahead: 1, _compute_at: 5,
-    _inline: 1, _cache_read: 2, _reindex: 1, _cache_write: 2, _pack: 1.5, _rfactor: 2, _write_out: 1,
+    _inline: 1, _cache_read: 2, _reindex: 1, _cache_write: 2, _pack: 1.5, _rfactor: 2, _write_out: 0.3,
 }  # fmt: skip
