@@ -63,7 +63,7 @@ def compile_graph(
 
 
 def _device_of(target: str | None, threads: int | None, simulate: bool) -> Device:
-    """Return the device of a target, which need not be there if it is simulated. Raises UsageError and DeviceError."""
+    """Return the device of a target. With `simulate` this machine may be without it. Raises UsageError, DeviceError."""
     device = find_device(target, threads, runs=not simulate)
     if simulate and device.target.kind != SIMULATED:
         raise UsageError("the simulator executes CUDA C: give --target cuda with --simulate")

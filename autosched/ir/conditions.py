@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from typing import TypeGuard
 
 from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Load, Select, Var, const
 from autosched.ir.instructions.dots import Dot, Word
 from autosched.ir.linear import Linear, linear
 from autosched.ir.stmt import For, ForKind, Reducer, Seq, Store, walk
+from autosched.ir.symbolic import is_known
 from autosched.ir.visit import free_vars, loads, rebuild, subexpressions, substitute
 
 ORDERINGS = frozenset({"ge", "gt", "le", "lt"})
@@ -151,8 +152,9 @@ def _is_zero(expr: Expr) -> bool:
     return False
 
 
+@lru_cache(maxsize=1 << 10)  # regions are inferred again for each partial sketch
 def border_reads(
-    values: Sequence[Expr], buffers: frozenset[str], shape: tuple[Expr, ...]
+    values: tuple[Expr, ...], buffers: frozenset[str], shape: tuple[Expr, ...]
 ) -> frozenset[tuple[Load, int]]:
     """The loads, with a dimension, that read the first or the last element only where an index that is read as well
     lies outside: of select(i >= 1, X[i - 1], X[0]), which is X[max(i - 1, 0)], the load X[0].
@@ -170,7 +172,8 @@ def border_reads(
         below = list(indices[dim]) if index is const(0) else []
         above = [last - i for i in indices[dim]] if index is last else []
         gaps = (linear(fact - form) for fact in facts for form in (*below, *above))
-        return any(not g.terms and isinstance(g.constant, Const) and g.constant.number >= 0 for g in gaps)
+        constants = (g.constant for g in gaps if not g.terms)
+        return any(isinstance(c, Const) and is_known("ge", c.value, 0) for c in constants)
 
     @cache
     def visit(e: Expr, facts: frozenset[Expr]) -> None:

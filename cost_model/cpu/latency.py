@@ -17,8 +17,8 @@ nothing hides. Nor is the first line hidden of each page from which the second l
 ends where a page does, and columns of a large matrix are on another page after a few rows (without a copy of the
 weights in panels, convolutions took 1.4 to 2.1 times as long on Zen 3); nor finding again, for each tile, more pages
 than address translation has at hand and rows that are many in each set. From beyond the second level whole rows come
-faster than pieces, one of each row in turn: a piece counts with what lies beside it. What fits into a cache together
-with all else is moved once for all calls, but for weights that the rest of a network pushes out between them
+faster than short parts of several rows in turn: a part counts with the adjacent lines fetched. What fits into a cache
+together with all else is moved once for all calls, but for weights that the rest of a network pushes out between them
 (`target.far_weights`). What neighbouring outputs of a window share is loaded once where everything else that the window
 needs fits into registers (`lower/register_tiles/`). Parallel time is the share of the tasks that the busiest thread
 gets; where cores are not equally fast at a time, the others wait for half a task in the mean, whatever can be divided.

@@ -129,16 +129,16 @@ def _has_window(stage: Stage) -> bool:
 
 def _reads_neighbours(state: State, stage: Stage) -> bool:
     """Whether lanes along the last axis read neighbours, and no operand but borders is used for several outputs."""
-    border = {load for load in stage.op.loads if _is_border(state, stage, load)}
-    reads = tuple(r for r in reads_of(state, stage) if r.load not in border)
+    borders = _borders(state, stage)
+    reads = tuple(r for r in reads_of(state, stage) if r.load not in borders)
     lanes = bool(stage.op.axes) and all(r.strides[stage.op.axes[-1].name] == 1 for r in reads)
     return lanes and not has_reuse(stage, reads)
 
 
-def _is_border(state: State, stage: Stage, load: Load) -> bool:
-    """Whether the read is one of a clamped index, where that is outside."""
-    shape = tuple(Const(n, INDEX) for n in buffer_shape(state, load.buffer))
-    return any(load is x for x, _ in border_reads(stage.op.body, frozenset({load.buffer}), shape))
+def _borders(state: State, stage: Stage) -> set[Load]:
+    """Return the reads of border elements that happen only where a clamped index is outside."""
+    shapes = {b: tuple(Const(n, INDEX) for n in buffer_shape(state, b)) for b in stage.op.reads}
+    return {load for b, shape in shapes.items() for load, _ in border_reads(stage.op.body, frozenset({b}), shape)}
 
 
 def _lookups(state: State, stage: Stage) -> list[Step]:

@@ -125,7 +125,7 @@ def test_before_the_beginning_reads_may_differ():
 
 @pytest.mark.parametrize("columns", [32, 34, 39, 47])
 def test_a_part_of_the_positions_does_not_begin_in_registers(columns):
-    """A row of T is interleaved with the row before it of Y, and what is left of that row is a loop of its own."""
+    """A row of T is interleaved with the previous row of Y; the remaining columns of Y are computed in a second loop."""
     a = te.placeholder((3, columns), name="A")
     t = te.compute((3, columns), lambda i, j: te.tanh(a[i, j]), name="T")
     y = te.scan(

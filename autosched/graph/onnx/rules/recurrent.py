@@ -1,7 +1,7 @@
 """Rules of recurrent networks as loops; products that do not depend on the state are one product for all steps.
 
-Gates lie behind each other in the weights: input, output, forget, cell of LSTM; update, reset, hidden of GRU. A step
-behind the end of a sequence leaves its state as it is, and its output is 0. DynamicQuantizeLSTM, of ONNX Runtime's
+The rows of a weight matrix are grouped by gate: input, output, forget, cell of LSTM; update, reset, hidden of GRU. A
+step after the end of a sequence keeps the state, and its output is 0. DynamicQuantizeLSTM, of ONNX Runtime's
 domain, has weights of bytes, turned, and quantises what is multiplied with them.
 """
 

@@ -1,6 +1,6 @@
 """Rules of recurrent networks as loops; products with the inputs of all steps are one product.
 
-Gates lie behind each other in the weights: input, forget, cell, output of LSTM; reset, update, new of GRU.
+The rows of a weight matrix are grouped by gate: input, forget, cell, output of LSTM; reset, update, new of GRU.
 """
 
 from __future__ import annotations
