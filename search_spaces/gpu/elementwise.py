@@ -23,6 +23,7 @@ from autosched.schedule import (
     Unroll,
     Vectorize,
 )
+from autosched.schedule.stage import StageAxis
 from autosched.schedule.state import State
 from autosched.schedule.steps.online import weighted_sum
 from search_spaces.access import Read, extent, has_reuse, reads_of
@@ -38,6 +39,7 @@ from search_spaces.fusion import (
 from search_spaces.gpu import domains
 from search_spaces.gpu.thread_binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.partial_sketch import PartialSketch, SketchContext
+from search_spaces.space import SketchParam
 
 SHORT = 16  # elements of a last axis up to which threads run along the axis before it
 MOST_NODES = 64  # nodes of an expression up to which each of several readers may recompute it
@@ -138,9 +140,9 @@ def _plain(sketch: PartialSketch, stage: Stage) -> PartialSketch:
     blocks = [*(a.name for a in rows), f"{last.name}.0"]
     threads = [f"{last.name}.1"]
     if rows:
-        most = domains.MOST_X if size(last) <= SHORT else domains.MOST_YZ
-        params.append(domains.threads(f"{name}.{rows[-1].name}.t", size(rows[-1]), "", most))
-        steps.append(Split(name, rows[-1].name, (params[-1].name,)))
+        count, split = row_threads(name, rows[-1], last)
+        params.append(count)
+        steps.append(split)
         blocks[-2] = f"{rows[-1].name}.0"
         threads.insert(0, f"{rows[-1].name}.1")
     tail = [a.name for a in short]
@@ -150,6 +152,13 @@ def _plain(sketch: PartialSketch, stage: Stage) -> PartialSketch:
     steps += [Unroll(name, x) for x in tail]
     steps.append(Vectorize(name, f"{last.name}.2"))
     return sketch.with_params(params).apply(*steps)
+
+
+def row_threads(stage: str, row: StageAxis, last: StageAxis) -> tuple[SketchParam, Split]:
+    """Return the number of threads along the axis before the last one, and the split of that axis by it."""
+    most = domains.MOST_X if size(last) <= SHORT else domains.MOST_YZ
+    count = domains.threads(f"{stage}.{row.name}.t", size(row), "", most)
+    return count, Split(stage, row.name, (count.name,))
 
 
 def narrowest(stage: Stage) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autosched.schedule import Reorder, Split, Stage, Step, Vectorize
 from search_spaces.gpu import domains
-from search_spaces.gpu.elementwise import SHORT, narrowest
+from search_spaces.gpu.elementwise import narrowest, row_threads
 from search_spaces.gpu.thread_binding import bind_blocks, bind_threads, size
 from search_spaces.partial_sketch import PartialSketch, SketchContext
 
@@ -36,9 +36,9 @@ def _lines(sketch: PartialSketch, stage: Stage) -> PartialSketch:
     blocks, threads = [*(a.name for a in rows), f"{last.name}.0"], [f"{last.name}.1"]
     inner = [f"{last.name}.2"] if is_contiguous else []
     if rows:
-        most = domains.MOST_X if size(last) <= SHORT else domains.MOST_YZ
-        params.append(domains.threads(f"{name}.{rows[-1].name}.t", size(rows[-1]), "", most))
-        steps.append(Split(name, rows[-1].name, (params[-1].name,)))
+        count, split = row_threads(name, rows[-1], last)
+        params.append(count)
+        steps.append(split)
         blocks[-2] = f"{rows[-1].name}.0"
         threads.insert(0, f"{rows[-1].name}.1")
     steps.append(Reorder(name, (*blocks, *threads, along.name, *inner)))
