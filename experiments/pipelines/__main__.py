@@ -188,7 +188,8 @@ def _ratio_text(ratio: float | None) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m experiments.pipelines", description=__doc__)
+    about = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m experiments.pipelines", description=about)
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=f"of {', '.join(PROGRAMS)}; default: all")
     parser.add_argument("--trials", type=int, default=128, help="of tuning; 0: untuned only")
     parser.add_argument("--threads", type=int, default=2)
