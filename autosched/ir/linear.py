@@ -34,6 +34,10 @@ class Linear:
             result = result + atom * coefficient
         return result + self.constant
 
+    def plus(self, closed: Expr) -> Expr:
+        """The form with a closed form added, in which equal terms are added up."""
+        return Linear(self.terms, combined(self.constant + closed)).expr()
+
 
 @lru_cache(maxsize=KNOWN)
 def linear(expr: Expr) -> Linear:
@@ -77,6 +81,29 @@ def _multiple(closed: Expr) -> tuple[int, Expr]:
             n, rest = _multiple(a)
             return n * factor.number, rest
     return 1, closed
+
+
+def combined(closed: Expr) -> Expr:
+    """Return an integer closed form with equal terms added up: `(p + 2) - p` is 2."""
+    terms: dict[Expr, int] = {}
+
+    def add(e: Expr, factor: int) -> None:
+        match e:
+            case Binary(op="add" | "sub" as op, a=a, b=b):
+                add(a, factor)
+                add(b, factor if op == "add" else -factor)
+            case Call(fn="neg", args=(a,)):
+                add(a, -factor)
+            case _:
+                number, rest = _multiple(e)
+                terms[rest] = terms.get(rest, 0) + number * factor
+
+    add(closed, 1)
+    number = terms.pop(ONE, 0)
+    result: Expr = ZERO
+    for term, factor in terms.items():
+        result = result + term * factor if factor else result
+    return result + number
 
 
 def is_negative(closed: Expr) -> bool:

@@ -14,6 +14,7 @@ windows  Separate                                                           (ste
          Matricize                                                          (steps/matricize.py)
          Lengthen                                                           (steps/lengthen.py)
          WriteOut                                                           (steps/write_out.py)
+         Slide                                                              (steps/slide.py)
 shares   DivideLast  WithinReach                                            (steps/shares.py)
 operands Widen  Factor  Once                                                (steps/widen.py)
 words    Tensorize                                                          (steps/tensorize.py)
@@ -55,6 +56,7 @@ from autosched.schedule.steps.partition import Partition
 from autosched.schedule.steps.places import NarrowPlaces
 from autosched.schedule.steps.separate import Separate, window_axes
 from autosched.schedule.steps.shares import DivideLast, WithinReach
+from autosched.schedule.steps.slide import Slide
 from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.steps.tensorize import Tensorize
 from autosched.schedule.steps.warpgroups import ShareTiles, StoreTiles, WarpgroupMma, can_store_tiles
@@ -100,6 +102,7 @@ __all__ = [
     "Rfactor",
     "Separate",
     "ShareTiles",
+    "Slide",
     "Split",
     "Spread",
     "Stage",

@@ -46,6 +46,7 @@ from autosched.schedule.steps.partition import Partition
 from autosched.schedule.steps.places import NarrowPlaces
 from autosched.schedule.steps.separate import Separate
 from autosched.schedule.steps.shares import DivideLast, WithinReach
+from autosched.schedule.steps.slide import Slide
 from autosched.schedule.steps.stages import CacheRead, CacheWrite, ComputeAt, ComputeInline, Pack, Reindex, Rfactor
 from autosched.schedule.steps.tensorize import Tensorize
 from autosched.schedule.steps.warpgroups import ShareTiles, StoreTiles, WarpgroupMma
@@ -62,7 +63,7 @@ STEPS: dict[str, type[Any]] = {
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
         Flatten, Widen, Separate, Factor, Once, Raster,
         Mma, Matricize, Lengthen, Average, Spread, Online, WarpgroupMma, StoreTiles, ShareTiles, DivideLast,
-        WithinReach, AcrossLanes, Partition, WriteOut,
+        WithinReach, AcrossLanes, Partition, WriteOut, Slide,
     )
 }  # fmt: skip
 
@@ -81,7 +82,7 @@ _FOR_GPUS = (
     AcrossLanes, StoreTiles, ShareTiles,
 )  # fmt: skip
 _SCOPES_OF_GPUS = (Scope.SHARED.value, Scope.WARP.value)
-_FOR_PROCESSORS = (Parallel, FetchAhead, Stream, Winograd)
+_FOR_PROCESSORS = (Parallel, FetchAhead, Slide, Stream, Winograd)
 
 
 def _plain(value: object, values: Mapping[str, int] | None, numeric: bool) -> object:

@@ -159,6 +159,7 @@ class Stage:
     loops: tuple[Loop, ...]
     splits: tuple[tuple[str, tuple[Num, ...]], ...] = ()  # axis -> inner factors, innermost last
     at: At | None = None  # None: at the root
+    slides: bool = False  # it computes there only what no earlier iteration of that loop computed, and keeps the rest
     scope: Scope = Scope.GLOBAL
     layout: Layout | None = None
     prefetches: tuple[PrefetchHint, ...] = field(default=())

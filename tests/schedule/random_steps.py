@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from autosched.errors import ScheduleError
+from autosched.lower.symbolic.domains import infer_domains
 from autosched.schedule import (
     CacheRead,
     CacheWrite,
@@ -21,6 +22,7 @@ from autosched.schedule import (
     Reindex,
     Reorder,
     Rfactor,
+    Slide,
     Split,
     Stage,
     State,
@@ -53,7 +55,9 @@ def random_schedule(
             step = draw(rng, state, stage)
             if registers and isinstance(step, ComputeAt) and rng.random() < 0.5:
                 step = replace(step, scope="register")
-            state = state.apply(step)
+            changed = state.apply(step)
+            infer_domains(changed)  # refuses windows that do not slide
+            state = changed
         except ScheduleError:
             continue
     return dag, state
@@ -151,7 +155,11 @@ def _write_out(rng: random.Random, state: State, stage: Stage) -> Step:
     return WriteOut(stage.name)
 
 
+def _slide(rng: random.Random, state: State, stage: Stage) -> Step:
+    return Slide(_name(rng, [s.name for s in state.stages if s.at is not None]))
+
+
 DRAWS: dict[Draw, float] = {
     _split: 6, _reorder: 3, _fuse: 1, _parallel: 2, _vectorize: 3, _unroll: 2, _prefetch: 1, _fetch_ahead: 1, _compute_at: 5,
-    _inline: 1, _cache_read: 2, _reindex: 1, _cache_write: 2, _pack: 1.5, _rfactor: 2, _write_out: 0.3,
+    _inline: 1, _cache_read: 2, _reindex: 1, _cache_write: 2, _pack: 1.5, _rfactor: 2, _write_out: 0.3, _slide: 0.5,
 }  # fmt: skip

@@ -90,6 +90,7 @@ def test_every_step_goes_out_and_comes_back():
         "Raster",
         "Separate",
         "ShareTiles",
+        "Slide",
         "Spread",
         "StoreTiles",
         "Team",

@@ -8,93 +8,18 @@ the readers' intervals are united and clipped to the shape, or, where an index i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from autosched.ir.conditions import border_reads
-from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, binary, ceildiv, imax, imin, product
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, ceildiv, imax, imin, product
 from autosched.ir.linear import ONE, ZERO, Interval, interval, is_negative, linear
 from autosched.ir.stmt import THREADS, ForKind, Scope
 from autosched.ir.visit import free_vars, is_number, substitute
+from autosched.lower.symbolic.regions import BufferVersion, Digit, Domain, Region, Threads
+from autosched.lower.symbolic.windows import either, iterations_ahead, reached, sliding_region
 from autosched.schedule.stage import At, Loop, Stage, closed
 from autosched.schedule.state import State, directly_read_by
-
-
-@dataclass(frozen=True)
-class Digit:
-    """One loop `var` of a reader of strided points along an axis, with its stride in the axis and in the buffer."""
-
-    var: Var
-    bound: Expr
-    stride: Expr
-    local_stride: Expr
-
-
-@dataclass(frozen=True)
-class Region:
-    """The values lo .. lo + limit - 1 along one axis; `extent` is the closed-form upper bound of `limit`.
-
-    Readers access nothing from `end` on, for any `lo`. Loops go through them from the last to the first `backwards`.
-    """
-
-    lo: Expr
-    extent: Expr
-    limit: Expr
-    end: Expr
-    digits: tuple[Digit, ...] = ()
-    backwards: bool = False
-
-    def visited(self, number: Expr) -> Expr:
-        """Return the local position that loops visit as this number."""
-        return self.limit - 1 - number if self.backwards else number
-
-    def value(self, local: Expr) -> Expr:
-        """Return the axis value at a local position."""
-        if not self.digits:
-            return self.lo + local
-        value = self.lo
-        for n, digit in enumerate(self.digits):
-            number = local // digit.local_stride
-            value = value + (number if n == 0 else number % digit.bound) * digit.stride
-        return value
-
-    def local(self, value: Expr) -> Expr:
-        """Return the local position of an axis value, as the loop variables of the reader that the digits name."""
-        if not self.digits and not free_vars(value) and free_vars(self.lo):
-            # a border of the axis, which is read only where the region has it
-            return imin(imax(value - self.lo, ZERO), self.extent - ONE)
-        if not self.digits:
-            return value - self.lo
-        position: Expr = ZERO
-        for digit in self.digits:
-            position = position + digit.var * digit.local_stride
-        return position
-
-
-@dataclass(frozen=True)
-class BufferVersion:
-    """A dimension of a buffer that is no axis of its stage: the `index` among `count` copies of the region."""
-
-    index: Expr
-    count: Expr
-
-
-Threads = Mapping[ForKind, tuple[Var, Expr]]  # their loops' variables and bounds
-
-
-@dataclass(frozen=True)
-class Domain:
-    """The iteration domain of a stage: a region and a value for each axis, a variable and a bound for each loop."""
-
-    stage: Stage
-    regions: Mapping[str, Region]
-    bounds: Mapping[str, Expr]  # loop name -> closed form
-    values: Mapping[Expr, Expr]  # axis variable -> its value over the loop variables
-    places: tuple[BufferVersion, ...] = ()  # leading dimensions of the buffer, beyond the axes
-    threads: Threads = field(default_factory=dict)  # of the kernel around it, where its loops are spread over them
-
-    def loop_var(self, loop: Loop) -> Var:
-        return self.threads[loop.kind][0] if loop.kind in self.threads else Var(f"{self.stage.name}.{loop.name}")
 
 
 def part_bound(stage: Stage, region: Region, axis: str, level: int) -> Expr:
@@ -143,6 +68,7 @@ def infer_domains(state: State, of: str = "") -> dict[str, Domain]:
             regions = _regions(state, stage, domains, ranges)
             threads = _threads(domains[state.root(stage).name]) if stage.is_spread else {}
             domain = _domain(stage, regions, _places(state, stage, domains), threads)
+            domain = replace(domain, ahead=iterations_ahead(state, stage, domains, regions))
         domains[stage.name] = domain
         ranges.update((domain.loop_var(x), domain.bounds[x.name]) for x in stage.loops)
     return domains
@@ -253,14 +179,14 @@ def _regions(
     clamped = set[int]()  # axes along which an index is clamped to the axis
     shape = tuple(a.extent for a in stage.op.axes)
     for reader in directly_read_by(state, stage):
-        values: dict[Expr, Expr] = dict(domains[reader.name].values)
+        values, ranges = reached(domains[reader.name], ranging)
         at_border = frozenset() if gpu else border_reads(reader.op.body, frozenset(stage.op.buffers), shape)
         clamped |= {n for _, n in at_border}
         for load in reader.op.loads_from(*stage.op.buffers):
             places = [substitute(i, values) for i in load.indices]
-            points -= {n for n, place in enumerate(places) if not ranging.keys().isdisjoint(free_vars(place))}
+            points -= {n for n, place in enumerate(places) if not ranges.keys().isdisjoint(free_vars(place))}
             borders = [(load, n) in at_border for n in range(len(places))]
-            reads.append([None if b else interval(p, ranging) for b, p in zip(borders, places, strict=True)])
+            reads.append([None if b else interval(p, ranges) for b, p in zip(borders, places, strict=True)])
             ends.append(tuple(_end(domains[reader.name], i, fixed) for i in load.indices))
     for n, axis in enumerate(stage.op.axes):
         united = _unite([part for r in reads if (part := r[n]) is not None])
@@ -275,6 +201,8 @@ def _regions(
             whole[axis.name] = replace(region, limit=ONE) if end is not None and n in points else region
     if gpu and stage.scope is Scope.REGISTER:
         whole.update(_compact(state, stage, domains, ranging))
+    if stage.slides:
+        whole.update(sliding_region(state, stage, domains, ranging))
     return {**whole, **_along_recurrence(stage)}
 
 
@@ -351,17 +279,9 @@ def _unite(parts: list[Interval]) -> Interval | None:
     lo = forms[0].constant
     hi = lo + parts[0].extent
     for form, part in zip(forms[1:], parts[1:], strict=True):
-        lo = _either("min", lo, form.constant)
-        hi = _either("max", hi, form.constant + part.extent)
+        lo = either("min", lo, form.constant)
+        hi = either("max", hi, form.constant + part.extent)
     return Interval(parts[0].lo - forms[0].constant + lo, hi - lo)
-
-
-def _either(op: str, a: Expr, b: Expr) -> Expr:
-    """The smaller (`op` "min") or the larger of two closed forms: one of them where they differ by a number."""
-    difference = linear(a - b)
-    if difference.terms or not is_number(difference.constant):
-        return binary(op, a, b)
-    return b if (difference.constant.number < 0) is (op == "max") else a
 
 
 def _clip(part: Interval | None, extent: Expr, end: Expr) -> Region:
@@ -394,6 +314,8 @@ def _is_nonnegative_atom(atom: Expr) -> bool:
     match atom:
         case Var() | Binary(op="mod"):
             return True
+        case Binary(op="max", a=a, b=b):
+            return _is_nonnegative(a) or _is_nonnegative(b)
         case Binary(op="floordiv", a=a):
             return _is_nonnegative(a)
     return False

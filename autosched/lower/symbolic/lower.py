@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from autosched.ir.stmt import Allocate, Buffer, Func, Scope, Seq, Stmt
-from autosched.lower.symbolic.domains import Domain, infer_domains
+from autosched.lower.symbolic.domains import infer_domains
 from autosched.lower.symbolic.gpu_nest import GpuNest
 from autosched.lower.symbolic.nest import NestBuilder, buffers_of_stage
 from autosched.lower.symbolic.online_nest import OnlineNest
+from autosched.lower.symbolic.regions import Domain
 from autosched.lower.symbolic.weights import is_prepared, keep_weights
 from autosched.schedule.stage import Stage
 from autosched.schedule.state import State

@@ -13,17 +13,19 @@ from dataclasses import dataclass, replace
 from autosched.ir.expr import Binary, Expr, Load, Var, binary, ceildiv, imin
 from autosched.ir.linear import ONE, ZERO, interval, linear
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Overlap, Scope, Seq, Stmt, Store
-from autosched.ir.visit import bottom_up, exactly, free_vars, substitute
-from autosched.lower.symbolic.domains import Domain, digits, part_bound, pipelined_loops
+from autosched.ir.visit import bottom_up, exactly, free_vars, map_exprs, substitute
+from autosched.lower.symbolic.domains import digits, part_bound, pipelined_loops
 from autosched.lower.symbolic.ordered import in_order
 from autosched.lower.symbolic.prefetch import Box, fetch_box, fetches, layout_of, with_fetches
+from autosched.lower.symbolic.regions import Domain
+from autosched.lower.symbolic.windows import most
 from autosched.schedule.stage import Loop, Stage, closed
 from autosched.schedule.state import State
 
 
 def buffers_of_stage(domain: Domain) -> list[Buffer]:
     stage = domain.stage
-    shape = (*(p.count for p in domain.places), *(domain.regions[a.name].extent for a in stage.op.axes))
+    shape = (*(p.count for p in domain.places), *(domain.regions[a.name].kept for a in stage.op.axes))
     layout = stage.layout
     if layout is not None and domain.places:
         n = len(domain.places)
@@ -75,20 +77,61 @@ class NestBuilder:
         body = self._loops(n + 1, inside, (*outer, var))
         for condition in conditions:
             body = _guarded(condition, body)
-        for children in reversed(self._groups(self.state.attached(self.stage.name, loop.name))):
-            body = self._with_children(children, body)
-            for child in reversed(children):
-                for buffer in buffers_of_stage(self.domains[child.name]):
-                    body = Allocate(buffer, body)
+        children = self.state.attached(self.stage.name, loop.name)
+        slides = any(c.slides for c in children)
+        for group in reversed(self._groups(() if slides else children)):
+            body = self._with_children(group, body)
+            for child in reversed(group):
+                body = self._allocated(child, body)
         body = self._prefetch(loop, var, (*outer, var), body)
         body = with_fetches(fetches(self.state, self.domains, self.stage, loop), body)
+        if slides:
+            return self._slide(loop, extent, children, body)
         return For(var, extent, self.domain.bounds[loop.name], loop.kind, body, loop.reduce, self._overlap(loop))
+
+    def _allocated(self, child: Stage, body: Stmt) -> Stmt:
+        for buffer in buffers_of_stage(self.domains[child.name]):
+            body = Allocate(buffer, body)
+        return body
+
+    def _slide(self, loop: Loop, extent: Expr, children: Sequence[Stage], body: Stmt) -> Stmt:
+        """The loop with its `children`, some of which slide along it, each from as many iterations before `body` as
+        its window needs to fill. What is kept from one iteration to the next is allocated around the loop."""
+        var = self.domain.loop_var(loop)
+        ahead = most([self.domains[c.name].ahead for c in children])
+        first: dict[Expr, Expr] = {var: var - ahead}
+
+        def since(iteration: Expr, stmt: Stmt) -> Stmt:
+            moved = map_exprs(stmt, lambda e: substitute(e, first))
+            return moved if iteration is ahead else If(binary("ge", var, ahead - iteration), moved)
+
+        body = since(ZERO, body)
+        for child in reversed(children):
+            body = Seq((since(self.domains[child.name].ahead, self._new_rows(child)), body))
+            body = body if child.slides else self._allocated(child, body)
+        body = For(var, extent + ahead, self.domain.bounds[loop.name] + ahead, loop.kind, body)
+        for child in (c for c in children if c.slides):
+            body = self._allocated(child, body)
+        return body
 
     def _overlap(self, loop: Loop) -> Overlap | None:
         pipeline = self.stage.pipeline
         if pipeline is None or loop not in pipelined_loops(self.state, self.stage):
             return None
         return Overlap(closed(pipeline.stages), pipeline.asynchronous, pipeline.by_tiles, pipeline.multiprocessors)
+
+    def _new_rows(self, child: Stage) -> Stmt:
+        """The nest of a stage in a loop along which some stages slide. That of whole blocks of new rows has a constant
+        number of them; there is another one for those that begin before the axis or end after it."""
+        domain, builder = self.domains[child.name], replace(self, stage=child)
+        nest = builder.build()
+        for name, region in domain.regions.items():
+            if region.window is not None:
+                is_whole, rows = region.whole
+                whole = replace(domain, regions={**domain.regions, name: rows})
+                full = replace(builder, domains={**self.domains, child.name: whole}).build()
+                nest = If(is_whole, full, If(binary("gt", region.extent, ONE), nest))
+        return nest
 
     def _groups(self, children: Sequence[Stage]) -> list[list[Stage]]:
         """Stages that are computed here, producers first; those in one group are computed side by side."""
@@ -183,8 +226,8 @@ class NestBuilder:
         what goes through shared memory first is moved when it is brought out."""
         axes, regions = self.stage.op.axes, self.domain.regions
         is_whole = self.stage.part is not None and not self.stage.staged
-        visited = [regions[a.name].visited(covered.get(a.name, ZERO)) for a in axes]
-        return tuple(v + (regions[a.name].lo if is_whole else ZERO) for a, v in zip(axes, visited, strict=True))
+        visited = [(regions[a.name], regions[a.name].visited(covered.get(a.name, ZERO))) for a in axes]
+        return tuple(region.stored(v) + (region.lo if is_whole else ZERO) for region, v in visited)
 
     def _relocate(self, value: Expr) -> Expr:
         """Reads of private buffers become relative to the buffer's origin; what may be less precise is exact, but for

@@ -27,7 +27,7 @@ from autosched.ir.size import value_of
 from autosched.ir.stmt import For, ForKind, Layout, Prefetch, Scope, Seq, Stmt
 from autosched.ir.symbolic import is_known
 from autosched.ir.visit import free_vars, substitute
-from autosched.lower.symbolic.domains import Domain
+from autosched.lower.symbolic.regions import Domain
 from autosched.schedule.stage import Loop, Stage
 from autosched.schedule.state import State
 from autosched.schedule.steps.stages import shape_of_buffer

@@ -15,7 +15,8 @@ from autosched.ir.instructions.tiles import WARPGROUP
 from autosched.ir.linear import ZERO
 from autosched.ir.stmt import BLOCKS, Allocate, Barrier, Buffer, ForKind, If, Layout, Scope, Seq, Stmt, Store, TileCopy
 from autosched.ir.visit import substitute
-from autosched.lower.symbolic.domains import Domain, part_bound
+from autosched.lower.symbolic.domains import part_bound
+from autosched.lower.symbolic.regions import Domain
 from autosched.schedule.stage import Stage
 
 

@@ -82,7 +82,7 @@ class ComputeAt:
         check_own_loops(where, consumer)
         is_late = consumer.pipeline is not None and consumer.pipeline.loop == self.loop
         check(not is_late, f"{where}: the loop is a pipeline already; compute {self.stage} there before")
-        state = state.with_stage(replace(stage, at=At(self.consumer, self.loop), scope=Scope(self.scope)))
+        state = state.with_stage(replace(stage, at=At(self.consumer, self.loop), scope=Scope(self.scope), slides=False))
         check_parallel(where, state, state.stage(self.consumer))
         return check_readers(where, state)
 
