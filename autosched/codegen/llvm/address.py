@@ -268,7 +268,7 @@ class Addresses:
         if held:
             self.writer.hold(access.pointer, access.offset, lanes, text, line)
         else:
-            self.writer.emit(line)
+            self.writer.store(line)
 
     def _pointer(self, place: Placed, terms: list[tuple[int, str, int]], rows: int = 0) -> str:
         """Return the pointer to the element at the sum of the terms and `rows`, a number that depends on sizes.

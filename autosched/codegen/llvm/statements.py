@@ -8,6 +8,7 @@ LLVM's SROA pass turns into values.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import index
 
@@ -22,7 +23,7 @@ from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.expr import INDEX, Expr
 from autosched.ir.size import has_size
-from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store, walk
+from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store, changed, walk
 from autosched.ir.storage import element_count
 from autosched.ir.symbolic import INTEGERS, is_known
 from autosched.ir.visit import exprs_of, free_vars, is_number, loads, subexpressions
@@ -95,10 +96,7 @@ class Statements:
         elif stmt.kind is ForKind.VECTORIZE:
             self._vector_loop(stmt)
         elif stmt.kind is ForKind.UNROLL and is_number(stmt.extent):
-            for n in range(stmt.extent.number):
-                self.bindings.env[stmt.var] = n
-                self.emit(stmt.body)
-            del self.bindings.env[stmt.var]
+            self._unrolled(stmt, stmt.extent.number)
         else:
 
             def body(var: Runtime) -> None:
@@ -107,6 +105,29 @@ class Statements:
                 del self.bindings.env[stmt.var]
 
             self.serial_loop(stmt.extent, body)
+
+    def _unrolled(self, stmt: For, count: int) -> None:
+        """Emit the copies of a body; those of a plain store first compute their values, as rows share what they read.
+        Rows of vectors are emitted vector by vector for that."""
+        vectors = stmt.body
+        if isinstance(vectors, For) and self._can_interchange(stmt, vectors):
+            self._vector_loop(changed(vectors, body=changed(stmt, body=vectors.body)))
+            return
+        with self.writer.late_stores() if _is_plain(stmt.body) else nullcontext():
+            for n in range(count):
+                self.bindings.env[stmt.var] = n
+                self.emit(stmt.body)
+        self.bindings.env.pop(stmt.var, None)
+
+    def _can_interchange(self, rows: For, vectors: For) -> bool:
+        """Whether all rows can be stored vector by vector: their stores are plain ones, and bytes are not packed."""
+        if (
+            vectors.kind is not ForKind.VECTORIZE
+            or not _is_plain(vectors.body)
+            or rows.var in free_vars(vectors.extent)
+        ):
+            return False
+        return not is_number(vectors.extent) or plan_vectors(vectors, self.context).packing is None
 
     def serial_loop(self, extent: Expr, body: Callable[[Runtime], None]) -> None:
         """A loop of `extent` iterations; skipped when that may be zero and is."""
@@ -313,3 +334,10 @@ class Statements:
         pointer = self.addresses.at(access, self.addresses.placed[stmt.buffer].buffer.dtype)
         hint = f"i32 {int(stmt.writes)}, i32 {LOCALITY[stmt.level]}, i32 1"
         self.writer.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, {hint})")
+
+
+def _is_plain(stmt: Stmt) -> bool:
+    """Whether the statement is a store that combines nothing with what is there and reads nothing of what it writes."""
+    if not isinstance(stmt, Store) or stmt.reducer is not None:
+        return False
+    return not any(x.buffer in stmt.buffers for v in stmt.values for x in loads(v))

@@ -43,6 +43,7 @@ class Writer:
         self.frames: list[Frame] = [Frame()]
         self._names = 0
         self._lines: Lines = []
+        self._late: list[str] | None = None
         self.block = "entry"
         self.broadcast: dict[
             tuple[str, int], str
@@ -63,6 +64,22 @@ class Writer:
 
     def emit(self, line: str) -> None:
         self._lines.append("  " + line)
+
+    def store(self, line: str) -> None:
+        """Emit a store, in `late_stores` at the end of that."""
+        if self._late is None:
+            self.emit(line)
+        else:
+            self._late.append(line)
+
+    @contextmanager
+    def late_stores(self) -> Iterator[None]:
+        """Emit the stores of this context at its end: no load after one has to be repeated."""
+        outer, self._late = self._late, []
+        yield
+        late, self._late = self._late, outer
+        for line in late:
+            self.store(line)
 
     def value(self, text: str, prefix: str = "t") -> str:
         """Emit `%new = text` and return the name."""
