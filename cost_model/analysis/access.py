@@ -37,7 +37,7 @@ from autosched.ir.closed_forms.arithmetic import (
     subtract,
 )
 from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Param, Select, Var, cast, ceildiv, imax, imin, product
-from autosched.ir.linear import linear
+from autosched.ir.linear import combined, linear
 from autosched.ir.stmt import Buffer, Scope
 from autosched.ir.visit import free_vars, is_closed, is_number, subexpressions, substitute
 from autosched.target import LINE_BYTES
@@ -92,6 +92,7 @@ class Access:
     index: tuple[Expr, ...]  # of the first of them, in storage order
     shape: tuple[Expr, ...]  # likewise
     slack: tuple[int, ...]  # extra width of each stored dimension because of the others
+    columns: int  # different constants of theirs in the dimension stored last
     view: Moving
     geometry: Geometry
     non_temporal: bool = False  # written around the caches
@@ -324,7 +325,7 @@ def make_access(
     """The access of a statement in the loops of `view` to `positions`, index tuples that differ in constants only."""
     index, shape = stored(buffer, positions[0])
     return Access(
-        buffer, kind, len(positions), tuple(index), tuple(shape), _slack(buffer, positions), view, geometry
+        buffer, kind, len(positions), tuple(index), tuple(shape), *_offsets(buffer, positions), view, geometry
     )  # fmt: skip
 
 
@@ -358,14 +359,23 @@ def width(expr: Expr, loops: Sequence[Free]) -> Expr:
     return Moving(tuple(loops), frozenset(loop.var for loop in loops)).widths(expr)[0]
 
 
-def _slack(buffer: Buffer, positions: Sequence[tuple[Expr, ...]]) -> tuple[int, ...]:
-    """Extra width of each stored dimension because several positions at constant distances are touched."""
+def _offsets(buffer: Buffer, positions: Sequence[tuple[Expr, ...]]) -> tuple[tuple[int, ...], int]:
+    """Extra width of each stored dimension because several positions at constant distances are touched, and how many
+    there are along the last one."""
     places = [stored(buffer, p)[0] for p in positions]
-    result = []
+    slack, columns = list[int](), 1
     for dim in zip(*places, strict=True):
-        offsets = [int(c.value) for c in (linear(i).constant for i in dim) if isinstance(c, Const)]
-        result.append(max(offsets) - min(offsets) if offsets else 0)
-    return tuple(result)
+        constants = [linear(row_number(i) if buffer.layout is None else i).constant for i in dim]
+        distances = [combined(c - constants[0]) for c in constants]
+        offsets = {int(d.value) for d in distances if isinstance(d, Const)}
+        slack.append(max(offsets) - min(offsets))
+        columns = len(offsets)
+    return tuple(slack), columns
+
+
+def row_number(index: Expr) -> Expr:
+    """The number of a row in a ring of some rows, where `index` is its place; other indices as they are."""
+    return index.a if isinstance(index, Binary) and index.op == "mod" and is_closed(index.b) else index
 
 
 def _lines(counts: list[Expr], widths: list[Expr], shape: Sequence[Expr], itemsize: int, line_bytes: int) -> Expr:
@@ -442,11 +452,18 @@ def _resident(lines: Expr, counts: list[Expr], steps: list[int] | None, geometry
 
 def same_but_constants(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> bool:
     """Whether two index tuples differ by integers only, and in dimensions that no loop moves along by few."""
-    return all(linear(x).terms == linear(y).terms and _both_const(x, y) for x, y in zip(a, b, strict=True))
+    return all(_ring(x) is _ring(y) and _near(row_number(x), row_number(y)) for x, y in zip(a, b, strict=True))
 
 
-def _both_const(x: Expr, y: Expr) -> bool:
-    (p, q), moves = (linear(x).constant, linear(y).constant), bool(linear(x).terms)
-    if p is q or not (isinstance(p, Const) and isinstance(q, Const)):
-        return p is q
-    return moves or not (is_number(p) and is_number(q)) or abs(p.number - q.number) < NEAR
+def _ring(index: Expr) -> Expr | None:
+    return None if row_number(index) is index else index.children[1]
+
+
+def _near(x: Expr, y: Expr) -> bool:
+    if linear(x).terms != linear(y).terms:
+        return False
+    distance, moves = combined(linear(x).constant - linear(y).constant), bool(linear(x).terms)
+    if not isinstance(distance, Const):
+        return False
+    is_fixed = is_number(distance) and is_number(linear(x).constant)
+    return moves or not is_fixed or abs(distance.number) < NEAR

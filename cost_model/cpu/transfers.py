@@ -115,7 +115,7 @@ def window_loads(
 def transfers(statement: Statement, access: Access, lanes: int, distinct: bool = True) -> Expr:
     """Load (or store) instructions of the access in one block: one for each address if `distinct`, or one a copy."""
     result: Expr = real(access.count)
-    different: Expr = real(access.elements[statement.block_depth])
+    different = _different(access, statement.block_depth)
     for i in range(statement.block_depth, statement.depth):
         loop, stride = statement.loops[i], access.stride[i]
         if is_zero(stride):
@@ -126,7 +126,23 @@ def transfers(statement: Statement, access: Access, lanes: int, distinct: bool =
             whole = vectors_of(loop, lanes)[0]
             result = multiply(result, whole if is_one(stride) else _strided(access, loop, stride, whole))
             different = multiply(different, divide(whole, loop.trips)) if is_one(stride) else different
-    return multiply(minimum(result, different) if distinct else result, _transposed(statement, access, lanes))
+    found = minimum(result, different) if distinct else result
+    return multiply(multiply(found, _transposed(statement, access, lanes)), _on_two_lines(access, lanes))
+
+
+def _different(access: Access, depth: int) -> Expr:
+    """Places that the access touches at a depth, real: neighbours in a row are read as vectors of their own."""
+    touched = real(access.elements[depth])
+    if access.columns == 1:
+        return touched
+    row = real(access.extents[-1][0][depth])
+    return multiply(touched, divide(multiply(subtract(row, float(access.slack[-1])), float(access.columns)), row))
+
+
+def _on_two_lines(access: Access, lanes: int) -> float:
+    """Turns of an instruction: two for a vector on two lines. Neighbours in a row begin at most once at a line."""
+    across = min(1.0, lanes * access.buffer.itemsize / access.line_bytes) if lanes > 1 else 0.0
+    return 1.0 + across * (access.columns - 1) / access.columns
 
 
 def _transposed(statement: Statement, access: Access, lanes: int) -> Expr:
