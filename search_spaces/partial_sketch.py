@@ -47,7 +47,7 @@ class PartialSketch:
 
     `done`: the stages that need no rule any more. `notes`: the alternatives chosen; joined they name the sketch.
     `row_loops`: pairs of a root stage and its loop whose iterations each complete one row (or task). Stages that it
-    reads can be computed in that loop.
+    reads can be computed in that loop; where the root stage is one of `sliding`, only what is new in each iteration.
     """
 
     state: State
@@ -55,6 +55,7 @@ class PartialSketch:
     done: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     row_loops: tuple[tuple[str, str], ...] = ()
+    sliding: frozenset[str] = frozenset()
     fuses_reductions: bool = False  # see `Sketch`
 
     def apply(self, *steps: Step) -> PartialSketch:
@@ -70,8 +71,9 @@ class PartialSketch:
         notes = (*self.notes, note) if note else self.notes
         return replace(self, done=self.done | set(stages), notes=notes)
 
-    def with_row_loop(self, stage: str, loop: str) -> PartialSketch:
-        return replace(self, row_loops=(*self.row_loops, (stage, loop)))
+    def with_row_loop(self, stage: str, loop: str, slides: bool = False) -> PartialSketch:
+        sliding = self.sliding | {stage} if slides else self.sliding
+        return replace(self, row_loops=(*self.row_loops, (stage, loop)), sliding=sliding)
 
     def complete(self) -> Sketch:
         return Sketch("/".join(self.notes) or "default", self.state, self.params, self.fuses_reductions)
@@ -116,9 +118,10 @@ def grow(
     """Return combinations of the rules' alternatives after `inline` has visited every stage: all, or `most`."""
     for name in reversed([s.name for s in sketch.state.stages]):
         sketch = _evaluate(_alternatives(sketch, name, context, (inline,))[0])
-    grown = [sketch]
+    grown, leading = [sketch], list[bool]()
     for number, name in enumerate(reversed([s.name for s in sketch.state.stages])):
-        grown = _keep([_alternatives(g, name, context, rules) for g in grown], most, number)
+        offers = [_alternatives(g, name, context, rules) for g in grown]
+        grown, leading = _keep(offers, leading, most, number)
     return grown
 
 
@@ -133,23 +136,30 @@ def _alternatives(
     return [sketch] if rule is None else rule.apply(sketch, stage, context)
 
 
-def _keep(offers: list[Sequence[Alternative]], most: int, seed: int) -> list[PartialSketch]:
+def _keep(
+    offers: list[Sequence[Alternative]], leading: Sequence[bool], most: int, seed: int
+) -> tuple[list[PartialSketch], list[bool]]:
     """Return all alternatives of every sketch, or `most` of them: about as many of each sketch and each alternative.
 
     The order is pseudo-random: a regular one would combine some alternatives of two stages only with each other. The
-    first alternative of the first sketch is always kept.
+    first alternative of a sketch that is `leading` is always kept, and leads again: with each alternative of the first
+    choice, that is one sketch which takes the first alternative for all other stages. Until that choice none leads.
     """
+    is_first_choice = not leading and sum(map(len, offers)) > 1
+    lead = leading or [is_first_choice] * len(offers)
     if sum(map(len, offers)) <= most:
-        return [_evaluate(new) for alternatives in offers for new in alternatives]
-    share, rest = divmod(most, len(offers))
-    turns = np.random.default_rng(seed).permutation(len(offers))
-    turns[turns == 0], turns[0] = turns[0], 0
-    kept = []
-    for n, (alternatives, turn) in enumerate(zip(offers, turns.tolist(), strict=True)):
-        count = min(len(alternatives), share + (n < rest))
-        positions = [(turn + j * len(alternatives) // count) % len(alternatives) for j in range(count)]
-        kept += [_evaluate(alternatives[position]) for position in positions]
-    return kept
+        pairs = [(n, position) for n, alternatives in enumerate(offers) for position in range(len(alternatives))]
+    else:
+        share, rest = divmod(most, len(offers))
+        turns = np.random.default_rng(seed).permutation(len(offers)).tolist()
+        pairs = []
+        for n, alternatives in enumerate(offers):
+            turn = 0 if lead[n] else turns[n]
+            count = min(len(alternatives), share + (n < rest))
+            pairs += [(n, (turn + j * len(alternatives) // count) % len(alternatives)) for j in range(count)]
+    kept = [_evaluate(offers[n][position]) for n, position in pairs]
+    leads = [lead[n] and (is_first_choice or position == 0) for n, position in pairs]
+    return kept, leads if any(leads) else []
 
 
 def _evaluate(alternative: Alternative) -> PartialSketch:

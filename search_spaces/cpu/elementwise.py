@@ -23,6 +23,7 @@ from autosched.schedule import (
     Flatten,
     Parallel,
     Reorder,
+    Slide,
     Split,
     Stage,
     Step,
@@ -40,7 +41,7 @@ from search_spaces.cpu.domains import (
     tile_count,
     vector_width,
 )
-from search_spaces.cpu.overlapped_tiles import overlapped_tiles
+from search_spaces.cpu.overlapped_tiles import block_of_rows, overlapped_tiles, shared_rows
 from search_spaces.fusion import (
     feeds_continuation,
     feeds_padding,
@@ -151,7 +152,9 @@ class Placement:
             return at_root
         if _computed_once(attached, stage):
             return [attached]
-        return [attached, *at_root, *self._inline(sketch, stage)]
+        slides = attached.state.stage(stage.name).slides
+        alike = [s for s in at_root if slides or stage.name not in s.sliding]
+        return [attached, *alike, *self._inline(sketch, stage)]
 
     def _inline(self, sketch: PartialSketch, stage: Stage) -> list[PartialSketch]:
         """Inline the stage where it is cheap: padding becomes a condition of the read, which only border tiles keep.
@@ -171,12 +174,16 @@ class Placement:
         row_loop = row_loop_of_readers(sketch, stage)
         if row_loop is None:
             return None
-        try:
-            placed = sketch.apply(ComputeAt(stage.name, *row_loop))
-        except ScheduleError:
-            return None  # a reader is outside of that loop
-        placed = _vector_steps(placed, stage, context)
-        return placed.finish(stage.name, note=f"{stage.name}@{row_loop[0]}")
+        host, loop = row_loop
+        ways = (True, False) if host in sketch.sliding else (False,)
+        for slides in ways:
+            try:
+                placed = sketch.apply(ComputeAt(stage.name, host, loop), *([Slide(stage.name)] if slides else []))
+                placed = _vector_steps(placed, stage, context)
+            except ScheduleError:
+                continue  # a reader is outside of that loop, or rows are not read in order
+            return placed.finish(stage.name, note=f"{stage.name}@{host}")
+        return None
 
 
 class Elementwise:
@@ -224,8 +231,7 @@ def own_nests(sketch: PartialSketch, stage: Stage, context: SketchContext) -> li
         nests.append(_nest(flat, flat.state.stage(stage.name), context, f"{stage.name}:flat"))
     rows = flat.state.stage(stage.name)
     vectors = _whole_periods(rows, context.lanes_of(rows))[:2] if rows.op.axes else ()
-    tiles = overlapped_tiles(flat, rows, vectors, context)
-    return nests if tiles is None else [*nests, tiles]
+    return [*nests, *overlapped_tiles(flat, rows, vectors, context)]
 
 
 def _nest(sketch: PartialSketch, stage: Stage, context: SketchContext, note: str) -> PartialSketch:
@@ -241,6 +247,8 @@ def _nest(sketch: PartialSketch, stage: Stage, context: SketchContext, note: str
     read = None if tail else transposed_read(sketch, stage)
     across = None if read is None else read[0]
     params, factors, middle, steps = [vector], [vector.name], [f"{last.name}.0"], list[Step]()
+    shared = None if tail or read is not None else shared_rows(stage)
+    levels = {} if shared is None else {shared.name: [block_of_rows(stage, shared)]}
     if extent(last) > 64 * lanes:
         params.insert(0, replace(tile_count(f"{group}.m", -(-extent(last) // lanes), group), extent=extent(last)))
         factors.insert(0, params[0].name)
@@ -249,10 +257,12 @@ def _nest(sketch: PartialSketch, stage: Stage, context: SketchContext, note: str
         outer, middle = [*outer, f"{last.name}.0"], []
     else:  # a task is several short rows
         rows = tile_count(f"{name}.{outer[-1]}.m", extent(stage.op.axis(outer[-1])), "")
-        params.append(rows)
-        steps.append(Split(name, outer[-1], (rows.name,)))
+        levels[outer[-1]] = [rows, *levels.get(outer[-1], [])]
         middle.insert(0, f"{outer[-1]}.1")
-        outer[-1] = f"{outer[-1]}.0"
+    params += [p for split in levels.values() for p in split]
+    steps += [Split(name, axis, tuple(p.name for p in split)) for axis, split in levels.items()]
+    tail += [f"{shared.name}.{len(levels[shared.name])}"] if shared is not None else []
+    outer = [f"{a}.0" if a in levels else a for a in outer]
     steps.append(Split(name, last.name, tuple(factors)))
     if read is not None:
         across, itemsize = read
@@ -292,13 +302,22 @@ def _vector_steps(sketch: PartialSketch, stage: Stage, context: SketchContext) -
     if not stage.op.axes:
         return sketch
     last = stage.op.axes[-1]
-    region = infer_domains(sketch.state, stage.name)[stage.name].regions[last.name].extent
-    if is_row_block(region):
+    regions = infer_domains(sketch.state, stage.name)[stage.name].regions
+    if is_row_block(regions[last.name].extent):
         return sketch  # one value for each row
-    lanes = context.lanes_of(stage)
-    width = vector_width(f"{stage.name}.{last.name}.r", extent(last), lanes, "", vectors=(1, 2, 4, 8))
-    steps = (Split(stage.name, last.name, (width.name,)), Vectorize(stage.name, f"{last.name}.1"))
-    return sketch.with_params([width]).apply(*steps)
+    name, lanes = stage.name, context.lanes_of(stage)
+    width = vector_width(f"{name}.{last.name}.r", extent(last), lanes, "", vectors=(1, 2, 4, 8))
+    placed = sketch.with_params([width]).apply(Split(name, last.name, (width.name,)))
+    slid = next((a for a in stage.op.axes[:-1] if regions[a.name].window is not None), None)
+    together = slid or shared_rows(stage)
+    if together is not None:
+        rows = together.name
+        if slid is None:  # else an iteration has a few new rows
+            block = block_of_rows(stage, together)
+            placed, rows = placed.with_params([block]).apply(Split(name, rows, (block.name,))), f"{rows}.1"
+        order = [x.name for x in placed.state.stage(name).loops if x.name not in (rows, f"{last.name}.1")]
+        placed = placed.apply(Reorder(name, (*order, rows, f"{last.name}.1")), Unroll(name, rows))
+    return placed.apply(Vectorize(name, f"{last.name}.1"))
 
 
 def _has_short_rows(sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:

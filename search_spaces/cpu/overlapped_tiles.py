@@ -1,15 +1,21 @@
-"""Overlapped tiling: a stage in tiles, and the stages that it reads computed for each tile, with their halos.
+"""Overlapped tiles and sliding windows: a stage in tiles, and the stages that it reads computed for each tile.
 
     for i.0, j.0:  Y[tile] from B[tile and halo] from A[tile and larger halo]          instead of A, then B, then Y
 
 An intermediate value that is in the cache when it is read costs no traffic to memory; values of halos are computed once
-for each tile that reads them. The tile's loop is a row loop, where `Placement` computes the producers.
+for each tile that reads them. In a sliding window, a tile is some rows of a strip, from the first to the last, and rows
+that the tile before has computed are kept (`lower/symbolic/windows.py`): halos only cost at the ends of a strip.
+The loop over tiles is a row loop, where `Placement` computes the producers.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
+from autosched.ir.expr import Expr
+from autosched.ir.linear import ONE, linear
 from autosched.ir.visit import free_vars
-from autosched.schedule import Parallel, Reorder, Split, Stage, State, Step, Vectorize
+from autosched.schedule import Parallel, Reorder, Split, Stage, State, Step, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
 from search_spaces.access import extent, points
 from search_spaces.cpu.domains import tile_count, vector_width
@@ -18,40 +24,77 @@ from search_spaces.partial_sketch import PartialSketch, SketchContext
 from search_spaces.space import SketchParam
 
 TILES = (2, 4, 8, 16, 32, 64, 128, 256)  # points of a tile along an axis that is no vector
+ROWS = (1, 2, 4)  # that are computed together
 FEW_POINTS = 1 << 12  # of a stage up to which its producers stay in a cache without tiles
 
 
 def overlapped_tiles(
     sketch: PartialSketch, stage: Stage, vectors: tuple[int, ...], context: SketchContext
-) -> PartialSketch | None:
-    """Return the stage in tiles with a row loop for its producers; None where no producer can be computed in a tile.
+) -> list[PartialSketch]:
+    """Return the stage in tiles with a row loop for its producers, and in strips along which they slide; nothing where
+    no producer can be computed in a tile.
 
     `vectors`: the candidate numbers of vectors of the last axis that are computed together.
     """
     producers = _producers(sketch, stage)
     if not producers or points(stage) <= FEW_POINTS:
-        return None
-    name, (*_, last) = stage.op.name, stage.op.axes
-    tiled, outer, inner = _kinds_of_axes(sketch.state, stage, producers)
-    params, steps = list[SketchParam](), list[Step]()
-    for axis in tiled:
+        return []
+    axes, lanes = _kinds_of_axes(sketch.state, stage, producers), context.lanes_of(stage)
+    ways = (False, True) if axes.tiled else (False,)
+    return [_in_tiles(sketch, stage, axes, lanes, vectors, slides) for slides in ways]
+
+
+def _in_tiles(
+    sketch: PartialSketch, stage: Stage, axes: KindsOfAxes, lanes: int, vectors: tuple[int, ...], slides: bool
+) -> PartialSketch:
+    """The stage in tiles, or in strips of several tiles along its first tiled axis, that producers slide along; a few
+    rows along this axis are computed together."""
+    name, last = stage.op.name, stage.op.axes[-1]
+    params, steps, around, inside = list[SketchParam](), list[Step](), [a.name for a in axes.outer], list[str]()
+    for axis in axes.tiled:
         tile = _tile(f"{name}.{axis.name}.t", extent(axis))
-        params.append(tile)
-        steps.append(Split(name, axis.name, (tile.name,)))
-    lanes, group = context.lanes_of(stage), f"{name}.{last.name}"
+        block = [block_of_rows(stage, axis)] if axis is axes.tiled[0] else []
+        params += [replace(tile, group=block[0].group, counts=True) if block else tile, *block]
+        steps.append(Split(name, axis.name, (tile.name, *(p.name for p in block))))
+        around.append(f"{axis.name}.0")
+        inside.append(f"{axis.name}.1")
+    group = f"{name}.{last.name}"
     columns = tile_count(f"{group}.t", -(-extent(last) // lanes), group)
     vector = vector_width(f"{group}.r", extent(last), lanes, group, vectors=vectors)
     steps.append(Split(name, last.name, (columns.name, vector.name)))
-    around = [*(a.name for a in outer), *(f"{a.name}.0" for a in tiled)]
-    tile_loop = f"{last.name}.0"
-    inside = [*(a.name for a in inner), *(f"{a.name}.1" for a in tiled), f"{last.name}.1", f"{last.name}.2"]
+    row_loop, rows = f"{last.name}.0", [f"{a.name}.2" for a in axes.tiled[:1]]
+    if slides:
+        around, (row_loop, *inside) = [*around, row_loop], inside
+    order = (*around, row_loop, *(a.name for a in axes.inner), *inside, f"{last.name}.1", *rows, f"{last.name}.2")
     steps += [
-        Reorder(name, (*around, tile_loop, *inside)),
-        Parallel(name, tuple(around) or (tile_loop,)),
+        Reorder(name, order),
+        Parallel(name, tuple(around) or (row_loop,)),
+        *(Unroll(name, r) for r in rows),
         Vectorize(name, f"{last.name}.2"),
     ]
-    made = sketch.with_params([*params, columns, vector]).apply(*steps).finish(name, note=f"{name}:tiles")
-    return made.with_row_loop(name, tile_loop)
+    made = sketch.with_params([*params, columns, vector]).apply(*steps)
+    return made.finish(name, note=f"{name}:{'strips' if slides else 'tiles'}").with_row_loop(name, row_loop, slides)
+
+
+def block_of_rows(stage: Stage, axis: StageAxis) -> SketchParam:
+    """Return the number of rows along `axis` that are computed together: what they read in common is read once."""
+    group, size = f"{stage.name}.{axis.name}", extent(axis)
+    return SketchParam(f"{group}.r", tuple(r for r in ROWS if r <= size), "tile", group, size)
+
+
+def shared_rows(stage: Stage) -> StageAxis | None:
+    """Return the innermost axis, but for the last, along which the stage reads neighbours: rows that are computed
+    together share what they read. None where there is none."""
+    for axis in reversed(stage.op.axes[:-1]):
+        places = dict[tuple[str, Expr], Expr]()
+        for load in stage.op.loads:
+            for index in load.indices:
+                if axis.var in free_vars(index):
+                    form = linear(index)
+                    key = load.buffer, form.coefficient(axis.var)
+                    if form.coefficient(axis.var) is ONE and places.setdefault(key, form.constant) is not form.constant:
+                        return axis
+    return None
 
 
 def _producers(sketch: PartialSketch, stage: Stage) -> list[Stage]:
@@ -68,11 +111,17 @@ def _producers(sketch: PartialSketch, stage: Stage) -> list[Stage]:
     return found
 
 
-def _kinds_of_axes(
-    state: State, stage: Stage, producers: list[Stage]
-) -> tuple[list[StageAxis], list[StageAxis], list[StageAxis]]:
-    """Return the axes of `stage` but for the last: those in tiles, as producers are read at several places along them;
-    those around all tiles; and those inside of each, along which producers do not vary."""
+@dataclass(frozen=True)
+class KindsOfAxes:
+    """The axes of a stage but for the last: those in tiles, as producers are read at several places along them; those
+    around all tiles; and those inside of each, along which producers do not vary."""
+
+    tiled: tuple[StageAxis, ...]
+    outer: tuple[StageAxis, ...]
+    inner: tuple[StageAxis, ...]
+
+
+def _kinds_of_axes(state: State, stage: Stage, producers: list[Stage]) -> KindsOfAxes:
     buffers = [b for p in producers for b in p.op.buffers]
     indices = [i for r in (stage, *producers) for x in r.op.loads_from(*buffers) for i in x.indices]
     tiled, outer, inner = list[StageAxis](), list[StageAxis](), list[StageAxis]()
@@ -80,7 +129,7 @@ def _kinds_of_axes(
         used = [i for i in indices if axis.var in free_vars(i)]
         kind = inner if not used else outer if all(i is axis.var for i in used) else tiled
         kind.append(axis)
-    return tiled, outer, inner
+    return KindsOfAxes(tuple(tiled), tuple(outer), tuple(inner))
 
 
 def _tile(name: str, size: int) -> SketchParam:
