@@ -374,7 +374,7 @@ def _offsets(buffer: Buffer, positions: Sequence[tuple[Expr, ...]]) -> tuple[tup
 
 
 def row_number(index: Expr) -> Expr:
-    """The number of a row in a ring of some rows, where `index` is its place; other indices as they are."""
+    """The number of a row in a folded buffer, which has it at this number modulo its rows; other indices unchanged."""
     return index.a if isinstance(index, Binary) and index.op == "mod" and is_closed(index.b) else index
 
 
@@ -452,10 +452,10 @@ def _resident(lines: Expr, counts: list[Expr], steps: list[int] | None, geometry
 
 def same_but_constants(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> bool:
     """Whether two index tuples differ by integers only, and in dimensions that no loop moves along by few."""
-    return all(_ring(x) is _ring(y) and _near(row_number(x), row_number(y)) for x, y in zip(a, b, strict=True))
+    return all(_folding(x) is _folding(y) and _near(row_number(x), row_number(y)) for x, y in zip(a, b, strict=True))
 
 
-def _ring(index: Expr) -> Expr | None:
+def _folding(index: Expr) -> Expr | None:
     return None if row_number(index) is index else index.children[1]
 
 

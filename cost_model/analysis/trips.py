@@ -97,7 +97,7 @@ def _tail(extent: Expr) -> tuple[Expr, list[tuple[Expr, Expr]]] | None:
         case Binary(op="ceildiv" | "floordiv", a=a, b=b) if is_closed(b):
             inner = _tail(a)
             return inner and (divide(inner[0], b), [(v, divide(c, b)) for v, c in inner[1]])
-        case Binary(op="add", a=Binary(op="min") as a, b=b) if is_closed(b):  # iterations ahead of a window's first
+        case Binary(op="add", a=Binary(op="min") as a, b=b) if is_closed(b):  # of stages that slide, before the first
             inner = _tail(a)
             return inner and (add(inner[0], b), inner[1])
     form = linear(extent)
@@ -136,7 +136,7 @@ def share_of(cond: Expr, loops: Sequence[AnalysedLoop]) -> Expr:
             return minimum(1.0, divide(maximum(0.0, subtract(b, form.constant)), values))
         case Binary(op="and", a=a, b=b):
             return multiply(share_of(a, loops), share_of(b, loops))
-        case Binary(op="ge", a=Var(), b=b) if is_closed(b):  # a window that is full after some iterations
+        case Binary(op="ge", a=Var(), b=b) if is_closed(b):  # after the iterations before the first
             trips = maximum(1.0, next((x.trips for x in loops if x.var is cond.a), ONE))
             return divide(maximum(0.0, subtract(trips, b)), trips)
         case Binary(op="eq" | "ne" as op, a=a, b=b) if len(free_vars(cond)) == 1:

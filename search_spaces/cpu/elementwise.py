@@ -308,7 +308,7 @@ def _vector_steps(sketch: PartialSketch, stage: Stage, context: SketchContext) -
     name, lanes = stage.name, context.lanes_of(stage)
     width = vector_width(f"{name}.{last.name}.r", extent(last), lanes, "", vectors=(1, 2, 4, 8))
     placed = sketch.with_params([width]).apply(Split(name, last.name, (width.name,)))
-    slid = next((a for a in stage.op.axes[:-1] if regions[a.name].window is not None), None)
+    slid = next((a for a in stage.op.axes[:-1] if regions[a.name].sliding is not None), None)
     together = slid or shared_rows(stage)
     if together is not None:
         rows = together.name

@@ -1,10 +1,10 @@
-"""Overlapped tiles and sliding windows: a stage in tiles, and the stages that it reads computed for each tile.
+"""Overlapped tiles and strips: a stage in tiles, and the stages that it reads computed for each tile.
 
     for i.0, j.0:  Y[tile] from B[tile and halo] from A[tile and larger halo]          instead of A, then B, then Y
 
 An intermediate value that is in the cache when it is read costs no traffic to memory; values of halos are computed once
-for each tile that reads them. In a sliding window, a tile is some rows of a strip, from the first to the last, and rows
-that the tile before has computed are kept (`lower/symbolic/windows.py`): halos only cost at the ends of a strip.
+for each tile that reads them. In a strip, tiles are a few rows, one after another, and rows that the tile
+before has computed are kept (`lower/symbolic/sliding.py`): halos only cost at the ends of a strip.
 The loop over tiles is a row loop, where `Placement` computes the producers.
 """
 

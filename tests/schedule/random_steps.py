@@ -56,7 +56,7 @@ def random_schedule(
             if registers and isinstance(step, ComputeAt) and rng.random() < 0.5:
                 step = replace(step, scope="register")
             changed = state.apply(step)
-            infer_domains(changed)  # refuses windows that do not slide
+            infer_domains(changed)  # refuses stages that cannot slide
             state = changed
         except ScheduleError:
             continue

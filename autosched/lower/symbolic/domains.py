@@ -17,7 +17,7 @@ from autosched.ir.linear import ONE, ZERO, Interval, interval, is_negative, line
 from autosched.ir.stmt import THREADS, ForKind, Scope
 from autosched.ir.visit import free_vars, is_number, substitute
 from autosched.lower.symbolic.regions import BufferVersion, Digit, Domain, Region, Threads
-from autosched.lower.symbolic.windows import either, iterations_ahead, reached, sliding_region
+from autosched.lower.symbolic.sliding import either, iterations_ahead, reached, sliding_region
 from autosched.schedule.stage import At, Loop, Stage, closed
 from autosched.schedule.state import State, directly_read_by
 

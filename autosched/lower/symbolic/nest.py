@@ -18,7 +18,7 @@ from autosched.lower.symbolic.domains import digits, part_bound, pipelined_loops
 from autosched.lower.symbolic.ordered import in_order
 from autosched.lower.symbolic.prefetch import Box, fetch_box, fetches, layout_of, with_fetches
 from autosched.lower.symbolic.regions import Domain
-from autosched.lower.symbolic.windows import most
+from autosched.lower.symbolic.sliding import most
 from autosched.schedule.stage import Loop, Stage, closed
 from autosched.schedule.state import State
 
@@ -96,7 +96,8 @@ class NestBuilder:
 
     def _slide(self, loop: Loop, extent: Expr, children: Sequence[Stage], body: Stmt) -> Stmt:
         """The loop with its `children`, some of which slide along it, each from as many iterations before `body` as
-        its window needs to fill. What is kept from one iteration to the next is allocated around the loop."""
+        it takes to compute the rows that the first one reads. What slides is allocated around the loop: it is kept from
+        one iteration to the next."""
         var = self.domain.loop_var(loop)
         ahead = most([self.domains[c.name].ahead for c in children])
         first: dict[Expr, Expr] = {var: var - ahead}
@@ -126,7 +127,7 @@ class NestBuilder:
         domain, builder = self.domains[child.name], replace(self, stage=child)
         nest = builder.build()
         for name, region in domain.regions.items():
-            if region.window is not None:
+            if region.sliding is not None:
                 is_whole, rows = region.whole
                 whole = replace(domain, regions={**domain.regions, name: rows})
                 full = replace(builder, domains={**self.domains, child.name: whole}).build()

@@ -13,12 +13,12 @@ from autosched.schedule.stage import Loop, Stage
 
 
 @dataclass(frozen=True)
-class Window:
+class SlidingRows:
     """The rows of a stage along a loop: those that an iteration computes, where they are within the axis, as a linear
     form of the loop's variable; how many are kept; how many iterations run before the first of the loop."""
 
     new: Interval
-    ring: Expr
+    kept: Expr
     ahead: Expr
 
 
@@ -37,7 +37,7 @@ class Region:
     """The values lo .. lo + limit - 1 along one axis; `extent` is the closed-form upper bound of `limit`.
 
     Readers access nothing from `end` on, for any `lo`. Loops go through them from the last to the first `backwards`.
-    With a `window`, they are the new values of an iteration, and the last ones of earlier iterations are kept.
+    `sliding`: they are the new values of an iteration, and the last ones of earlier iterations are kept.
     """
 
     lo: Expr
@@ -46,22 +46,22 @@ class Region:
     end: Expr
     digits: tuple[Digit, ...] = ()
     backwards: bool = False
-    window: Window | None = None
+    sliding: SlidingRows | None = None
 
     @property
     def kept(self) -> Expr:
         """Values that the buffer has room for."""
-        return self.extent if self.window is None else self.window.ring
+        return self.extent if self.sliding is None else self.sliding.kept
 
     def stored(self, local: Expr) -> Expr:
         """Return the place in the buffer of the value at a local position."""
-        return local if self.window is None else (self.lo + local) % self.window.ring
+        return local if self.sliding is None else (self.lo + local) % self.sliding.kept
 
     @property
     def whole(self) -> tuple[Expr, Region]:
-        """The region of a window that is not clipped, and the condition that it is not."""
-        assert self.window is not None
-        new = self.window.new
+        """The region of sliding rows that are not clipped, and the condition that it is not."""
+        assert self.sliding is not None
+        new = self.sliding.new
         is_whole = binary("and", binary("ge", new.lo, ZERO), binary("le", new.lo + new.extent, self.end))
         return is_whole, replace(self, lo=new.lo, limit=self.extent)
 
@@ -81,8 +81,8 @@ class Region:
 
     def local(self, value: Expr) -> Expr:
         """Return the place in the buffer of an axis value, as the loop variables of the reader that the digits name."""
-        if self.window is not None:
-            return value % self.window.ring
+        if self.sliding is not None:
+            return value % self.sliding.kept
         if not self.digits and not free_vars(value) and free_vars(self.lo):
             # a border of the axis, which is read only where the region has it
             return imin(imax(value - self.lo, ZERO), self.extent - ONE)
@@ -115,7 +115,7 @@ class Domain:
     values: Mapping[Expr, Expr]  # axis variable -> its value over the loop variables
     places: tuple[BufferVersion, ...] = ()  # leading dimensions of the buffer, beyond the axes
     threads: Threads = field(default_factory=dict)  # of the kernel around it, where its loops are spread over them
-    ahead: Expr = ZERO  # iterations of the loop around it that it runs before the first one, for windows that slide
+    ahead: Expr = ZERO  # iterations of the loop around it that it runs before the first one, for stages that slide
 
     def loop_var(self, loop: Loop) -> Var:
         return self.threads[loop.kind][0] if loop.kind in self.threads else Var(f"{self.stage.name}.{loop.name}")

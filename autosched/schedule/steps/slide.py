@@ -12,7 +12,7 @@ from autosched.schedule.steps.loops import check
 @dataclass(frozen=True)
 class Slide:
     """A stage that is computed in a loop computes only rows that no earlier iteration computed, and keeps the others:
-    A at row i + 1, not at i - 1, i and i + 1 (`lower/symbolic/windows.py`).
+    A at row i + 1, not at i - 1, i and i + 1 (`lower/symbolic/sliding.py`).
 
     Refused unless the stage is elementwise and the loop is serial; when it is lowered, refused where an iteration does
     not read the next rows of one dimension.

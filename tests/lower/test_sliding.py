@@ -1,4 +1,4 @@
-"""Sliding windows: a stage computes along a loop only what no earlier iteration computed."""
+"""Sliding stages: along a loop they compute only what no earlier iteration computed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_rows_are_right_whatever_the_strip(make, rows):
 
 
 @pytest.mark.parametrize("border", ["clamped", "zero"])
-def test_compiled_windows_are_right(border):
+def test_compiled_strips_are_right(border):
     dag = chain(37, 41, border, depth=5, dtype="int32")
     check_kernel(dag, strips(dag, 4, 4, 8))
 
@@ -93,7 +93,7 @@ def test_a_stage_computes_each_row_of_a_strip_once_and_keeps_as_many_as_are_read
     state = strips(chain(64, 32, "clamped", depth=2), 16, 1)
     text = str(lower(state).body)
     assert "alloc s0: float32[4, " in text, "rows i - 1 to i + 2"
-    assert "in 0..(min(16, 64 - s1.i.0*16) + 3)" in text, "three iterations before the first fill the window"
+    assert "in 0..(min(16, 64 - s1.i.0*16) + 3)" in text, "three iterations before the first compute what that reads"
 
 
 @pytest.mark.parametrize(("value", "why"), [
@@ -103,7 +103,7 @@ def test_a_stage_computes_each_row_of_a_strip_once_and_keeps_as_many_as_are_read
     (lambda b, i, j: b[i, j] + b[0, j], "does not move"),
     (lambda b, i, j: b[te.max(i - 3, 0), j], "before it is computed"),
 ], ids=["doubled", "two steps", "backwards", "one row", "far above"])  # fmt: skip
-def test_what_is_no_window_is_refused_with_a_reason(value, why):
+def test_what_cannot_slide_is_refused_with_a_reason(value, why):
     a = te.placeholder((16, 16), name="A")
     b = te.compute((16, 16), lambda i, j: a[i, j] * 2, name="b")
     dag = ComputeDAG(te.compute((8, 8), lambda i, j: value(b, i, j), name="out"))

@@ -1,10 +1,10 @@
-"""Sliding windows: along a loop, a stage computes only the rows that no earlier iteration computed.
+"""Sliding: along a loop, a stage computes only the rows that no earlier iteration computed.
 
     for i:  A at rows i - 1, i, i + 1; Y[i] from them      becomes      for i:  A at row i + 1, which is kept; Y[i]
 
-The rows that readers read in an iteration are the window. It moves by a constant number of rows, so that as many of its
-last rows are new. A row is stored at its number modulo the rows of a window. Before the first iteration the window is
-empty: a few iterations run before it, in which only the stages compute that slide.
+Readers read some consecutive rows in an iteration, and in the next one as many rows further on, of which the last ones
+are new. The buffer is folded: it has room for the rows of an iteration, and a row is stored at its number modulo these.
+Before the first iteration, which reads more than its new rows, a few run in which only the sliding stages compute.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autosched.ir.expr import Binary, Expr, Load, Var, binary, ceildiv, imax, im
 from autosched.ir.linear import ONE, ZERO, Interval, combined, interval, is_negative, linear
 from autosched.ir.stmt import ForKind
 from autosched.ir.visit import free_vars, is_number, substitute
-from autosched.lower.symbolic.regions import Domain, Region, Window
+from autosched.lower.symbolic.regions import Domain, Region, SlidingRows
 from autosched.schedule.stage import Stage, StageAxis, StageOp
 from autosched.schedule.state import State, directly_read_by
 
@@ -30,7 +30,7 @@ def sliding_region(
     """Return the region of the axis along which a stage computes only what no earlier iteration computed, by its name.
 
     `domains`: of its readers. `ranging`: the bounds of the loops that vary in an iteration. Raises ScheduleError where
-    what is read is no window that slides along the loop.
+    an iteration does not read the next rows of one dimension.
     """
     assert stage.at is not None
     around = state.stage(stage.at.stage).loop(stage.at.loop)
@@ -47,16 +47,16 @@ def sliding_region(
             is_border = (read.load, dim) in border_reads(read.reader.body, frozenset(stage.op.buffers), shape)
             _check(is_border and len(read.along) == 1, "an index does not move along the loop")
             _check_border(read, stage.op.buffers, dim, shape[dim])
-    window = _window([(r.rows, r.ahead) for r in reads if r.rows is not None], loop)
-    lo, rows = imax(window.new.lo, ZERO), window.new.extent
-    limit = imin(window.new.lo + rows, shape[dim]) - lo
-    return {stage.op.axes[dim].name: Region(lo, rows, limit, shape[dim], window=window)}
+    found = _sliding_rows([(r.rows, r.ahead) for r in reads if r.rows is not None], loop)
+    lo, rows = imax(found.new.lo, ZERO), found.new.extent
+    limit = imin(found.new.lo + rows, shape[dim]) - lo
+    return {stage.op.axes[dim].name: Region(lo, rows, limit, shape[dim], sliding=found)}
 
 
 def iterations_ahead(state: State, stage: Stage, domains: Mapping[str, Domain], regions: Mapping[str, Region]) -> Expr:
     """Return how many iterations of the loop around it a stage runs before the first: as many as its readers, or as
-    its window needs."""
-    own = [r.window.ahead for r in regions.values() if r.window is not None]
+    many as give it the rows that the first one reads."""
+    own = [r.sliding.ahead for r in regions.values() if r.sliding is not None]
     readers = (r for r in state.consumers(stage) if r.at == stage.at)
     return most([*own, *(domains[r.name].ahead for r in readers)] or [ZERO])
 
@@ -92,7 +92,7 @@ def _reads(state: State, stage: Stage, domain: Domain, ranging: Mapping[Var, Exp
     assert stage.at is not None
     reader, (values, ranges) = domain.stage, reached(domain, ranging)
     for axis in reader.op.axes:
-        inner = domain.regions[axis.name].window
+        inner = domain.regions[axis.name].sliding
         if inner is not None:
             values[axis.var], ranges[axis.var] = inner.new.lo + axis.var, inner.new.extent
     along = tuple(a for a in reader.op.axes if loop in free_vars(values[a.var]))
@@ -118,8 +118,8 @@ def _at_most(extent: Expr, step: Expr) -> Expr:
     return step if is_bounded else extent
 
 
-def _window(readings: Sequence[tuple[Interval, Expr]], loop: Var) -> Window:
-    """Return the window of a stage along `loop`: of rows that iterations of its readers read, each with how many of
+def _sliding_rows(readings: Sequence[tuple[Interval, Expr]], loop: Var) -> SlidingRows:
+    """Return the rows of a stage along `loop`: of those that iterations of its readers read, each with how many of
     these run before the first.
 
     Raises ScheduleError unless all move by the same positive number of rows, at constant distances.
@@ -139,12 +139,12 @@ def _window(readings: Sequence[tuple[Interval, Expr]], loop: Var) -> Window:
     for first, (_, before) in zip(low, readings, strict=True):
         needed.setdefault(before, []).append(combined(end - first))
     ahead = most([ceildiv(most(rows), step) + (before - ONE) for before, rows in needed.items()])
-    ring = most([combined(end - reduce(lambda a, b: either("min", a, b), low)), step])
-    return Window(Interval(start.plus(combined(end - step)), step), ring, ahead)
+    kept = most([combined(end - reduce(lambda a, b: either("min", a, b), low)), step])
+    return SlidingRows(Interval(start.plus(combined(end - step)), step), kept, ahead)
 
 
 def _check_border(read: _Read, buffers: Sequence[str], dim: int, extent: Expr) -> None:
-    """Raise ScheduleError unless the row at a border that clamped indices read is always in the window.
+    """Raise ScheduleError unless the row at a border that clamped indices read is kept wherever it is read.
 
     `extent`: of the rows in dimension `dim`. At each point of the reader, some index has to be at least the first row,
     so that this has been computed, and some index at most the last one, so that no strip begins after it.
@@ -175,6 +175,6 @@ def either(op: str, a: Expr, b: Expr) -> Expr:
     return b if (difference.number < 0) is (op == "max") else a
 
 
-def _check(holds: bool, why: str) -> None:
-    if not holds:
-        raise ScheduleError(f"what is read of a stage is no window that slides along the loop: {why}")
+def _check(is_legal: bool, why: str) -> None:
+    if not is_legal:
+        raise ScheduleError(f"a stage cannot slide along its loop: {why}")
