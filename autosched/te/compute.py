@@ -15,9 +15,10 @@ from typing import Any
 
 from autosched.errors import ExpressionError
 from autosched.ir.bitcast import bitcast as ir_bitcast
-from autosched.ir.expr import INDEX, Expr, Var, call, known_dtype
+from autosched.ir.expr import INDEX, Const, Expr, Load, Var, call, known_dtype
 from autosched.ir.expr import cast as ir_cast
 from autosched.ir.expr import select as ir_select
+from autosched.ir.symbolic import is_known
 from autosched.te.checks import check_op, check_shape
 from autosched.te.reducer_laws import check_laws
 from autosched.te.reducers import Reduce, Reduction, pair, to_expr, typed_const
@@ -139,12 +140,12 @@ class _Stages:
     """Makes the stages of one `compute` call; `hoisted` keeps a reduction that occurs twice from being made twice."""
 
     label: str
-    hoisted: dict[Reduction, tuple[tuple[Tensor, ...], tuple[AxisVar, ...]]] = field(default_factory=dict)
+    hoisted: dict[Reduction, tuple[tuple[Tensor, ...], tuple[Expr, ...]]] = field(default_factory=dict)
 
     def build(self, name: str, axes: tuple[AxisVar, ...], values: tuple[Expr, ...]) -> tuple[Tensor, ...]:
         """The stage `name` over `axes` after the stages it needs; of an elementwise tuple each value gets a stage."""
         top = values[0]
-        if isinstance(top, Reduce) and values == top.reduction.parts:
+        if isinstance(top, Reduce) and not _is_recurrence(name, top.reduction) and values == top.reduction.parts:
             return self.stage(name, axes, top.reduction.sources, top.reduction).outputs
         if len(values) == 1:
             return self.stage(name, axes, values, None).outputs
@@ -170,8 +171,8 @@ class _Stages:
             tuple(inputs.values()),
         )
         check_op(op)
-        if op.reducer is not None:
-            check_laws(op.reducer, name)
+        if reduction is not None and not reduction.is_ordered:
+            check_laws(reduction.reducer, name)
         return op
 
     def _hoist(self, name: str, node: Reduce, known: tuple[AxisVar, ...]) -> Expr:
@@ -181,13 +182,83 @@ class _Stages:
             used = _free_axes(reduction)
             self._check_axes(name, used, known)
             axes = tuple(a for a in known if a in used)
-            count = len(self.hoisted)
+            label = f"{self.label}.red{len(self.hoisted) or ''}"
             self.hoisted[reduction] = ((), axes)  # takes its number before the reductions inside take theirs
-            op = self.stage(f"{self.label}.red{count or ''}", axes, reduction.sources, reduction)
-            self.hoisted[reduction] = (op.outputs, axes)
-        tensors, axes = self.hoisted[reduction]
-        self._check_axes(name, axes, known)
-        return tensors[node.index][axes]
+            if _is_recurrence(name, reduction):
+                self.hoisted[reduction] = self._in_order(label, axes, reduction)
+            else:
+                self.hoisted[reduction] = (self.stage(label, axes, reduction.sources, reduction).outputs, axes)
+        tensors, indices = self.hoisted[reduction]
+        self._check_axes(name, indices, known)
+        return tensors[node.index][indices]
+
+    def _in_order(
+        self, name: str, axes: tuple[AxisVar, ...], reduction: Reduction
+    ) -> tuple[tuple[Tensor, ...], tuple[Expr, ...]]:
+        """The totals of a reduction whose terms are combined in order, as a recurrence, and the indices of the last.
+
+        Several reduction axes are one axis of the recurrence, the last of them fastest, over the terms as stages. It is
+        the last axis where a term is read along it in memory, as the rows of a matrix are, otherwise the first.
+        """
+        along, terms = self._terms_in_order(name, axes, reduction)
+        reads = [node for node in postorder(terms) if isinstance(node, TensorLoad) and node.indices]
+        place = len(axes) if any(along in postorder((read.indices[-1],)) for read in reads) else 0
+
+        def at(position: Expr) -> tuple[Expr, ...]:
+            return (*axes[:place], position, *axes[place:])
+
+        reducer, domain = reduction.reducer, (*axes[:place], along, *axes[place:])
+        shape = tuple(a.extent for a in domain)
+        states = [Tensor(f"{name}.y{n}", shape, t.dtype, PlaceholderOp(name)) for n, t in enumerate(terms)]
+        is_single = is_known("le", along.extent, 1)
+        before = [
+            start if is_single else ir_select(along >= 1, y[at(along - 1)], start)
+            for y, start in zip(states, reducer.identity, strict=True)
+        ]
+        operands: dict[Expr, Expr] = dict(zip((*reducer.lhs, *reducer.rhs), (*before, *terms), strict=True))
+        totals = rewrite(reducer.results, lambda node, new: operands.get(node, new))
+        if is_single:
+            tensors = tuple(self.stage(f"{name}.v{n}", domain, (x,), None).outputs[0] for n, x in enumerate(totals))
+        else:
+            tensors = self.recurrence(name, domain, totals, states).outputs
+        return tensors, at(Const(along.extent - 1, INDEX))
+
+    def _terms_in_order(
+        self, name: str, axes: tuple[AxisVar, ...], reduction: Reduction
+    ) -> tuple[AxisVar, tuple[Expr, ...]]:
+        """One axis for all of a reduction's, the last of them fastest, and the terms along it."""
+        if len(reduction.axes) == 1:
+            (axis,) = reduction.axes
+            return axis, reduction.sources
+        domain = (*reduction.axes, *axes)
+        stages = [self.stage(f"{name}.term{n or ''}", domain, (x,), None) for n, x in enumerate(reduction.sources)]
+        along = AxisVar.fresh(reduction.axes[-1].name, _count([a.extent for a in reduction.axes]), True)
+        position: list[Expr] = []
+        rest: Expr = along
+        for axis in reversed(reduction.axes):
+            position.insert(0, rest % axis.extent)
+            rest = rest // axis.extent
+        return along, tuple(stage.outputs[0][(*position, *axes)] for stage in stages)
+
+    def recurrence(
+        self, label: str, axes: tuple[AxisVar, ...], values: tuple[Expr, ...], states: Sequence[Tensor]
+    ) -> ComputeOp:
+        """The stage of `values`, one for each of the `states`, which stand for what the stage reads of itself."""
+        own = {state.key: number for number, state in enumerate(states)}
+        reads = {node.tensor.name for node in postorder(values) if isinstance(node, TensorLoad)}
+        name, count = label, 0
+        while reads & {name, *(f"{name}.v{n}" for n in own.values())}:  # names tell its own reads, until it is linked
+            count += 1
+            name = f"{label}_{count}"
+        names = [f"{name}.v{n}" for n in own.values()] if len(own) > 1 else [name]
+
+        def own_read(node: Expr, new: Expr) -> Expr:
+            if not isinstance(node, TensorLoad) or node.tensor.key not in own:
+                return new
+            load: Load = Load(names[own[node.tensor.key]], new.children, node.dtype)
+            return load
+
+        return self.stage(name, axes, rewrite(values, own_read), None)
 
     def _check_axes(self, name: str, nodes: Sequence[Expr], known: tuple[AxisVar, ...]) -> None:
         for node in nodes:
@@ -199,6 +270,19 @@ class _Stages:
                     f"wrap the expression in te.sum(..., axis={node.name}) or another reducer"
                 )
             raise ExpressionError(f"stage {name} uses the axis {node.name}, which belongs to another stage")
+
+
+def _is_recurrence(stage: str, reduction: Reduction) -> bool:
+    """Whether its terms are combined in order. Refuses sizes by which there may be none, or some."""
+    count = _count([a.extent for a in reduction.axes])
+    if not reduction.is_ordered or is_known("le", count, 0):
+        return False
+    if not is_known("ge", count, 1):
+        raise ExpressionError(
+            f"stage {stage}: reducer {reduction.reducer.name} is ordered but the extent of its axes, {count}, may be "
+            "0; give te.size a range from 1 on"
+        )
+    return True
 
 
 def _free_axes(reduction: Reduction) -> tuple[AxisVar, ...]:

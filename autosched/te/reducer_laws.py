@@ -48,7 +48,8 @@ def check_laws(reducer: Reducer, stage: str) -> None:
     if problem is not None:
         raise ExpressionError(
             f"stage {stage}: reducer {reducer.name} {problem}; the search splits reductions and changes their order, "
-            "so combine of te.reducer must be commutative and associative, and its identity must change nothing"
+            "so combine of te.reducer must be commutative and associative, and its identity must change nothing; give "
+            "te.reducer ordered=True to have it applied in the order of the axes"
         )
 
 

@@ -20,11 +20,12 @@ from autosched.te.tensor import AxisVar, Tensor, postorder
 
 @dataclass(frozen=True)
 class Reduction:
-    """`reducer` applied to `sources` over all values of `axes`."""
+    """`reducer` applied to `sources` over all values of `axes`; with `is_ordered`, from its identity on, in order."""
 
     reducer: Reducer
     sources: tuple[Expr, ...]
     axes: tuple[AxisVar, ...]
+    is_ordered: bool = False
 
     @property
     def parts(self) -> tuple[Expr, ...]:
@@ -123,6 +124,7 @@ class TupleReducer:
     name: str
     combine: Callable[[Any, Any], Any]
     identity: Any
+    is_ordered: bool = False
 
     def __call__(self, operands: Any, axis: Any = None) -> Any:
         """The reduction of `operands` over `axis`: an expression, or a tuple of them for a tuple of operands."""
@@ -131,7 +133,8 @@ class TupleReducer:
         sources = tuple(widened(to_expr(o, self.name)) for o in ((operands,) if single else operands))
         if not sources:
             raise ExpressionError(f"{self.name} got an empty tuple of operands")
-        reduction = Reduction(self._specialise(tuple(s.dtype for s in sources), single), sources, axes)
+        specialised = self._specialise(tuple(s.dtype for s in sources), single)
+        reduction = Reduction(specialised, sources, axes, self.is_ordered)
         return reduction.parts[0] if single else reduction.parts
 
     def _specialise(self, dtypes: tuple[str, ...], single: bool) -> Reducer:
@@ -174,17 +177,23 @@ class TupleReducer:
         return tuple(identities)
 
 
-def reducer(combine: Callable[[Any, Any], Any], identity: Any, name: str = "reduce") -> TupleReducer:
+def reducer(
+    combine: Callable[[Any, Any], Any], identity: Any, name: str = "reduce", ordered: bool = False
+) -> TupleReducer:
     """A reducer of your own.
 
     `combine(lhs, rhs)` takes two values, or two tuples of values for a tuple of operands, and returns the combined
     one; it must be associative and commutative, for the search reorders and splits reductions. `identity` is the
     value (or tuple of values) that changes nothing, or a function of the operands' dtypes returning it. Both are tried
     on random numbers where the reducer is used, and refused where they do not hold.
+
+    With `ordered`, combine may be any function: it is applied to `identity` and the first element, to the result and
+    the second one, and so on, in the order of the reduction's axes, the last of them fastest. Such a reduction is a
+    recurrence (`te.scan`) whose last values are read.
     """
     if not callable(combine):
         raise ExpressionError(f"combine of te.reducer must be a function of (lhs, rhs) but is {combine!r}")
-    return TupleReducer(name, combine, identity)
+    return TupleReducer(name, combine, identity, ordered)
 
 
 _SUM = TupleReducer("sum", lambda x, y: x + y, lambda t: const(0, t))

@@ -14,14 +14,14 @@ from functools import partial
 from typing import Any
 
 from autosched.errors import ExpressionError
-from autosched.ir.expr import Const, Expr, Load, known_dtype
+from autosched.ir.expr import Const, Expr, known_dtype
 from autosched.ir.expr import select as ir_select
 from autosched.ir.recurrence import steps_from
 from autosched.ir.symbolic import is_known
 from autosched.te.checks import check_shape
 from autosched.te.compute import _axis_names, _name, _Stages
 from autosched.te.reducers import Reduce, to_expr, typed_const
-from autosched.te.tensor import AxisVar, PlaceholderOp, Tensor, TensorLoad, postorder, rewrite, zero
+from autosched.te.tensor import AxisVar, PlaceholderOp, Tensor, TensorLoad, postorder, zero
 
 _REMEDY = "read earlier positions along that axis alone, as y[i - 1, j]; backwards y[i + 1, j]"
 
@@ -205,19 +205,7 @@ def _stage(
     if not any(tensor.key in own for tensor in reads):  # the axis is too short for any
         made = stages.build(label, axes, values)
         return made if several else made[0]
-    taken, name, count = {tensor.name for tensor in reads}, label, 0
-    while taken & {name, *(f"{name}.v{n}" for n in own.values())}:  # until linked, names tell its own reads from others
-        count += 1
-        name = f"{label}_{count}"
-    names = [f"{name}.v{n}" for n in own.values()] if len(own) > 1 else [name]
-
-    def own_read(node: Expr, new: Expr) -> Expr:
-        if not isinstance(node, TensorLoad) or node.tensor.key not in own:
-            return new
-        load: Load = Load(names[own[node.tensor.key]], new.children, node.dtype)
-        return load
-
-    made = stages.stage(name, axes, rewrite(values, own_read), None).outputs
+    made = stages.recurrence(label, axes, values, [state.tensor for state in states]).outputs
     return made if several else made[0]
 
 

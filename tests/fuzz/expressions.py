@@ -197,15 +197,17 @@ def _accumulated(value: Expr) -> Expr:
 
 
 def _own(rng: random.Random, value: Expr, axes: tuple[AxisVar, ...]) -> Any:
-    """The place of the best, or a reducer of the user's own: root of the sum of squares, exclusive or, or sum and
-    maximum together."""
+    """The place of the best, or a reducer of the user's own: root of the sum of squares, exclusive or, sum and maximum
+    together, or one of which the order matters."""
     choice = rng.random()
-    if choice < 0.4:
+    if choice < 0.3:
         place: Expr = te.const(0, "int64")
         for axis in axes:
             place = place * axis.extent + axis
         return rng.choice((te.argmax, te.argmin))((place, value), axis=axes)
-    if choice < 0.7:
+    if choice < 0.5 and value.dtype != "bool":
+        return _in_order(rng, value, axes)
+    if choice < 0.75:
         both = te.reducer(
             lambda x, y: (x[0] + y[0], te.maximum(x[1], y[1])),
             lambda s, t: (number(s, 0), te.const(-100, t)),
@@ -216,3 +218,12 @@ def _own(rng: random.Random, value: Expr, axes: tuple[AxisVar, ...]) -> Any:
         root = te.reducer(lambda x, y: te.sqrt(x * x + y * y), lambda t: te.const(0, t), "hypot")
         return root(te.abs(value), axis=axes)
     return te.reducer(lambda x, y: x ^ y, lambda t: te.const(0, t), "xor")(value, axis=axes)
+
+
+def _in_order(rng: random.Random, value: Expr, axes: tuple[AxisVar, ...]) -> Any:
+    """A recurrence of one state, or of two, the second of which takes the first before it changes."""
+    half = 0.5 if DTYPES[value.dtype].is_float else 3
+    if rng.random() < 0.5:
+        return te.reducer(lambda x, y: x * half - y, 1, "horner", ordered=True)(value, axis=axes)
+    both = te.reducer(lambda x, y: (y[0] - x[0] * half, x[1] * half + x[0]), (0, 1), "in_order", ordered=True)
+    return both((value, value), axis=axes)

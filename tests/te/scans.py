@@ -104,6 +104,28 @@ def there_and_back(shape: tuple[int, int], axis: int) -> Tensor:
     return along(along(x, -1, "F"), 1, "B")
 
 
+def in_order(*extents: int, along_rows: bool = False) -> tuple[Tensor, ...]:
+    """A linear recurrence as a reduction whose order matters, over all extents but the last; `along_rows`: the operand
+    is contiguous along the reduction."""
+    *reduced, width = extents
+    ks = [te.reduce_axis(n, f"k{d}") for d, n in enumerate(reduced)]
+    x = te.placeholder((width, *reduced) if along_rows else extents, name="X")
+    linear = te.reducer(lambda p, q: (p[0] * q[0], p[1] * q[0] + q[1]), (1.0, 0.0), "linear", ordered=True)
+
+    def value(j):
+        element = x[(j, *ks)] if along_rows else x[(*ks, j)]
+        return linear((te.const(0.75, "float32"), element * 0.25), axis=ks)
+
+    return te.compute((width,), value, name="Y")
+
+
+def horner(length: int, width: int) -> Tensor:
+    """A polynomial's value in integers that wrap, doubled."""
+    x, k = te.placeholder((length, width), "int32", "X"), te.reduce_axis(length, "k")
+    fold = te.reducer(lambda p, q: p * 7 + q, 3, "horner", ordered=True)
+    return te.compute((width,), lambda j: fold(x[k, j], axis=k) * 2, name="Y")
+
+
 CASES: dict[str, Callable[[], Tensor | tuple[Tensor, ...]]] = {
     **{
         f"{name}, axis {axis} of {len(shape)}": lambda shape=shape, axis=axis, step=step: smoothed(shape, axis, step)
@@ -130,6 +152,13 @@ CASES: dict[str, Callable[[], Tensor | tuple[Tensor, ...]]] = {
     "automaton": lambda: automaton(17, 21),
     "inlined input": lambda: doubled_input((14, 35), 0),
     "inlined input of rows": lambda: doubled_input((35, 14), 1),
+    "reduction in order": lambda: in_order(19, 21),
+    "reduction in order over rows": lambda: in_order(21, 19, along_rows=True),
+    "reduction in order over two axes": lambda: in_order(3, 7, 18),
+    "reduction in order over rows of two axes": lambda: in_order(5, 3, 17, along_rows=True),
+    "reduction in order of one line": lambda: in_order(37, 1),
+    "reduction in order over one element": lambda: in_order(1, 5),
+    "polynomial": lambda: horner(13, 35),
     "there and back": lambda: there_and_back((21, 34), 0),
     "there and back in rows": lambda: there_and_back((34, 21), 1),
 }

@@ -9,6 +9,7 @@ from autosched.ir.expr import Binary, Cast, Const, Load, Select, Var
 from autosched.ir.visit import loads
 from autosched.te.reducers import Reduce
 from autosched.te.tensor import postorder
+from autosched.te.text import dag_text
 from tests.te.brute import evaluate
 
 
@@ -215,6 +216,29 @@ def test_user_reducer_on_a_tuple():
     got = run((total, top), A=x)
     np.testing.assert_allclose(got[0], x.sum(1))
     np.testing.assert_allclose(got[1], abs(x).max(1))
+
+
+def test_a_reducer_whose_order_matters_is_a_recurrence():
+    x, k = te.placeholder((4, 5), name="X"), te.reduce_axis(4, "k")
+    halved = te.reducer(lambda a, b: a * 0.5 + b, 1.0, "halved", ordered=True)
+    dag = te.ComputeDAG(te.compute((5,), lambda j: halved(x[k, j], axis=k) * 2.0, name="Y"))
+    assert dag_text(dag).splitlines()[1:3] == [
+        "Y.red[k:4, j:5] = select(k >= 1, Y.red[k - 1, j], 1.0) * 0.5 + X[k, j]",
+        "Y[j:5] = Y.red[3, j] * 2.0",
+    ]
+    (result,) = evaluate(dag, {"X": np.arange(20.0).reshape(4, 5)})
+    expected = np.ones(5)
+    for row in np.arange(20.0).reshape(4, 5):
+        expected = expected * 0.5 + row
+    np.testing.assert_array_equal(result, expected * 2)
+
+
+def test_an_ordered_reduction_is_over_a_size_from_1_on():
+    n = te.size("N", 0, 9)
+    x, k = te.placeholder((n,), name="X"), te.reduce_axis(n, "k")
+    first = te.reducer(lambda a, b: a, 1.0, "first", ordered=True)
+    with pytest.raises(ExpressionError, match=r"stage Y: .*ordered.* may be 0; give te\.size a range from 1 on"):
+        te.compute((), lambda: first(x[k], axis=k), name="Y")
 
 
 def test_user_reducer_on_one_value():

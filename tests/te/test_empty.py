@@ -23,6 +23,7 @@ REDUCERS = {
     "max": (te.max, -math.inf),
     "min": (te.min, math.inf),
     "own": (te.reducer(lambda a, b: a + b - a * b, 0.0, "either"), 0.0),
+    "in order": (te.reducer(lambda a, b: a * 0.5 + b, 2.0, "halved", ordered=True), 2.0),
 }
 
 
