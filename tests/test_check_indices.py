@@ -46,6 +46,13 @@ def test_the_first_index_outside_is_named():
     assert not out.any(), "nothing is written"
 
 
+def test_an_index_that_is_arithmetic_on_axes_is_checked():
+    table = te.placeholder((ROWS,), "float32", "table")
+    squares = checked(lambda: te.compute((4,), lambda i: table[i * i], name="squares"))
+    with pytest.raises(IndexError, match=r"table\[i\*i\] in squares: the index 9 is out of range"):
+        squares(RNG.standard_normal((ROWS,), "float32"))
+
+
 def guarded(n: int = 12) -> te.Tensor:
     """An index counts where its element is read; one that the user holds inside never is outside."""
     table, ids = te.placeholder((ROWS,), "float32", "table"), te.placeholder((n,), "int32", "ids")

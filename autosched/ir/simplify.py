@@ -343,6 +343,9 @@ class Simplifier:
             case Binary(op="bitxor", a=a, b=b):
                 (la, ha), (lb, hb) = self.bounds(a), self.bounds(b)
                 return (0, (1 << max(ha, hb).bit_length()) - 1) if min(la, lb) >= 0 else UNKNOWN
+            case Binary(op="bitand"):
+                low, high = integer_bounds(atom, self.ranges)
+                return max(low, UNKNOWN[0]), min(high, UNKNOWN[1])
         return UNKNOWN
 
 

@@ -32,7 +32,7 @@ from autosched.ir.instructions import dots
 from autosched.ir.instructions.dots import Dot, Word
 from autosched.ir.symbolic import type_name
 
-NO_RANGES: Mapping[Expr, tuple[int, int]] = MappingProxyType({})
+NO_RANGES: Mapping[Any, tuple[int, int]] = MappingProxyType({})
 
 
 def type_problem(e: Expr) -> str | None:
@@ -87,7 +87,7 @@ def recorded_type(value: Any) -> Any:
     return type_name(value) if not plain and type_name(value) in DTYPES else value
 
 
-def integer_bounds(expr: Expr, ranges: Mapping[Expr, tuple[int, int]] = NO_RANGES) -> tuple[int, int]:
+def integer_bounds(expr: Expr, ranges: Mapping[Any, tuple[int, int]] = NO_RANGES) -> tuple[int, int]:
     """Smallest and largest value that an integer expression over data may have, whatever the data are. `ranges`: those
     of variables."""
     whole = DTYPES[expr.dtype].integer_range

@@ -145,7 +145,7 @@ def loads(expr: Expr) -> tuple[Load, ...]:
     return tuple(e for e in subexpressions(expr) if isinstance(e, Load))
 
 
-_INDEX_OPS = frozenset({"add", "sub", "floordiv", "mod", "ceildiv", "min", "max"})
+_INDEX_OPS = frozenset({"add", "sub", "min", "max"})
 
 
 @lru_cache(maxsize=KNOWN)
@@ -161,6 +161,8 @@ def _is_of_loops(e: Expr) -> bool:
             return True
         case Binary(op="mul", a=a, b=b):
             return is_closed(a) or is_closed(b)
+        case Binary(op="floordiv" | "mod" | "ceildiv", b=b):
+            return is_closed(b)
         case Binary(op=op):
             return op in _INDEX_OPS
     return False

@@ -1,8 +1,7 @@
 """What a stage must satisfy before anything else sees it.
 
-Indices are quasi-affine: sums of constant * axis, and floordiv and mod of such by positive constants. (Choices in them
-have become selects of loads by then: `Tensor.__getitem__`.)
-An index that is data is clamped (there as well), so it is inside whatever the data are.
+Indices are integers. One that is not quasi-affine, but data or other arithmetic on axes, is clamped, so it is inside
+whatever the data are; choices in the others have become selects of loads (`Tensor.__getitem__` does both).
 Every other load lies within its tensor for all values of the axes, or stands in a branch of a select whose
 condition keeps it there. The proof is by intervals: a form g is at least L over the axes' ranges,
 and, under a condition f >= 0, at least the bound of g - f.
@@ -18,11 +17,11 @@ from typing import Any
 from autosched.errors import ExpressionError
 from autosched.ir.conditions import NEGATED
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Load, Select, Var
+from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Load, Select
 from autosched.ir.simplify import Affine, Simplifier
 from autosched.ir.size import presumed, whole
 from autosched.ir.symbolic import FOLDS
-from autosched.te.tensor import AS_GIVEN, ComputeOp, postorder
+from autosched.te.tensor import AS_GIVEN, ComputeOp, data_nodes, postorder
 
 MAX_BYTES = 1 << 62  # byte counts and element indices stay well inside int64
 MAX_DEPTH = 200  # later passes walk expressions recursively, with up to four Python frames a level
@@ -102,7 +101,7 @@ def _check_op(op: ComputeOp) -> None:
                 'cast the other operand to a wider type, for example with .astype("int64")'
             )
         if isinstance(node, Load):
-            _check_affine(op, node)
+            _check_indices(op, node)
     if points:
         _check_bounds(op)
 
@@ -125,37 +124,13 @@ def _fits(node: Const) -> bool:
     return low <= node.value <= high
 
 
-def _check_affine(op: ComputeOp, load: Load) -> None:
+def _check_indices(op: ComputeOp, load: Load) -> None:
     for dim, index in enumerate(load.indices):
-        where = f"stage {op.name} reads {load}, whose index {dim} is {index}"
         if index.dtype not in _INT_DTYPES:
-            instead = "use // instead of /, or te.cast"
-            raise ExpressionError(f"{where} of type {index.dtype} but must be an integer; {instead}")
-        if isinstance(index, Var | Const) or not _is_index(index):
-            continue  # an axis; data, any integer expression
-        nodes = (n for n in postorder((index,)) if n.dtype != "bool")  # of a select, not its condition is to be named
-        culprit = next((n for n in nodes if not _is_affine_node(n)), None)
-        if culprit is not None:
             raise ExpressionError(
-                f"{where}: {culprit} is not affine; only sums of constants times axes, // and % of such by positive "
-                "constants, te.min, te.max, te.abs and te.select of these, and elements of tensors are possible"
+                f"stage {op.name} reads {load}, whose index {dim} is {index} of type {index.dtype} but must be an "
+                "integer; use // instead of /, or te.cast"
             )
-
-
-def _is_affine_node(node: Expr) -> bool:
-    """Whether `node` keeps affine children affine."""
-    match node:
-        case Const() | Var():
-            return node.dtype == INDEX
-        case Binary(op="add" | "sub"):
-            return True
-        case Binary(op="mul", a=a, b=b):
-            return isinstance(a, Const) or isinstance(b, Const)
-        case Binary(op="floordiv" | "mod", b=Const(value=v)):
-            return v > 0
-        case Call(fn="neg"):
-            return True
-    return False
 
 
 def _check_bounds(op: ComputeOp) -> None:
@@ -167,7 +142,7 @@ def _check_bounds(op: ComputeOp) -> None:
         tensor = getattr(load, "tensor", None)
         shape = shapes[tensor.key if tensor is not None else by_name[load.buffer]]
         for dim, (index, extent) in enumerate(zip(load.indices, shape, strict=True)):
-            if AS_GIVEN.get() and not _is_index(index):
+            if AS_GIVEN.get() and index in data_nodes((index,)):
                 continue
             low, high = prover.range(index, ())
             if facts and (low < 0 or high >= extent):

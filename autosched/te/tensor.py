@@ -150,8 +150,9 @@ class Tensor:
         An index that is a minimum, a maximum, an absolute value or a select chooses between elements: V[min(i, 7)] is
         select(i <= 7, V[i], V[7]), so that what is read stands at affine indices.
 
-        An index may be data, any integer expression with elements of tensors in it: V[I[i]]. Where it is outside of
-        0 .. extent - 1 the nearest element is read, the first one for negative numbers, so nothing else ever is.
+        An index may be data, any integer expression with elements of tensors in it, V[I[i]], or of axes that is not
+        quasi-affine (sums of constant * axis, and floordiv and mod of such by positive constants): V[i * i]. Where it
+        is outside of 0 .. extent - 1 the nearest element is read, the first one for negative numbers.
         """
         items = indices if isinstance(indices, tuple) else (indices,)
         if self.view is not None:
@@ -247,14 +248,31 @@ def _replaced(indices: tuple[Expr, ...], old: Expr, way: Expr) -> tuple[Expr, ..
 
 
 def data_nodes(roots: Iterable[Expr]) -> set[Expr]:
-    """The nodes below `roots` that are computed from elements of tensors, not only chosen by a condition on them."""
+    """The nodes below `roots` that are computed from elements of tensors, not only chosen by a condition on them, or
+    are not quasi-affine in the axes."""
     nodes: set[Expr] = set()
     for node in postorder(roots):
         operands = (node.a, node.b) if isinstance(node, Select) else node.children
-        leaf = not (node.children or isinstance(node, Const | Var))  # a scalar, or a reduction that is no stage yet
-        if leaf or isinstance(node, Load) or any(x in nodes for x in operands):
+        if any(x in nodes for x in operands) or not (_is_affine(node) or choice(node) is not None):
             nodes.add(node)
     return nodes
+
+
+def _is_affine(node: Expr) -> bool:
+    """Whether `node` keeps quasi-affine children quasi-affine. Without children others than axes and constants are a
+    scalar input, or a reduction that is no stage yet."""
+    match node:
+        case Const() | Var():
+            return node.dtype == INDEX
+        case Binary(op="add" | "sub", dtype="int64"):
+            return True
+        case Binary(op="mul", a=a, b=b, dtype="int64"):
+            return isinstance(a, Const) or isinstance(b, Const)
+        case Binary(op="floordiv" | "mod", b=Const(value=v), dtype="int64"):
+            return v > 0
+        case Call(fn="neg", dtype="int64"):
+            return True
+    return False
 
 
 def _clamped(index: Expr, extent: int) -> Expr:

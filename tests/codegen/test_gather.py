@@ -137,10 +137,35 @@ def guarded(places=10):
     return te.compute((places, 6), lambda i, j: te.select(te.all(i > 0, i < places - 1), v[at[i - 1] + j], 0.0))
 
 
+def warped(rows=13, width=21):
+    """Bilinear samples of an image at affine positions, which are outside of it at times."""
+    x = te.placeholder((rows, width), name="X")
+
+    def sample(i, j):
+        i, j = te.cast(i, "float32"), te.cast(j, "float32")
+        across, down = j * 1.1 - i * 0.125 - 0.5, j * 0.125 + i * 0.8 - 1.0
+        left, top = te.floor(across), te.floor(down)
+        u, v = te.cast(left, "int32"), te.cast(top, "int32")
+        upper = x[v, u] + (x[v, u + 1] - x[v, u]) * (across - left)
+        lower = x[v + 1, u] + (x[v + 1, u + 1] - x[v + 1, u]) * (across - left)
+        return upper + (lower - upper) * (down - top)
+
+    return te.compute((rows, width), sample, name="C")
+
+
+def products_of_axes(places=9):
+    """Elements at products, quotients by axes, powers and bits of axes, some of them outside, and a sum of such."""
+    v, x, k = te.placeholder((37,), name="V"), te.placeholder((5, 64), name="X"), te.reduce_axis(7, "k")
+    one = te.compute((places, 19), lambda i, j: v[i * j] + v[j // (i + 1)] + v[i * 7 % (j + 1)], name="one")
+    two = te.compute((places, 19), lambda i, j: x[i & 3, (j << 2) ^ 5] - v[i * i - j], name="two")
+    total = te.compute((19,), lambda j: te.sum(x[k % 5, j * k - 3], axis=k), name="total")
+    return te.compute((places, 19), lambda i, j: one[i, j] * two[i, j] + total[j], name="C")
+
+
 CASES = {
     **{f.__name__: f for f in (
         embedding, bag, along, down, chosen, packed_product, matrix_vector, pages, experts, fused, rows_of_a_product, nearest, twice,
-        computed, guarded,
+        computed, guarded, warped, products_of_axes,
     )},
     "products of bytes": lambda: rows_of_a_product(k=24, dtype="int8", total="int32"),
     "products of halves": lambda: rows_of_a_product(k=24, dtype="bfloat16"),

@@ -22,7 +22,7 @@ from autosched.te.reducers import smallest
 from autosched.te.rewrites.precision import with_precision
 from tests.fuzz import expressions as ex
 from tests.fuzz.images import ImageProduct
-from tests.fuzz.indices import looked_up, moved, moves_within
+from tests.fuzz.indices import arithmetic, looked_up, moved, moves_within
 
 EXTENTS = (1, 2, 3, 5, 7, 12, 13, 16, 17, 31, 33, 64)
 LONG_EXTENTS = (100, 129, 1000, 1030, 4097)
@@ -550,8 +550,8 @@ class _Program:
         return None
 
     def lookup(self, base: Tensor) -> None:
-        """Elements of the base at an index that is data along one dimension, or of a table at the base's elements; some
-        of them with another operand, some reduced."""
+        """Elements of the base at an index that is data, or arithmetic, along one dimension, or of a table at the base's
+        elements; some of them with another operand, some reduced."""
         if not base.shape:
             return self.elementwise(base)
         dim, extents = self.rng.randrange(len(base.shape)), list(base.shape)
@@ -563,7 +563,10 @@ class _Program:
         def body(*axes: Expr) -> Any:
             axes = axes if last is None else (*axes, last)
             every: list[Index] = list(zip(axes, extents, strict=True))
-            if as_table:
+            if as_table and self.chance(0.4):
+                at = arithmetic(self.rng, axes)
+                values = [self.load(base, [*axes[:dim], at, *axes[dim + 1 :]])]
+            elif as_table:
                 at = looked_up(self.rng, self.operand(self.subset(every), dtype), axes)
                 values = [self.load(base, [*axes[:dim], at, *axes[dim + 1 :]])]
             else:

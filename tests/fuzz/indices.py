@@ -60,3 +60,18 @@ def looked_up(rng: random.Random, number: Expr, axes: Sequence[Expr]) -> Expr:
         lambda x: te.select(x < 2, x, rng.choice(axes)),
     )
     return rng.choice(ways[:WITHOUT_AXES] if number.dtype == "uint64" else ways)(number)  # axes have a sign
+
+
+def arithmetic(rng: random.Random, axes: Sequence[Expr]) -> Expr:
+    """An integer that is computed from axes, not as sums and quotients of them alone."""
+    one, other = rng.choice(axes), rng.choice(axes)
+    slope, offset = rng.choice((0.25, 0.5, 1.25, -0.75)), rng.choice((-1.5, 0.25, 3.0))
+    ways: tuple[Callable[[], Expr], ...] = (
+        lambda: one * other,
+        lambda: one * one - other,
+        lambda: one // (other + 1),
+        lambda: (one << 1) ^ other,
+        lambda: te.cast(te.floor(te.cast(one, "float32") * slope + te.cast(other, "float32") * 0.5 + offset), "int32"),
+        lambda: te.cast(te.round(te.cast(one, "float64") * slope), "int64") + other,
+    )
+    return rng.choice(ways)()

@@ -121,6 +121,14 @@ def a_window_of_which_nothing_is_left() -> Case:
     return Case(te.ComputeDAG([T]), "llvm -mcpu=haswell", 1, "T:v1-rows", tuple(values.items()))
 
 
+def a_border_around_a_gather() -> Case:
+    """Lanes inside of a border were loaded at an index that is data without the variable for it."""
+    A = te.placeholder((3, 2), "float32", "A")
+    one = te.cast(te.minimum(te.const(1, "int8"), te.const(2, "int8")), "int64")
+    T = te.compute((3, 3), lambda i, j: te.select(j - 2 >= 0, A[i, one], te.const(0.0, "float32")), "T")
+    return Case(te.ComputeDAG([T]), "cpu", 1, "default", (("T.j.r", 16), ("T.i.m", 2)))
+
+
 CASES: tuple[Callable[[], Case], ...] = (
     scalar_input,
     two_reads_of_one_operand,
@@ -132,6 +140,7 @@ CASES: tuple[Callable[[], Case], ...] = (
     panels_of_one_dimension,
     a_branch_under_a_mask,
     a_window_of_which_nothing_is_left,
+    a_border_around_a_gather,
 )
 
 

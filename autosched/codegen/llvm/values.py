@@ -445,11 +445,11 @@ class Values:
     def _filled_lanes(self, cond: Expr, load: Expr, fill: Expr) -> Val | None:
         """Padding in some lanes: the load leaves them out and fills them itself; None for other selects. What all lanes
         share of the condition chooses the address instead, which costs no mask."""
-        if not (isinstance(load, Load) and isinstance(fill, Const)) or load.dtype not in ("float32", "float64"):
+        if not (isinstance(load, Load) and isinstance(fill, Const)) or is_gathered(load):
             return None
         access = self.addresses.access(load.buffer, load.indices)
         register = self.addresses.placed[load.buffer].buffer.scope is Scope.REGISTER
-        if register or is_gathered(load) or access.lane_stride != 1:
+        if register or access.lane_stride != 1 or load.dtype not in ("float32", "float64"):
             return None
         parts = list(conjuncts(cond))
         shared, own = (self.emit(every(p for p in parts if self._has_lanes(p) is lanes)) for lanes in (False, True))

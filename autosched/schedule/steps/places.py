@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from autosched.errors import ScheduleError
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var, cast
-from autosched.ir.linear import interval
+from autosched.ir.types import integer_bounds
 from autosched.ir.visit import subexpressions
 from autosched.schedule.stage import StageOp
 from autosched.schedule.state import State
@@ -54,11 +54,9 @@ def narrow_places(op: StageOp) -> FirstBest | None:
     found = None if op.reducer is None else first_best(op.reducer)
     if found is None or op.dtypes[found.place] != INDEX or not _is_of_axes(op.body[found.place]):
         return None
-    places = interval(op.body[found.place], {a.var: a.extent for a in op.all_axes})
+    ranges = {a.var: (0, a.extent.number - 1) for a in op.all_axes if isinstance(a.extent, Const)}
+    first, last = integer_bounds(op.body[found.place], ranges)
     low, high = DTYPES[NARROW].integer_range
-    if not isinstance(places.lo, Const) or not isinstance(places.extent, Const):
-        return None
-    first, last = places.lo.number, places.lo.number + places.extent.number - 1
     return found if low < first and last < high else None
 
 
