@@ -1,4 +1,4 @@
-"""Sums in int64 are made in int32 where they fit, for the worst data as well."""
+"""Sums and indices in int64 are made in int32 where they fit, for the worst data as well."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from autosched import te
 from autosched.te.rewrites.collapse import collapse
-from autosched.te.rewrites.narrow import narrow_sums
+from autosched.te.rewrites.narrow import narrow_indices, narrow_sums
 from tests.te.brute import evaluate
 
 
@@ -59,3 +59,37 @@ def test_other_sums_stay(dtype, out, term):
     dag = summed(dtype, 3, lambda x, k: term(x))
     assert dag.outputs[0].dtype == out
     assert narrow_sums(dag) is dag
+
+
+def read_at(index, extent=8, size=100):
+    v, n = te.placeholder((size,), name="V"), te.placeholder((extent,), "int16", name="N")
+    return te.ComputeDAG(te.compute((extent,), lambda i: v[index(i, n[i])], name="C"))
+
+
+INDICES = {
+    "a square": (lambda i, n: i * i, 46341, True),  # 46340 squared is the largest that fits
+    "a larger square": (lambda i, n: i * i, 46342, False),
+    "a remainder": (lambda i, n: i * i * 3 % 97, 26755, True),
+    "a quotient by an axis, of which no bound is known": (lambda i, n: (i - 9) // (i + 1), 8, False),
+    "data of 16 bits": (lambda i, n: te.cast(n, "int64") * i - 1, 2**16, True),
+    "more of them": (lambda i, n: te.cast(n, "int64") * i - 1, 2**16 + 2, False),
+    "a clamp below": (lambda i, n: te.max(te.min(i * i, 2**31 - 1), 4) % 64, 46341, True),
+    "a rounded number, which may be any": (lambda i, n: te.cast(te.cast(i, "float32") * 0.5, "int64"), 8, False),
+}
+
+
+@pytest.mark.parametrize("case", INDICES)
+def test_indices_that_are_computed_for_each_lane(case):
+    index, extent, is_narrow = INDICES[case]
+    dag = read_at(index, extent)
+    narrow = narrow_indices(dag)
+    assert (narrow is not dag) == is_narrow
+    assert narrow_indices(narrow) is narrow
+    small = read_at(index, 13)
+    data = {"V": np.arange(100.0), "N": np.arange(-5, 8)}
+    np.testing.assert_array_equal(evaluate(small, data)[0], evaluate(narrow_indices(small), data)[0])
+
+
+def test_affine_indices_are_not_narrowed():
+    dag = read_at(lambda i, n: 2 * i + 1)
+    assert narrow_indices(dag) is dag

@@ -27,7 +27,7 @@ from autosched.te.dag import ComputeDAG
 from autosched.te.rewrites.empty import fold_empty
 from autosched.te.rewrites.exponents import negative_exponents
 from autosched.te.rewrites.groups import split_groups
-from autosched.te.rewrites.narrow import narrow_sums
+from autosched.te.rewrites.narrow import narrow_indices, narrow_sums
 from autosched.te.rewrites.padded import padded_reads
 from autosched.te.rewrites.phases import in_phases
 from autosched.te.rewrites.scans import in_blocks
@@ -302,6 +302,7 @@ PASSES: tuple[Pass[ComputeDAG, Any], ...] = (
     of_function(fold_empty, "Reductions over no elements are constants, and nothing reads tensors without elements."),
     of_function(negative_exponents, "The exponential of a value that is never above 0 is cheaper."),
     of_function(narrow_sums, "Sums in int64 that fit in int32 are made there."),
+    of_function(narrow_indices, "Indices that are computed for each lane are so in int32 where they fit."),
     of_function(in_phases, "Sums of every s-th term are those terms alone; reads go through dilation and padding."),
     of_function(padded_reads, "What reductions read under conditions on its index is a stage of its own."),
     of_function(in_windows, "Long windows are made of shorter ones."),

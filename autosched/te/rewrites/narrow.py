@@ -1,4 +1,4 @@
-"""Narrowed sums (`narrow_sums`): int64 sums that always fit in int32 are computed in int32 and converted once.
+"""Narrowed arithmetic in int64 that always fits in int32: sums (`narrow_sums`) and indices (`narrow_indices`).
 
     S[i] = sum over k < K of int64(X[i, k]) * int64(Y[k])      X, Y int8: no sum leaves int32 for K < 2^17
 
@@ -6,20 +6,27 @@
 
 A vector then has twice the lanes, and bytes meet the instructions for their products. Ranges are those of the types of
 what is read, through what `integer_bounds` knows.
+
+    A[i, min(j * j, n - 1)]    ->    A[i, int64(min(int32(j) * int32(j), int32(n - 1)))]
+
+Indices that are computed for each lane, to gather by, are 16 to a register of 64 bytes and multiplied in one
+instruction. Affine ones are not computed for each lane.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Cast, Expr, Load, cast
+from autosched.ir.expr import INDEX, Cast, Expr, Load, cast
+from autosched.ir.size import has_size
 from autosched.ir.types import integer_bounds
-from autosched.ir.visit import loads, rebuild
+from autosched.ir.visit import is_data, loads, rebuild
 from autosched.te.dag import ComputeDAG
 from autosched.te.reducers import sum_reducer
-from autosched.te.tensor import ComputeOp, Tensor, fresh_name
+from autosched.te.tensor import ComputeOp, Tensor, fresh_name, rewrite
 
 NARROW = "int32"
 
@@ -30,11 +37,36 @@ def narrow_sums(dag: ComputeDAG) -> ComputeDAG:
     return dag.remade(lambda op: _in_two(op, fresh_name(f"{op.name}.{NARROW}", taken)) if _fits(op) else None)
 
 
+def narrow_indices(dag: ComputeDAG) -> ComputeDAG:
+    """The DAG with its indices that are data, or other arithmetic, in int32 where they fit; `dag` itself where none
+    do."""
+    return dag.remade(_with_narrow_indices)
+
+
+def _with_narrow_indices(op: ComputeOp) -> tuple[Tensor, ...] | None:
+    ranges = _ranges(op)
+
+    def narrow(node: Expr, new: Expr) -> Expr:
+        if not isinstance(node, Load):
+            return new
+        pairs = zip(node.indices, new.children, strict=True)
+        indices = tuple(cast(_narrow(x), INDEX) if _is_rebuilt(i) and _keeps(i, ranges) else x for i, x in pairs)
+        load: Load = Load(node.buffer, indices, node.dtype)
+        return load
+
+    body = rewrite(op.body, narrow)
+    return None if body == op.body else replace(op, body=body).outputs
+
+
+def _ranges(op: ComputeOp) -> dict[Expr, tuple[int, int]]:
+    return {a.var: (0, a.extent - 1) for a in (*op.axes, *op.reduce_axes) if not has_size(a.extent)}
+
+
 def _fits(op: ComputeOp) -> bool:
     """Whether the stage adds up int64 numbers of which no partial sum leaves int32."""
     if op.reducer is None or not op.reducer.is_sum or op.body[0].dtype != "int64" or not loads(op.body[0]):
         return False
-    ranges: dict[Expr, tuple[int, int]] = {a.var: (0, a.extent - 1) for a in (*op.axes, *op.reduce_axes)}
+    ranges = _ranges(op)
     low, high = integer_bounds(op.body[0], ranges)
     terms = prod(a.extent for a in op.reduce_axes)
     return _is_narrow((min(0, terms * low), max(0, terms * high))) and _keeps(op.body[0], ranges)
@@ -59,7 +91,7 @@ def _keeps(e: Expr, ranges: Mapping[Expr, tuple[int, int]]) -> bool:
 
 
 def _is_rebuilt(e: Expr) -> bool:
-    return e.dtype == "int64" and bool(loads(e)) and not isinstance(e, Cast | Load)
+    return e.dtype == INDEX and is_data(e) and not isinstance(e, Cast | Load)
 
 
 def _narrow(e: Expr) -> Expr:
