@@ -30,6 +30,8 @@ class Microarchitecture:
     """Vector stores a cycle."""
     element_load: float
     """Loads of single elements a cycle, broadcast or not."""
+    gathered_load: float
+    """Elements a cycle that lanes load from indices of their own, by a gather instruction or one by one."""
     issue_width: float
     """Instructions a cycle from the micro-op cache."""
     decode_width: float
@@ -108,6 +110,7 @@ GENERIC = Microarchitecture(
     load=2.0,
     store=1.0,
     element_load=2.0,
+    gathered_load=2.0,
     issue_width=5.2,
     decode_width=3.0,
     uop_cache=4096.0,
@@ -145,6 +148,7 @@ GENERIC_AVX512 = replace(GENERIC, name="generic AVX-512", nan_test=0.0)
 ZEN3 = replace(
     GENERIC,
     name="Zen 3",
+    gathered_load=0.83,
     accumulator_step=4.17,
     tile_start=22.0,
     conflict_line=1.5,
@@ -154,8 +158,9 @@ ZEN3 = replace(
 )
 ZEN2 = replace(ZEN3, name="Zen 2")
 ZEN1 = replace(ZEN3, name="Zen 1", fma=1.0, load=1.0, store=0.5)  # 256-bit operations take two passes
-ZEN4 = replace(GENERIC_AVX512, name="Zen 4", fma=1.0, load=1.0, store=0.5)  # 512-bit operations take two passes
-ZEN5 = replace(GENERIC_AVX512, name="Zen 5", element_load=4.0)
+# 512-bit operations take two passes
+ZEN4 = replace(GENERIC_AVX512, name="Zen 4", fma=1.0, load=1.0, store=0.5, gathered_load=0.57)
+ZEN5 = replace(GENERIC_AVX512, name="Zen 5", element_load=4.0, gathered_load=0.57)
 
 HASWELL = replace(GENERIC, name="Haswell to Skylake")
 SKYLAKE_SERVER = replace(GENERIC_AVX512, name="Skylake server to Ice Lake server")
@@ -171,7 +176,9 @@ GOLDEN_COVE_SERVER = replace(
     unequal_cores=0.3,
 )
 
-NEOVERSE_V = replace(GENERIC, name="Neoverse V1 and V2", fma=4.0, load=3.0, store=2.0, element_load=3.0)
+NEOVERSE_V = replace(
+    GENERIC, name="Neoverse V1 and V2", fma=4.0, load=3.0, store=2.0, element_load=3.0, gathered_load=3.0
+)
 APPLE_M1 = replace(NEOVERSE_V, name="Apple M1")
 
 _NAMES: tuple[tuple[Microarchitecture, str], ...] = (

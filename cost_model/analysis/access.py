@@ -39,9 +39,10 @@ from autosched.ir.closed_forms.arithmetic import (
 from autosched.ir.expr import INDEX, Binary, Cast, Const, Expr, Param, Select, Var, cast, ceildiv, imax, imin, product
 from autosched.ir.linear import combined, linear
 from autosched.ir.stmt import Buffer, Scope
-from autosched.ir.visit import free_vars, is_closed, is_number, subexpressions, substitute
+from autosched.ir.visit import free_vars, is_closed, is_data, is_number, subexpressions, substitute
 from autosched.target import LINE_BYTES
 from autosched.target.microarchitecture import GENERIC
+from cost_model.analysis.measured_widths import index_slopes, positions
 
 ZERO: Expr = Const(0, INDEX)
 ONE: Expr = Const(1, INDEX)
@@ -236,6 +237,14 @@ class Moving:
         return result
 
     def _atom_widths(self, atom: Expr, moving: tuple[int, ...]) -> Widths:
+        if is_data(atom):
+            of_positions = {p: self.widths(p) for p in positions(atom)}
+            found = index_slopes(atom, {p: widths[0] for p, widths in of_positions.items()})
+            if found is not None:
+                return tuple(
+                    found.width([w[d] for w in of_positions.values()]) if d <= max(moving) else ZERO
+                    for d in range(self.depth + 1)
+                )
         match atom:
             case Var():
                 place = moving[0]

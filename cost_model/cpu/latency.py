@@ -64,6 +64,7 @@ from cost_model.cpu.instructions import TESTS
 from cost_model.cpu.machine import CLOCK_HZ, FORK_JOIN_S, NEST_S, OVERLAP_LOSS, Machine
 from cost_model.cpu.tile_products import TileWork, product_of_tiles, tile_work
 from cost_model.cpu.transfers import (
+    gathers_lanes,
     is_transposed,
     is_vectorised,
     moves_whole_vectors,
@@ -300,6 +301,7 @@ def make_block(statement: Statement, machine: Machine) -> InnermostBlock:
     registers = real(statement.registers(machine.lanes(statement.itemsize), machine.target))
     operands, counts = window_loads(statement, reads, registers, chunks, machine)
     vectors = sum_of(counts[a] for a in whole)
+    gathered = sum_of(counts[a] for a in reads if gathers_lanes(statement, a))
     elements = sum_of(counts[a] for a in reads if a not in whole)
     stores = sum_of(transfers(statement, a, lanes) for a in writes)
     spills = maximum(0.0, subtract(add(registers, operands), machine.registers)) if statement.accumulators else ZERO
@@ -315,7 +317,13 @@ def make_block(statement: Statement, machine: Machine) -> InnermostBlock:
     chains, length, latency = _chains(statement, inner, chunks, machine)
     pipes = {
         "arithmetic": multiply(arithmetic, 1.0 / uarch.fma),
-        "loads": add(multiply(vectors, 1.0 / uarch.load), multiply(elements, 1.0 / uarch.element_load)),
+        "loads": sum_of(
+            [
+                multiply(vectors, 1.0 / uarch.load),
+                multiply(elements, 1.0 / uarch.element_load),
+                multiply(gathered, 1.0 / uarch.gathered_load - 1.0 / uarch.element_load),
+            ]
+        ),
         "stores": multiply(stores, 1.0 / uarch.store),
     }
     tests = multiply(tested_reads(statement, counts, chunks), TESTS)

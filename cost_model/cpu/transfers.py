@@ -28,7 +28,7 @@ from autosched.ir.closed_forms.arithmetic import (
 )
 from autosched.ir.expr import Const, Expr, Select, ceildiv, product
 from autosched.ir.stmt import ForKind
-from autosched.ir.visit import free_vars, loads, subexpressions
+from autosched.ir.visit import free_vars, is_data, loads, subexpressions
 from autosched.lower.register_tiles.rules import fits, is_across, slides, transposed_block
 from autosched.target import LONGEST_STEP
 from cost_model.analysis.access import Access
@@ -58,6 +58,12 @@ def moves_whole_vectors(statement: Statement, access: Access) -> bool:
     if isinstance(stride, Const) and not is_one(stride):
         return _is_strided(access, stride)
     return not is_zero(stride)
+
+
+def gathers_lanes(statement: Statement, access: Access) -> bool:
+    """Whether each lane has an index of its own, that is computed."""
+    v = statement.vector_loop
+    return v is not None and any(is_data(i) and v in access.view.moving(i) for i in access.index)
 
 
 def _is_strided(access: Access, stride: Expr) -> bool:
