@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,12 +18,17 @@ from autosched.ir.bitcast import bitcast as ir_bitcast
 from autosched.ir.expr import INDEX, Const, Expr, Load, Var, call, known_dtype
 from autosched.ir.expr import cast as ir_cast
 from autosched.ir.expr import select as ir_select
+from autosched.ir.size import has_size
+from autosched.ir.stmt import Reducer
 from autosched.ir.symbolic import is_known
+from autosched.ir.visit import depth
 from autosched.te.checks import check_op, check_shape
 from autosched.te.reducer_laws import check_laws
 from autosched.te.reducers import Reduce, Reduction, pair, to_expr, typed_const
 from autosched.te.tensor import Axis, AxisVar, ComputeOp, PlaceholderOp, Tensor, TensorLoad, postorder, rewrite
 
+_TERMS = 8  # of an ordered reduction, for each total that is written
+_DEEPEST = 8  # nodes in one another, of a combination that is written out for that many terms
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
@@ -197,37 +202,49 @@ class _Stages:
     ) -> tuple[tuple[Tensor, ...], tuple[Expr, ...]]:
         """The totals of a reduction whose terms are combined in order, as a recurrence, and the indices of the last.
 
-        Several reduction axes are one axis of the recurrence, the last of them fastest, over the terms as stages. It is
-        the last axis where a term is read along it in memory, as the rows of a matrix are, otherwise the first.
+        Its axis is the last one where a term is read along it in memory, as the rows of a matrix are. Otherwise it is
+        the first, and each of its positions combines several terms, so that fewer totals are written.
         """
         along, terms = self._terms_in_order(name, axes, reduction)
+        reducer = reduction.reducer
         reads = [node for node in postorder(terms) if isinstance(node, TensorLoad) and node.indices]
         place = len(axes) if any(along in postorder((read.indices[-1],)) for read in reads) else 0
+        run = _TERMS if place == 0 and _may_be_chained(reducer, along.extent) else 1
+        steps, rest = divmod(along.extent, run)
+        step = AxisVar.fresh(along.name, steps, True)
+
+        def combined(totals: tuple[Expr, ...], position: Any) -> tuple[Expr, ...]:
+            term = rewrite(terms, lambda node, new: to_expr(position, name) if node is along else new)
+            operands: dict[Expr, Expr] = dict(zip((*reducer.lhs, *reducer.rhs), (*totals, *term), strict=True))
+            return rewrite(reducer.results, lambda node, new: operands.get(node, new))
 
         def at(position: Expr) -> tuple[Expr, ...]:
             return (*axes[:place], position, *axes[place:])
 
-        reducer, domain = reduction.reducer, (*axes[:place], along, *axes[place:])
+        start: tuple[Expr, ...] = reducer.identity
+        for n in range(rest):
+            start = combined(start, n)
+        domain = (*axes[:place], step, *axes[place:])
         shape = tuple(a.extent for a in domain)
         states = [Tensor(f"{name}.y{n}", shape, t.dtype, PlaceholderOp(name)) for n, t in enumerate(terms)]
-        is_single = is_known("le", along.extent, 1)
-        before = [
-            start if is_single else ir_select(along >= 1, y[at(along - 1)], start)
-            for y, start in zip(states, reducer.identity, strict=True)
-        ]
-        operands: dict[Expr, Expr] = dict(zip((*reducer.lhs, *reducer.rhs), (*before, *terms), strict=True))
-        totals = rewrite(reducer.results, lambda node, new: operands.get(node, new))
+        is_single = is_known("le", steps, 1)
+        totals = start
+        if not is_single:
+            before = (y[at(step - 1)] for y in states)
+            totals = tuple(ir_select(step >= 1, y, x) for y, x in zip(before, start, strict=True))
+        for n in range(run):
+            totals = combined(totals, step * run + (rest + n))
         if is_single:
             tensors = tuple(self.stage(f"{name}.v{n}", domain, (x,), None).outputs[0] for n, x in enumerate(totals))
         else:
             tensors = self.recurrence(name, domain, totals, states).outputs
-        return tensors, at(Const(along.extent - 1, INDEX))
+        return tensors, at(Const(steps - 1, INDEX))
 
     def _terms_in_order(
         self, name: str, axes: tuple[AxisVar, ...], reduction: Reduction
     ) -> tuple[AxisVar, tuple[Expr, ...]]:
         """One axis for all of a reduction's, the last of them fastest, and the terms along it."""
-        if len(reduction.axes) == 1:
+        if len(reduction.axes) == 1 and not any(isinstance(x, Reduce) for x in postorder(reduction.sources)):
             (axis,) = reduction.axes
             return axis, reduction.sources
         domain = (*reduction.axes, *axes)
@@ -270,6 +287,21 @@ class _Stages:
                     f"wrap the expression in te.sum(..., axis={node.name}) or another reducer"
                 )
             raise ExpressionError(f"stage {name} uses the axis {node.name}, which belongs to another stage")
+
+
+def _may_be_chained(reducer: Reducer, count: int) -> bool:
+    """Whether so many terms are enough for several in one expression, which has each total before once and is not deep:
+    with it twice, as in argmax, every term would double the expression."""
+    uses = [sum(node is x for result in reducer.results for node in _with_repeats(result)) for x in reducer.lhs]
+    is_shallow = all(depth(result) <= _DEEPEST for result in reducer.results)
+    return not has_size(count) and count >= 2 * _TERMS and is_shallow and max(uses) <= 1
+
+
+def _with_repeats(expr: Expr) -> Iterator[Expr]:
+    """The nodes of a shallow expression as often as they occur."""
+    yield expr
+    for child in expr.children:
+        yield from _with_repeats(child)
 
 
 def _is_recurrence(stage: str, reduction: Reduction) -> bool:

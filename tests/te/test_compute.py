@@ -233,6 +233,37 @@ def test_a_reducer_whose_order_matters_is_a_recurrence():
     np.testing.assert_array_equal(result, expected * 2)
 
 
+@pytest.mark.parametrize(
+    ("combine", "rows", "extent"),
+    [
+        (lambda a, b: a * 0.5 + b, 35, 4),  # eight at each position, the first three where it begins
+        (lambda a, b: a * 0.5 + b, 15, 15),  # too few
+        (lambda a, b: a * a + b, 35, 35),  # it would be doubled by each
+    ],
+)
+def test_positions_combine_several_terms_in_order(combine, rows, extent):
+    x, k = te.placeholder((rows, 2), name="X"), te.reduce_axis(rows, "k")
+    fold = te.reducer(combine, 0.25, "fold", ordered=True)
+    dag = te.ComputeDAG(te.compute((2,), lambda j: fold(x[k, j], axis=k), name="Y"))
+    assert dag.stages[0].shape == (extent, 2)
+    data = np.random.default_rng(0).integers(-2, 3, (rows, 2)) / 8
+    expected = np.full(2, 0.25)
+    for row in data:
+        expected = combine(expected, row)
+    np.testing.assert_allclose(evaluate(dag, {"X": data})[0], expected, rtol=1e-12)
+
+
+def test_an_ordered_reduction_of_reductions():
+    x, k, r = te.placeholder((3, 20, 4), name="X"), te.reduce_axis(20, "k"), te.reduce_axis(3, "r")
+    fold = te.reducer(lambda a, b: a * 0.5 - b, 1.0, "fold", ordered=True)
+    dag = te.ComputeDAG(te.compute((4,), lambda j: fold(te.sum(x[r, k, j], axis=r), axis=k), name="Y"))
+    data = np.arange(240.0).reshape(3, 20, 4)
+    expected = np.ones(4)
+    for row in data.sum(0):
+        expected = expected * 0.5 - row
+    np.testing.assert_allclose(evaluate(dag, {"X": data})[0], expected)
+
+
 def test_an_ordered_reduction_is_over_a_size_from_1_on():
     n = te.size("N", 0, 9)
     x, k = te.placeholder((n,), name="X"), te.reduce_axis(n, "k")
