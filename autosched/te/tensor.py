@@ -22,10 +22,10 @@ from typing import Any, NoReturn
 
 from autosched.errors import ExpressionError
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import INDEX, Binary, Call, Const, Expr, Load, Select, Var, binary, cast, select
+from autosched.ir.expr import INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var, binary, cast, select
 from autosched.ir.interning import N, interned
 from autosched.ir.recurrence import Recurrence, find_recurrence
-from autosched.ir.size import whole
+from autosched.ir.size import has_size, whole
 from autosched.ir.stmt import Reducer
 from autosched.ir.symbolic import FOLDS
 from autosched.ir.types import integer_bounds
@@ -165,7 +165,7 @@ class Tensor:
                 f"tensor {self.name} has {len(self.shape)} dimensions but is indexed with {len(items)}: "
                 f"{self.name}[{', '.join(map(str, items))}]"
             )
-        indices = tuple(self._index(d, item) for d, item in enumerate(items))
+        indices = tuple(_as_affine(self._index(d, item)) for d, item in enumerate(items))
         data = data_nodes(indices)
         inside = (_clamped(i, n) if i in data else i for i, n in zip(indices, self.shape, strict=True))
         return self._element(tuple(inside), [])
@@ -256,6 +256,34 @@ def data_nodes(roots: Iterable[Expr]) -> set[Expr]:
         if any(x in nodes for x in operands) or not (_is_affine(node) or choice(node) is not None):
             nodes.add(node)
     return nodes
+
+
+def _as_affine(index: Expr) -> Expr:
+    """An index over axes that was cast to another integer type, in which it fits, as it is without: int32(i) + 1 is
+    i + 1, which lies beside int32(i)."""
+    wide = _without_casts(index) if any(isinstance(x, Cast) for x in postorder((index,))) else None
+    return index if wide is None or data_nodes((wide,)) else wide
+
+
+def _without_casts(e: Expr) -> Expr | None:
+    """The same integer in the type of indices; None where it may have wrapped around, or is other arithmetic."""
+    match e:
+        case Const() if DTYPES[e.dtype].is_integer and not has_size(e):
+            return Const(e.value, INDEX)
+        case AxisVar() if not has_size(e.extent):
+            return e
+        case Cast(a=a):
+            wide = _without_casts(a)
+        case Binary(op="add" | "sub" | "mul" | "floordiv" | "mod" | "min" | "max" as op, a=a, b=b):
+            x, y = _without_casts(a), _without_casts(b)
+            wide = None if x is None or y is None else binary(op, x, y)
+        case _:
+            return None
+    if wide is None or not DTYPES[e.dtype].is_integer:
+        return None
+    axes = {x: (0, x.extent - 1) for x in postorder((wide,)) if isinstance(x, AxisVar)}
+    (low, high), (least, most) = integer_bounds(wide, axes), DTYPES[e.dtype].integer_range
+    return wide if least <= low and high <= most else None
 
 
 def _is_affine(node: Expr) -> bool:

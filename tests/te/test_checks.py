@@ -111,6 +111,23 @@ def test_arithmetic_on_axes_may_be_an_index_and_is_clamped():
         assert str(stage(fn).op.body[0]) == text, name
 
 
+def test_axes_that_were_cast_are_indices_where_they_fit():
+    def narrow(e, dtype="int32"):
+        return te.cast(e, dtype)
+
+    read = {
+        "cast": (lambda i: V[narrow(i)], "V[i]"),
+        "arithmetic": (lambda i: V[7 - narrow(i)], "V[7 - i]"),
+        "back and forth": (lambda i: V[narrow(narrow(i), "int64") % 4], "V[i%4]"),
+        "a choice": (lambda i: V[te.min(narrow(i) + 1, 7)], "select(i + 1 <= 7, V[i + 1], V[7])"),
+        "a constant": (lambda i: V[te.const(3, "uint8")], "V[3]"),
+        "one that wraps around": (lambda i: V[narrow(i * 100, "int8") // 100], "V[int64(max(int8(i*100)//100, 0))]"),
+        "a product": (lambda i: V[narrow(i) * narrow(i)], "V[int64(min(max(int32(i)*int32(i), 0), 7))]"),
+    }
+    for name, (fn, text) in read.items():
+        assert str(stage(fn).op.body[0]) == text, name
+
+
 def test_a_branch_that_is_never_taken_may_read_anywhere():
     assert stage(lambda i: V[te.min(i // 8 + 5, 5)]).shape == (8,)
     assert stage(lambda i: V[te.max(i // 8 - 1, 0)]).shape == (8,)
