@@ -119,7 +119,9 @@ def window_loads(
 
 
 def transfers(statement: Statement, access: Access, lanes: int, distinct: bool = True) -> Expr:
-    """Load (or store) instructions of the access in one block: one for each address if `distinct`, or one a copy."""
+    """Load (or store) instructions of the access in one block: one for each address if `distinct`, or one a copy. Lanes
+    that gather load each their own element."""
+    distinct = distinct and not gathers_lanes(statement, access)
     result: Expr = real(access.count)
     different = _different(access, statement.block_depth)
     for i in range(statement.block_depth, statement.depth):
