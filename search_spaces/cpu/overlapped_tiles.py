@@ -10,17 +10,17 @@ The loop over tiles is a row loop, where `Placement` computes the producers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autosched.ir.expr import Expr
 from autosched.ir.linear import ONE, linear
 from autosched.ir.visit import free_vars
-from autosched.schedule import Parallel, Reorder, Split, Stage, State, Step, Unroll, Vectorize
+from autosched.schedule import Parallel, Reorder, Split, Stage, Step, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
 from search_spaces.access import extent, points
 from search_spaces.cpu.domains import tile_count, vector_width
-from search_spaces.fusion import is_read_indirectly
 from search_spaces.partial_sketch import PartialSketch, SketchContext
+from search_spaces.pipelines import TileAxes, tile_axes, tile_producers
 from search_spaces.space import SketchParam
 
 TILES = (2, 4, 8, 16, 32, 64, 128, 256)  # points of a tile along an axis that is no vector
@@ -36,16 +36,16 @@ def overlapped_tiles(
 
     `vectors`: the candidate numbers of vectors of the last axis that are computed together.
     """
-    producers = _producers(sketch, stage)
+    producers = tile_producers(sketch.state, stage, sketch.done)
     if not producers or points(stage) <= FEW_POINTS:
         return []
-    axes, lanes = _kinds_of_axes(sketch.state, stage, producers), context.lanes_of(stage)
+    axes, lanes = tile_axes(stage, producers, stage.op.axes[:-1]), context.lanes_of(stage)
     ways = (False, True) if axes.tiled else (False,)
     return [_in_tiles(sketch, stage, axes, lanes, vectors, slides) for slides in ways]
 
 
 def _in_tiles(
-    sketch: PartialSketch, stage: Stage, axes: KindsOfAxes, lanes: int, vectors: tuple[int, ...], slides: bool
+    sketch: PartialSketch, stage: Stage, axes: TileAxes, lanes: int, vectors: tuple[int, ...], slides: bool
 ) -> PartialSketch:
     """The stage in tiles, or in strips of several tiles along its first tiled axis, that producers slide along; a few
     rows along this axis are computed together."""
@@ -95,41 +95,6 @@ def shared_rows(stage: Stage) -> StageAxis | None:
                     if form.coefficient(axis.var) is ONE and places.setdefault(key, form.constant) is not form.constant:
                         return axis
     return None
-
-
-def _producers(sketch: PartialSketch, stage: Stage) -> list[Stage]:
-    """Return the stages that could be computed in tiles of `stage`, directly read by it or not: elementwise, and read
-    by nothing else."""
-    state, group, found = sketch.state, {stage.name}, list[Stage]()
-    for candidate in reversed(state.stages):
-        readers = {r.name for r in state.consumers(candidate)}
-        is_free = candidate.name not in sketch.done and candidate.op.is_elementwise and candidate.at is None
-        fits = is_free and readers and readers <= group and not state.is_output(candidate)
-        if fits and not state.is_constant(candidate) and not is_read_indirectly(state, candidate):
-            group.add(candidate.name)
-            found.append(candidate)
-    return found
-
-
-@dataclass(frozen=True)
-class KindsOfAxes:
-    """The axes of a stage but for the last: those in tiles, as producers are read at several places along them; those
-    around all tiles; and those inside of each, along which producers do not vary."""
-
-    tiled: tuple[StageAxis, ...]
-    outer: tuple[StageAxis, ...]
-    inner: tuple[StageAxis, ...]
-
-
-def _kinds_of_axes(state: State, stage: Stage, producers: list[Stage]) -> KindsOfAxes:
-    buffers = [b for p in producers for b in p.op.buffers]
-    indices = [i for r in (stage, *producers) for x in r.op.loads_from(*buffers) for i in x.indices]
-    tiled, outer, inner = list[StageAxis](), list[StageAxis](), list[StageAxis]()
-    for axis in stage.op.axes[:-1]:
-        used = [i for i in indices if axis.var in free_vars(i)]
-        kind = inner if not used else outer if all(i is axis.var for i in used) else tiled
-        kind.append(axis)
-    return KindsOfAxes(tuple(tiled), tuple(outer), tuple(inner))
 
 
 def _tile(name: str, size: int) -> SketchParam:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 
-from autosched.ir.conditions import border_reads
-from autosched.ir.expr import INDEX, Call, Cast, Const, Expr, Load
+from autosched.ir.expr import Call, Cast, Const, Expr, Load
 from autosched.ir.visit import free_vars, is_gathered, loads, subexpressions
 from autosched.schedule import (
     ComputeAt,
@@ -32,7 +31,6 @@ from autosched.schedule import (
     Widen,
     Winograd,
     WriteOut,
-    can_write_out,
     factors,
     initial_state,
     repeated_parts,
@@ -43,7 +41,7 @@ from autosched.schedule.steps.places import narrow_places
 from autosched.schedule.steps.winograd import convolution
 from autosched.te.dag import ComputeDAG
 from autosched.te.rewrites.winograd import TILES
-from search_spaces.access import buffer_shape, extent, has_reuse, is_reused, points, reads_of, reuse_count
+from search_spaces.access import buffer_shape, extent, is_reused, points, reads_of, reuse_count
 from search_spaces.cpu.domains import tile_count, vector_width
 from search_spaces.cpu.elementwise import FEW_POINTS
 from search_spaces.cpu.intrinsics import has_instruction
@@ -51,6 +49,7 @@ from search_spaces.cpu.scatter import scatter_axes
 from search_spaces.cpu.tile_products import has_tiles
 from search_spaces.fusion import MAX_GROWTH, MIN_REPEATS, has_condition, switch_axes
 from search_spaces.partial_sketch import PartialSketch, SketchContext
+from search_spaces.pipelines import short_windows
 
 WIDE_USERS = 32  # points that read an element, from which it is converted in a stage of its own
 LESS = 0.5  # ratio of operations in two stages; their intermediate costs a store and a load of each row
@@ -85,7 +84,7 @@ def initial_sketches(dag: ComputeDAG, context: SketchContext) -> list[PartialSke
     windows = [step for s in sketch.state.stages for step in _in_parts(s)]
     variants = [sketch.apply(*windows).finish(note="parts")] if windows else []
     variants += [tiles.finish(note="tiles")] if tiles.state != sketch.state else []
-    taps = _short_windows(sketch.state)
+    taps = short_windows(sketch.state)
     variants += [sketch.apply(*map(WriteOut, taps)).finish(note="taps")] if taps else []
     if not convolutions:
         return [sketch, *variants]
@@ -101,44 +100,6 @@ def _in_parts(stage: Stage) -> list[Step]:
         if by * (whole // length - 1) + length - 1 <= LESS * (whole - 1):
             return [Separate(stage.name, axis)]
     return []
-
-
-def _short_windows(state: State) -> list[str]:
-    """Return the reductions of a pipeline that are written out in one of its initial sketches: windows of few elements
-    without an operand that is used again, and other reductions as long as they, which their readers' tiles can compute
-    like any elementwise stage.
-
-    A pipeline has several of them. A lone window, as of a pooling, has sketches of its own.
-    """
-    stages = [s for s in state.stages if s.op.reducer is not None and _reads_neighbours(state, s)]
-    lengths = {_lengths(s) for s in stages if _has_window(s)}
-    found = [s.name for s in stages if _lengths(s) in lengths and can_write_out(s.op)]
-    return found if len(found) > 1 else []
-
-
-def _lengths(stage: Stage) -> tuple[int, ...]:
-    return tuple(extent(a) for a in stage.op.reduce_axes)
-
-
-def _has_window(stage: Stage) -> bool:
-    """Whether an index moves along an output axis and along the reduction."""
-    axes, steps = ({a.var for a in part} for part in (stage.op.axes, stage.op.reduce_axes))
-    used = (free_vars(i) for x in stage.op.loads for i in x.indices)
-    return any(not axes.isdisjoint(v) and not steps.isdisjoint(v) for v in used)
-
-
-def _reads_neighbours(state: State, stage: Stage) -> bool:
-    """Whether lanes along the last axis read neighbours, and no operand but borders is used for several outputs."""
-    borders = _borders(state, stage)
-    reads = tuple(r for r in reads_of(state, stage) if r.load not in borders)
-    lanes = bool(stage.op.axes) and all(r.strides[stage.op.axes[-1].name] == 1 for r in reads)
-    return lanes and not has_reuse(stage, reads)
-
-
-def _borders(state: State, stage: Stage) -> set[Load]:
-    """Return the reads of border elements that happen only where a clamped index is outside."""
-    shapes = {b: tuple(Const(n, INDEX) for n in buffer_shape(state, b)) for b in stage.op.reads}
-    return {load for b, shape in shapes.items() for load, _ in border_reads(stage.op.body, frozenset({b}), shape)}
 
 
 def _lookups(state: State, stage: Stage) -> list[Step]:

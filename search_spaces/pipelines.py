@@ -1,0 +1,90 @@
+"""Pipelines of stages: which stages can be computed in tiles of a stage that reads them, with their halos.
+
+for each tile:  Y[tile] from B[tile and halo] from A[tile and larger halo]          instead of A, then B, then Y
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autosched.ir.conditions import border_reads
+from autosched.ir.expr import INDEX, Const, Load
+from autosched.ir.visit import free_vars
+from autosched.schedule import Stage, State, can_write_out
+from autosched.schedule.stage import StageAxis
+from search_spaces.access import buffer_shape, extent, has_reuse, reads_of
+from search_spaces.fusion import is_read_indirectly
+
+
+def tile_producers(state: State, stage: Stage, done: frozenset[str]) -> list[Stage]:
+    """Return the stages that could be computed in tiles of `stage`, directly read by it or not: elementwise, read by
+    nothing else, and not `done`. Readers come before what they read, so that the first few are a choice as well."""
+    group, found = {stage.name}, list[Stage]()
+    for candidate in reversed(state.stages):
+        readers = {r.name for r in state.consumers(candidate)}
+        is_free = candidate.name not in done and candidate.op.is_elementwise and candidate.at is None
+        fits = is_free and readers and readers <= group and not state.is_output(candidate)
+        if fits and not state.is_constant(candidate) and not is_read_indirectly(state, candidate):
+            group.add(candidate.name)
+            found.append(candidate)
+    return found
+
+
+@dataclass(frozen=True)
+class TileAxes:
+    """Axes of a stage in tiles: those `tiled`, as producers are read at several places along them; those `outer`,
+    around all tiles; and those `inner` of each, along which producers do not vary."""
+
+    tiled: tuple[StageAxis, ...]
+    outer: tuple[StageAxis, ...]
+    inner: tuple[StageAxis, ...]
+
+
+def tile_axes(stage: Stage, producers: list[Stage], axes: tuple[StageAxis, ...]) -> TileAxes:
+    """Return how the `axes` of `stage` serve tiles of it in which the producers are computed."""
+    buffers = [b for p in producers for b in p.op.buffers]
+    indices = [i for r in (stage, *producers) for x in r.op.loads_from(*buffers) for i in x.indices]
+    tiled, outer, inner = list[StageAxis](), list[StageAxis](), list[StageAxis]()
+    for axis in axes:
+        used = [i for i in indices if axis.var in free_vars(i)]
+        kind = inner if not used else outer if all(i is axis.var for i in used) else tiled
+        kind.append(axis)
+    return TileAxes(tuple(tiled), tuple(outer), tuple(inner))
+
+
+def short_windows(state: State) -> list[str]:
+    """Return the reductions of a pipeline that are written out in one of its initial sketches: windows of few elements
+    without an operand that is used again, and other reductions as long as they, which their readers' tiles can compute
+    like any elementwise stage.
+
+    A pipeline has several of them. A lone window, as of a pooling, has sketches of its own.
+    """
+    stages = [s for s in state.stages if s.op.reducer is not None and _reads_neighbours(state, s)]
+    lengths = {_lengths(s) for s in stages if _has_window(s)}
+    found = [s.name for s in stages if _lengths(s) in lengths and can_write_out(s.op)]
+    return found if len(found) > 1 else []
+
+
+def _lengths(stage: Stage) -> tuple[int, ...]:
+    return tuple(extent(a) for a in stage.op.reduce_axes)
+
+
+def _has_window(stage: Stage) -> bool:
+    """Whether an index moves along an output axis and along the reduction."""
+    axes, steps = ({a.var for a in part} for part in (stage.op.axes, stage.op.reduce_axes))
+    used = (free_vars(i) for x in stage.op.loads for i in x.indices)
+    return any(not axes.isdisjoint(v) and not steps.isdisjoint(v) for v in used)
+
+
+def _reads_neighbours(state: State, stage: Stage) -> bool:
+    """Whether lanes along the last axis read neighbours, and no operand but borders is used for several outputs."""
+    borders = _borders(state, stage)
+    reads = tuple(r for r in reads_of(state, stage) if r.load not in borders)
+    lanes = bool(stage.op.axes) and all(r.strides[stage.op.axes[-1].name] == 1 for r in reads)
+    return lanes and not has_reuse(stage, reads)
+
+
+def _borders(state: State, stage: Stage) -> set[Load]:
+    """Return the reads of border elements that happen only where a clamped index is outside."""
+    shapes = {b: tuple(Const(n, INDEX) for n in buffer_shape(state, b)) for b in stage.op.reads}
+    return {load for b, shape in shapes.items() for load, _ in border_reads(stage.op.body, frozenset({b}), shape)}
