@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from autosched.ir.conditions import border_reads
-from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, ceildiv, imax, imin, product
-from autosched.ir.linear import ONE, ZERO, Interval, interval, is_negative, linear
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Load, Var, ceildiv, imax, imin, product
+from autosched.ir.linear import ONE, ZERO, Interval, combined, interval, is_negative, linear
 from autosched.ir.stmt import THREADS, ForKind, Scope
 from autosched.ir.visit import free_vars, is_number, substitute
 from autosched.lower.symbolic.regions import BufferVersion, Digit, Domain, Region, Threads
@@ -180,8 +180,10 @@ def _regions(
     shape = tuple(a.extent for a in stage.op.axes)
     for reader in directly_read_by(state, stage):
         values, ranges = reached(domains[reader.name], ranging)
-        at_border = frozenset() if gpu else border_reads(reader.op.body, frozenset(stage.op.buffers), shape)
-        clamped |= {n for _, n in at_border}
+        at_border = border_reads(reader.op.body, frozenset(stage.op.buffers), shape)
+        around = _around_clamped(reader, stage, at_border) if gpu else {}
+        reads += [[interval(values[around[n]], ranges) if n in around else None for n in range(len(shape))]]
+        clamped |= {n for _, n in at_border if n not in around}
         for load in reader.op.loads_from(*stage.op.buffers):
             places = [substitute(i, values) for i in load.indices]
             points -= {n for n, place in enumerate(places) if not ranges.keys().isdisjoint(free_vars(place))}
@@ -191,7 +193,8 @@ def _regions(
     for n, axis in enumerate(stage.op.axes):
         united = _unite([part for r in reads if (part := r[n]) is not None])
         if united is not None and n in clamped:
-            whole[axis.name] = _clamped(united, axis.extent)
+            region = _clamped(united, axis.extent)
+            whole[axis.name] = replace(region, limit=region.extent) if gpu else region
         elif gpu and united is not None:  # threads run whole tiles; what is beyond an axis is never used
             whole[axis.name] = Region(united.lo, united.extent, united.extent, axis.extent)
         else:
@@ -204,6 +207,23 @@ def _regions(
     if stage.slides:
         whole.update(sliding_region(state, stage, domains, ranging))
     return {**whole, **_along_recurrence(stage)}
+
+
+def _around_clamped(reader: Stage, stage: Stage, at_border: frozenset[tuple[Load, int]]) -> dict[int, Expr]:
+    """Return the reader's axis along each dimension in which it clamps that axis plus a number, and `stage` is as long.
+
+    A region that the axis' own values are added to has the clamped ones as well, wherever it begins: if the reader has
+    a point in it, it reaches into the stage. So it need not be clamped, which would make regions of other readers
+    incomparable."""
+    found = dict[int, Expr]()
+    for dim in {n for _, n in at_border}:
+        indices = {x.indices[dim] for x in reader.op.loads_from(*stage.op.buffers) if free_vars(x.indices[dim])}
+        moving = {linear(i).terms for i in indices}
+        axis = next((a for a in reader.op.axes if moving == {((a.var, ONE),)}), None)
+        if axis is not None:
+            longer = combined(stage.op.axes[dim].extent - axis.extent)
+            found |= {dim: axis.var} if is_number(longer) and longer.number >= 0 else {}
+    return found
 
 
 def _rows_of(state: State, stage: Stage, domains: Mapping[str, Domain]) -> dict[str, Region]:
