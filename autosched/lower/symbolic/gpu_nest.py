@@ -5,7 +5,7 @@ that others see, or a read of it, is guarded where a tile may reach beyond an ax
 exactly, they are the same for all threads; those of products of matrices are whole, for shared buffers
 are zero beyond an axis. Shared buffers are filled by all threads of the block:
 
-    barrier; fills; barrier; what reads the buffers
+    barrier, in a loop; fills; barrier; what reads the buffers
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class GpuNest(NestBuilder):
         nests = [replace(self, stage=child).build() for child in children]
         if children[0].scope is not Scope.SHARED:
             return Seq((*nests, body))
-        return Seq((Barrier(), *nests, Barrier(), body))
+        # In a loop, threads may still read what an iteration before has filled.
+        before = (Barrier(),) if self._is_in_loop(children[0]) else ()
+        return Seq((*before, *nests, Barrier(), body))
 
     def _loops(self, n: int, covered: Mapping[str, Expr], outer: tuple[Var, ...]) -> Stmt:
         kinds = (*THREADS, *BLOCKS)
@@ -311,11 +313,13 @@ class GpuNest(NestBuilder):
     def _runs_again(self) -> bool:
         """Whether a thread may execute the stage more than once: it is inside a loop, or its point is."""
         several = any(self.domain.regions[a.name].extent is not Const(1, INDEX) for a in self.stage.op.axes)
-        for at in self.state.chain(self.stage):
-            host = self.state.stage(at.stage)
-            outer = host.loops[: host.position(at.loop) + 1]
-            several = several or any(x.kind not in BLOCKS and x.kind not in THREADS for x in outer)
-        return several
+        return several or self._is_in_loop(self.stage)
+
+    def _is_in_loop(self, stage: Stage) -> bool:
+        """Whether a thread executes the stage in a loop of another one."""
+        hosts = [(self.state.stage(at.stage), at.loop) for at in self.state.chain(stage)]
+        outer = [x for host, loop in hosts for x in host.loops[: host.position(loop) + 1]]
+        return any(x.kind not in BLOCKS and x.kind not in THREADS for x in outer)
 
     def _own_part(self, axis: str, covered: Mapping[str, Expr], crossing: CrossThreadReduction) -> Stmt:
         """Reduce the elements member, member + n, member + 2n, .. of the shared axis, or as many vectors; other
