@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autosched.ir.conditions import conjuncts, is_ordering
+from autosched.ir.conditions import border_reads, conjuncts, is_ordering
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import BITWISE, COMPARISON, LOGICAL, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.instructions.dots import Dot, Word, is_whole_word
 from autosched.ir.linear import linear
 from autosched.ir.recurrence import steps_from
-from autosched.ir.stmt import Prefetch, Store
+from autosched.ir.stmt import Buffer, Prefetch, Store
 from autosched.ir.visit import free_vars, loads, subexpressions, substitute
 from cost_model.cpu.instructions import CALL_SLOTS, DOT_SLOTS, OP_SLOTS, WORD_PART_SLOTS
 
@@ -231,6 +231,14 @@ def loaded(value: Expr) -> list[Load]:
     """The loads of a value, of a word that is loaded whole the first part's."""
     rest = {p for e in subexpressions(value) if is_whole_word(e) for p in e.children[1:]}
     return [load for load in loads(value) if load not in rest]
+
+
+def border_loads(store: Store, buffers: Mapping[str, Buffer]) -> frozenset[Load]:
+    """Return the loads of a border that happen only where a clamped index is outside: those of few threads, of lines
+    that others load as well."""
+    read = dict.fromkeys(load.buffer for value in store.values for load in loads(value))
+    found = (border_reads(store.values, frozenset({name}), buffers[name].shape) for name in read)
+    return frozenset(load for pairs in found for load, _ in pairs)
 
 
 def hint_instructions(hint: Prefetch, var: Var, copied: frozenset[Var]) -> tuple[float, float]:

@@ -75,7 +75,7 @@ from cost_model.analysis.access import (
     same_but_constants,
     transferred,
 )
-from cost_model.analysis.operations import Operations, hint_instructions, loaded, operations
+from cost_model.analysis.operations import Operations, border_loads, hint_instructions, loaded, operations
 from cost_model.analysis.padding import Padding, padding_of
 from cost_model.analysis.trips import AnalysedLoop, share_of, trips_of
 from cost_model.cpu.rolling import RollingTile, TileLoop, rolling_tile
@@ -361,6 +361,9 @@ class _Walk:
         read: dict[tuple[str, tuple[Expr, ...]], None] = {}
         for value in store.values:
             read.update(dict.fromkeys((load.buffer, load.indices) for load in loaded(value)))
+        if threads:
+            for load in border_loads(store, self.buffers):
+                read.pop((load.buffer, load.indices), None)
         for name in store.buffers:
             updated = store.reducer is not None or (name, store.indices) in read
             found = access(name, "update" if updated else "write", [store.indices])

@@ -19,6 +19,7 @@ from autosched.ir.linear import linear
 from autosched.ir.stmt import Buffer, Scope, Store
 from autosched.ir.visit import free_vars, loads, subexpressions
 from cost_model.analysis.access import stored
+from cost_model.analysis.operations import border_loads
 from cost_model.analysis.statements import Statement
 
 OUTSIDE = (Scope.PARAM, Scope.GLOBAL)
@@ -68,7 +69,8 @@ def fill_of(statement: Statement) -> Fill | None:
     steps = [NONE if p is None else own.get(p, NONE) for p in places]
     _, aligned = _run(statement.write.buffer, store.indices, places, shape, vector, lane)
     by_name = {a.buffer.name: a.buffer for a in statement.accesses}
-    for load in dict.fromkeys(x for v in store.values for x in loads(v)):
+    borders = border_loads(store, by_name)
+    for load in dict.fromkeys(x for v in store.values for x in loads(v) if x not in borders):
         buffer = by_name[load.buffer]
         if buffer.scope not in OUTSIDE:
             continue
@@ -78,8 +80,8 @@ def fill_of(statement: Statement) -> Fill | None:
     lengths = {x.var: x.bound for x in statement.loops} | {
         p: e for p, e in zip(places, shape, strict=True) if p is not None
     }
-    borders = _borders(store, lengths)
-    return Fill(vector, bounds.get(each, UNIT), shape, tuple(steps), tuple(runs), aligned, borders)
+    trips, tests = bounds.get(each, UNIT), _borders(store, lengths)
+    return Fill(vector, trips, shape, tuple(steps), tuple(runs), aligned, tests)
 
 
 def _borders(store: Store, lengths: Mapping[Expr, Expr]) -> Expr:
