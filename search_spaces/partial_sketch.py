@@ -116,13 +116,19 @@ def grow(
     sketch: PartialSketch, inline: SketchRule, rules: tuple[SketchRule, ...], context: SketchContext, most: int
 ) -> list[PartialSketch]:
     """Return combinations of the rules' alternatives after `inline` has visited every stage: all, or `most`."""
-    for name in reversed([s.name for s in sketch.state.stages]):
-        sketch = _evaluate(_alternatives(sketch, name, context, (inline,))[0])
+    sketch = inlined(sketch, inline, context)
     grown, leading = [sketch], list[bool]()
     for number, name in enumerate(reversed([s.name for s in sketch.state.stages])):
         offers = [_alternatives(g, name, context, rules) for g in grown]
         grown, leading = _keep(offers, leading, most, number)
     return grown
+
+
+def inlined(sketch: PartialSketch, inline: SketchRule, context: SketchContext) -> PartialSketch:
+    """Return the sketch after `inline` has visited every stage, readers first."""
+    for name in reversed([s.name for s in sketch.state.stages]):
+        sketch = _evaluate(_alternatives(sketch, name, context, (inline,))[0])
+    return sketch
 
 
 def _alternatives(

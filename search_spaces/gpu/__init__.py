@@ -1,6 +1,7 @@
 """The GPU search space: the order in which `sketches` applies its rules.
 
-1. `Inline`: cheap elementwise stages and data movement are inlined into their readers.
+1. `Inline`: cheap elementwise stages and data movement are inlined into their readers. Pipelines of stages on images
+   start once more, without those that their readers would compute several times.
 2. `RULES`: the stages are visited from the outputs to the inputs. For each stage the first rule that applies gives the
    alternatives; no rule calls another one. Each alternative continues with the next stage.
 3. `_leftovers`: consumers that no reduction was fused to get a kernel of their own.
@@ -12,7 +13,8 @@ A user's rules go before these: `sketches(dag, target, rules=(MyRule(), *RULES))
 
 from __future__ import annotations
 
-from autosched.schedule import initial_state
+from autosched.ir.size import has_size
+from autosched.schedule import WriteOut, initial_state
 from autosched.target import Target
 from autosched.te.dag import ComputeDAG
 from search_spaces.gpu.atomic import AtomicSplit
@@ -20,11 +22,13 @@ from search_spaces.gpu.elementwise import Elementwise, FusedConsumer, Inline, ow
 from search_spaces.gpu.fused_row_reduction import FusedRowReduction
 from search_spaces.gpu.matrices import MatrixTiling
 from search_spaces.gpu.online_softmax import OnlineSoftmax, OnlineSoftmaxByThreads
+from search_spaces.gpu.overlapped_tiles import has_tiles
 from search_spaces.gpu.recurrences import AlongAxis
 from search_spaces.gpu.rows import PointReduction, RowReduction, RowValue, SplitTiledReduction, TeamReduction
 from search_spaces.gpu.tiling import MultiLevelTiling
 from search_spaces.gpu.warpgroups import WarpgroupTiling
-from search_spaces.partial_sketch import PartialSketch, SketchContext, SketchRule, grow, numbered
+from search_spaces.partial_sketch import PartialSketch, SketchContext, SketchRule, grow, inlined, numbered
+from search_spaces.pipelines import short_windows
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (
@@ -54,7 +58,8 @@ RULES: tuple[SketchRule, ...] = (
     TeamReduction(),
     # Any other reduction: a thread for each point; few long ones in two kernels.
     PointReduction(),
-    # Elementwise: threads along the last axis, in vectors; a transposed read through shared memory.
+    # Elementwise: threads along the last axis, in vectors; a transposed read through shared memory; in tiles, in each
+    # of which the stages that it reads are computed in shared memory, with their halos.
     Elementwise(),
 )
 
@@ -63,9 +68,26 @@ MOST_SKETCHES = 24  # the kernels of a graph are independent: each needs its alt
 
 def sketches(dag: ComputeDAG, target: Target, rules: tuple[SketchRule, ...] = RULES) -> tuple[Sketch, ...]:
     """Return all sketches of a (collapsed) graph for a GPU; at least one for every graph."""
-    context = SketchContext(target, 1)
-    done = grow(PartialSketch(initial_state(dag)), Inline(), rules, context, MOST_SKETCHES)
+    context, start = SketchContext(target, 1), PartialSketch(initial_state(dag))
+    done = grow(start, Inline(), rules, context, MOST_SKETCHES)
+    stages = _stages_of_pipeline(start, context)
+    more = [] if stages is None else grow(stages, Inline(keeps_repeated=True), rules, context, MOST_SKETCHES // 2)
+    done += [s for s in more if has_tiles(s)]
     return numbered([full.complete() for s in done for full in _leftovers(s)])
+
+
+def _stages_of_pipeline(start: PartialSketch, context: SketchContext) -> PartialSketch | None:
+    """Return a pipeline with its short windows written out, for `Inline` to keep stages of which readers use values
+    several times. None where it keeps none, where only reductions and their consumers do, as in a softmax, and for
+    sizes that are known at run time, to which numbers of operations cannot be compared."""
+    if has_size(tuple(a.extent for s in start.state.stages for a in s.op.axes)):
+        return None
+    taps = short_windows(start.state)
+    sketch = start.apply(*map(WriteOut, taps)).finish(note="taps") if taps else start
+    fewer, more = (inlined(sketch, Inline(keeps_repeated=k), context).state for k in (False, True))
+    kept = [s for s in more.stages if s.name not in {x.name for x in fewer.stages}]
+    is_stencil = any(len(set(r.op.loads_from(*s.op.buffers))) > 1 for s in kept for r in more.consumers(s))
+    return sketch if is_stencil or (kept and all(s.op.is_elementwise for s in more.stages)) else None
 
 
 def _leftovers(sketch: PartialSketch) -> list[PartialSketch]:

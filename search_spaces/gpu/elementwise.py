@@ -2,10 +2,13 @@
 
 Inline         inlines everything cheap into its readers, unless a tiled reduction reads it (Ansor's R2)
 FusedConsumer  leaves an elementwise stage that a reduction will be fused to for that reduction's rule
-Elementwise    all others: threads along the last axis, vectors innermost; a transposed read through shared memory
+Elementwise    all others: threads along the last axis, vectors innermost; a transposed read through shared memory; in
+               tiles that compute the stages that they read
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from autosched.ir.dtype import DTYPES
 from autosched.ir.stmt import Scope
@@ -29,6 +32,7 @@ from autosched.schedule.steps.online import weighted_sum
 from search_spaces.access import Read, extent, has_reuse, reads_of
 from search_spaces.fusion import (
     fused_consumer,
+    is_cheaper_stored,
     is_copy,
     is_expensive,
     is_too_large_inlined,
@@ -37,6 +41,7 @@ from search_spaces.fusion import (
     would_lose_switch,
 )
 from search_spaces.gpu import domains
+from search_spaces.gpu.overlapped_tiles import overlapped_tiles
 from search_spaces.gpu.thread_binding import bind_blocks, bind_threads, last_thread_loop, size
 from search_spaces.partial_sketch import PartialSketch, SketchContext
 from search_spaces.space import SketchParam
@@ -45,8 +50,14 @@ SHORT = 16  # elements of a last axis up to which threads run along the axis bef
 MOST_NODES = 64  # nodes of an expression up to which each of several readers may recompute it
 
 
+@dataclass(frozen=True)
 class Inline:
-    """A stage that is cheaper to compute in each of its readers than to store."""
+    """A stage that is cheaper to compute in each of its readers than to store.
+
+    `keeps_repeated`: not one of which elementwise readers use values several times, so that their tiles can compute it.
+    """
+
+    keeps_repeated: bool = False
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         state = sketch.state
@@ -58,6 +69,8 @@ class Inline:
         if not readers or is_copy(stage) or not stage.op.reads:
             return bool(readers)
         if any(has_reuse(r, reads_of(state, r)) for r in readers) or would_lose_switch(stage, readers):
+            return False
+        if self.keeps_repeated and all(r.op.is_elementwise for r in readers) and is_cheaper_stored(state, stage):
             return False
         if len(readers) == 1:
             return True
@@ -96,13 +109,14 @@ def shares_leading_axes(producer: Stage, consumer: Stage) -> bool:
 
 
 class Elementwise:
-    """An elementwise stage in a kernel of its own."""
+    """An elementwise stage in a kernel of its own, and in tiles in which the stages that it reads are computed."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         return stage.op.is_elementwise
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-        return own_nests(sketch, stage)
+        tiles = overlapped_tiles(sketch, stage, context)
+        return [*(own_nests(sketch, stage) if sketch.state.is_output(stage) or not tiles else []), *tiles]
 
 
 def own_nests(sketch: PartialSketch, stage: Stage) -> list[PartialSketch]:

@@ -31,13 +31,15 @@ def size(axis: StageAxis) -> int:
 
 @dataclass(frozen=True)
 class TileLevels:
-    """The levels of one axis; `dimension`: its thread index (0 is x), or None if it has no threads."""
+    """The levels of one axis; `dimension`: its thread index (0 is x), or None if it has no threads. A thread goes
+    through all of an axis that `is_inner`."""
 
     stage: str
     axis: StageAxis
     dimension: int | None = None
     vthread: bool = False
     tile: int = 0  # the most points of a tile; 0 for no tile
+    is_inner: bool = False
 
     @property
     def group(self) -> str:
@@ -123,13 +125,14 @@ def bind_levels(sketch: PartialSketch, levels: tuple[TileLevels, ...]) -> Partia
         if level.names:
             sketch = sketch.with_params(level.params())
             steps.append(Split(stage, level.axis.name, tuple(f"{level.group}.{n}" for n in level.names)))
-    blocks = [x.block_loop for x in levels]
+    outer, whole = [x for x in levels if not x.is_inner], [x.axis for x in levels if x.is_inner]
     threads = [x.loop("t") for x in sorted(levels, key=lambda x: -(x.dimension or 0)) if x.dimension is not None]
     inner = [x.loop(letter) for letter in "vs" for x in levels if letter in x.names]
-    steps.append(Reorder(stage, (*blocks, *threads, *inner)))
-    steps += bind_blocks(stage, blocks, [size(x.axis) for x in levels])
+    blocks = [x.block_loop for x in outer]
+    steps.append(Reorder(stage, (*blocks, *threads, *(a.name for a in whole), *inner)))
+    steps += bind_blocks(stage, blocks, [size(x.axis) for x in outer])
     steps += bind_threads(stage, threads)
-    steps += [Unroll(stage, name) for name in inner]
+    steps += [Unroll(stage, name) for name in (*(a.name for a in whole if size(a) <= SMALL_AXIS), *inner)]
     return sketch.apply(*steps)
 
 
