@@ -65,6 +65,24 @@ def short_windows(state: State) -> list[str]:
     return found if len(found) > 1 else []
 
 
+def sums_of_stencils(state: State) -> list[str]:
+    """Return the reductions that can be written out and whose readers are elementwise, of which one is a stencil: a
+    brightness as a sum over colours, with weights, that is blurred."""
+    return [
+        s.name
+        for s in state.stages
+        if can_write_out(s.op)
+        and not state.is_output(s)
+        and all(r.op.is_elementwise for r in state.consumers(s))
+        and any(is_stencil_of(r, s) for r in state.consumers(s))
+    ]
+
+
+def is_stencil_of(reader: Stage, stage: Stage) -> bool:
+    """Whether the reader reads the stage at several places."""
+    return len(set(reader.op.loads_from(*stage.op.buffers))) > 1
+
+
 def _lengths(stage: Stage) -> tuple[int, ...]:
     return tuple(extent(a) for a in stage.op.reduce_axes)
 

@@ -28,7 +28,7 @@ from search_spaces.gpu.rows import PointReduction, RowReduction, RowValue, Split
 from search_spaces.gpu.tiling import MultiLevelTiling
 from search_spaces.gpu.warpgroups import WarpgroupTiling
 from search_spaces.partial_sketch import PartialSketch, SketchContext, SketchRule, grow, inlined, numbered
-from search_spaces.pipelines import short_windows
+from search_spaces.pipelines import is_stencil_of, short_windows, sums_of_stencils
 from search_spaces.space import Sketch
 
 RULES: tuple[SketchRule, ...] = (
@@ -77,16 +77,16 @@ def sketches(dag: ComputeDAG, target: Target, rules: tuple[SketchRule, ...] = RU
 
 
 def _stages_of_pipeline(start: PartialSketch, context: SketchContext) -> PartialSketch | None:
-    """Return a pipeline with its short windows written out, for `Inline` to keep stages of which readers use values
+    """Return a pipeline with its short reductions written out, for `Inline` to keep stages of which readers use values
     several times. None where it keeps none, where only reductions and their consumers do, as in a softmax, and for
     sizes that are known at run time, to which numbers of operations cannot be compared."""
     if has_size(tuple(a.extent for s in start.state.stages for a in s.op.axes)):
         return None
-    taps = short_windows(start.state)
+    taps = list(dict.fromkeys([*short_windows(start.state), *sums_of_stencils(start.state)]))
     sketch = start.apply(*map(WriteOut, taps)).finish(note="taps") if taps else start
     fewer, more = (inlined(sketch, Inline(keeps_repeated=k), context).state for k in (False, True))
     kept = [s for s in more.stages if s.name not in {x.name for x in fewer.stages}]
-    is_stencil = any(len(set(r.op.loads_from(*s.op.buffers))) > 1 for s in kept for r in more.consumers(s))
+    is_stencil = any(is_stencil_of(r, s) for s in kept for r in more.consumers(s))
     return sketch if is_stencil or (kept and all(s.op.is_elementwise for s in more.stages)) else None
 
 

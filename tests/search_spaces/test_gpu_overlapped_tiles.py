@@ -85,6 +85,16 @@ def windows(h: int, w: int) -> ComputeDAG:
     return collapse(ComputeDAG(te.compute((h, w), lambda i, j: sums[i, j] * sums[i, j] + rows[i, j], name="out")))
 
 
+def weighted(h: int, w: int) -> ComputeDAG:
+    """A stencil of a brightness, which is a sum over colours with weights; the largest of four neighbours as another."""
+    image, weights = te.placeholder((3, h, w), name="A"), te.placeholder((3,), name="W")
+    c, k, m = te.reduce_axis(3, name="c"), te.reduce_axis(2, name="k"), te.reduce_axis(2, name="m")
+    grey = te.compute((h, w), lambda i, j: te.sum(image[c, i, j] * weights[c], axis=c), name="grey")
+    edge = te.compute((h, w), lambda i, j: grey[i, clamped(j - 1, w)] - grey[i, clamped(j + 1, w)], name="edge")
+    top = te.compute((h - 1, w - 1), lambda i, j: te.max(edge[i + k, j + m], axis=[k, m]), name="top")
+    return collapse(ComputeDAG(te.compute((h - 1, w - 2), lambda i, j: top[i, j] + top[i, j + 1], name="out")))
+
+
 CASES = {
     "clamped": stencils(37, 53),
     "valid": stencils(31, 29, border=False),
@@ -99,6 +109,7 @@ CASES = {
     "enlarged": enlarged(22, 26),
     "zeros around": zeros_around(5, 7, 11),
     "windows": windows(19, 31),
+    "weighted": weighted(17, 23),
 }
 
 
