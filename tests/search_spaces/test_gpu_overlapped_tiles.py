@@ -61,6 +61,23 @@ def enlarged(h: int, w: int) -> ComputeDAG:
     return collapse(ComputeDAG(te.compute((h, w), lambda i, j: up[i, j] + up[clamped(i - 1, h), j], name="out")))
 
 
+def shorter(h: int, w: int) -> ComputeDAG:
+    """A thread's register reads a shorter image, clamped below alone: beyond the axis it reads beyond that image."""
+    image, colour = te.placeholder((h, w), name="A"), te.placeholder((3, h + 5, w), name="B")
+    root = te.compute((h, w), lambda i, j: te.sqrt(te.abs(image[i, j])), name="root")
+    value = lambda i, j: root[te.max(i - 5, 0), j] / (root[te.max(i - 6, 0), j] + 1)  # noqa: E731
+    ratio = te.compute((h + 5, w), value, name="ratio")
+    return collapse(ComputeDAG(te.compute((3, h + 5, w), lambda c, i, j: ratio[i, j] * colour[c, i, j], name="out")))
+
+
+def incomparable(h: int, w: int) -> ComputeDAG:
+    """A thread's register reads an image at places that move apart: each block has all of it."""
+    image, colour = te.placeholder((h, w), name="A"), te.placeholder((3, h, w), name="B")
+    root = te.compute((h, w), lambda i, j: te.sqrt(te.abs(image[i, j])), name="root")
+    ratio = te.compute((h, w), lambda i, j: root[i, j] / (root[i // 2, j] + root[i, w - 1 - j] + 1), name="ratio")
+    return collapse(ComputeDAG(te.compute((3, h, w), lambda c, i, j: ratio[i, j] * colour[c, i, j], name="out")))
+
+
 def zeros_around(d: int, h: int, w: int) -> ComputeDAG:
     """Volumes with zeros around them."""
 
@@ -107,6 +124,8 @@ CASES = {
     "other names": other_names(19, 23),
     "one-sided": one_sided(13, 17),
     "enlarged": enlarged(22, 26),
+    "shorter": shorter(3, 19),
+    "incomparable": incomparable(5, 11),
     "zeros around": zeros_around(5, 7, 11),
     "windows": windows(19, 31),
     "weighted": weighted(17, 23),
@@ -127,7 +146,9 @@ def test_candidates_are_right(dag: ComputeDAG, dialect: str) -> None:
     check_candidates(dag, found[:: max(1, len(found) // 3)], TARGETS[dialect], 2)
 
 
-@pytest.mark.parametrize("dag", [CASES[n] for n in ("one row", "one-sided", "other names", "zeros around")])
+@pytest.mark.parametrize(
+    "dag", [CASES[n] for n in ("one row", "one-sided", "other names", "shorter", "incomparable", "zeros around")]
+)
 def test_nests_are_exact_and_free_of_races(dag: ComputeDAG) -> None:
     """As the interpreter plays blocks and barriers, with tiles of one point and of several."""
     sketch = tiled(dag)

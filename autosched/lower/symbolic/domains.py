@@ -194,13 +194,13 @@ def _regions(
         united = _unite([part for r in reads if (part := r[n]) is not None])
         if united is not None and n in clamped:
             region = _clamped(united, axis.extent)
-            whole[axis.name] = replace(region, limit=region.extent) if gpu else region
+            whole[axis.name] = replace(region, limit=region.extent, is_cut=True) if gpu else region
         elif gpu and united is not None:  # threads run whole tiles; what is beyond an axis is never used
             whole[axis.name] = Region(united.lo, united.extent, united.extent, axis.extent)
         else:
             ended = {e[n] for e in ends}
             end = ended.pop() if len(ended) == 1 else None
-            region = _clip(united, axis.extent, axis.extent if end is None else end)
+            region = replace(_clip(united, axis.extent, axis.extent if end is None else end), is_cut=gpu)
             whole[axis.name] = replace(region, limit=ONE) if end is not None and n in points else region
     if gpu and stage.scope is Scope.REGISTER:
         whole.update(_compact(state, stage, domains, ranging))

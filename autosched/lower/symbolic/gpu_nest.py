@@ -162,9 +162,11 @@ class GpuNest(NestBuilder):
         return tuple(axis for axis in self.stage.op.axes if axis.var in used)
 
     def _is_near(self, buffer: str) -> bool:
-        """Whether a buffer belongs to the thread or the block, where reading beyond an axis is harmless."""
+        """Whether a buffer belongs to the thread or the block and has room for what is read beyond an axis."""
         producer = self.state.producer(buffer)
-        return producer is not None and producer.at is not None
+        if producer is None or producer.at is None:
+            return False
+        return not any(region.is_cut for region in self.domains[producer.name].regions.values())
 
     def _is_copy(self) -> bool:
         """Whether the threads fill a shared buffer cooperatively: by a step, or because its loops are unscheduled."""

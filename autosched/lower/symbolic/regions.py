@@ -38,6 +38,7 @@ class Region:
 
     Readers access nothing from `end` on, for any `lo`. Loops go through them from the last to the first `backwards`.
     `sliding`: they are the new values of an iteration, and the last ones of earlier iterations are kept.
+    In blocks of threads, readers access points outside where they compute beyond their own axes, if it `is_cut`.
     """
 
     lo: Expr
@@ -47,6 +48,7 @@ class Region:
     digits: tuple[Digit, ...] = ()
     backwards: bool = False
     sliding: SlidingRows | None = None
+    is_cut: bool = False
 
     @property
     def kept(self) -> Expr:
