@@ -161,6 +161,12 @@ class GpuNest(NestBuilder):
         used = frozenset[Var]().union(*(free_vars(index) for x in far for index in x.indices))
         return tuple(axis for axis in self.stage.op.axes if axis.var in used)
 
+    def _is_inside_block(self) -> bool:
+        """Whether the stage is computed from buffers of the block alone, but for those of products of matrices, which
+        add up what is beyond an axis."""
+        is_added = any(reader.matrix for reader in self.state.consumers(self.stage))
+        return not is_added and all(self._is_near(x.buffer) for x in self.stage.op.loads)
+
     def _is_near(self, buffer: str) -> bool:
         """Whether a buffer belongs to the thread or the block and has room for what is read beyond an axis."""
         producer = self.state.producer(buffer)
@@ -204,7 +210,10 @@ class GpuNest(NestBuilder):
         return _guarded(binary("lt", self._thread()[1], Const(1, INDEX)), tile)
 
     def _fill(self) -> Stmt:
-        """Copy the region cooperatively, `vector` adjacent elements of a thread at a time."""
+        """Compute the region cooperatively, `vector` adjacent elements of a thread at a time.
+
+        Beyond an axis it is zero, but for what is computed from other buffers of the block, which nobody uses there.
+        """
         stage, op = self.stage, self.stage.op
         threads, thread = self._thread()
         vector = closed(1 if stage.cooperate is None else stage.cooperate)
@@ -219,7 +228,7 @@ class GpuNest(NestBuilder):
             inner = inner * extent
         values: dict[Expr, Expr] = {a.var: self._value(a.name, local) for a in op.axes}
         inside: Expr = Const(True, "bool")
-        for axis in op.axes:
+        for axis in () if self._is_inside_block() else op.axes:
             inside = inside & is_inside(values[axis.var], axis.extent)
         body = tuple(
             choose(inside, self._relocate(substitute(v, values)), const(0, d))
