@@ -73,6 +73,8 @@ def fill_of(statement: Statement) -> Fill | None:
     for load in dict.fromkeys(x for v in store.values for x in loads(v) if x not in borders):
         buffer = by_name[load.buffer]
         if buffer.scope not in OUTSIDE:
+            # The rows of other buffers of the block are longer: a vector that is in two rows has no neighbours there.
+            aligned = aligned & divides(vector, shape[-1]) if buffer.scope is Scope.SHARED else aligned
             continue
         run, even = _run(buffer, load.indices, places, shape, vector, lane)
         runs.append((buffer.name, run))

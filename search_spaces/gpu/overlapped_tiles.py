@@ -35,9 +35,11 @@ from search_spaces.gpu.thread_binding import (
 )
 from search_spaces.partial_sketch import PartialSketch, SketchContext
 from search_spaces.pipelines import tile_axes, tile_producers
+from search_spaces.space import SketchParam
 
 TILES = "tiles"  # in notes, before the number of producers in each tile
 SHARES = (1, 2, 4)  # all producers are computed in tiles, or the nearest half or quarter of them
+WIDTHS = (1, 2, 4)  # adjacent elements that a thread computes of buffers that are computed from others of the block
 ROWS = 8  # threads along y and z, beside WARP along x, of the block in whose shared memory producers must fit
 
 
@@ -68,13 +70,17 @@ def _in_tiles(
     """Return the stage in tiles in which these producers are computed; None where they do not fit into a block."""
     name, levels = stage.name, _levels(stage, producers)
     sketch = bind_levels(sketch, levels)
-    loop = last_thread_loop(sketch, name)
+    loop, width = last_thread_loop(sketch, name), SketchParam(f"{name}.w", WIDTHS, "vector")
+    written = {b for p in producers for b in p.op.buffers}
     for producer in producers:
         if _is_own_point(sketch.state, producer, stage):
             sketch = sketch.apply(ComputeAt(producer.name, name, loop, Scope.REGISTER.value))
             sketch = sketch.apply(*(Unroll(producer.name, a.name) for a in producer.op.axes))
-        else:
-            sketch = sketch.apply(ComputeAt(producer.name, name, loop, Scope.SHARED.value), Cooperate(producer.name, 1))
+            continue
+        sketch = sketch.apply(ComputeAt(producer.name, name, loop, Scope.SHARED.value))
+        is_inner = producer.op.reads <= written
+        sketch = sketch.apply(Cooperate(producer.name, width.name if is_inner else 1))
+        sketch = sketch.with_params([width] if is_inner and width not in sketch.params else [])
     sizes = {f"{x.group}.t": WARP if x.dimension == 0 else ROWS for x in levels if x.dimension is not None}
     if not _fits(sketch, stage, sizes, context):
         return None

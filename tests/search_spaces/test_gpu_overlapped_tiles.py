@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from autosched import te
+from autosched.codegen import build_source
 from autosched.ir.closed_forms.arithmetic import sum_of
 from autosched.ir.closed_forms.program import Program
 from autosched.ir.stmt import Barrier, For, ForKind, Scope, walk
@@ -197,6 +198,17 @@ def test_stages_that_shared_memory_has_no_room_for_get_kernels() -> None:
         assert len(one.legal), f"{one.sketch.name}: {one.broken}"
     wide = drawn_of(tiled(stencils(200, 300)), AMPERE)
     assert "shared bytes" in {rule for row in wide.rows for rule in wide.model.broken_rules(0, row)}
+
+
+def test_vectors_of_what_is_computed_in_the_block_are_in_one_row() -> None:
+    """Of tiles whose rows are 64 points and two of a halo, four points are no neighbours in another buffer."""
+    drawn = drawn_of(tiled(stencils(200, 300, border=False)), AMPERE)
+    sizes = {"s2.i.t": 8, "s2.i.s": 2, "s2.j.t": 32, "s2.j.v": 2}
+    for width, is_legal in ((1, True), (2, True), (4, False)):
+        row = np.array([[{**sizes, "s2.w": width}[p.name] for p in drawn.sketch.params]], np.int64)
+        assert bool(drawn.model.legal(0, row)[0]) is is_legal
+    source = build_source(drawn.func, {**sizes, "s2.w": 2}, AMPERE)
+    assert "*(float2*)(&s1[" in source.text
 
 
 def moved(sketch: Sketch) -> float:
