@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autosched import te
 from autosched.codegen.c.names import identifier
 from autosched.codegen.c.source import SIZES, GpuSource
 from autosched.ir.size import Guards, evaluate, form_of
@@ -21,14 +22,14 @@ from autosched.runtime.simulator.device import SimulatedDevice
 from autosched.schedule import steps_to_json
 from autosched.te.reference.evaluate import evaluate as computed
 from autosched.te.reference.evaluate import within
-from autosched.tuner.definition import dag_of_sizes, define
+from autosched.tuner.definition import Workload, dag_of_sizes, define
 from autosched.tuner.options import WorkloadOptions
 from tests.measure.gpu_kernels import opencl_target
 
 Sizes = Mapping[str, int]
 
 
-def traced(target: str, operator: str, settings: Sizes, sizes: Sizes) -> tuple[Guards, GpuSource, Request]:
+def traced(target: str, operator: Workload, settings: Sizes, sizes: Sizes) -> tuple[Guards, GpuSource, Request]:
     """Return the code of the predicted schedule for `sizes`, and the guards of what it depends on."""
     definition = define(operator, WorkloadOptions(settings={**settings, **sizes}))
     request = Request(definition, find_device(target, None, runs=False), target)
@@ -49,12 +50,26 @@ def numbered(source: GpuSource, guards: Guards, sizes: Sizes) -> GpuSource:
     return source.with_numbers(lambda number: int(evaluate(form_of(number), values)))
 
 
-Case = tuple[str, dict[str, Any], list[Sizes]]
+def sharpened(h: int = 96, w: int = 200) -> te.Tensor:
+    """Three colours times the quotient of an image and its blurred copy, which are computed in tiles of them."""
+    image = te.placeholder((3, h, w), name="A")
+    grey = te.compute((h, w), lambda i, j: image[0, i, j] + image[1, i, j] * 2 + image[2, i, j], name="grey")
+
+    def quotient(i: Any, j: Any) -> Any:
+        beside = [te.abs(grey[i, te.min(te.max(j + d, 0), w - 1)]) for d in (-1, 1)]
+        return grey[i, j] / (beside[0] + beside[1] + 1)
+
+    ratio = te.compute((h, w), quotient, name="ratio")
+    return te.compute((3, h, w), lambda c, i, j: ratio[i, j] * image[c, i, j], name="out")
+
+
+Case = tuple[Workload, dict[str, Any], list[Sizes]]
 CASES: list[Case] = [
     ("matmul", {"N": 96, "K": 64}, [{"M": m} for m in (200, 77, 33, 1000)]),
     ("matmul", {}, [{"M": m, "N": n, "K": k} for m, n, k in ((200, 96, 64), (33, 132, 140))]),
     ("matmul", {"N": 64, "K": 64, "dtype": "float16"}, [{"M": m} for m in (128, 37, 161)]),
     ("softmax", {}, [{"M": m, "N": n} for m, n in ((60, 200), (40, 100), (131, 252))]),
+    (sharpened, {}, [{"h": h, "w": w} for h, w in ((96, 200), (37, 53), (131, 300), (41, 67))]),
     ("conv2d", {"N": 1, "CI": 16, "CO": 32, "k": 3}, [{"H": h, "W": w} for h, w in ((40, 40), (35, 41), (97, 39))]),
 ]
 
