@@ -113,7 +113,7 @@ class Statements:
         if isinstance(vectors, For) and self._can_interchange(stmt, vectors):
             self._vector_loop(changed(vectors, body=changed(stmt, body=vectors.body)))
             return
-        with self.writer.late_stores() if _is_plain(stmt.body) else nullcontext():
+        with self.writer.late_stores() if self._is_plain(stmt.body) else nullcontext():
             for n in range(count):
                 self.bindings.env[stmt.var] = n
                 self.emit(stmt.body)
@@ -123,11 +123,19 @@ class Statements:
         """Whether all rows can be stored vector by vector: their stores are plain ones, and bytes are not packed."""
         if (
             vectors.kind is not ForKind.VECTORIZE
-            or not _is_plain(vectors.body)
+            or not self._is_plain(vectors.body)
             or rows.var in free_vars(vectors.extent)
         ):
             return False
         return not is_number(vectors.extent) or plan_vectors(vectors, self.context).packing is None
+
+    def _is_plain(self, stmt: Stmt) -> bool:
+        """Whether the statement is a store of what it reads in memory, combined with nothing that it writes."""
+        if not isinstance(stmt, Store) or stmt.reducer is not None:
+            return False
+        read = {x.buffer for v in stmt.values for x in loads(v)}
+        in_memory = all(self.addresses.placed[b].buffer.scope is not Scope.REGISTER for b in read)
+        return bool(read) and in_memory and read.isdisjoint(stmt.buffers)
 
     def serial_loop(self, extent: Expr, body: Callable[[Runtime], None]) -> None:
         """A loop of `extent` iterations; skipped when that may be zero and is."""
@@ -334,10 +342,3 @@ class Statements:
         pointer = self.addresses.at(access, self.addresses.placed[stmt.buffer].buffer.dtype)
         hint = f"i32 {int(stmt.writes)}, i32 {LOCALITY[stmt.level]}, i32 1"
         self.writer.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, {hint})")
-
-
-def _is_plain(stmt: Stmt) -> bool:
-    """Whether the statement is a store that combines nothing with what is there and reads nothing of what it writes."""
-    if not isinstance(stmt, Store) or stmt.reducer is not None:
-        return False
-    return not any(x.buffer in stmt.buffers for v in stmt.values for x in loads(v))
