@@ -179,7 +179,8 @@ def _regions(
     clamped = set[int]()  # axes along which an index is clamped to the axis
     shape = tuple(a.extent for a in stage.op.axes)
     for reader in directly_read_by(state, stage):
-        values, ranges = reached(domains[reader.name], ranging)
+        domain = domains[reader.name]
+        values, ranges = (dict(domain.values), dict(ranging)) if gpu else reached(domain, ranging)
         at_border = border_reads(reader.op.body, frozenset(stage.op.buffers), shape)
         around = _around_clamped(reader, stage, at_border) if gpu else {}
         reads += [[interval(values[around[n]], ranges) if n in around else None for n in range(len(shape))]]
