@@ -83,6 +83,17 @@ def test_rows_are_right_whatever_the_strip(make, rows):
             check_nest(concretise(func, {})[0], dag)
 
 
+def test_a_stage_around_the_strip_has_the_rows_of_the_iterations_before_the_first():
+    for border in ("clamped", "zero"):
+        dag = chain(23, 16, border)
+        state = strips(dag, 4, 2)
+        outside = state.apply(ComputeAt("s0", "s2", "j.0"))
+        inside = state.apply(ComputeAt("s0", "s2", "i.1"))
+        for each in (outside, inside):
+            assert not each.stage("s0").slides
+            check_nest(concretise(lower(each), {})[0], dag)
+
+
 @pytest.mark.parametrize("border", ["clamped", "zero"])
 def test_compiled_strips_are_right(border):
     dag = chain(37, 41, border, depth=5, dtype="int32")

@@ -180,7 +180,7 @@ def _regions(
     shape = tuple(a.extent for a in stage.op.axes)
     for reader in directly_read_by(state, stage):
         domain = domains[reader.name]
-        values, ranges = (dict(domain.values), dict(ranging)) if gpu else reached(domain, ranging)
+        values, ranges = (dict(domain.values), dict(ranging)) if gpu else reached(state, domain, domains, ranging)
         at_border = border_reads(reader.op.body, frozenset(stage.op.buffers), shape)
         around = _around_clamped(reader, stage, at_border) if gpu else {}
         reads += [[interval(values[around[n]], ranges) if n in around else None for n in range(len(shape))]]

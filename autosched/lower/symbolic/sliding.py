@@ -38,7 +38,7 @@ def sliding_region(
     _check(is_serial, f"loop {around.name} of {stage.at.stage} is not serial")
     loop, shape = domains[stage.at.stage].loop_var(around), tuple(a.extent for a in stage.op.axes)
     readers = directly_read_by(state, stage)
-    reads = [r for reader in readers for r in _reads(state, stage, domains[reader.name], ranging, loop)]
+    reads = [r for reader in readers for r in _reads(state, stage, reader, domains, ranging)]
     dims = {r.dim for r in reads if r.rows is not None}
     _check(len(dims) == 1, "not one index moves along the loop")
     (dim,) = dims
@@ -57,19 +57,39 @@ def iterations_ahead(state: State, stage: Stage, domains: Mapping[str, Domain], 
     """Return how many iterations of the loop around it a stage runs before the first: as many as its readers, or as
     many as give it the rows that the first one reads."""
     own = [r.sliding.ahead for r in regions.values() if r.sliding is not None]
-    readers = (r for r in state.consumers(stage) if r.at == stage.at)
-    return most([*own, *(domains[r.name].ahead for r in readers)] or [ZERO])
+    return most([*own, *(_ahead_of(state, r, stage, domains) for r in state.consumers(stage))])
 
 
-def reached(reader: Domain, ranging: Mapping[Var, Expr]) -> tuple[dict[Expr, Expr], dict[Var, Expr]]:
-    """Return the values of a reader's axes, and the ranges of what they vary with. Loops over a whole region end with
-    it, though together they could reach further: a row in vectors, of which the last one is shorter."""
+def _ahead_of(state: State, reader: Stage, stage: Stage, domains: Mapping[str, Domain]) -> Expr:
+    """Return how many iterations of the loop around `stage` its reader runs before the first: none, or as many as the
+    stage has in whose loops the reader is computed."""
+    while reader.at is not None and reader.at != stage.at:
+        reader = state.stage(reader.at.stage)
+    return ZERO if reader.at is None else domains[reader.name].ahead
+
+
+def reached(
+    state: State, reader: Domain, domains: Mapping[str, Domain], ranging: Mapping[Var, Expr]
+) -> tuple[dict[Expr, Expr], dict[Var, Expr]]:
+    """Return the values of a reader's axes, and the ranges of what they vary with.
+
+    Loops over a whole region end with it, though together they could reach further: a row in vectors, of which the last
+    one is shorter. A stage that slides along a loop begins ahead of its first iteration.
+    """
     values, ranges = dict(reader.values), dict(ranging)
     for axis in reader.stage.op.axes:
         region, loops = reader.regions[axis.name], [x for x in reader.stage.loops if axis.name in dict(x.parts)]
         is_whole = len(loops) > 1 and all(reader.loop_var(x) in ranging for x in loops)
         if is_whole and not region.digits and not region.backwards and axis.name not in dict(reader.stage.whole):
             values[axis.var], ranges[axis.var] = region.lo + axis.var, region.extent
+    stage = reader.stage
+    while stage.at is not None:
+        ahead, host = domains[stage.name].ahead, state.stage(stage.at.stage)
+        loop = domains[host.name].loop_var(host.loop(stage.at.loop))
+        if loop in ranging and ahead is not ZERO:
+            values = {axis: substitute(value, {loop: loop - ahead}) for axis, value in values.items()}
+            ranges[loop] = ranges[loop] + ahead
+        stage = host
     return values, ranges
 
 
@@ -87,10 +107,15 @@ class _Read:
     rows: Interval | None = None
 
 
-def _reads(state: State, stage: Stage, domain: Domain, ranging: Mapping[Var, Expr], loop: Var) -> Iterator[_Read]:
-    """Yield the reads of a stage by the reader of this domain, one for each index that moves along the loop."""
+def _reads(
+    state: State, stage: Stage, reader: Stage, domains: Mapping[str, Domain], ranging: Mapping[Var, Expr]
+) -> Iterator[_Read]:
+    """Yield the reads of a stage by a reader, one for each index that moves along the loop around the stage."""
     assert stage.at is not None
-    reader, (values, ranges) = domain.stage, reached(domain, ranging)
+    loop = domains[stage.at.stage].loop_var(state.stage(stage.at.stage).loop(stage.at.loop))
+    domain = domains[reader.name]
+    values, ranges = reached(state, domain, domains, ranging)
+    ahead = _ahead_of(state, reader, stage, domains)
     for axis in reader.op.axes:
         inner = domain.regions[axis.name].sliding
         if inner is not None:
@@ -106,9 +131,9 @@ def _reads(state: State, stage: Stage, domain: Domain, ranging: Mapping[Var, Exp
         places = {n: substitute(i, values) for n, i in enumerate(load.indices)}
         moving = {n: place for n, place in places.items() if loop in free_vars(place)}
         for n, place in moving.items():
-            yield _Read(reader.op, load, along, domain.ahead, n, interval(place, ranges))
+            yield _Read(reader.op, load, along, ahead, n, interval(place, ranges))
         if not moving:
-            yield _Read(reader.op, load, along, domain.ahead)
+            yield _Read(reader.op, load, along, ahead)
 
 
 def _at_most(extent: Expr, step: Expr) -> Expr:
