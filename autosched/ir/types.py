@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from autosched.ir.bitcast import Bitcast
 from autosched.ir.dtype import DTYPES
@@ -32,7 +33,9 @@ from autosched.ir.instructions import dots
 from autosched.ir.instructions.dots import Dot, Word
 from autosched.ir.symbolic import type_name
 
-NO_RANGES: Mapping[Any, tuple[int, int]] = MappingProxyType({})
+Interval: TypeAlias = tuple[int, int]
+NO_RANGES: Mapping[Any, Interval] = MappingProxyType({})
+MAX_BITS = 64  # of an integer
 
 
 def type_problem(e: Expr) -> str | None:
@@ -87,12 +90,14 @@ def recorded_type(value: Any) -> Any:
     return type_name(value) if not plain and type_name(value) in DTYPES else value
 
 
-def integer_bounds(expr: Expr, ranges: Mapping[Any, tuple[int, int]] = NO_RANGES) -> tuple[int, int]:
+def integer_bounds(expr: Expr, ranges: Mapping[Any, Interval] = NO_RANGES) -> Interval:
     """Smallest and largest value that an integer expression over data may have, whatever the data are. `ranges`: those
-    of variables."""
+    of variables, and of other expressions where they are known."""
+    if expr in ranges:
+        return ranges[expr]
     whole = DTYPES[expr.dtype].integer_range
 
-    def bounds(e: Expr) -> tuple[int, int]:
+    def bounds(e: Expr) -> Interval:
         return integer_bounds(e, ranges)
 
     match expr:
@@ -105,25 +110,58 @@ def integer_bounds(expr: Expr, ranges: Mapping[Any, tuple[int, int]] = NO_RANGES
         case Select(a=a, b=b):
             x, y = bounds(a), bounds(b)
             return min(x[0], y[0]), max(x[1], y[1])
-        case Binary(op="min" | "max" as op, a=a, b=b):
-            choose, x, y = (min if op == "min" else max), bounds(a), bounds(b)
-            return choose(x[0], y[0]), choose(x[1], y[1])
-        case Binary(op="bitand", a=a, b=b):
-            tops = [high for low, high in (bounds(a), bounds(b)) if low >= 0]
-            return (0, min(tops)) if tops else whole
-        case Binary(op="mod", b=Const() as b) if b.value > 0:
-            return 0, b.number - 1
-        case Binary(op="floordiv", a=a, b=Const() as b) if b.value > 0:
+        case Binary(op="mul", a=a, b=b) if a is b:
+            ends = [x * x for x in bounds(a)]
+            return _within((0, max(ends)), whole)
+        case Binary(op=op, a=a, b=b) if op in _INTERVALS:
+            interval = _INTERVALS[op](bounds(a), bounds(b))
+            return whole if interval is None else _within(interval, whole)
+        case Call(fn="neg", args=(a,)):
             low, high = bounds(a)
-            return low // b.number, high // b.number
-        case Binary(op="add" | "sub" | "mul" as op, a=a, b=b):
-            pairs = [(x, y) for x in bounds(a) for y in bounds(b)]
-            ends = [x + y if op == "add" else x - y if op == "sub" else x * y for x, y in pairs]
-            return _within((min(ends), max(ends)), whole)
-    return ranges.get(expr, whole)
+            return _within((-high, -low), whole)
+        case Call(fn="abs", args=(a,)):
+            low, high = bounds(a)
+            return _within((max(0, low, -high), max(-low, high)), whole)
+    return whole
 
 
-def _within(bounds: tuple[int, int], whole: tuple[int, int]) -> tuple[int, int]:
+def _corners(function: Callable[[int, int], int], x: Interval, y: Interval) -> Interval:
+    """The interval of a function that is monotonic in each operand while the other one stays."""
+    values = [function(a, b) for a in x for b in y]
+    return min(values), max(values)
+
+
+def _bitand(x: Interval, y: Interval) -> Interval | None:
+    tops = [high for low, high in (x, y) if low >= 0]
+    return (0, min(tops)) if tops else None
+
+
+def _other_bits(x: Interval, y: Interval) -> Interval | None:
+    """Of `bitor` and `bitxor`: no bit above the highest one of both."""
+    return (0, (1 << (x[1] | y[1]).bit_length()) - 1) if x[0] >= 0 and y[0] >= 0 else None
+
+
+def _shifted(function: Callable[[int, int], int], x: Interval, y: Interval) -> Interval | None:
+    return _corners(function, x, y) if y[0] >= 0 and y[1] < MAX_BITS else None
+
+
+_INTERVALS: Mapping[str, Callable[[Interval, Interval], Interval | None]] = {
+    "add": lambda x, y: (x[0] + y[0], x[1] + y[1]),
+    "sub": lambda x, y: (x[0] - y[1], x[1] - y[0]),
+    "mul": lambda x, y: _corners(operator.mul, x, y),
+    "min": lambda x, y: (min(x[0], y[0]), min(x[1], y[1])),
+    "max": lambda x, y: (max(x[0], y[0]), max(x[1], y[1])),
+    "floordiv": lambda x, y: _corners(operator.floordiv, x, y) if y[0] > 0 else None,
+    "mod": lambda x, y: (0, y[1] - 1) if y[0] > 0 else None,
+    "bitand": _bitand,
+    "bitor": _other_bits,
+    "bitxor": _other_bits,
+    "shl": lambda x, y: _shifted(operator.lshift, x, y),
+    "shr": lambda x, y: _shifted(operator.rshift, x, y),
+}
+
+
+def _within(bounds: Interval, whole: Interval) -> Interval:
     """`bounds`, or all of a type that is too narrow for them: numbers wrap around."""
     return bounds if whole[0] <= bounds[0] and bounds[1] <= whole[1] else whole
 

@@ -70,7 +70,8 @@ INDICES = {
     "a square": (lambda i, n: i * i, 46341, True),  # 46340 squared is the largest that fits
     "a larger square": (lambda i, n: i * i, 46342, False),
     "a remainder": (lambda i, n: i * i * 3 % 97, 26755, True),
-    "a quotient by an axis, of which no bound is known": (lambda i, n: (i - 9) // (i + 1), 8, False),
+    "a quotient by what is positive": (lambda i, n: (i - 9) // (i + 1), 8, True),
+    "a quotient by what is negative, of which no bound is known": (lambda i, n: (i - 9) // (i - 20), 8, False),
     "data of 16 bits": (lambda i, n: te.cast(n, "int64") * i - 1, 2**16, True),
     "more of them": (lambda i, n: te.cast(n, "int64") * i - 1, 2**16 + 2, False),
     "a clamp below": (lambda i, n: te.max(te.min(i * i, 2**31 - 1), 4) % 64, 46341, True),
