@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 
-from autosched.ir.expr import Binary, Call, Const, Expr, Load, Select, Var
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.instructions.dots import Word
 from autosched.ir.visit import depth, free_vars, is_data, is_gathered, loads, subexpressions
 from autosched.schedule import Stage, State
@@ -89,6 +90,13 @@ def feeds_readers_of_scan(state: State, stage: Stage) -> bool:
 def is_copy(stage: Stage) -> bool:
     """Return whether the stage only moves data, without conditions: a transpose, a slice, a broadcast."""
     return stage.op.reducer is None and all(isinstance(v, Load) for v in stage.op.body)
+
+
+def is_widening(stage: Stage) -> bool:
+    """Return whether the stage only converts integers to a type that has all their numbers, which a load can do."""
+    casts = [v for v in stage.op.body if isinstance(v, Cast) and isinstance(v.a, Load) and DTYPES[v.dtype].is_integer]
+    are_kept = all(DTYPES[v.a.dtype].is_integer and DTYPES[v.dtype].holds(DTYPES[v.a.dtype]) for v in casts)
+    return stage.op.is_elementwise and len(casts) == len(stage.op.body) and are_kept
 
 
 def is_words(stage: Stage) -> bool:

@@ -55,6 +55,7 @@ from search_spaces.fusion import (
     is_expensive,
     is_read_indirectly,
     is_too_large_inlined,
+    is_widening,
     is_worth_precomputing,
     prepares_weights,
     switch_axes,
@@ -77,6 +78,8 @@ class Inline:
             return False
         if is_too_large_inlined(state, stage):
             return False
+        if is_widening(stage) and not has_indirect_read(stage):
+            return True
         if prepares_weights(state, stage):
             return False
         if (is_copy(stage) and not has_indirect_read(stage)) or not stage.op.reads:

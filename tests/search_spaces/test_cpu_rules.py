@@ -9,6 +9,7 @@ import pytest
 from autosched import te
 from autosched.codegen.llvm.kernel import emit
 from autosched.errors import ScheduleError
+from autosched.ir.instructions.dots import dots_of
 from autosched.ir.visit import depth
 from autosched.lower import concretise, lower
 from autosched.schedule import Parallel, Stage
@@ -96,3 +97,20 @@ def test_chains_of_stages_are_inlined_in_pieces_that_passes_can_walk():
     row = {p.name: p.domain[0] for p in sketch.params}
     data = make_inputs(dag, 0, "normal")
     check_outputs(dag, data, run(emit(*concretise(lower(sketch.state), row), here, 1), dag, data, here), sketch.name)
+
+
+@pytest.mark.parametrize("weights", [(), ("B",)])
+def test_bytes_that_are_only_widened_are_not_stored_wide(weights):
+    """A dot product of bytes is one however its operands come to be of 32 bits, and loads widen them for a stencil."""
+    inputs = {name: te.placeholder((64, 64), "int8", name=name) for name in "AB"}
+    a, b = (
+        te.compute((64, 64), lambda i, j, x=x: te.cast(x[i, j], "int32"), name=f"{x.name}.wide")
+        for x in inputs.values()
+    )
+    k = te.reduce_axis(64, name="k")
+    product = te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
+    taps = te.compute((60, 60), lambda i, j: sum((a[i, j + n] for n in range(1, 5)), a[i, j]), name="D")
+    dag = ComputeDAG([product, taps], weights=weights)
+    stages = [s for sketch in sketches(dag, parse_target("llvm -mcpu=znver4"), 1) for s in sketch.state.stages]
+    assert not {"A.wide", "B.wide"} & {s.name for s in stages}
+    assert any(dots_of(s.op.body) for s in stages)
