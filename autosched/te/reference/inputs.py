@@ -2,7 +2,8 @@
 
 normal       floats N(0, 1), integers -8 .. 8 (unsigned 0 .. 8), bools by a fair coin
 structured   non-zero integers +-1 .. +-31 from a hash of the element's index: every element is likely to differ
-             from its neighbours, so a permuted, shifted or dropped term shows
+             from its neighbours, so a permuted, shifted or dropped term shows; types of 8 and 16 bits have all
+             their numbers where nothing is computed in floats, so numbers that wrap around too early show as well
 integers     small integers -4 .. 4, zeros among them
 
 The magnitudes of the last two shrink where a reduction is long, so that a float32 sum of products of
@@ -47,6 +48,7 @@ _STRUCTURED_MAX = 31
 _INTEGERS_MAX = 4
 _NORMAL_INTEGER_MAX = 8
 _SPECIAL = (math.nan, math.inf, -math.inf, -0.0)
+_ALL_BITS = 16  # bits of an integer up to which all numbers are drawn
 _FEW_SPECIAL = 64  # elements for a special one where each result depends on one, 8 times the reduction's length else
 _FEW = 64  # places inside of a dimension for one outside, on each side
 _CHUNK = 1 << 16  # elements made at a time, so that the hash stays in cache
@@ -61,6 +63,7 @@ def make_inputs(dag: ComputeDAG, seed: int, kind: str = "normal") -> dict[str, n
     longest = max((math.prod(a.extent for a in op.reduce_axes) for op in dag.stages), default=1)
     limit = max(1, math.isqrt(_EXACT // max(longest, 1)))
     special = _special_share(dag) if kind == "structured" else 0
+    floats = any(DTYPES[node.dtype].is_float for op in dag.stages for node in postorder(op.body))
     divides = any(_divides(op) for op in dag.stages)  # by a maximum, maybe: a denormal's reciprocal is infinite
     arrays: dict[str, npt.NDArray[Any]] = {}
     for position, tensor in enumerate(dag.inputs):
@@ -70,7 +73,7 @@ def make_inputs(dag: ComputeDAG, seed: int, kind: str = "normal") -> dict[str, n
         elif kind == "normal":
             array = _normal(tensor, rng)
         elif kind == "structured":
-            array = _structured(tensor, min(limit, _STRUCTURED_MAX), seed, position)
+            array = _structured(tensor, _choices(tensor.dtype, min(limit, _STRUCTURED_MAX), floats), seed, position)
         else:
             array = _integers(tensor, rng, min(limit, _INTEGERS_MAX))
         if tensor.name in positive:
@@ -214,13 +217,21 @@ def _integers(tensor: Tensor, rng: np.random.Generator, limit: int) -> npt.NDArr
     return rng.integers(low, limit + 1, tensor.shape, dtype=np.int8).astype(DTYPES[tensor.dtype].numpy_dtype)
 
 
-def _structured(tensor: Tensor, limit: int, seed: int, position: int) -> npt.NDArray[Any]:
+def _choices(dtype: str, limit: int, floats: bool) -> npt.NDArray[Any]:
+    """The numbers that structured inputs consist of. `floats`: the program computes in some."""
+    row, sizes = DTYPES[dtype], np.arange(1, limit + 1)
+    if row.kind == "b":
+        return np.array([False, True])
+    if row.is_integer and row.bits <= _ALL_BITS and not floats:
+        low, high = row.integer_range
+        return np.arange(low, high + 1)
+    return sizes if row.kind == "u" else np.concatenate([-sizes, sizes])
+
+
+def _structured(tensor: Tensor, choices: npt.NDArray[Any], seed: int, position: int) -> npt.NDArray[Any]:
     """Numbers by SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014)."""
-    kind = DTYPES[tensor.dtype].kind
-    sizes = np.arange(1, limit + 1)
-    choices = [False, True] if kind == "b" else sizes if kind == "u" else np.concatenate([-sizes, sizes])
     dtype = DTYPES[tensor.dtype].numpy_dtype
-    table = np.resize(np.asarray(choices).astype(dtype), 1 << 16)
+    table = np.resize(choices.astype(dtype), 1 << 16)
     count, start = math.prod(tensor.shape), ((seed * 1_000_003 + position) & 0xFFFF_FFFF) << 32
     values = np.empty(count, dtype=dtype)
     for lo in range(0, count, _CHUNK):
