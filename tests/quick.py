@@ -23,7 +23,12 @@ QUICK: Mapping[str, tuple[str, ...]] = {
         "te/test_sizes.py",
     ),
     "autosched.te.operators": ("te/test_operators.py", "te/test_registry.py"),
-    "autosched.te.rewrites": ("te/test_exponents.py", "te/test_narrow.py", "te/test_windows.py::test_values_stay"),
+    "autosched.te.rewrites": (
+        "te/test_exponents.py",
+        "te/test_narrow.py",
+        "te/test_short_integers.py",
+        "te/test_windows.py::test_values_stay",
+    ),
     "autosched.te.reference": ("te/test_reference.py",),
     "autosched.schedule": ("schedule/test_limits.py", "schedule/test_refusals.py"),
     "autosched.schedule.steps": (

@@ -1,7 +1,8 @@
 """Random pipelines of stages on images for the fuzzer: stencils, pointwise stages, resampling, short sums, borders.
 
 A stage reads one or two earlier ones, so that many have several readers. Borders are cut off, clamped, or zeros. Images
-are large enough to be computed in tiles (`search_spaces/cpu/overlapped_tiles.py`).
+are large enough to be computed in tiles (`search_spaces/cpu/overlapped_tiles.py`). Images of 8 and 16 bits are computed
+in their own types, or widened and made narrow again.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import random
 from collections.abc import Callable
 
 from autosched import te
+from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Expr
 from autosched.te import ComputeDAG, Tensor
 
 Read = Callable[[Expr, Expr], Expr]  # of an image at a row and a column
 MAX_STAGES = 6
+FLOATS, INTEGERS = ("float32", "float32", "float64"), ("uint8", "uint8", "int8", "uint16", "int16", "int32")
+WIDER = ("uint16", "int16", "int32", "int32", "int64")  # than images of 8 bits, where most stages compute
 ROWS, COLUMNS = (37, 64, 67, 96, 131), (41, 64, 80, 97, 128, 160)
 
 
@@ -26,7 +30,8 @@ def pipeline_dag(seed: str) -> ComputeDAG:
 class _Pipeline:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.dtype = rng.choice(("float32", "float32", "float32", "float64", "int32"))
+        self.dtype = rng.choice(rng.choice((FLOATS, INTEGERS)))
+        self.wider = rng.choice(WIDER) if DTYPES[self.dtype].bits == 8 else self.dtype
         self.images = list[Tensor]()
         self.read = set[str]()
 
@@ -49,19 +54,32 @@ class _Pipeline:
         self.read.add(found.name)
         return found
 
+    def stage(self, name: str, shape: tuple[int, int], value: Callable[[Expr, Expr], Expr]) -> Tensor:
+        """An image; one of 8 and 16 bits may be divided and made narrow again."""
+        divisor = self.rng.choice((1, 2, 3, 9)) if DTYPES[self.dtype].is_integer else 1
+        is_narrow = divisor > 1 and self.rng.random() < 0.6
+        given = (lambda i, j: te.cast(value(i, j) // divisor, self.dtype)) if is_narrow else value
+        return te.compute(shape, given, name=name)
+
     def with_border(self, image: Tensor, reach: int) -> tuple[Read, tuple[int, int]]:
         """A read of an image up to `reach` outside of each border, and the shape of the stage that reads it."""
         h, w = image.shape
         kind = self.rng.choice(("valid", "clamped", "clamped", "zero"))
         if kind == "valid" and min(h, w) > 2 * reach + 8:
-            return lambda i, j: image[i + reach, j + reach], (h - 2 * reach, w - 2 * reach)
+            return lambda i, j: self.widened(image[i + reach, j + reach]), (h - 2 * reach, w - 2 * reach)
         if kind == "zero":
-            zero = te.const(0, self.dtype)
-            return lambda i, j: te.select(te.all(i >= 0, i < h, j >= 0, j < w), image[i, j], zero), (h, w)
-        return lambda i, j: image[te.min(te.max(i, 0), h - 1), te.min(te.max(j, 0), w - 1)], (h, w)
+            zero = te.const(0, image.dtype)
+            inside = lambda i, j: te.all(i >= 0, i < h, j >= 0, j < w)  # noqa: E731
+            return lambda i, j: self.widened(te.select(inside(i, j), image[i, j], zero)), (h, w)
+        return lambda i, j: self.widened(image[te.min(te.max(i, 0), h - 1), te.min(te.max(j, 0), w - 1)]), (h, w)
+
+    def widened(self, element: Expr) -> Expr:
+        """An element of 8 bits in the wider type of this program."""
+        return te.cast(element, self.wider) if DTYPES[element.dtype].bits == 8 else element
 
     def weight(self) -> Expr:
-        return te.const(self.rng.choice((1, 2, -1, 3)), self.dtype)
+        chosen = self.rng.choice((1, 2, -1, 3))
+        return te.const(abs(chosen) if DTYPES[self.wider].kind == "u" else chosen, self.wider)
 
     def stencil(self, name: str) -> Tensor:
         reach = self.rng.choice((1, 1, 2))
@@ -73,13 +91,14 @@ class _Pipeline:
             first, *others = (read(i + p, j + q) * weight for p, q, weight in taps)
             return sum(others, first)
 
-        return te.compute(shape, value, name=name)
+        return self.stage(name, shape, value)
 
     def pointwise(self, name: str) -> Tensor:
         a, b = self.image(), self.image()
         shape = (min(a.shape[0], b.shape[0]), min(a.shape[1], b.shape[1]))
         weight = self.weight()
-        return te.compute(shape, lambda i, j: te.max(a[i, j], b[i, j]) - a[i, j] * weight, name=name)
+        largest = lambda i, j: te.max(self.widened(a[i, j]), self.widened(b[i, j]))  # noqa: E731
+        return self.stage(name, shape, lambda i, j: largest(i, j) - self.widened(a[i, j]) * weight)
 
     def resampled(self, name: str) -> Tensor:
         image = self.image()

@@ -31,6 +31,7 @@ from autosched.te.rewrites.narrow import narrow_indices, narrow_sums
 from autosched.te.rewrites.padded import padded_reads
 from autosched.te.rewrites.phases import in_phases
 from autosched.te.rewrites.scans import in_blocks
+from autosched.te.rewrites.short_integers import shorten_integers
 from autosched.te.rewrites.windows import in_windows
 from autosched.te.tensor import Axis, ComputeOp, PlaceholderOp, Tensor, fresh_name, postorder, rewrite
 from autosched.te.text import dag_text
@@ -303,6 +304,9 @@ PASSES: tuple[Pass[ComputeDAG, Any], ...] = (
     of_function(negative_exponents, "The exponential of a value that is never above 0 is cheaper."),
     of_function(narrow_sums, "Sums in int64 that fit in int32 are made there."),
     of_function(narrow_indices, "Indices that are computed for each lane are so in int32 where they fit."),
+    of_function(
+        shorten_integers, "Integers that fit in 16 bits are computed in them: a vector has two or four times the lanes."
+    ),
     of_function(in_phases, "Sums of every s-th term are those terms alone; reads go through dilation and padding."),
     of_function(padded_reads, "What reductions read under conditions on its index is a stage of its own."),
     of_function(in_windows, "Long windows are made of shorter ones."),

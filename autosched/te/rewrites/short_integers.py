@@ -1,0 +1,276 @@
+"""Short integers (`shorten_integers`): arithmetic of 32 and 64 bits whose values always fit in 16 is done there.
+
+    B[i] = (int32(A[i]) + int32(A[i+1]) + int32(A[i+2])) // 3         A uint8: all values are in 0 .. 765
+    C[i] = uint8((B[i] + B[i+1] + B[i+2]) // 3)
+
+    B[i] = (uint16(A[i]) + uint16(A[i+1]) + uint16(A[i+2])) // 3      C[i] = uint8((B[i] + B[i+1] + B[i+2]) // 3)
+
+A vector then has two or four times the lanes, and B half the bytes. The proof is by intervals (`integer_bounds`), from
+those of the types of inputs. An operand of a sum, a difference, a product or a bit operation may be signed or not: the
+low 16 bits of the result follow from those of the operands. Quotients, extremes and comparisons have both operands in
+one type.
+
+Operands of casts to types of 8 and 16 bits become short, and so do stages that only such operands read. Sums of
+products of two elements stay, as processors have instructions for them. Quotients that stay wide are unsigned where the
+dividend is never negative: rounding towards zero is then rounding down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from autosched.ir.dtype import DTYPES
+from autosched.ir.expr import (
+    COMPARISON,
+    LOGICAL,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+    binary,
+    call,
+    cast,
+    select,
+)
+from autosched.ir.instructions.dots import factors
+from autosched.ir.symbolic import SymbolicInteger
+from autosched.ir.types import Interval, integer_bounds
+from autosched.ir.visit import bottom_up, loads, rebuild, subexpressions
+from autosched.te.dag import ComputeDAG
+from autosched.te.reducers import sum_reducer
+from autosched.te.tensor import ComputeOp, Tensor, postorder
+
+SIGNED, UNSIGNED, BITS = "int16", "uint16", 16
+MIN_OPERATIONS = 6  # of an integer that is converted to a wide one at its end
+MANY = 1 << 62  # terms of a sum whose number is not known
+_OF_LOW_BITS = frozenset({"add", "sub", "mul", "bitand", "bitor", "bitxor"})  # their low bits follow from low bits
+
+
+def shorten_integers(dag: ComputeDAG) -> ComputeDAG:
+    """The DAG with its arithmetic in 16 bits where it fits; `dag` itself where it fits nowhere."""
+    ranges = _ranges(dag)
+    bodies, stored = dict[str, tuple[Expr, ...]](), dict[str, str]()
+    read_wide = set[str]()  # tensors with a read that needs all bits
+    for op in reversed(dag.stages):  # readers first
+        short = _Shortener(_bounds(op, ranges), op.reducer is None and op.recurrence is None)
+        if op.name not in read_wide and not dag.is_output(op) and _may_be_stored_short(op, ranges):
+            stored[op.name] = _short_type(ranges[op.name])
+            bodies[op.name] = (cast(short.operand(op.body[0]), stored[op.name]),)
+        else:
+            bodies[op.name] = tuple(map(short.in_its_type, op.body))
+        read_wide |= {x.buffer for value in bodies[op.name] for x in loads(value) if _is_wide(x)}
+    wide = {name: t.dtype for name, t in dag.tensors.items() if name not in stored}
+
+    def remade(op: ComputeOp) -> tuple[Tensor, ...] | None:
+        body = tuple(_with_reads(value, wide) for value in bodies[op.name])
+        is_short_sum = op.reducer is not None and op.name in stored
+        reducer = sum_reducer(stored[op.name]) if is_short_sum else op.reducer
+        return None if body == op.body else replace(op, body=body, reducer=reducer).outputs
+
+    return dag.remade(remade)
+
+
+def _ranges(dag: ComputeDAG) -> dict[str, Interval]:
+    """The least and the greatest element of tensors of integers."""
+    ranges = {t.name: DTYPES[t.dtype].integer_range for t in dag.tensors.values() if DTYPES[t.dtype].is_integer}
+    for op in dag.stages:
+        if op.name not in ranges or op.recurrence is not None or not (op.reducer is None or op.reducer.is_sum):
+            continue
+        low, high = _bounds(op, ranges).get(op.body[0], ranges[op.name])
+        if op.reducer is not None:
+            extents = [axis.extent for axis in op.reduce_axes]
+            terms = MANY if any(isinstance(n, SymbolicInteger) for n in extents) else prod(extents)
+            low, high = min(0, terms * low), max(0, terms * high)  # partial sums, too
+        if ranges[op.name][0] <= low and high <= ranges[op.name][1]:
+            ranges[op.name] = low, high
+    return ranges
+
+
+def _bounds(op: ComputeOp, ranges: Mapping[str, Interval]) -> dict[Expr, Interval]:
+    """The least and the greatest value of each integer in the body of a stage."""
+    known: dict[Expr, Interval] = {
+        axis.var: (0, axis.extent - 1)
+        for axis in (*op.axes, *op.reduce_axes)
+        if not isinstance(axis.extent, SymbolicInteger)
+    }
+    for node in postorder(op.body):
+        if not DTYPES[node.dtype].is_integer:
+            continue
+        if isinstance(node, Load):
+            known[node] = ranges[node.buffer]
+        elif isinstance(node, Const) and isinstance(node.value, SymbolicInteger):
+            known[node] = DTYPES[node.dtype].integer_range
+        else:
+            known[node] = integer_bounds(node, known)
+    return known
+
+
+def _may_be_stored_short(op: ComputeOp, ranges: Mapping[str, Interval]) -> bool:
+    """Whether a stage's elements fit in 16 bits, and it is no sum of products that an instruction may compute."""
+    value = op.body[0]
+    if op.name not in ranges or not _is_wide(value) or not _fits(ranges[op.name]) or not loads(value):
+        return False
+    is_sum_of_products = op.reducer is not None and factors(value, value.dtype) is not None
+    return op.recurrence is None and (op.reducer is None or op.reducer.is_sum) and not is_sum_of_products
+
+
+@dataclass(frozen=True)
+class _Shortener:
+    """The expressions of a stage, whose integers have `bounds`, with what fits computed in 16 bits."""
+
+    bounds: Mapping[Expr, Interval]
+    is_elementwise: bool
+    known: dict[Expr, Expr] = field(default_factory=dict)  # the results of `in_its_type`
+    short: dict[Expr, Expr | None] = field(default_factory=dict)  # the results of `in_short`
+
+    def in_its_type(self, e: Expr) -> Expr:
+        """The same value in the same type, operands of casts to short types being short."""
+        if e not in self.known:
+            self.known[e] = self._in_its_type(e)
+        return self.known[e]
+
+    def _in_its_type(self, e: Expr) -> Expr:
+        if isinstance(e, Load | Const | Var):
+            return e
+        if isinstance(e, Cast) and _is_short(e) and (short := self.in_short(e.a)) is not None:
+            return cast(short, e.dtype)
+        if self.is_elementwise and self._is_long(e) and (short := self.in_short(e)) is not None:
+            return cast(short, e.dtype)
+        same = rebuild(e, self.in_its_type)
+        if self._is_unsigned_quotient(e) and isinstance(same, Binary):
+            kind = f"u{e.dtype}"
+            return cast(binary(same.op, cast(same.a, kind), cast(same.b, kind)), e.dtype)
+        return same
+
+    def _is_long(self, e: Expr) -> bool:
+        """Whether a wide integer takes more operations than one that halves a vector is worth."""
+        if not _is_wide(e) or not _fits(self.bounds[e]):
+            return False
+        return sum(isinstance(x, Binary | Select) and bool(loads(x)) for x in subexpressions(e)) >= MIN_OPERATIONS
+
+    def _is_unsigned_quotient(self, e: Expr) -> bool:
+        if not isinstance(e, Binary) or e.op not in ("floordiv", "mod") or DTYPES[e.dtype].kind == "u" or not loads(e):
+            return False
+        return self.bounds[e.a][0] >= 0 and isinstance(e.b, Const) and self.bounds[e.b][0] > 0
+
+    def in_short(self, e: Expr) -> Expr | None:
+        """A wide integer in 16 bits; None where it does not fit, or is not made of what fits."""
+        if e not in self.short:
+            made = self._in_short(e) if _is_wide(e) and _fits(self.bounds[e]) and loads(e) else None
+            self.short[e] = None if made is None else cast(made, _short_type(self.bounds[e]))
+        return self.short[e]
+
+    def operand(self, e: Expr) -> Expr:
+        """An integer that fits, in 16 bits; what it is made of may be wide."""
+        short = self.in_short(e)
+        if short is not None:
+            return short
+        while isinstance(e, Cast) and _is_wide(e) and e.a in self.bounds:  # a number that fits stays the same
+            e = e.a
+        return cast(self.in_its_type(e), _short_type(self.bounds[e]))
+
+    def _in_short(self, e: Expr) -> Expr | None:
+        match e:
+            case Load(buffer=name, indices=indices):
+                return Load(name, indices, _short_type(self.bounds[e]))
+            case Cast(a=a) if a.dtype == "bool":
+                return cast(self._condition(a), _short_type(self.bounds[e]))
+            case Cast(a=a) if DTYPES[a.dtype].is_integer:
+                return self.operand(a)
+            case Select(cond=cond, a=a, b=b) if self._fit(a, b):
+                kind = _short_type(self.bounds[e])
+                return select(self._condition(cond), cast(self.operand(a), kind), cast(self.operand(b), kind))
+            case Call(fn="neg", args=(a,)) if self._fit(a):
+                return call("neg", cast(self.operand(a), SIGNED))
+            case Call(fn="abs", args=(a,)) if self._is_signed(a):
+                return call("abs", cast(self.operand(a), SIGNED))
+            case Binary(op=op, a=a, b=b) if self._fit(a, b):
+                return self._operation(op, a, b, _short_type(self.bounds[e]))
+        return None
+
+    def _operation(self, op: str, a: Expr, b: Expr, kind: str) -> Expr | None:
+        """The result in the type `kind`, or in the other one of 16 bits."""
+        if op in ("shl", "shr") and not (isinstance(b, Const) and 0 <= b.number < BITS):
+            return None
+        if op in ("floordiv", "mod") and not (isinstance(b, Const) and b.number > 0):
+            return None  # by 0 it has a result of its own
+        common: str | None = kind
+        if op in ("floordiv", "mod", "shr"):
+            common = UNSIGNED if self._is_unsigned(a, b) else SIGNED if self._is_signed(a, b) else None
+        elif op in ("min", "max"):
+            common = self._comparable(a, b)
+        elif op not in _OF_LOW_BITS and op != "shl":
+            return None
+        return None if common is None else binary(op, cast(self.operand(a), common), cast(self.operand(b), common))
+
+    def _condition(self, e: Expr) -> Expr:
+        """A condition with comparisons of what fits in 16 bits."""
+        match e:
+            case Binary(op=op, a=a, b=b) if op in LOGICAL:
+                return binary(op, self._condition(a), self._condition(b))
+            case Call(fn="not", args=(a,)):
+                return call("not", self._condition(a))
+            case Binary(op=op, a=a, b=b) if op in COMPARISON and _is_wide(a) and loads(e) and self._fit(a, b):
+                common = self._comparable(a, b)
+                if common is not None:
+                    return binary(op, cast(self.operand(a), common), cast(self.operand(b), common))
+        return self.in_its_type(e)
+
+    def _comparable(self, a: Expr, b: Expr) -> str | None:
+        """The type in which both numbers can be compared: with a sign, if possible, as AVX2 compares no others."""
+        return SIGNED if self._is_signed(a, b) else UNSIGNED if self._is_unsigned(a, b) else None
+
+    def _fit(self, *operands: Expr) -> bool:
+        return all(_fits(self.bounds[e]) for e in operands)
+
+    def _is_signed(self, *operands: Expr) -> bool:
+        return all(_within(self.bounds[e], SIGNED) for e in operands)
+
+    def _is_unsigned(self, *operands: Expr) -> bool:
+        return all(_within(self.bounds[e], UNSIGNED) for e in operands)
+
+
+def _with_reads(e: Expr, wide: Mapping[str, str]) -> Expr:
+    """The expression with reads of the tensors that are not stored in 16 bits, of the types `wide`, converted."""
+
+    def converted(node: Expr) -> Expr:
+        if isinstance(node, Load) and wide.get(node.buffer, node.dtype) != node.dtype:
+            return cast(Load(node.buffer, node.indices, wide[node.buffer]), node.dtype)
+        if isinstance(node, Cast) and isinstance(node.a, Cast) and isinstance(node.a.a, Load) and _is_wide(node.a.a):
+            return cast(node.a.a, node.dtype) if _keeps_bits(node.a, node) else node
+        return node
+
+    return bottom_up(e, converted)
+
+
+def _keeps_bits(cut: Expr, e: Expr) -> bool:
+    """Whether `e`, a cast of `cut`, has only bits that are in both."""
+    return _is_short(cut) and _is_short(e) and DTYPES[e.dtype].bits <= DTYPES[cut.dtype].bits
+
+
+def _is_wide(e: Expr) -> bool:
+    return DTYPES[e.dtype].is_integer and DTYPES[e.dtype].bits > BITS
+
+
+def _is_short(e: Expr) -> bool:
+    return DTYPES[e.dtype].is_integer and DTYPES[e.dtype].bits <= BITS
+
+
+def _short_type(interval: Interval) -> str:
+    """The type of 16 bits for numbers that fit."""
+    return UNSIGNED if interval[0] >= 0 else SIGNED
+
+
+def _fits(interval: Interval) -> bool:
+    return _within(interval, _short_type(interval))
+
+
+def _within(interval: Interval, dtype: str) -> bool:
+    low, high = DTYPES[dtype].integer_range
+    return low <= interval[0] and interval[1] <= high
