@@ -214,6 +214,10 @@ REDUCTIONS: Cases = {
     "sums of integers": (lambda a: (a.sum(), (a > 0).sum(1), a.amax(0)), [x(3, 4, dtype=torch.int32)]),
     "extremes": (lambda a: (a.amax(1), a.amin((0, 2)), a.max(), *a.max(1), *a.min(2, keepdim=True)), [x(2, 3, 4)]),
     "places": (lambda a: (a.argmax(), a.argmax(1), a.argmin(0, keepdim=True)), [x(3, 4)]),
+    "truths of bytes": (
+        lambda a: (a.any(), a.all(), a.any(1), a.all(0, keepdim=True), (a & 3).any((0, 1)), a[0, 0].any()),
+        [x(3, 4, dtype=torch.uint8)],
+    ),
     "truths": (lambda a: ((a > 1).any(), (a > 0).all(1), (a > 0).any((0, 1))), [x(3, 4)]),
     "variances": (lambda a: (a.var(), a.var(1, correction=0), a.std((0, 2)), *torch.var_mean(a, 1)), [x(2, 3, 4)]),
     "norms": (

@@ -36,6 +36,15 @@ def of_all(operator: str) -> Callable[..., Value]:
     return apply
 
 
+def of_truths(operator: str) -> Callable[..., Value]:
+    """Of uint8 the result is uint8 as well, 0 or 1."""
+
+    def apply(b: TraceBuilder, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+        return b.cast(reduced(b, operator, b.cast(x, "bool"), dim, keepdim), b.result.dtype)
+
+    return apply
+
+
 enter_all(
     {
         "aten.sum.dim_IntList": in_result_type("reduce_sum"),
@@ -44,14 +53,15 @@ enter_all(
         "aten.amin.default": in_result_type("reduce_min"),
         "aten.prod.dim_int": in_result_type("reduce_prod"),
         "aten.logsumexp.default": in_result_type("reduce_log_sum_exp"),
-        "aten.any.dim": in_result_type("reduce_any"),
-        "aten.any.dims": in_result_type("reduce_any"),
-        "aten.all.dim": in_result_type("reduce_all"),
-        "aten.all.dims": in_result_type("reduce_all"),
     }
 )
+enter_all({f"aten.{name}.default": of_all(f"reduce_{name}") for name in ("sum", "mean", "prod", "max", "min")})
 enter_all(
-    {f"aten.{name}.default": of_all(f"reduce_{name}") for name in ("sum", "mean", "prod", "max", "min", "any", "all")}
+    {
+        f"aten.{name}.{kind}": of_truths(f"reduce_{name}")
+        for name in ("any", "all")
+        for kind in ("default", "dim", "dims")
+    }
 )
 
 
