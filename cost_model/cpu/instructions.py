@@ -17,6 +17,7 @@ CALL_SLOTS: dict[str, float] = {
 # Slots of an instruction that multiplies and adds up words (`dots.py`), in full-width instructions of the FMA pipes.
 DOT_SLOTS: dict[str, float] = {
     "vdpbf16ps": 1.0, "vpdpbusd": 1.0, "vpdpbusd.signed": 1.5, "vpdpbusd.unsigned": 1.5,
+    "vpdpwssd": 1.0,
     "vpmaddwd": 1.0, "vpmaddwd.signed": 1.0, "vpmaddwd.unsigned": 1.0,  # the additions are on other pipes
     # of vectors; in tiles they are counted by `tile_products.py`
     "tdpbusd": 1.0, "tdpbssd": 12.0, "tdpbsud": 12.0, "tdpbuud": 12.0, "tdpbf16ps": 8.0,

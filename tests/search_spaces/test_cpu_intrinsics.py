@@ -37,9 +37,12 @@ CASES = [
     ("matmul", (3, 19, 5), "int8", {"w_dtype": "uint8"}),
     ("matmul", (6, 31, 13), "int8", {}),
     ("matmul", (3, 19, 16), "uint8", {}),
+    ("matmul", (6, 31, 13), "int16", {}),
+    ("matmul", (3, 19, 6), "int16", {}),
     ("conv2d", (1, 5, 6, 3, 17, 3, 2, 1), *BFLOAT),
     ("conv2d", (1, 4, 5, 8, 17, 3, 1, 1), *BYTES),
     ("conv2d", (1, 4, 5, 8, 17, 3, 1, 1), "int8", {}),
+    ("conv2d", (1, 4, 5, 8, 17, 3, 1, 1), "int16", {}),
     ("dense", (5, 18, 9), "uint8", {}),
     ("gmm", (2, 3, 17, 5), *BFLOAT),
 ]
@@ -68,12 +71,12 @@ def test_sketches_compute_the_reference(
 
 
 @pytest.mark.parametrize(("name", "shape", "dtype", "settings"), [c for c in CASES if c[2] != "bfloat16"])
-def test_bytes_are_extended_for_products_of_16_bits(
+def test_integers_are_multiplied_in_16_bits(
     name: str, shape: tuple[int, ...], dtype: str, settings: dict[str, str]
 ) -> None:
     dag = collapse(registry.build(name, shape, settings, dtype=dtype)[0])
     rng = np.random.default_rng(sum(shape))
-    ends = {"int8": [-128, -1, 127], "uint8": [0, 200, 255], "int32": [-9, 7]}
+    ends = {"int8": [-128, -1, 127], "uint8": [0, 200, 255], "int16": [-(2**15), -1, 2**15 - 1], "int32": [-9, 7]}
     inputs = {t.name: rng.choice(ends[t.dtype], t.shape).astype(t.dtype) for t in dag.inputs}
     found = sketches_with_words(dag, HASWELL)
     assert found
@@ -100,7 +103,9 @@ def test_bytes_along_the_reduction_are_read_as_they_lie() -> None:
         check_outputs(dag, inputs, run(emit(func, simplify, target, 1), dag, inputs, target), target.mcpu)
 
 
-@pytest.mark.parametrize(("dtype", "accumulator"), [("bfloat16", "float32"), ("int8", "int32"), ("uint8", "int32")])
+@pytest.mark.parametrize(
+    ("dtype", "accumulator"), [("bfloat16", "float32"), ("int8", "int32"), ("uint8", "int32"), ("int16", "int32")]
+)
 @pytest.mark.parametrize("K", [16, 13])
 def test_operands_contiguous_along_the_reduction_are_copied_across(dtype: str, accumulator: str, K: int) -> None:
     """A[i, k] W[j, k]: no operand has its lanes beside each other."""
@@ -225,13 +230,14 @@ def test_the_model_counts_the_products_and_loads_a_word_once() -> None:
     assert [a.count for a in update.accesses if a.buffer.name == "A"] == [1]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "uint8", "int8"])
-def test_words_keep_their_numbers(dtype: str) -> None:
-    count = 2 if dtype == "bfloat16" else 4
-    numbers: list[object] = {"bfloat16": [-1.5, 3e38], "uint8": [0, 1, 128, 255], "int8": [-128, -1, 0, 127]}[dtype]
+@pytest.mark.parametrize(
+    ("dtype", "numbers"),
+    [("bfloat16", [-1.5, 3e38]), ("uint8", [0, 1, 128, 255]), ("int8", [-128, -1, 0, 127]), ("int16", [-(2**15), 9])],
+)
+def test_words_keep_their_numbers(dtype: str, numbers: list[object]) -> None:
     word = packed(numbers, dtype)
     assert -(2**31) <= word < 2**31
-    got = unpacked(word, dtype, count)
+    got = unpacked(word, dtype, len(numbers))
     np.testing.assert_allclose(got, np.array(numbers, float), rtol=2.0**-8)
 
 

@@ -90,6 +90,7 @@ def _x86(llvm: str, features: dict[str, tuple[int, ...]], element: str) -> tuple
 
 
 _VNNI = _x86("avx512.vpdpbusd", {"avx512vnni": (16, 8, 4), "avxvnni": (8, 4)}, "i32")
+_VNNI_SHORT = _x86("avx512.vpdpwssd", {"avx512vnni": (16, 8, 4), "avxvnni": (8, 4)}, "i32")
 _MADD = tuple(
     WidthForm(f, n, f"llvm.x86.{name}", "i16", adds=False)
     for f, n, name in (
@@ -113,6 +114,7 @@ INTRINSICS: dict[str, Intrinsic] = {
         Intrinsic("vpmaddwd", "uint8", "int8", 2, "int32", _MADD),
         Intrinsic("vpmaddwd.signed", "int8", "int8", 2, "int32", _MADD),
         Intrinsic("vpmaddwd.unsigned", "uint8", "uint8", 2, "int32", _MADD),
+        Intrinsic("vpdpwssd", "int16", "int16", 2, "int32", (*_VNNI_SHORT, *_MADD)),
         Intrinsic("tdpbusd", "uint8", "int8", 4, "int32", _VNNI, tile=("llvm.x86.tdpbusd", "amx-int8")),
         Intrinsic("tdpbssd", "int8", "int8", 4, "int32", (), tile=("llvm.x86.tdpbssd", "amx-int8")),
         Intrinsic("tdpbsud", "int8", "uint8", 4, "int32", (), tile=("llvm.x86.tdpbsud", "amx-int8")),
