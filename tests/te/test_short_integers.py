@@ -123,6 +123,16 @@ def test_quotients_of_what_is_never_negative_are_unsigned():
     assert shorten_integers(signed) is signed
 
 
+@pytest.mark.parametrize(("whole", "fits"), [(255, True), (257, True), (258, False)])
+def test_weights_that_add_up_are_taken_together(whole, fits):
+    """A mixture of two images: by the intervals of its products it would be twice as large."""
+    a, b, m = (te.placeholder((9,), "uint8", name=name) for name in "ABM")
+    weight = lambda i: te.minimum(wide(m[i]), whole)  # noqa: E731
+    mixed = lambda i: (wide(a[i]) * weight(i) + wide(b[i]) * (whole - weight(i))) // whole  # noqa: E731
+    dag = te.ComputeDAG(te.compute((9,), lambda i: te.cast(mixed(i), "uint8"), name="C"))
+    assert ("uint32" not in dag_text(shorten_integers(dag))) is fits
+
+
 def test_sizes_are_not_asked_for_their_values():
     with Guards() as guards:
         n = guards.symbol("n", 40, low=1)

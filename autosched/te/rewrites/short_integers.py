@@ -5,14 +5,15 @@
 
     B[i] = (uint16(A[i]) + uint16(A[i+1]) + uint16(A[i+2])) // 3      C[i] = uint8((B[i] + B[i+1] + B[i+2]) // 3)
 
-A vector then has two or four times the lanes, and B half the bytes. The proof is by intervals (`integer_bounds`), from
-those of the types of inputs. An operand of a sum, a difference, a product or a bit operation may be signed or not: the
-low 16 bits of the result follow from those of the operands. Quotients, extremes and comparisons have both operands in
-one type.
+A vector then has two or four times the lanes, and B half the bytes. The proof is by intervals (`integer_bounds`,
+`te/multilinear.py`), from those of the types of inputs. An operand of a sum, a difference, a product or a bit operation
+may be signed or not: the low 16 bits of the result follow from those of the operands. Quotients, minima, maxima and
+comparisons have both operands in one type.
 
-Operands of casts to types of 8 and 16 bits become short, and so do stages that only such operands read. Sums of
-products of two elements stay, as processors have instructions for them. Quotients that stay wide are unsigned where the
-dividend is never negative: rounding towards zero is then rounding down.
+Operands of casts to types of 8 and 16 bits become short, and so do stages that only such operands read, and what takes
+several operations before it is converted to a wide type. Sums of products of two elements stay, as processors have
+instructions for them. Quotients that stay wide are unsigned where the dividend is never negative: rounding towards zero
+is then rounding down.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from autosched.ir.symbolic import SymbolicInteger
 from autosched.ir.types import Interval, integer_bounds
 from autosched.ir.visit import bottom_up, loads, rebuild, subexpressions
 from autosched.te.dag import ComputeDAG
+from autosched.te.multilinear import Polynomial, interval_of, polynomial
 from autosched.te.reducers import sum_reducer
 from autosched.te.tensor import ComputeOp, Tensor, postorder
 
@@ -99,16 +101,27 @@ def _bounds(op: ComputeOp, ranges: Mapping[str, Interval]) -> dict[Expr, Interva
         for axis in (*op.axes, *op.reduce_axes)
         if not isinstance(axis.extent, SymbolicInteger)
     }
+    terms = dict[Expr, Polynomial | None]()
     for node in postorder(op.body):
         if not DTYPES[node.dtype].is_integer:
             continue
+        terms[node] = polynomial(node, terms)
         if isinstance(node, Load):
             known[node] = ranges[node.buffer]
         elif isinstance(node, Const) and isinstance(node.value, SymbolicInteger):
             known[node] = DTYPES[node.dtype].integer_range
         else:
-            known[node] = integer_bounds(node, known)
+            known[node] = _narrowed(node, integer_bounds(node, known), terms[node], known)
     return known
+
+
+def _narrowed(e: Expr, interval: Interval, terms: Polynomial | None, known: Mapping[Expr, Interval]) -> Interval:
+    """The interval of an integer by those of its operands, or of the variables of its polynomial."""
+    if terms is None or not isinstance(e, Binary) or frozenset({e}) in terms:
+        return interval
+    low, high = interval_of(terms, known)
+    least, most = DTYPES[e.dtype].integer_range
+    return (max(low, interval[0]), min(high, interval[1])) if least <= low and high <= most else interval
 
 
 def _may_be_stored_short(op: ComputeOp, ranges: Mapping[str, Interval]) -> bool:
