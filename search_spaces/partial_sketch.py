@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from autosched.ir.dtype import DTYPES
+from autosched.ir.types import lane_bytes
 from autosched.schedule import CacheWrite, Stage, State, Step
 from autosched.target import Target
 from search_spaces.fusion import fused_consumer
@@ -32,8 +33,10 @@ class SketchContext:
         return max(1, self.target.vector_bytes // itemsize)
 
     def lanes_of(self, stage: Stage) -> int:
-        """Return the lanes of a vector of the widest type that the stage computes."""
-        return self.lanes(max(DTYPES[d].nbytes for d in stage.op.dtypes))
+        """Return the lanes of a vector of the widest type that the stage stores, or of a narrower one that nearly all
+        operations of an elementwise stage are in."""
+        stored = max(DTYPES[d].nbytes for d in stage.op.dtypes)
+        return self.lanes(min(stored, *map(lane_bytes, stage.op.body)) if stage.op.is_elementwise else stored)
 
     @property
     def warp(self) -> int:

@@ -1,8 +1,9 @@
-"""Type checks of expression nodes, and the ranges of integer types."""
+"""Type checks of expression nodes, the lanes of their vectors, and the intervals of integers."""
 
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -32,10 +33,13 @@ from autosched.ir.expr import (
 from autosched.ir.instructions import dots
 from autosched.ir.instructions.dots import Dot, Word
 from autosched.ir.symbolic import type_name
+from autosched.ir.visit import elements, loads
 
 Interval: TypeAlias = tuple[int, int]
 NO_RANGES: Mapping[Any, Interval] = MappingProxyType({})
 MAX_BITS = 64  # of an integer
+OF_A_FUNCTION = 8  # operations of an exponential or another function of floats, about
+FEW_WIDE = 4  # operations for each in a wider type, up to which the wider type decides
 
 
 def type_problem(e: Expr) -> str | None:
@@ -88,6 +92,32 @@ def recorded_type(value: Any) -> Any:
     """A type of elements by its name, where `value` is one of NumPy's or PyTorch's; anything else as it is."""
     plain = value is None or isinstance(value, bool | int | float | str)
     return type_name(value) if not plain and type_name(value) in DTYPES else value
+
+
+def lane_bytes(value: Expr) -> int:
+    """Bytes of the lanes that an expression is computed in: of the widest type that it handles, indices aside, or of a
+    narrower one, if nearly all operations are in that. Vectors are longer than a register then, where they are wide."""
+    handled, operations = {1, DTYPES[value.dtype].nbytes}, Counter[int]()
+    for e in elements(value):
+        if isinstance(e, Load) or (isinstance(e, Cast) and e.dtype != INDEX):
+            handled.add(DTYPES[e.dtype].nbytes)
+        elif isinstance(e, Binary | Call | Select) and _is_of_data(e):
+            is_function = isinstance(e, Call) and e.fn in FLOAT_CALLS
+            operations[DTYPES[e.children[-1].dtype].nbytes] += OF_A_FUNCTION if is_function else 1
+    wide = 1  # the conversion
+    for size in sorted(handled, reverse=True):
+        wide += operations[size]
+        if FEW_WIDE * wide > operations.total():
+            return size
+    return min(handled)
+
+
+def _is_of_data(e: Expr) -> bool:
+    """Whether an operation is on elements, and no condition or choice of indices."""
+    if isinstance(e, Select) and not loads(e.cond):
+        return False
+    operand = e.children[-1]
+    return operand.dtype != "bool" and (operand.dtype != INDEX or bool(loads(operand)))
 
 
 def integer_bounds(expr: Expr, ranges: Mapping[Any, Interval] = NO_RANGES) -> Interval:

@@ -18,6 +18,7 @@ from autosched.te.reference.evaluate import evaluate
 from autosched.te.rewrites.collapse import collapse
 from autosched.te.rewrites.short_integers import shorten_integers
 from autosched.te.text import dag_text
+from search_spaces.partial_sketch import SketchContext
 from tests.codegen.running import build
 from tests.codegen.test_assembly import innermost_loops
 
@@ -219,3 +220,19 @@ def test_the_hot_loop_has_no_lanes_of_32_bits(mcpu, register):
     vectors = 64 * 16 // {"ymm": 256, "zmm": 512}[register]
     assert hot[0].count("vpmulhuw") == hot[0].count("vpaddw") // 2 == vectors
     assert not any(hot[0].count(word) for word in ("vpaddd", "vpmulld", "vpmuludq", "vpmovzxbd", "vpsubw", "vpblend"))
+
+
+@pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
+@pytest.mark.parametrize(("mcpu", "lanes"), [("haswell", 16), ("znver4", 32)])
+def test_vectors_are_whole_ones_of_16_bits_where_a_float_is_stored(mcpu, lanes):
+    """Half a vector of words would take as many instructions as a vector of floats."""
+    image = te.placeholder((67, 514), "uint8", name="A")
+    at = lambda i, j: wide(image[i, j])  # noqa: E731
+    slope = lambda i, j: sum((at(i + n, j + 2) - at(i + n, j) for n in range(1, 4)), at(i, j + 2) - at(i, j))  # noqa: E731
+    dag = te.ComputeDAG(te.compute((64, 512), lambda i, j: te.cast(slope(i, j), "float32"), name="C"))
+    target = parse_target(f"llvm -mcpu={mcpu}")
+    assert SketchContext(target, 1).lanes_of(initial_state(collapse(dag)).stage("C")) == lanes
+    state = initial_state(collapse(dag)).apply(Split("C", "j", (64,)), Vectorize("C", "j.1"))
+    (hot,) = (x for x in innermost_loops(emit_assembly(build(state, target, 1).ir, target)) if x.count("vpsubw"))
+    assert hot.count("vpsubw") == 4 * 64 // lanes
+    assert hot.count("vcvtdq2ps") == 2 * 64 // lanes

@@ -220,7 +220,7 @@ class Stores:
         text = value.name if value.dtype != "bool" else self._to_memory(value)
         kind, align = memory_type(buffer.dtype, lanes), DTYPES[buffer.dtype].nbytes
         if lanes == 1 or (access.lane_stride == 1 and mask is None):
-            whole = lanes * align == self.target.vector_bytes and access.multiple % lanes == 0
+            whole = lanes * align % self.target.vector_bytes == 0 and access.multiple % lanes == 0
             self.addresses.write(access, buffer.dtype, lanes, text, AROUND * (stream and whole))
         elif access.lane_stride == 1 and (count := masks.leading(mask)) and not masks.has_stores(self.target):
             self._write_leading(access, buffer.dtype, text, lanes, count)

@@ -13,7 +13,8 @@ from autosched.ir.expr import INDEX, Cast, Const, Expr, Load, Var
 from autosched.ir.simplify import Affine, Simplifier
 from autosched.ir.stmt import Buffer, For, Stmt, Store, walk
 from autosched.ir.storage import flat_form
-from autosched.ir.visit import elements, free_vars, substitute
+from autosched.ir.types import lane_bytes
+from autosched.ir.visit import elements, free_vars, loads, substitute
 from autosched.target import Target
 
 Point = tuple[int, ...]  # values of the unrolled loops
@@ -83,14 +84,18 @@ class TileContext:
         return -(-number_of(loop.extent) // self.width(loop))
 
     def _widest(self, body: Stmt) -> int:
-        """Return the bytes of the widest element handled in the loop, which fill one vector register."""
+        """Return the bytes of the elements that fill one vector register: of the widest handled in the loop, but where
+        it updates nothing, of those that most operations are in (`lane_bytes`)."""
         sizes = {1}
         for stmt in walk(body):
-            if isinstance(stmt, Store):
+            if not isinstance(stmt, Store):
+                continue
+            if any(x.buffer in stmt.buffers for value in stmt.values for x in loads(value)):
+                handled = (x for value in stmt.values for x in elements(value) if isinstance(x, Load | Cast))
+                sizes |= {DTYPES[x.dtype].nbytes for x in handled if isinstance(x, Load) or x.dtype != INDEX}
                 sizes |= {self.buffer(b).itemsize for b in stmt.buffers}
-                for value in stmt.values:
-                    handled = [x for x in elements(value) if isinstance(x, Load | Cast)]
-                    sizes |= {DTYPES[x.dtype].nbytes for x in handled if isinstance(x, Load) or x.dtype != INDEX}
+            else:
+                sizes |= set(map(lane_bytes, stmt.values))
         return max(sizes)
 
     def flat(self, name: str, indices: tuple[Expr, ...]) -> Affine:
