@@ -11,7 +11,7 @@ import pytest
 
 from autosched import te
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Expr
+from autosched.ir.expr import Expr, binary
 from autosched.runtime.jit import emit_assembly
 from autosched.schedule import CacheWrite, ComputeAt, Reorder, Rfactor, Split, State, Unroll, Vectorize, initial_state
 from autosched.target import host_arch, parse_target
@@ -138,6 +138,34 @@ def test_integer_division_rounds_down(dtype, way):
         functions.append(lambda i, j, x, y: x // te.const(-3, dtype) + x % te.const(-4, dtype))
         functions.append(lambda i, j, x, y: x // te.const(-1, dtype) + x % te.const(-1, dtype))
     check(way, functions, anything(dtype), anything(dtype), among=INTEGERS)
+
+
+@way
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_are_divided_by_numbers(dtype, way):
+    """Also by powers of two and by the largest number, in which no multiplication is exact."""
+    high = np.iinfo(dtype).max
+    divisors = [n for n in (1, 2, 3, 7, 8, 10, 64, 127, 255, 2**15, high // 2 + 1, high) if n <= high]
+    ops = ("floordiv", "mod", "ceildiv")
+    values = [lambda i, j, x, d=d, op=op: binary(op, x, te.const(d, dtype)) for d in divisors for op in ops]
+    check(way, values, anything(dtype), among=INTEGERS)
+
+
+@pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
+def test_a_signed_quotient_takes_one_product():
+    """And no correction: neither a remainder nor a comparison."""
+    target = parse_target("llvm -mcpu=haswell")
+    a = te.placeholder((64,), "int16", name="A")
+    for divisor, products, shifts in ((3, 4, 4), (4, 0, 4)):
+        dag = ComputeDAG(te.compute((64,), lambda i, d=divisor: a[i] // d, name="B"))
+        text = emit_assembly(build(vectors_of(initial_state(dag)), target, 1).ir, target)
+        assert text.count("vpmulhuw") == products
+        assert text.count("vpsraw") == shifts
+        assert not text.count("vpcmp") + text.count("vpmullw")
+
+
+def vectors_of(state: State) -> State:
+    return state.apply(Vectorize("B", "i"))
 
 
 @way

@@ -253,6 +253,8 @@ class Arithmetic:
         """
         zero, one, minus_one = (Val(n, a.dtype, 1) for n in ("0", "1", "-1"))
         is_signed = DTYPES[a.dtype].kind == "i"
+        if is_signed and divisor.isdigit() and divisor != "0":
+            return self._divide_by_number(op, a, b, int(divisor))
         safe, negative, nothing = b, None, None
         if not divisor.isdigit() or divisor == "0":
             unsafe = nothing = self.binary("eq", b, zero)
@@ -275,6 +277,26 @@ class Arithmetic:
         if wrong is not None:
             quotient = self.binary("sub", quotient, self.select(wrong, one, zero))
         return quotient if op == "floordiv" else self.binary("add", quotient, self.select(inexact, one, zero))
+
+    def _divide_by_number(self, op: str, a: Val, b: Val, divisor: int) -> Val:
+        """Division of a signed integer by `b`, the positive `divisor`, by way of one that is not negative:
+
+            floor(a / b) = a udiv b where a >= 0, else ~(~a udiv b)
+
+        That takes a third of the instructions of a quotient towards zero and its correction."""
+        if divisor & (divisor - 1) == 0:
+            quotient = self.binary("shr", a, self.number(divisor.bit_length() - 1, a.dtype))
+            rest = self.binary("bitand", a, self.number(divisor - 1, a.dtype))
+        else:
+            sign = self.binary("shr", a, self.number(DTYPES[a.dtype].bits - 1, a.dtype))
+            bits = f"u{a.dtype}"
+            size = self._divided("div", self.cast(self.binary("bitxor", a, sign), bits), self.cast(b, bits))
+            quotient = self.binary("bitxor", self.cast(size, a.dtype), sign)
+            rest = quotient if op == "floordiv" else self.binary("sub", a, self.binary("mul", quotient, b))
+        if op != "ceildiv":
+            return quotient if op == "floordiv" else rest
+        zero, one = self.number(0, a.dtype), self.number(1, a.dtype)
+        return self.binary("add", quotient, self.select(self.binary("ne", rest, zero), one, zero))
 
     def _divided(self, word: str, a: Val, b: Val) -> Val:
         sign = "s" if DTYPES[a.dtype].kind == "i" else "u"
