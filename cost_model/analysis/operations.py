@@ -12,8 +12,17 @@ from autosched.ir.instructions.dots import Dot, Word, is_whole_word
 from autosched.ir.linear import linear
 from autosched.ir.recurrence import steps_from
 from autosched.ir.stmt import Buffer, Prefetch, Store
+from autosched.ir.symbolic import SymbolicInteger
 from autosched.ir.visit import free_vars, loads, subexpressions, substitute
-from cost_model.cpu.instructions import CALL_SLOTS, DOT_SLOTS, OP_SLOTS, WORD_PART_SLOTS
+from cost_model.cpu.instructions import (
+    CALL_SLOTS,
+    DIVISION_SLOTS,
+    DOT_SLOTS,
+    OP_SLOTS,
+    REMAINDER,
+    SIGNED_DIVISION,
+    WORD_PART_SLOTS,
+)
 
 KINDS = tuple(OP_SLOTS)
 FLOPS = {
@@ -217,14 +226,21 @@ def _slots(expr: Expr, kind: str) -> float:
         return CALL_SLOTS[expr.op]
     if isinstance(expr, Word):
         return WORD_PART_SLOTS * len(expr.parts)
-    if kind == "int_divmod" and _is_power_of_two(expr.children[1]):
-        return OP_SLOTS["int_other"]
+    if kind == "int_divmod" and isinstance(expr, Binary) and isinstance(expr.b, Const):
+        return _division_slots(expr, expr.b)
     dot = _dot(expr)
     return OP_SLOTS[kind] if dot is None else DOT_SLOTS[dot.intrinsic]
 
 
-def _is_power_of_two(expr: Expr) -> bool:
-    return isinstance(expr, Const) and int(expr.value).bit_count() == 1 and expr.value > 0
+def _division_slots(expr: Binary, divisor: Const) -> float:
+    """Slots of the quotient or the remainder of an integer by a constant, or by a size, which no code is made for."""
+    if isinstance(divisor.value, SymbolicInteger) or divisor.value <= 0:
+        return OP_SLOTS["int_divmod"]
+    if divisor.number.bit_count() == 1:
+        return OP_SLOTS["int_other"]
+    row = DTYPES[expr.dtype]
+    slots = DIVISION_SLOTS[row.bits] * (SIGNED_DIVISION if row.kind == "i" else 1.0)
+    return slots if expr.op == "floordiv" else slots * REMAINDER
 
 
 def loaded(value: Expr) -> list[Load]:

@@ -14,6 +14,11 @@ CALL_SLOTS: dict[str, float] = {
     "rsqrt": 8, "pow": 40, "fmod": 14,
 }  # fmt: skip
 
+# Slots of an unsigned integer, by its bits, divided by a constant that is no power of two: a product's upper half and
+# shifts. Measured on Zen 4, vectors of 512 bits, beside chains of multiply-adds.
+DIVISION_SLOTS: dict[int, float] = {8: 7.0, 16: 2.0, 32: 5.0, 64: 21.0}
+SIGNED_DIVISION, REMAINDER = 1.6, 1.8  # times as many for a signed integer, and for the remainder
+
 # Slots of an instruction that multiplies and adds up words (`dots.py`), in full-width instructions of the FMA pipes.
 DOT_SLOTS: dict[str, float] = {
     "vdpbf16ps": 1.0, "vpdpbusd": 1.0, "vpdpbusd.signed": 1.5, "vpdpbusd.unsigned": 1.5,
