@@ -182,7 +182,7 @@ def _regions(
         domain = domains[reader.name]
         values, ranges = (dict(domain.values), dict(ranging)) if gpu else reached(state, domain, domains, ranging)
         at_border = border_reads(reader.op.body, frozenset(stage.op.buffers), shape)
-        around = _around_clamped(reader, stage, at_border) if gpu else {}
+        around = _around_clamped(reader, stage, at_border)
         reads += [[interval(values[around[n]], ranges) if n in around else None for n in range(len(shape))]]
         clamped |= {n for _, n in at_border if n not in around}
         for load in reader.op.loads_from(*stage.op.buffers):
