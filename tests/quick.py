@@ -120,6 +120,9 @@ QUICK: Mapping[str, tuple[str, ...]] = {
         "experiments/test_differential.py::test_not_a_number_and_infinities_are_equal_to_themselves_only",
     ),
     "experiments.pipelines": ("experiments/test_pipelines.py::test_an_unknown_program_is_named",),
+    "experiments.pipelines.programs": (
+        "experiments/test_pipelines.py::test_a_wrong_side_is_not_timed_and_the_fastest_schedule_by_hand_is_kept",
+    ),
     "experiments.report": ("experiments/test_report.py",),
     "experiments.scoreboard": ("experiments/test_scoreboard.py::test_the_command_refuses_what_it_does_not_know",),
     "tests.faults": ("faults/test_sample.py::test_a_lost_row_and_a_damaged_one_break_the_bounds",),

@@ -1,30 +1,19 @@
-"""The pipelines. Each is a function of a maker, rows and columns of its result."""
+"""Stencils of float32 images: windows of neighbours in one pass or several."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from experiments.pipelines.makers import Image, Maker
+from experiments.pipelines.programs.terms import add, grey_of
 
-Program = Callable[[Maker, int, int], Image]
-GREY = (0.299, 0.587, 0.114)
 GAUSS = tuple(math.exp(-(k**2) / 4.5) for k in range(-3, 4))
 SMOOTH = ((0.05, 0.12, 0.07), (0.11, 0.28, 0.13), (0.06, 0.1, 0.08))
-COLOUR = ((1.6, -0.4, -0.2), (-0.3, 1.5, -0.2), (-0.1, -0.5, 1.6))
 CHAIN = 8  # stencils in a row
 BOX = 15  # rows and columns of a mean
 PATCH, REACH = 3, 2  # of non-local means: rows of a patch, and how far it is looked for
-
-
-def _sum(terms: Iterable[Any]) -> Any:
-    first, *others = terms
-    return sum(others, first)
-
-
-def _grey(m: Maker, colours: Image, h: int, w: int) -> Image:
-    return m.stage("grey", (h, w), lambda i, j: _sum(colours[c, i, j] * GREY[c] for c in range(3)))
 
 
 def blur(m: Maker, h: int, w: int) -> Image:
@@ -44,25 +33,25 @@ def blur_edge(m: Maker, h: int, w: int) -> Image:
 def unsharp(m: Maker, h: int, w: int) -> Image:
     """Unsharp masking of three colours by the brightness and its Gaussian blur."""
     colours = m.input("A", (3, h, w))
-    grey = _grey(m, colours, h, w)
+    grey = grey_of(m, colours, h, w)
     weights, near = [g / sum(GAUSS) for g in GAUSS], m.edge(grey)
-    down = m.edge(m.stage("down", (h, w), lambda i, j: _sum(near[i + k - 3, j] * weights[k] for k in range(7))))
-    soft = m.stage("soft", (h, w), lambda i, j: _sum(down[i, j + k - 3] * weights[k] for k in range(7)))
+    down = m.edge(m.stage("down", (h, w), lambda i, j: add(near[i + k - 3, j] * weights[k] for k in range(7))))
+    soft = m.stage("soft", (h, w), lambda i, j: add(down[i, j + k - 3] * weights[k] for k in range(7)))
     ratio = m.stage("ratio", (h, w), lambda i, j: (grey[i, j] * 2.0 - soft[i, j]) / grey[i, j])
     return m.stage("out", (3, h, w), lambda c, i, j: ratio[i, j] * colours[c, i, j])
 
 
 def harris(m: Maker, h: int, w: int) -> Image:
     """Harris corners of an image of three colours."""
-    grey = _grey(m, m.input("A", (3, h + 4, w + 4)), h + 4, w + 4)
+    grey = grey_of(m, m.input("A", (3, h + 4, w + 4)), h + 4, w + 4)
     sobel, size = (1 / 12, 2 / 12, 1 / 12), (h + 2, w + 2)
-    dx = m.stage("dx", size, lambda i, j: _sum((grey[i + k, j + 2] - grey[i + k, j]) * sobel[k] for k in range(3)))
-    dy = m.stage("dy", size, lambda i, j: _sum((grey[i + 2, j + k] - grey[i, j + k]) * sobel[k] for k in range(3)))
+    dx = m.stage("dx", size, lambda i, j: add((grey[i + k, j + 2] - grey[i + k, j]) * sobel[k] for k in range(3)))
+    dy = m.stage("dy", size, lambda i, j: add((grey[i + 2, j + k] - grey[i, j + k]) * sobel[k] for k in range(3)))
 
     def box(name: str, a: Image, b: Image) -> Image:
         product = m.stage(f"{name}_product", size, lambda i, j: a[i, j] * b[i, j])
         near = [(p, q) for p in range(3) for q in range(3)]
-        return m.stage(name, (h, w), lambda i, j: _sum(product[i + p, j + q] for p, q in near))
+        return m.stage(name, (h, w), lambda i, j: add(product[i + p, j + q] for p, q in near))
 
     xx, yy, xy = box("xx", dx, dx), box("yy", dy, dy), box("xy", dx, dy)
 
@@ -81,7 +70,7 @@ def chain(m: Maker, h: int, w: int) -> Image:
         d = 2 * (CHAIN - 1 - n)
 
         def value(i: Any, j: Any, image: Image = image) -> Any:
-            return _sum(image[i + p, j + q] * SMOOTH[p][q] for p, q in near)
+            return add(image[i + p, j + q] * SMOOTH[p][q] for p, q in near)
 
         image = m.stage(f"s{n}", (h + d, w + d), value)
     return image
@@ -91,10 +80,10 @@ def local_normalisation(m: Maker, h: int, w: int) -> Image:
     """Each point less the mean of its 15x15 neighbours, over their standard deviation."""
     plain = m.input("A", (h, w))
     a, taps = m.edge(plain), range(-(BOX // 2), BOX // 2 + 1)
-    rows = m.edge(m.stage("rows", (h, w), lambda i, j: _sum(a[i, j + k] for k in taps)))
-    squares = m.edge(m.stage("squares", (h, w), lambda i, j: _sum(a[i, j + k] * a[i, j + k] for k in taps)))
-    total = m.stage("total", (h, w), lambda i, j: _sum(rows[i + k, j] for k in taps))
-    power = m.stage("power", (h, w), lambda i, j: _sum(squares[i + k, j] for k in taps))
+    rows = m.edge(m.stage("rows", (h, w), lambda i, j: add(a[i, j + k] for k in taps)))
+    squares = m.edge(m.stage("squares", (h, w), lambda i, j: add(a[i, j + k] * a[i, j + k] for k in taps)))
+    total = m.stage("total", (h, w), lambda i, j: add(rows[i + k, j] for k in taps))
+    power = m.stage("power", (h, w), lambda i, j: add(squares[i + k, j] for k in taps))
 
     def value(i: Any, j: Any) -> Any:
         mean = total[i, j] * (1 / BOX**2)
@@ -129,54 +118,17 @@ def non_local_means(m: Maker, h: int, w: int) -> Image:
 
     apart = m.stage("apart", (side, side, h + last, w + last), distance)
     down = m.stage(
-        "down", (side, side, h, w + last), lambda p, q, i, j: _sum(apart[p, q, i + k, j] for k in range(PATCH))
+        "down", (side, side, h, w + last), lambda p, q, i, j: add(apart[p, q, i + k, j] for k in range(PATCH))
     )
 
     def likeness(p: Any, q: Any, i: Any, j: Any) -> Any:
-        return m.exp(_sum(down[p, q, i, j + k] for k in range(PATCH)) * -8.0)
+        return m.exp(add(down[p, q, i, j + k] for k in range(PATCH)) * -8.0)
 
     weights = m.stage("weights", (side, side, h, w), likeness)
     places, middle = [(p, q) for p in reach for q in reach], PATCH // 2
 
     def mean(i: Any, j: Any) -> Any:
-        found = _sum(weights[p, q, i, j] * a[i + p + middle, j + q + middle] for p, q in places)
-        return found / _sum(weights[p, q, i, j] for p, q in places)
+        found = add(weights[p, q, i, j] * a[i + p + middle, j + q + middle] for p, q in places)
+        return found / add(weights[p, q, i, j] for p, q in places)
 
     return m.stage("out", (h, w), mean)
-
-
-def demosaic(m: Maker, h: int, w: int) -> Image:
-    """Colours of a sensor whose points see green and red, or blue and green, in turn; a colour matrix; bytes."""
-    raw = m.input("A", (h + 2, w + 2), "int32")
-
-    def f(i: Any, j: Any) -> Any:
-        return m.as_float(raw[i, j])
-
-    def colour(at_even: tuple[Any, Any], at_odd: tuple[Any, Any], i: Any, j: Any) -> Any:
-        columns = m.is_even(j)
-        return m.select(m.is_even(i), m.select(columns, *at_even), m.select(columns, *at_odd))
-
-    def plane(n: int, i: Any, j: Any) -> Any:
-        here = f(i + 1, j + 1)
-        across, down = (f(i + 1, j) + f(i + 1, j + 2)) * 0.5, (f(i, j + 1) + f(i + 2, j + 1)) * 0.5
-        cross = (across + down) * 0.5
-        corners = (f(i, j) + f(i, j + 2) + f(i + 2, j) + f(i + 2, j + 2)) * 0.25
-        table = (((across, here), (corners, down)), ((here, cross), (cross, here)), ((down, corners), (here, across)))
-        return colour(*table[n], i, j)
-
-    planes = [m.stage(f"plane{n}", (h, w), lambda i, j, n=n: plane(n, i, j)) for n in range(3)]
-    matrix = m.input("M", (3, 3))
-
-    def value(i: Any, j: Any, c: Any) -> Any:
-        mixed = _sum(matrix[c, n] * planes[n][i, j] for n in range(3)) * (1 / 1023)
-        return m.as_byte(m.sqrt(m.minimum(m.maximum(mixed, 0.0), 1.0)) * 255.0)
-
-    return m.stage("out", (h, w, 3), value)
-
-
-PROGRAMS: dict[str, Program] = {
-    made.__name__: made
-    for made in (
-        blur, blur_edge, unsharp, harris, chain, local_normalisation, maximum, non_local_means, demosaic
-    )
-}  # fmt: skip

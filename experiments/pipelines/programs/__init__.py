@@ -1,0 +1,31 @@
+"""The pipelines, by name. Each is a function of a maker, rows and columns of its result."""
+
+from __future__ import annotations
+
+from experiments.pipelines.programs.integers import blur_bytes, demosaic, equalise, grey_bytes
+from experiments.pipelines.programs.recursive import iir
+from experiments.pipelines.programs.resampling import bicubic, pyramid, warp
+from experiments.pipelines.programs.stencils import (
+    blur,
+    blur_edge,
+    chain,
+    harris,
+    local_normalisation,
+    maximum,
+    non_local_means,
+    unsharp,
+)  # fmt: skip
+from experiments.pipelines.programs.terms import Program
+
+PROGRAMS: dict[str, Program] = {
+    made.__name__: made
+    for made in (
+        blur, blur_edge, unsharp, harris, chain, local_normalisation, maximum, non_local_means, demosaic,
+        blur_bytes, grey_bytes, equalise, pyramid, bicubic, warp, iir,
+    )
+}  # fmt: skip
+
+# Programs whose rows and columns are divided by a number: what they store is many times an image.
+SHRUNK = {"lens_blur": 8}
+
+__all__ = ["PROGRAMS", "SHRUNK", "Program"]
