@@ -23,6 +23,9 @@ from autosched.schedule.steps.online import WeightedSum, weighted_sum
 from search_spaces.fusion import fused_consumer, permuted_consumer
 from search_spaces.partial_sketch import PartialSketch
 
+# Distinct reads of an operand with its maps inlined. Stages of windows, a pyramid's for example, multiply each other's.
+MOST_READS = 64
+
 
 @dataclass(frozen=True)
 class ReductionChain:
@@ -70,6 +73,8 @@ def match_reduction_chain(sketch: PartialSketch, last: Stage) -> ReductionChain 
     while (between := _next_map(inlined, roots, members, sketch.done)) is not None:
         inlined = inlined.apply(ComputeInline(between.name))
         maps.append(between.name)
+        if any(len(inlined.stage(name).op.loads) > MOST_READS for name in roots):
+            return None
     writer = fused_consumer(state, last) or permuted_consumer(state, last)
     readers = members if writer is None else {*members, writer.name}  # it may read the maxima, to mask rows
     if not all(_is_private(inlined, s, readers) for s in _softmax_stages(softmax)):

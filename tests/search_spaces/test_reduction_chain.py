@@ -171,3 +171,18 @@ def test_a_statistic_of_the_same_rows_needs_them_all() -> None:
     assert chain is not None
     assert [s.name for s in chain.sources] == ["top"]
     assert not chain.is_alone
+
+
+def test_maps_that_read_many_places_of_one_another_are_no_chain() -> None:
+    """A pyramid's stages multiply each other's reads: to inline all of them takes minutes."""
+
+    def smoothed(x: Tensor, name: str) -> Tensor:
+        n, m = x.shape
+        reads = [(p, q) for p in range(4) for q in range(4)]
+        return te.compute((n - 3, m - 3), lambda i, j: sum((x[i + p, j + q] for p, q in reads[1:]), x[i, j]), name=name)
+
+    image = smoothed(product(30, 30), "S0")
+    assert names(match(ComputeDAG(of_rows(image)), "R")) == ("C", ("S0",))
+    for n in range(1, 6):
+        image = smoothed(image, f"S{n}")
+    assert match(ComputeDAG(of_rows(image)), "R") is None
