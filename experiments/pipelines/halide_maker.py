@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,13 +13,16 @@ from experiments.pipelines.makers import BYTE, Image, Shape, Value
 class HalideImage:
     """A Func or an ImageParam, read by indices in NumPy's order.
 
-    `reads`: where something is told at each read; `name` what. `places`: where it is read; `readers`: names of stages
-    that do. `updates`: how many update definitions the Func has; `inner`: the Func of a scan, which `func` copies.
+    `type`: of a Func, whose call `cast` makes an expression; None of an ImageParam. `reads`: where something is told at
+    each read; `name` what. `places`: where it is read; `readers`: names of stages that do. `updates`: how many update
+    definitions the Func has; `inner`: the Func of a scan, which `func` copies.
     """
 
     func: Any
     shape: Shape
     name: str
+    cast: Callable[[Any, Any], Any]
+    type: Any
     reads: set[str]
     places: set[str] = field(default_factory=set)
     readers: set[str] = field(default_factory=set)
@@ -29,7 +33,8 @@ class HalideImage:
         indices = indices if isinstance(indices, tuple) else (indices,)
         self.places.add(str(indices))
         self.reads.add(self.name)
-        return self.func[tuple(reversed(indices))]
+        value = self.func[tuple(reversed(indices))]
+        return value if self.type is None else self.cast(self.type, value)
 
 
 @dataclass
@@ -51,7 +56,7 @@ class HalideMaker:
 
     def input(self, name: str, shape: Shape, dtype: str = "float32", high: int = BYTE) -> Image:
         param = self.hl.ImageParam(self.type_of(dtype), len(shape), name)
-        self.inputs.append(HalideImage(param, shape, name, self.reads))
+        self.inputs.append(HalideImage(param, shape, name, self.hl.cast, None, self.reads))
         return self.inputs[-1]
 
     def stage(self, name: str, shape: Shape, value: Value) -> Image:
@@ -64,7 +69,8 @@ class HalideMaker:
             if stage.name in self.reads:
                 stage.readers.add(name)
         self.reads.clear()
-        self.stages.append(HalideImage(func, shape, name, self.reads, updates=updates, inner=inner))
+        image = HalideImage(func, shape, name, self.hl.cast, func.types()[0], self.reads, updates=updates, inner=inner)
+        self.stages.append(image)
         return self.stages[-1]
 
     def _domain(self, extents: Shape) -> tuple[Any, ...]:
@@ -118,7 +124,7 @@ class HalideMaker:
         assert isinstance(image, HalideImage)
         h, w = image.shape[-2:]
         clamped = self.hl.BoundaryConditions.repeat_edge(image.func, [(0, w), (0, h)])
-        return replace(image, func=clamped)
+        return replace(image, func=clamped, type=clamped.types()[0])
 
     def maximum(self, a: Any, b: Any) -> Any:
         return self.hl.max(a, b)
@@ -140,6 +146,12 @@ class HalideMaker:
 
     def absolute(self, a: Any) -> Any:
         return self.hl.abs(a)
+
+    def average(self, a: Any, b: Any) -> Any:
+        return self.hl.rounding_halving_add(a, b)
+
+    def apart(self, a: Any, b: Any) -> Any:
+        return self.hl.absd(a, b)
 
     def floor(self, a: Any) -> Any:
         return self.hl.floor(a)

@@ -1,8 +1,7 @@
 """What a pipeline is written with: images that are indexed, stages that compute one from others.
 
 A program is a function of a maker, rows and columns. `TeMaker` makes a tensor expression of it, `NumpyMaker` an array.
-Integers are computed in at least 32 bits in te, in 64 bits in NumPy, and in their own type in Halide: programs cast to
-a type that holds the result.
+Integers are computed in their own type, in NumPy in 64 bits: programs cast to a type that holds the result.
 """
 
 from __future__ import annotations
@@ -76,6 +75,14 @@ class Maker(Protocol):
 
     def absolute(self, a: Any) -> Any: ...
 
+    def average(self, a: Any, b: Any) -> Any:
+        """The mean of two integers that are not negative, rounded up, in their type."""
+        ...
+
+    def apart(self, a: Any, b: Any) -> Any:
+        """The absolute difference of two integers."""
+        ...
+
     def select(self, condition: Any, a: Any, b: Any) -> Any: ...
 
     def equal(self, a: Any, b: Any) -> Any: ...
@@ -138,6 +145,12 @@ class TeMaker:
 
         made: Image = te.scan(shape, fn, init=before, axis=axis, name=name)
         return made
+
+    def average(self, a: Any, b: Any) -> Any:
+        return te.cast((te.cast(a, "int32") + te.cast(b, "int32") + 1) >> 1, a.dtype)
+
+    def apart(self, a: Any, b: Any) -> Any:
+        return te.max(a, b) - te.min(a, b)
 
     def edge(self, image: Image) -> Image:
         return _Clamped(image, lambda i, n: te.min(te.max(i, 0), n - 1))
@@ -215,6 +228,12 @@ class NumpyMaker:
             point = (*grid[:axis], n, *grid[axis + 1 :])
             lines.append(np.broadcast_to(step(lines[-1] if lines else before(*point), *point), line_shape))
         return np.concatenate(lines[:: -1 if is_backwards else 1], axis)
+
+    def average(self, a: Any, b: Any) -> Any:
+        return (a + b + 1) >> 1
+
+    def apart(self, a: Any, b: Any) -> Any:
+        return np.abs(a - b)
 
     def edge(self, image: Image) -> Image:
         return _Clamped(image, lambda i, n: np.clip(i, 0, n - 1))

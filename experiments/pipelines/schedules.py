@@ -1,10 +1,11 @@
 """The programs in Halide: with each of its autoschedulers, and by hand.
 
-By hand, three families of schedules of which the fastest counts, and for some programs one of their own:
+By hand, four families of schedules of which the fastest counts, and for some programs one of their own:
 
 stored    each stage that is read at several places is computed as a whole, rows in parallel, columns in vectors
 strips    strips of rows in parallel; such stages are computed for the next row of the output and keep the rows that
           later ones read (sliding windows)
+pairs     as stored, but stages that one such stage reads alone in strips of its rows
 coarse    as strips, but stages of at most half as many elements as the output (levels of a pyramid) as a whole
 
 In each, tables are computed ahead, and stages that are read at one place only are inlined.
@@ -24,6 +25,8 @@ from experiments.pipelines.halide_maker import HalideImage, HalideMaker
 from experiments.pipelines.makers import Shape
 from experiments.pipelines.programs import PROGRAMS
 
+DEEP = ("local_laplacian", "bilateral_grid", "interpolate", "lens_blur")  # for which strips take minutes to compile
+PAIR = 16  # rows of a strip of a pair
 STRIPS = (16, 32, 64, 128)  # rows of a strip
 COARSE = 0.5  # of the elements of the output
 TABLE = 4096  # elements of a table, at most
@@ -65,11 +68,13 @@ def hand_schedules(name: str, rows: int) -> dict[str, Schedule]:
     """The schedules of a program of so many rows, by name."""
     if name in _OWN:
         return {"own": _OWN[name]}
-    strips = [n for n in STRIPS if n <= rows]
+    whole: dict[str, Schedule] = {"stored": _stored, "pairs": _pairs}
+    if name in DEEP:
+        return whole
     return {
-        "stored": _stored,
-        **{f"strips {n}": _strips(n, 0.0) for n in strips},
-        **{f"coarse {n}": _strips(n, COARSE) for n in strips},
+        **whole,
+        **{f"strips {n}": _strips(n, 0.0) for n in STRIPS if n <= rows},
+        **{f"coarse {n}": _strips(n, COARSE) for n in STRIPS[1::2] if n <= rows},
     }
 
 
@@ -116,7 +121,7 @@ def _rows_and_columns(hl: Any, image: HalideImage, lanes: int) -> tuple[list[Any
     return names[:first] + names[first + 2 :], names[first], names[first + 1]
 
 
-def _store(hl: Any, image: HalideImage, inside: tuple[Any, Any, Any] | None = None) -> None:
+def _store(hl: Any, image: HalideImage, inside: tuple[Any, Any, Any] | None = None, in_strips: bool = False) -> None:
     """Computes a stage as a whole, its rows in parallel, or `inside` of an output, its strip and its row."""
     lanes = _lanes(hl, image)
     if inside is None:
@@ -128,11 +133,19 @@ def _store(hl: Any, image: HalideImage, inside: tuple[Any, Any, Any] | None = No
         if len(image.shape) < 2:
             continue
         _, y, x = _rows_and_columns(hl, image, lanes)
-        definition.vectorize(x, lanes)
-        if inside is None:
+        _vectorize(hl, definition, x, image, lanes)
+        if inside is None and (image.updates or not in_strips):
             definition.parallel(y)
     if image.inner is not None:
         image.inner.compute_root()
+
+
+def _vectorize(hl: Any, definition: Any, column: Any, image: HalideImage, lanes: int) -> None:
+    """Where a vector goes beyond the last column, elements are computed again, or left out in an image that is
+    narrower; inputs are never read beyond their borders."""
+    columns = image.shape[int(column.name().removeprefix("d"))]
+    tail = hl.TailStrategy.ShiftInwards if columns >= lanes else hl.TailStrategy.GuardWithIf
+    definition.vectorize(column, lanes, tail if definition is image.func else hl.TailStrategy.GuardWithIf)
 
 
 def _is_stored(stage: HalideImage) -> bool:
@@ -141,12 +154,47 @@ def _is_stored(stage: HalideImage) -> bool:
     return several or bool(stage.updates or stage.inner) or math.prod(stage.shape) <= TABLE
 
 
+def _is_read_again(stage: HalideImage) -> bool:
+    return len(stage.places) > 1 or _is_stored(stage)
+
+
 def _stored(hl: Any, maker: HalideMaker) -> None:
     *inner, last = maker.stages
     for stage in inner:
-        if len(stage.places) > 1 or _is_stored(stage):
+        if _is_read_again(stage):
             _store(hl, stage)
     _store(hl, last)
+
+
+def _is_pair(stage: HalideImage, readers: Sequence[HalideImage]) -> bool:
+    """Whether one stage reads another alone, of as many rows or of half as many: no level of a pyramid."""
+    is_plain = not stage.updates and stage.inner is None
+    return is_plain and len(readers) == 1 and 2 * math.prod(stage.shape) >= math.prod(readers[0].shape)
+
+
+def _pairs(hl: Any, maker: HalideMaker) -> None:
+    *inner, last = maker.stages
+    outer, row = hl.Var("outer"), hl.Var("row")
+    homes = {last.name: {last.name}}  # of a stage: the stages in whose loops it is computed
+    whole = {last.name: last}
+    for stage in reversed(inner):
+        readers = {home for reader in stage.readers for home in homes[reader]}
+        if not _is_read_again(stage):
+            homes[stage.name] = readers
+        elif _is_pair(stage, [whole[reader] for reader in readers]):
+            homes[stage.name] = readers
+            (reader,) = readers
+            _store(hl, stage, (whole[reader].func, outer, row))
+        else:
+            homes[stage.name] = {stage.name}
+            whole[stage.name] = stage
+            _store(hl, stage, in_strips=stage.inner is None)
+    for stage in whole.values():
+        if len(stage.shape) > 1 and not stage.updates and stage.inner is None:
+            _, y, x = _rows_and_columns(hl, stage, _lanes(hl, stage))
+            stage.func.split(y, outer, row, PAIR).parallel(outer)
+            if stage is last:
+                _vectorize(hl, stage.func, x, stage, _lanes(hl, stage))
 
 
 def _strips(rows: int, coarse: float) -> Schedule:
@@ -155,7 +203,8 @@ def _strips(rows: int, coarse: float) -> Schedule:
         outer, row, lanes = hl.Var("outer"), hl.Var("row"), _lanes(hl, last)
         others, y, x = _rows_and_columns(hl, last, lanes)
         last.func.split(y, outer, row, rows)
-        last.func.reorder(*others, x, row, outer).vectorize(x, lanes).parallel(outer)
+        last.func.reorder(*others, x, row, outer).parallel(outer)
+        _vectorize(hl, last.func, x, last, lanes)
         for other in others:
             last.func.unroll(other)
         most = coarse * math.prod(last.shape)

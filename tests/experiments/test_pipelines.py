@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,15 +23,18 @@ from experiments.pipelines.entries import (
 )
 from experiments.pipelines.measure import Participant, row_of
 from experiments.pipelines.programs import PROGRAMS
+from experiments.pipelines.schedules import DEEP
 from experiments.report.pipelines import pipelines
 from experiments.report.results import Results
 from tests.experiments.test_report import HOST, cells
 
 SIZES = [(67, 131), (1, 40)]
+# Each size of a program that is slow to compile is of another one.
+CASES: list[Any] = [(name, size) for name in PROGRAMS if name not in DEEP for size in SIZES]
+CASES += [pytest.param(name, SIZES[n % 2], marks=pytest.mark.slow) for n, name in enumerate(DEEP)]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("name", "size"), CASES)
 def test_programs_compute_what_numpy_does(name, size):
     contest = Contest.of(name, size)
     out = contest.out()
