@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +24,8 @@ from experiments.pipelines import opencv, schedules
 from experiments.pipelines.contest import Array, Contest
 from experiments.pipelines.entries import AUTOSCHEDULERS, BY_HAND, OPENCV, TUNED, UNTUNED
 
+SLOW = ("Adams2019",)  # whose search takes from seconds to hours
+PROBE_S = 300.0
 CHOICE_RUNS = 3  # calls of each schedule by hand, of which the fastest enters the comparison
 Entry = dict[str, Any]
 
@@ -56,10 +59,37 @@ def _halides(contest: Contest, threads: int) -> list[Participant]:
     given = (contest.name, contest.size, contest.arrays)
     hand = schedules.hand_schedules(contest.name, contest.size[0])
     makers: dict[str, Callable[[Array], Callable[[], object]]] = {
-        **{name: partial(schedules.automatic, hl, name, threads, *given) for name in AUTOSCHEDULERS},
+        **{name: partial(_searched, hl, name, threads, *given) for name in AUTOSCHEDULERS},
         **{f"{BY_HAND} {name}": partial(schedules.by_hand, hl, made, *given) for name, made in hand.items()},
     }
     return [Participant(name, make, (hl.HalideError, RuntimeError)) for name, make in makers.items()]
+
+
+def _searched(
+    hl: Any, scheduler: str, threads: int, name: str, size: tuple[int, int], arrays: Sequence[Array], out: Array
+) -> Callable[[], object]:
+    """Raises RuntimeError for a search that takes longer than PROBE_S, or ends the process that tries it."""
+    if scheduler in SLOW:
+        numbers = map(str, (*size, threads))
+        command = [sys.executable, "-m", "experiments.pipelines.measure", "--probe", scheduler, name, *numbers]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S, stdin=subprocess.DEVNULL)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"no schedule within {PROBE_S:.0f} s") from None
+        if done.returncode:
+            raise RuntimeError((done.stderr.strip().splitlines() or ["no schedule"])[-1])
+    return schedules.automatic(hl, scheduler, threads, name, size, arrays, out)
+
+
+def _probe(scheduler: str, name: str, size: tuple[int, int], threads: int) -> int:
+    """Searches for a schedule and says on stderr why there is none."""
+    hl, contest = schedules.load_autoschedulers(), Contest.of(name, size)
+    try:
+        schedules.automatic(hl, scheduler, threads, name, size, contest.arrays, contest.out())()
+    except (hl.HalideError, RuntimeError) as error:
+        print(str(error).partition("\n")[0], file=sys.stderr)
+        return 1
+    return 0
 
 
 def _opencvs(contest: Contest, threads: int) -> list[Participant]:
@@ -129,6 +159,10 @@ def _quickest(run: Callable[[], object]) -> float:
 
 
 def main(argv: Sequence[str]) -> int:
+    if argv[0] == "--probe":
+        _, scheduler, name, *numbers = argv
+        rows, columns, threads = map(int, numbers)
+        return _probe(scheduler, name, (rows, columns), threads)
     name, (rows, columns, threads, trials, rounds) = argv[0], map(int, argv[1:])
     contest = Contest.of(name, (rows, columns))
     with tempfile.TemporaryDirectory(prefix="autosched-pipelines-") as folder:

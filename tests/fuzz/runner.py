@@ -14,13 +14,13 @@ from autosched.runtime.jit import load_object
 from autosched.runtime.simulator.build import runtime
 from autosched.target import parse_target
 from autosched.te import ComputeDAG
+from experiments.pipelines.random_pipelines import pipeline_dag
 from search_spaces.space import Sketch
 from tests.codegen.elsewhere import compile_here
 from tests.fuzz.bottlenecks import bottleneck_dag
 from tests.fuzz.candidate import Candidate, Fault, Subject, all_sketches, check_model, draw, is_gpu, signature, step
 from tests.fuzz.generate import random_dag
 from tests.fuzz.isolate import Child, Message, Send, conversation, wait
-from tests.fuzz.pipelines import pipeline_dag
 from tests.fuzz.shrink import Failing, shrink
 
 DEADLINE_S = 60.0  # without a word; a candidate compiles in some tens of milliseconds

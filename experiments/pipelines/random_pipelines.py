@@ -1,14 +1,16 @@
-"""Random pipelines of stages on images for the fuzzer: stencils, pointwise stages, resampling, short sums, borders.
+"""Random pipelines of stages on images: stencils, pointwise stages, resampling, short sums, borders.
 
 A stage reads one or two earlier ones, so that many have several readers. Borders are cut off, clamped, or zeros. Images
 are large enough to be computed in tiles (`search_spaces/cpu/overlapped_tiles.py`). Images of 8 and 16 bits are computed
 in their own types, or widened and made narrow again.
+The fuzzer checks them, and `experiments.pipelines.regret` measures larger ones.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from autosched import te
 from autosched.ir.dtype import DTYPES
@@ -16,30 +18,48 @@ from autosched.ir.expr import Expr
 from autosched.te import ComputeDAG, Tensor
 
 Read = Callable[[Expr, Expr], Expr]  # of an image at a row and a column
-MAX_STAGES = 6
 FLOATS, INTEGERS = ("float32", "float32", "float64"), ("uint8", "uint8", "int8", "uint16", "int16", "int32")
 WIDER = ("uint16", "int16", "int32", "int32", "int64")  # than images of 8 bits, where most stages compute
-ROWS, COLUMNS = (37, 64, 67, 96, 131), (41, 64, 80, 97, 128, 160)
 
 
-def pipeline_dag(seed: str) -> ComputeDAG:
+@dataclass(frozen=True)
+class PipelineSizes:
+    """Rows and columns of the inputs, how many of either a larger image has at most, how many stages there are at most,
+    and types of elements, in groups that are equally frequent."""
+
+    rows: tuple[int, ...] = (37, 64, 67, 96, 131)
+    columns: tuple[int, ...] = (41, 64, 80, 97, 128, 160)
+    largest: int = 192
+    stages: int = 6
+    dtypes: tuple[tuple[str, ...], ...] = (FLOATS, INTEGERS)
+
+
+SMALL = PipelineSizes()
+
+
+def pipeline_dag(seed: str, sizes: PipelineSizes = SMALL) -> ComputeDAG:
     """The program of `seed`, always the same one."""
-    return _Pipeline(random.Random(seed)).grow()
+    return _Pipeline(random.Random(seed), sizes).grow()
+
+
+def _computed(shape: tuple[int, ...], value: Callable[..., Expr], name: str) -> Tensor:
+    stage: Tensor = te.compute(shape, value, name=name)
+    return stage
 
 
 class _Pipeline:
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-        self.dtype = rng.choice(rng.choice((FLOATS, INTEGERS)))
+    def __init__(self, rng: random.Random, sizes: PipelineSizes) -> None:
+        self.rng, self.sizes = rng, sizes
+        self.dtype = rng.choice(rng.choice(sizes.dtypes))
         self.wider = rng.choice(WIDER) if DTYPES[self.dtype].bits == 8 else self.dtype
         self.images = list[Tensor]()
         self.read = set[str]()
 
     def grow(self) -> ComputeDAG:
-        shape = (self.rng.choice(ROWS), self.rng.choice(COLUMNS))
+        shape = (self.rng.choice(self.sizes.rows), self.rng.choice(self.sizes.columns))
         self.images = [te.placeholder(shape, self.dtype, name=f"A{n}") for n in range(self.rng.choice((1, 1, 2)))]
         kinds = {self.stencil: 5, self.pointwise: 3, self.resampled: 2, self.window: 2}
-        for number in range(self.rng.randint(2, MAX_STAGES)):
+        for number in range(self.rng.randint(2, self.sizes.stages)):
             (kind,) = self.rng.choices(list(kinds), list(kinds.values()))
             self.images.append(kind(f"s{number}"))
         *_, last = self.images
@@ -58,8 +78,11 @@ class _Pipeline:
         """An image; one of 8 and 16 bits may be divided and made narrow again."""
         divisor = self.rng.choice((1, 2, 3, 9)) if DTYPES[self.dtype].is_integer else 1
         is_narrow = divisor > 1 and self.rng.random() < 0.6
-        given = (lambda i, j: te.cast(value(i, j) // divisor, self.dtype)) if is_narrow else value
-        return te.compute(shape, given, name=name)
+
+        def narrow(i: Expr, j: Expr) -> Expr:
+            return te.cast(value(i, j) // divisor, self.dtype)
+
+        return _computed(shape, narrow if is_narrow else value, name=name)
 
     def with_border(self, image: Tensor, reach: int) -> tuple[Read, tuple[int, int]]:
         """A read of an image up to `reach` outside of each border, and the shape of the stage that reads it."""
@@ -69,8 +92,12 @@ class _Pipeline:
             return lambda i, j: self.widened(image[i + reach, j + reach]), (h - 2 * reach, w - 2 * reach)
         if kind == "zero":
             zero = te.const(0, image.dtype)
-            inside = lambda i, j: te.all(i >= 0, i < h, j >= 0, j < w)  # noqa: E731
-            return lambda i, j: self.widened(te.select(inside(i, j), image[i, j], zero)), (h, w)
+
+            def padded(i: Expr, j: Expr) -> Expr:
+                is_inside = te.all(i >= 0, i < h, j >= 0, j < w)
+                return self.widened(te.select(is_inside, image[i, j], zero))
+
+            return padded, (h, w)
         return lambda i, j: self.widened(image[te.min(te.max(i, 0), h - 1), te.min(te.max(j, 0), w - 1)]), (h, w)
 
     def widened(self, element: Expr) -> Expr:
@@ -97,26 +124,33 @@ class _Pipeline:
         a, b = self.image(), self.image()
         shape = (min(a.shape[0], b.shape[0]), min(a.shape[1], b.shape[1]))
         weight = self.weight()
-        largest = lambda i, j: te.max(self.widened(a[i, j]), self.widened(b[i, j]))  # noqa: E731
-        return self.stage(name, shape, lambda i, j: largest(i, j) - self.widened(a[i, j]) * weight)
+
+        def value(i: Expr, j: Expr) -> Expr:
+            here = self.widened(a[i, j])
+            return te.max(here, self.widened(b[i, j])) - here * weight
+
+        return self.stage(name, shape, value)
 
     def resampled(self, name: str) -> Tensor:
         image = self.image()
         h, w = image.shape
         if min(h, w) > 32 and self.rng.random() < 0.5:
-            return te.compute(
+            return _computed(
                 (h // 2, w // 2), lambda i, j: image[2 * i, 2 * j] + image[2 * i + 1, 2 * j + 1], name=name
             )
-        up = (min(2 * h, 192), min(2 * w, 192))
-        return te.compute(up, lambda i, j: image[i // 2, j // 2] * self.weight(), name=name)
+        up = (min(2 * h, self.sizes.largest), min(2 * w, self.sizes.largest))
+        return _computed(up, lambda i, j: image[i // 2, j // 2] * self.weight(), name=name)
 
     def window(self, name: str) -> Tensor:
         """A sum of a few neighbours along one axis, as a reduction."""
         size = self.rng.choice((2, 3, 5))
         read, shape = self.with_border(self.image(), size)
         k, is_along_rows = te.reduce_axis(size, name=f"k_{name}"), self.rng.random() < 0.5
-        along = (lambda i, j: read(i + k, j)) if is_along_rows else (lambda i, j: read(i, j + k))
-        return te.compute(shape, lambda i, j: te.sum(along(i, j), axis=k), name=name)
+
+        def value(i: Expr, j: Expr) -> Expr:
+            return te.sum(read(i + k, j) if is_along_rows else read(i, j + k), axis=k)
+
+        return _computed(shape, value, name)
 
     def colours(self, image: Tensor) -> Tensor:
         """Three images that share one, each for itself or all colours of a point together."""
@@ -124,6 +158,6 @@ class _Pipeline:
         h, w = image.shape
         if self.rng.random() < 0.5:
             factors = te.placeholder((3,), self.dtype, name="C")
-            return te.compute((h, w, 3), lambda i, j, c: image[i, j] * factors[c] + (j % 2), name="colours")
+            return _computed((h, w, 3), lambda i, j, c: image[i, j] * factors[c] + (j % 2), name="colours")
         other = te.placeholder((3, h, w), self.dtype, name="C")
-        return te.compute((3, h, w), lambda c, i, j: image[i, j] * other[c, i, j], name="colours")
+        return _computed((3, h, w), lambda c, i, j: image[i, j] * other[c, i, j], name="colours")
