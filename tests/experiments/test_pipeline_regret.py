@@ -10,7 +10,7 @@ import pytest
 from autosched.te import ComputeDAG
 from experiments.pipelines import regret
 from experiments.pipelines.random_pipelines import SMALL, pipeline_dag
-from experiments.pipelines.regret import CHOICE, main, measure, random_workload, report
+from experiments.pipelines.regret import main, measure, random_workload, report
 
 TINY = replace(SMALL, rows=(9,), columns=(40,), stages=2, dtypes=(("float32",),))
 
@@ -26,7 +26,7 @@ def test_the_choice_is_timed_beside_candidates_of_sketches():
     workload, arrays, _ = random_workload("0-1", TINY)
     row = measure("0-1", workload, arrays, threads=1, most=2)
     assert row["failures"] == []
-    assert row["entries"][0]["sketch"] == CHOICE
+    assert row["entries"][0]["sketch"] == row["choice"]
     assert 1 <= len(row["entries"]) <= 3
     assert row["regret"] >= 1
     assert row["best_s"] == min(entry["seconds"] for entry in row["entries"])
@@ -36,7 +36,7 @@ def test_a_candidate_that_does_not_agree_is_no_time(monkeypatch):
     monkeypatch.setattr(regret, "_agree", lambda a, b: False)
     workload, arrays, _ = random_workload("0-1", TINY)
     row = measure("0-1", workload, arrays, threads=1, most=1)
-    assert [entry["sketch"] for entry in row["entries"]] == [CHOICE]
+    assert [entry["sketch"] for entry in row["entries"]] == [row["choice"]]
     assert row["failures"][0].endswith("does not agree with the choice")
 
 
@@ -49,12 +49,12 @@ def test_results_agree_within_rounding_of_the_largest():
 
 def test_the_report_has_the_worst_first_and_the_means():
     rows = [
-        {"pipeline": name, "choice_s": 1e-3 * ratio, "best_s": 1e-3, "regret": ratio, "best": "tiles", "entries": [1, 2],
-         "best_predicted_s": predicted, "failures": []}
-        for name, ratio, predicted in (("a", 1.0, None), ("b", 4.0, 2e-3))
+        {"pipeline": name, "regret": ratio, "choice": "flat", "choice_s": 1e-3 * ratio, "choice_predicted_s": 2e-3,
+         "best": "tiles", "best_s": 1e-3, "best_predicted_s": 3e-3, "entries": [1, 2], "failures": []}
+        for name, ratio in (("a", 1.0), ("b", 4.0))
     ]  # fmt: skip
     lines = report(rows).splitlines()
-    assert lines[1].split() == ["b", "4.000", "1.000", "4.00", "tiles", "2.000", "1", "0"]
+    assert lines[1].split() == ["b", "4.00", "4.000", "(2.000)", "1.000", "(3.000)", "1", "0", "flat,", "tiles"]
     assert lines[-1] == "regret: mean 2.50, geometric mean 2.00, worst 4.00"
 
 
