@@ -64,7 +64,17 @@ class State:
         return {buffer: stage for stage in reversed(self.stages) for buffer in stage.op.buffers}
 
     def consumers(self, stage: Stage) -> tuple[Stage, ...]:
-        return tuple(s for s in self.stages if s is not stage and not s.op.reads.isdisjoint(stage.op.buffers))
+        numbers = {n for buffer in stage.op.buffers for n in self._readers.get(buffer, ())}
+        return tuple(s for n in sorted(numbers) if (s := self.stages[n]) is not stage)
+
+    @cached_property
+    def _readers(self) -> dict[str, list[int]]:
+        """The numbers of the stages that read each buffer, ascending."""
+        found: dict[str, list[int]] = {}
+        for n, stage in enumerate(self.stages):
+            for buffer in stage.op.reads:
+                found.setdefault(buffer, []).append(n)
+        return found
 
     def is_output(self, stage: Stage) -> bool:
         return bool({t.name for t in self.outputs} & set(stage.op.buffers))
