@@ -47,7 +47,7 @@ SIZES = PipelineSizes(
 )  # fmt: skip
 SKETCHES = 12
 DRAWN = 2000  # rows of each sketch
-ROUNDS, BLOCK_S = 10, 0.01
+ROUNDS, BLOCK_S = 30, 0.01
 AGREES = 1e-3  # of the largest value
 Array = npt.NDArray[Any]
 
