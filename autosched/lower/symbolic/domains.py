@@ -311,9 +311,9 @@ def _clip(part: Interval | None, extent: Expr, end: Expr) -> Region:
         return Region(ZERO, extent, extent, extent)
     size = _bound_of_both(part.extent, extent)
     if _is_nonnegative(part.lo):
-        return Region(part.lo, size, imin(size, end - part.lo), end)
+        return Region(part.lo, size, imin(size, end - part.lo), end, unclipped=part)
     lo = imax(part.lo, ZERO)
-    return Region(lo, size, imin(part.lo + part.extent, end) - lo, end)
+    return Region(lo, size, imin(part.lo + part.extent, end) - lo, end, unclipped=part)
 
 
 def _clamped(part: Interval, extent: Expr) -> Region:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
-from autosched.ir.expr import Binary, Expr, Load, Var, binary, ceildiv, imin
+from autosched.ir.expr import Binary, Const, Expr, Load, Var, binary, ceildiv, imin
 from autosched.ir.linear import ONE, ZERO, interval, linear
 from autosched.ir.stmt import Allocate, Buffer, For, ForKind, If, Overlap, Scope, Seq, Stmt, Store
 from autosched.ir.visit import bottom_up, exactly, free_vars, map_exprs, substitute
@@ -108,7 +109,7 @@ class NestBuilder:
 
         body = since(ZERO, body)
         for child in reversed(children):
-            body = Seq((since(self.domains[child.name].ahead, self._new_rows(child)), body))
+            body = Seq((since(self.domains[child.name].ahead, self._nest_of(child)), body))
             body = body if child.slides else self._allocated(child, body)
         body = For(var, extent + ahead, self.domain.bounds[loop.name] + ahead, loop.kind, body)
         for child in (c for c in children if c.slides):
@@ -121,18 +122,20 @@ class NestBuilder:
             return None
         return Overlap(closed(pipeline.stages), pipeline.asynchronous, pipeline.by_tiles, pipeline.multiprocessors)
 
-    def _new_rows(self, child: Stage) -> Stmt:
-        """The nest of a stage in a loop along which some stages slide. That of whole blocks of new rows has a constant
-        number of them; there is another one for those that begin before the axis or end after it."""
+    def _nest_of(self, child: Stage) -> Stmt:
+        """The nest of a stage that is computed here. One of a pipeline whose regions are clipped at ends has two:
+        loops over whole regions have constant extents."""
         domain, builder = self.domains[child.name], replace(self, stage=child)
-        nest = builder.build()
-        for name, region in domain.regions.items():
-            if region.sliding is not None:
-                is_whole, rows = region.whole
-                whole = replace(domain, regions={**domain.regions, name: rows})
-                full = replace(builder, domains={**self.domains, child.name: whole}).build()
-                nest = If(is_whole, full, If(binary("gt", region.extent, ONE), nest))
-        return nest
+        found = {name: whole for name, region in domain.regions.items() if (whole := region.whole) is not None}
+        stages = (child, *self.state.consumers(child))
+        has_inner = any(self.state.attached(child.name, x.name) for x in child.loops)
+        if not found or has_inner or not all(s.op.is_elementwise for s in stages):
+            return builder.build()
+        regions = {**domain.regions, **{name: region for name, (_, region) in found.items()}}
+        full = replace(builder, domains={**self.domains, child.name: replace(domain, regions=regions)}).build()
+        is_whole = reduce(lambda a, b: binary("and", a, b), (c for c, _ in found.values()))
+        clipped = builder.build()
+        return clipped if isinstance(is_whole, Const) and not is_whole.value else If(is_whole, full, clipped)
 
     def _groups(self, children: Sequence[Stage]) -> list[list[Stage]]:
         """Stages that are computed here, producers first; those in one group are computed side by side."""
@@ -140,7 +143,7 @@ class NestBuilder:
 
     def _with_children(self, children: Sequence[Stage], body: Stmt) -> Stmt:
         """`body` after the nests of a group of stages that are computed here."""
-        return Seq((*(replace(self, stage=child).build() for child in children), body))
+        return Seq((*map(self._nest_of, children), body))
 
     def _init(self, n: int, covered: Mapping[str, Expr]) -> Stmt:
         """The reduction's start values, over the spatial loops from number `n` on."""

@@ -37,8 +37,9 @@ class Region:
     """The values lo .. lo + limit - 1 along one axis; `extent` is the closed-form upper bound of `limit`.
 
     Readers access nothing from `end` on, for any `lo`. Loops go through them from the last to the first `backwards`.
-    `sliding`: they are the new values of an iteration, and the last ones of earlier iterations are kept.
-    In blocks of threads, readers access points outside where they compute beyond their own axes, if it `is_cut`.
+    `sliding`: they are the new values of an iteration, and the last ones of earlier iterations are kept. `unclipped`:
+    what they are where no part of it is outside of the axis. In blocks of threads, readers access points outside where
+    they compute beyond their own axes, if it `is_cut`.
     """
 
     lo: Expr
@@ -49,6 +50,7 @@ class Region:
     backwards: bool = False
     sliding: SlidingRows | None = None
     is_cut: bool = False
+    unclipped: Interval | None = None
 
     @property
     def kept(self) -> Expr:
@@ -60,12 +62,14 @@ class Region:
         return local if self.sliding is None else (self.lo + local) % self.sliding.kept
 
     @property
-    def whole(self) -> tuple[Expr, Region]:
-        """The region of sliding rows that are not clipped, and the condition that it is not."""
-        assert self.sliding is not None
-        new = self.sliding.new
-        is_whole = binary("and", binary("ge", new.lo, ZERO), binary("le", new.lo + new.extent, self.end))
-        return is_whole, replace(self, lo=new.lo, limit=self.extent)
+    def whole(self) -> tuple[Expr, Region] | None:
+        """The region where it is not clipped, and the condition that it is not; None if it never is."""
+        part = self.unclipped
+        if part is None or part.extent is ONE:
+            return None
+        is_inside = binary("and", binary("ge", part.lo, ZERO), binary("le", part.lo + part.extent, self.end))
+        is_whole = binary("and", binary("le", part.extent, self.extent), is_inside)  # the axis may be shorter
+        return is_whole, replace(self, lo=part.lo, limit=part.extent)
 
     def visited(self, number: Expr) -> Expr:
         """Return the local position that loops visit as this number."""

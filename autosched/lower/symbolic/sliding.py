@@ -50,7 +50,7 @@ def sliding_region(
     found = _sliding_rows([(r.rows, r.ahead) for r in reads if r.rows is not None], loop)
     lo, rows = imax(found.new.lo, ZERO), found.new.extent
     limit = imin(found.new.lo + rows, shape[dim]) - lo
-    return {stage.op.axes[dim].name: Region(lo, rows, limit, shape[dim], sliding=found)}
+    return {stage.op.axes[dim].name: Region(lo, rows, limit, shape[dim], sliding=found, unclipped=found.new)}
 
 
 def iterations_ahead(state: State, stage: Stage, domains: Mapping[str, Domain], regions: Mapping[str, Region]) -> Expr:
