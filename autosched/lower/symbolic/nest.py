@@ -126,10 +126,12 @@ class NestBuilder:
         """The nest of a stage that is computed here. One of a pipeline whose regions are clipped at ends has two:
         loops over whole regions have constant extents."""
         domain, builder = self.domains[child.name], replace(self, stage=child)
-        found = {name: whole for name, region in domain.regions.items() if (whole := region.whole) is not None}
         stages = (child, *self.state.consumers(child))
         has_inner = any(self.state.attached(child.name, x.name) for x in child.loops)
-        if not found or has_inner or not all(s.op.is_elementwise for s in stages):
+        if has_inner or not all(s.op.is_elementwise for s in stages):
+            return builder.build()
+        found = {name: whole for name, region in domain.regions.items() if (whole := region.whole) is not None}
+        if not found:
             return builder.build()
         regions = {**domain.regions, **{name: region for name, (_, region) in found.items()}}
         full = replace(builder, domains={**self.domains, child.name: replace(domain, regions=regions)}).build()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from autosched.ir.expr import Expr, Var, binary, imax, imin
 from autosched.ir.linear import ONE, ZERO, Interval
+from autosched.ir.size import is_sized
 from autosched.ir.stmt import ForKind
 from autosched.ir.visit import free_vars
 from autosched.schedule.stage import Loop, Stage
@@ -63,9 +64,11 @@ class Region:
 
     @property
     def whole(self) -> tuple[Expr, Region] | None:
-        """The region where it is not clipped, and the condition that it is not; None if it never is."""
+        """The region where it is not clipped, and the condition that it is not; None if it never is, or where sizes
+        would decide: code for one of them would not be that of others."""
         part = self.unclipped
-        if part is None or part.extent is ONE:
+        is_point = part is not None and part.extent is ONE and self.sliding is None
+        if part is None or is_point or any(map(is_sized, (part.extent, self.extent, self.end))):
             return None
         is_inside = binary("and", binary("ge", part.lo, ZERO), binary("le", part.lo + part.extent, self.end))
         is_whole = binary("and", binary("le", part.extent, self.extent), is_inside)  # the axis may be shorter
