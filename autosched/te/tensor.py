@@ -259,8 +259,8 @@ def data_nodes(roots: Iterable[Expr]) -> set[Expr]:
 
 
 def _as_affine(index: Expr) -> Expr:
-    """An index over axes that was cast to another integer type, in which it fits, as it is without: int32(i) + 1 is
-    i + 1, which lies beside int32(i)."""
+    """Return an index over axes without casts to integer types in which it fits: int32(i) + 1 becomes i + 1, which is
+    known to be the next element after i, so that lanes are loaded as a vector."""
     wide = _without_casts(index) if any(isinstance(x, Cast) for x in postorder((index,))) else None
     return index if wide is None or data_nodes((wide,)) else wide
 

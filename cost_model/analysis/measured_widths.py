@@ -23,7 +23,7 @@ from autosched.ir.expr import INDEX, Const, Expr, Param, cast
 from autosched.ir.linear import linear
 from autosched.ir.visit import free_vars, is_data, loads, named_params, substitute
 
-STEPS = 16  # of a position, as far as the lanes of a vector are apart
+STEPS = 16  # consecutive positions at which an index is evaluated: the lanes of a vector of 32-bit elements
 SAMPLES = 256
 KNOWN = 1 << 10
 

@@ -148,7 +148,8 @@ def _different(access: Access, depth: int) -> Expr:
 
 
 def _on_two_lines(access: Access, lanes: int) -> float:
-    """Turns of an instruction: two for a vector on two lines. Neighbours in a row begin at most once at a line."""
+    """Turns of an instruction: two for a vector on two lines, which is assumed for every core. Of neighbours in a row,
+    one at most begins at a line."""
     across = min(1.0, lanes * access.buffer.itemsize / access.line_bytes) if lanes > 1 else 0.0
     return 1.0 + across * (access.columns - 1) / access.columns
 

@@ -21,7 +21,7 @@ WORD = 1 << 16
 ALPHA, BETA, EPSILON = 1 / (TONES - 1), 1.0, 0.01
 CELL = 8  # rows and columns of a cell of the bilateral grid
 RANGE = 8  # cells from dark to bright
-PAD = 2  # cells around the grid, as far as its blur reads
+PAD = 2  # cells added on each side of the grid: its blur of five cells reads two beyond the border
 BINOMIAL = (1, 4, 6, 4, 1)
 OCTAVES = 10  # levels of interpolate
 
