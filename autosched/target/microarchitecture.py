@@ -32,6 +32,8 @@ class Microarchitecture:
     """Loads of single elements a cycle, broadcast or not."""
     gathered_load: float
     """Elements a cycle that lanes load from indices of their own, by a gather instruction or one by one."""
+    gather: float
+    """Elements a cycle of gather instructions with AVX-512 where these are faster than a load for each lane; else 0."""
     issue_width: float
     """Instructions a cycle from the micro-op cache."""
     decode_width: float
@@ -111,6 +113,7 @@ GENERIC = Microarchitecture(
     store=1.0,
     element_load=2.0,
     gathered_load=2.0,
+    gather=0.0,
     issue_width=5.2,
     decode_width=3.0,
     uop_cache=4096.0,
@@ -143,7 +146,7 @@ GENERIC = Microarchitecture(
     smt_load_contention=0.0,
     unequal_cores=0.0,
 )
-GENERIC_AVX512 = replace(GENERIC, name="generic AVX-512", nan_test=0.0)
+GENERIC_AVX512 = replace(GENERIC, name="generic AVX-512", gather=2.0, nan_test=0.0)
 
 ZEN3 = replace(
     GENERIC,
@@ -159,8 +162,8 @@ ZEN3 = replace(
 ZEN2 = replace(ZEN3, name="Zen 2")
 ZEN1 = replace(ZEN3, name="Zen 1", fma=1.0, load=1.0, store=0.5)  # 256-bit operations take two passes
 # 512-bit operations take two passes
-ZEN4 = replace(GENERIC_AVX512, name="Zen 4", fma=1.0, load=1.0, store=0.5, gathered_load=0.57)
-ZEN5 = replace(GENERIC_AVX512, name="Zen 5", element_load=4.0, gathered_load=0.57)
+ZEN4 = replace(GENERIC_AVX512, name="Zen 4", fma=1.0, load=1.0, store=0.5, gathered_load=0.83, gather=0.0)
+ZEN5 = replace(GENERIC_AVX512, name="Zen 5", element_load=4.0, gathered_load=0.83, gather=0.0)
 
 HASWELL = replace(GENERIC, name="Haswell to Skylake")
 SKYLAKE_SERVER = replace(GENERIC_AVX512, name="Skylake server to Ice Lake server")

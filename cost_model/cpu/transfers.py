@@ -28,7 +28,8 @@ from autosched.ir.closed_forms.arithmetic import (
 )
 from autosched.ir.expr import Const, Expr, Select, ceildiv, product
 from autosched.ir.stmt import ForKind
-from autosched.ir.visit import free_vars, is_data, loads, subexpressions
+from autosched.ir.visit import free_vars, is_data, is_gathered, loads, subexpressions
+from autosched.lower.neighbours import neighbours
 from autosched.lower.register_tiles.rules import fits, is_across, slides, transposed_block
 from autosched.target import LONGEST_STEP
 from cost_model.analysis.access import Access
@@ -64,6 +65,13 @@ def gathers_lanes(statement: Statement, access: Access) -> bool:
     """Whether each lane has an index of its own, that is computed."""
     v = statement.vector_loop
     return v is not None and any(is_data(i) and v in access.view.moving(i) for i in access.index)
+
+
+def _loads_of_an_element(statement: Statement) -> float:
+    """Loads for each gathered element, where some are loaded with their neighbours (`codegen/llvm/gather.py`)."""
+    values = statement.store.values
+    gathered = {x for value in values for x in loads(value) if is_gathered(x)}
+    return 1.0 - len(neighbours(values)) / 2 / max(len(gathered), 1)
 
 
 def _is_strided(access: Access, stride: Expr) -> bool:
@@ -120,7 +128,7 @@ def window_loads(
 
 def transfers(statement: Statement, access: Access, lanes: int, distinct: bool = True) -> Expr:
     """Load (or store) instructions of the access in one block: one for each address if `distinct`, or one a copy. Lanes
-    that gather load each their own element."""
+    that gather load each their own element, or two neighbours."""
     distinct = distinct and not gathers_lanes(statement, access)
     result: Expr = real(access.count)
     different = _different(access, statement.block_depth)
@@ -135,6 +143,8 @@ def transfers(statement: Statement, access: Access, lanes: int, distinct: bool =
             result = multiply(result, whole if is_one(stride) else _strided(access, loop, stride, whole))
             different = multiply(different, divide(whole, loop.trips)) if is_one(stride) else different
     found = minimum(result, different) if distinct else result
+    if gathers_lanes(statement, access):
+        found = multiply(found, _loads_of_an_element(statement))
     return multiply(multiply(found, _transposed(statement, access, lanes)), _on_two_lines(access, lanes))
 
 

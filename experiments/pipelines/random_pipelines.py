@@ -1,4 +1,4 @@
-"""Random pipelines of stages on images: stencils, pointwise stages, resampling, short sums, borders.
+"""Random pipelines of stages on images: stencils, pointwise stages, resampling, affine maps, short sums, borders.
 
 A stage reads one or two earlier ones, so that many have several readers. Borders are cut off, clamped, or zeros. Images
 are large enough to be computed in tiles (`search_spaces/cpu/overlapped_tiles.py`). Images of 8 and 16 bits are computed
@@ -58,7 +58,7 @@ class _Pipeline:
     def grow(self) -> ComputeDAG:
         shape = (self.rng.choice(self.sizes.rows), self.rng.choice(self.sizes.columns))
         self.images = [te.placeholder(shape, self.dtype, name=f"A{n}") for n in range(self.rng.choice((1, 1, 2)))]
-        kinds = {self.stencil: 5, self.pointwise: 3, self.resampled: 2, self.window: 2}
+        kinds = {self.stencil: 5, self.pointwise: 3, self.resampled: 2, self.window: 2, self.warped: 1}
         for number in range(self.rng.randint(2, self.sizes.stages)):
             (kind,) = self.rng.choices(list(kinds), list(kinds.values()))
             self.images.append(kind(f"s{number}"))
@@ -140,6 +140,27 @@ class _Pipeline:
             )
         up = (min(2 * h, self.sizes.largest), min(2 * w, self.sizes.largest))
         return _computed(up, lambda i, j: image[i // 2, j // 2] * self.weight(), name=name)
+
+    def warped(self, name: str) -> Tensor:
+        """Neighbours at positions of an affine map, which no rounding of floats moves; some are outside."""
+        image, rng = self.image(), self.rng
+        h, w = image.shape
+        slopes, slants, offsets = (0.25, 0.75, 1.0, -0.5, 1.25), (0.0, 0.25, -0.5), (-2.5, 0.0, 30.25)
+        maps = [[rng.choice(numbers) for numbers in (slopes, slants, offsets)] for _ in range(2)]
+        shapes = (((0, 0),), ((0, 0), (0, 1)), ((0, 0), (0, 1), (1, 0), (1, 1)), ((0, -1), (0, 0), (0, 1)))
+        corners = rng.choice(shapes)
+        taps = [(p, q, self.weight()) for p, q in corners]
+
+        def position(by: list[float], one: Expr, other: Expr) -> Expr:
+            place = te.cast(one, "float32") * by[0] + te.cast(other, "float32") * by[1] + by[2]
+            return te.cast(te.floor(place), "int32")
+
+        def value(i: Expr, j: Expr) -> Expr:
+            row, column = position(maps[0], i, j), position(maps[1], j, i)
+            first, *others = (self.widened(image[row + p, column + q]) * weight for p, q, weight in taps)
+            return sum(others, first)
+
+        return self.stage(name, (h, w), value)
 
     def window(self, name: str) -> Tensor:
         """A sum of a few neighbours along one axis, as a reduction."""

@@ -20,7 +20,7 @@ from autosched.ir.stmt import For, ForKind, walk
 from autosched.lower import concretise, lower
 from autosched.runtime.jit import CODEGEN_LEVEL, load_object
 from autosched.schedule import State, replay, steps_to_json
-from autosched.target import Target, parse_target
+from autosched.target import Target, microarchitecture, parse_target
 from autosched.te import ComputeDAG
 from autosched.te.reference.evaluate import Reference, evaluate, within
 from autosched.te.reference.inputs import make_inputs
@@ -65,7 +65,8 @@ def kind_of(target: Target) -> tuple[object, ...]:
     """What code generation asks of a processor that runs here."""
     dots = {form.feature for row in INTRINSICS.values() for form in row.forms}
     features = tuple(target.has(name) for name in sorted({"f16c", "avx512bf16", "avx512vl", "avx2", *dots}))
-    return (target.arch, target.vector_bytes, target.n_vector_registers, target.has_fma, features)
+    gathers = microarchitecture(target.mcpu).gather > 0
+    return (target.arch, target.vector_bytes, target.n_vector_registers, target.has_fma, features, gathers)
 
 
 @lru_cache(maxsize=16)

@@ -289,7 +289,10 @@ def test_fewer_lanes_than_a_register_has(lanes):
 @pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
 def test_lanes_are_loaded_one_by_one_where_the_hardware_gathers_slowly_if_at_all():
     state = vectorised(collapse(ComputeDAG(along(8, 100, 64))), 8)
-    for mcpu, words, none in (("haswell", "vinsertps", "vgather"), ("znver4", "vgather", "vinsertps")):
+    for mcpu, words, none in (
+        ("haswell", "vinsertps", "vgather"), ("znver4", "vinsertps", "vgather"),
+        ("icelake-server", "vgather", "vinsertps"),
+    ):  # fmt: skip
         target = parse_target(f"llvm -mcpu={mcpu}")
         assembly = emit_assembly(build(state, target, 1).ir, target)
         assert words in assembly

@@ -2,6 +2,7 @@
 
     E[ids[b], d]    ->   n = clamp(ids[b]), in the innermost loop that moves it;  E[n, d] in vectors along d
     T[w[i]]         ->   n = clamp(w[i]), a number for each lane;  a gather, or shuffles of a short table's vectors
+    T[n], T[n + 1]  ->   both by one load of twice the size for each lane, from which shuffles make two vectors
 
 A number that lanes share leaves the loops that it does not depend on, where nothing that is stored meanwhile is read
 for it and it is loaded there in any case, or may be.
@@ -19,14 +20,17 @@ from autosched.codegen.llvm.masks import has_stores, lanes_of
 from autosched.codegen.llvm.vocabulary import fill_name, memory_type, splat, suffix, value_type
 from autosched.codegen.llvm.writer import Writer
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import INDEX, Binary, Cast, Expr, Select, Var, binary
+from autosched.ir.expr import INDEX, Binary, Cast, Expr, Load, Select, Var, binary
 from autosched.ir.types import integer_bounds
 from autosched.ir.visit import free_vars, is_data, loads, subexpressions
-from autosched.target import PIECE_BYTES, Target
+from autosched.lower.neighbours import neighbours
+from autosched.target import PIECE_BYTES, Target, microarchitecture
 
 REGISTERS = 2  # vectors of a table that lanes are picked from
 SMALLEST_GATHERED = 4  # bytes of an element that the hardware gathers
 PIECES_OF_BYTES = 2  # of 128 bits, in the longest vector that bytes are picked from
+FEWEST_PAIRED = 4  # lanes for which neighbours are loaded together
+TWICE = {1: "int16", 2: "int32", 4: "float64"}  # what two elements of so many bytes are loaded as
 
 
 def known_indices(values: ValueEmitter, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -111,7 +115,7 @@ def gathered(values: ValueEmitter, access: LaneAccess, dtype: str) -> str:
         from_table = _from_short_table(values, access, own, dtype)
         if from_table is not None:
             return from_table
-        if not (has_avx512(values.arithmetic.target) and DTYPES[dtype].nbytes >= SMALLEST_GATHERED):
+        if not _has_gathers(values.arithmetic.target, dtype):
             return _one_by_one(values, base, own, dtype)
     filler = splat("1", dtype, lanes) if DTYPES[dtype].is_integer else "zeroinitializer"
     if values.mask is not None and DTYPES[dtype].nbytes < SMALLEST_GATHERED:
@@ -121,6 +125,82 @@ def gathered(values: ValueEmitter, access: LaneAccess, dtype: str) -> str:
         f"call {kind} @llvm.masked.gather.{suffix(dtype, lanes)}.v{lanes}p0(<{lanes} x ptr> align "
         f"{DTYPES[dtype].nbytes} {lane_pointers(values, access, dtype)}, {mask}, {kind} {filler})"
     )
+
+
+def _has_gathers(target: Target, dtype: str) -> bool:
+    """Whether lanes at indices of 32 bits are loaded by an instruction, which is faster than one by one."""
+    is_faster = has_avx512(target) and microarchitecture(target.mcpu).gather > 0.0
+    return is_faster and DTYPES[dtype].nbytes >= SMALLEST_GATHERED
+
+
+def gathered_pair(values: ValueEmitter, of: tuple[Expr, ...], load: Load) -> dict[Expr, Val] | None:
+    """The lanes of `load` and of its neighbour in the expressions `of`, two elements by each load of twice the size.
+    None where single elements are loaded: without a neighbour, of short tables, or where lanes may not exist."""
+    dtype, lanes, size = load.dtype, values.lanes, DTYPES[load.dtype].nbytes
+    pair = neighbours(of).get(load) if lanes >= FEWEST_PAIRED else None
+    if pair is None or values.guarded:
+        return None
+    index = _begin(values, pair.begin)
+    if index is None:
+        return None
+    piece = min(lanes, PIECE_BYTES // size)  # both halves of a piece of the result are one shuffle of two pieces
+    order = sorted(range(lanes), key=lambda n: n % piece >= piece // 2)
+    kind, twice, write = memory_type(dtype, lanes), memory_type(TWICE[size], lanes // 2), values.writer.value
+    halves = _pairs_of_lanes(values, *index, dtype, order)
+    vectors = ", ".join(f"{kind} {write(f'bitcast {twice} {half} to {kind}')}" for half in halves)
+    places, elements = {n: 2 * at for at, n in enumerate(order)}, list[Val]()
+    for second in range(2):
+        shuffle = ", ".join(f"i32 {places[n] + second}" for n in range(lanes))
+        elements.append(Val(write(f"shufflevector {vectors}, <{lanes} x i32> <{shuffle}>"), dtype, lanes))
+    first, after = elements
+    choose, emit = values.arithmetic.select, values.emit
+    at_end, at_start = pair.is_at_end, pair.is_at_start
+    return {
+        pair.first: first if at_end is None else choose(emit(at_end), after, first),
+        pair.second: after if at_start is None else choose(emit(at_start), first, after),
+    }
+
+
+def _begin(values: ValueEmitter, load: Load) -> tuple[str, Val] | None:
+    """A pointer, and each lane's number of elements behind it where `load` and the element after it are adjacent; None
+    where they are not, for lanes that may not exist, and for short tables, which shuffles pick from."""
+    simplify, indices = values.bindings.simplify, known_indices(values, load.indices)
+    access = values.addresses.access(load.buffer, indices)
+    before, behind = values.addresses.room(load.buffer, indices, values.lanes)
+    own = access.lane_index
+    if own is None or before < 0 or behind < 1 or simplify.bounds(own)[1] < REGISTERS * values.lanes:
+        return None
+    is_adjacent = [c for atom, c in simplify.affine(own).terms if indices[-1] in free_vars(atom)] == [1]
+    index = None if values.mask is not None and LANE in free_vars(own) else _in_32_bits(values, own)
+    if index is None or index.lanes != values.lanes or not is_adjacent:
+        return None
+    return values.addresses.at(access, load.dtype), index
+
+
+def _pairs_of_lanes(values: ValueEmitter, base: str, index: Val, dtype: str, order: list[int]) -> tuple[str, str]:
+    """Two vectors of pairs of elements that begin at `index`, with the lanes in the given order."""
+    lanes, size, write = index.lanes, DTYPES[dtype].nbytes, values.writer.value
+    half, scalar, wide = lanes // 2, memory_type(dtype), TWICE[size]
+    kind, halves = memory_type(wide, half), ["poison", "poison"]
+    if _has_gathers(values.arithmetic.target, wide):
+        for n in range(2):
+            chosen = ", ".join(f"i32 {lane}" for lane in order[n * half : (n + 1) * half])
+            own = write(
+                f"shufflevector <{lanes} x i32> {index.name}, <{lanes} x i32> poison, <{half} x i32> <{chosen}>"
+            )
+            pointers = write(f"getelementptr {scalar}, ptr {base}, <{half} x i32> {own}")
+            halves[n] = write(
+                f"call {kind} @llvm.masked.gather.{suffix(wide, half)}.v{half}p0(<{half} x ptr> align {size} "
+                f"{pointers}, <{half} x i1> {splat('true', 'bool', half)}, {kind} zeroinitializer)"
+            )
+        return halves[0], halves[1]
+    at = {lane: divmod(n, half) for n, lane in enumerate(order)}
+    for lane, number in enumerate(_numbers(values.writer, index, values.arithmetic.target)):
+        place = write(f"getelementptr inbounds {scalar}, ptr {base}, i64 {number}", "p")
+        element = write(f"load {memory_type(wide)}, ptr {place}, align {size}")
+        n, position = at[lane]
+        halves[n] = write(f"insertelement {kind} {halves[n]}, {memory_type(wide)} {element}, i64 {position}")
+    return halves[0], halves[1]
 
 
 def lane_pointers(values: ValueEmitter, access: LaneAccess, dtype: str) -> str:

@@ -18,7 +18,7 @@ from autosched.codegen.llvm import dots, masks, strided
 from autosched.codegen.llvm.address import Addresses, LaneAccess, is_adjacent
 from autosched.codegen.llvm.arithmetic import Arithmetic, Val
 from autosched.codegen.llvm.bindings import LaneRange, fits_32, is_index
-from autosched.codegen.llvm.gather import gathered, known_indices
+from autosched.codegen.llvm.gather import gathered, gathered_pair, known_indices
 from autosched.codegen.llvm.indices import Indices
 from autosched.codegen.llvm.table_floats import from_table
 from autosched.codegen.llvm.vocabulary import fill_name, literal, memory_type, splat, suffix, value_type
@@ -197,6 +197,9 @@ class Values:
 
     def _load_gathered(self, load: Load) -> Val:
         """A load at indices that are data: these become variables, each with what is loaded for it here."""
+        if self._store is not None and (both := gathered_pair(self, self._store.values, load)):
+            self._memo |= both
+            return both[load]
         known: Load = Load(load.buffer, known_indices(self, load.indices), load.dtype)
         return self._emit_load(known, self.addresses.access(known.buffer, known.indices))
 
@@ -315,13 +318,10 @@ class Values:
         )
 
     def _from_memory(self, name: str, dtype: str, lanes: int) -> Val:
-        if dtype != "bool":
-            return Val(name, dtype, lanes)
-        return (
-            Val(self.writer.value(f"icmp ne {memory_type(dtype, lanes)} {name}, zeroinitializer"), dtype, lanes)
-            if (lanes > 1)
-            else Val(self.writer.value(f"icmp ne i8 {name}, 0"), dtype, 1)
-        )
+        if dtype == "bool":
+            zero = "zeroinitializer" if lanes > 1 else "0"
+            name = self.writer.value(f"icmp ne {memory_type(dtype, lanes)} {name}, {zero}")
+        return Val(name, dtype, lanes)
 
     def _gather(self, load: Load, access: LaneAccess) -> Val:
         """Load lanes from arbitrary addresses: one scalar load each, or a masked gather where lanes may be inactive."""
