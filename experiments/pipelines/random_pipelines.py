@@ -19,6 +19,14 @@ from autosched.te import ComputeDAG, Tensor
 
 Read = Callable[[Expr, Expr], Expr]  # of an image at a row and a column
 FLOATS, INTEGERS = ("float32", "float32", "float64"), ("uint8", "uint8", "int8", "uint16", "int16", "int32")
+_OF_BYTES: tuple[Callable[[Expr, Expr], Expr], ...] = (  # of two bytes in a wider type, with a byte as result
+    lambda a, b: te.abs(a - b),
+    lambda a, b: te.min(a + b, 255),
+    lambda a, b: te.max(a - b, 0),
+    lambda a, b: (a + b + 1) >> 1,
+    lambda a, b: te.max(te.min(a, b), te.min(te.max(a, b), 100)),
+    lambda a, b: te.select(te.abs(a - b) > 25, a, b),
+)
 WIDER = ("uint16", "int16", "int32", "int32", "int64")  # than images of 8 bits, where most stages compute
 
 
@@ -124,8 +132,11 @@ class _Pipeline:
         a, b = self.image(), self.image()
         shape = (min(a.shape[0], b.shape[0]), min(a.shape[1], b.shape[1]))
         weight = self.weight()
+        combine = self.rng.choice(_OF_BYTES) if a.dtype == b.dtype == "uint8" and self.rng.random() < 0.7 else None
 
         def value(i: Expr, j: Expr) -> Expr:
+            if combine is not None:
+                return te.cast(combine(te.cast(a[i, j], "int32"), te.cast(b[i, j], "int32")), "uint8")
             here = self.widened(a[i, j])
             return te.max(here, self.widened(b[i, j])) - here * weight
 

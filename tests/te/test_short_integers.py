@@ -1,4 +1,4 @@
-"""Integers that fit in 16 bits are computed in them: only where all of them fit, and with the same results."""
+"""Integers that fit in 8 or 16 bits are computed in them: only where all of them fit, and with the same results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from search_spaces.partial_sketch import SketchContext
 from tests.codegen.running import build
 from tests.codegen.test_assembly import innermost_loops
 
-WIDE = ("int32", "int32", "int64", "uint32", "uint64")
+WIDE = ("int32", "int32", "int64", "uint32", "uint64", "int16", "uint16")
 NARROW = ("uint8", "int8", "uint16", "int16")
 NUMBERS = (0, 1, 2, 3, 5, 100, 255, 300, -1, -3, -300)
 
@@ -134,6 +134,76 @@ def test_weights_that_add_up_are_taken_together(whole, fits):
     assert ("uint32" not in dag_text(shorten_integers(dag))) is fits
 
 
+BYTES = {
+    "minimum": (lambda a, b: te.minimum(a, b), "min(A[i], B[i])"),
+    "median": (
+        lambda a, b: te.maximum(te.minimum(a, b), te.minimum(te.maximum(a, b), 9)),
+        "max(min(A[i], B[i]), min(max(A[i], B[i]), 9))",
+    ),
+    "threshold": (lambda a, b: te.select(a > 100, b, te.const(0, "int32")), "select(A[i] > 100, B[i], 0)"),
+    "distance": (lambda a, b: te.abs(a - b), "max(A[i], B[i]) - min(A[i], B[i])"),
+    "sum": (lambda a, b: te.minimum(a + b, 255), "select(A[i] + B[i] < A[i], 255, A[i] + B[i])"),
+    "smaller sum": (lambda a, b: te.minimum(a + b, 9), "min(select(A[i] + B[i] < A[i], 255, A[i] + B[i]), 9)"),
+    "difference": (lambda a, b: te.maximum(a - b, 0), "max(A[i], B[i]) - B[i]"),
+    "average": (lambda a, b: (a + b + 1) >> 1, "(A[i] | B[i]) - ((A[i] ^ B[i]) >> 1)"),
+    "motion": (
+        lambda a, b: te.select(te.abs(a - b) > 25, te.const(255, "int32"), te.const(0, "int32")),
+        "select(max(A[i], B[i]) - min(A[i], B[i]) > 25, 255_u8, 0_u8)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BYTES)
+def test_what_vectors_of_bytes_have_instructions_for_is_in_bytes(case):
+    value, text = BYTES[case]
+    a, b = (te.placeholder((1 << 16,), "uint8", name=name) for name in "AB")
+    dag = te.ComputeDAG(te.compute((1 << 16,), lambda i: te.cast(value(wide(a[i]), wide(b[i])), "uint8"), name="C"))
+    new = shorten_integers(dag)
+    assert f"C[i:65536] = {text}\n" in dag_text(new)
+    every = np.arange(1 << 16, dtype=np.uint16)
+    data = {"A": (every >> 8).astype(np.uint8), "B": every.astype(np.uint8)}
+    assert np.array_equal(evaluate(dag, data)[0].value, evaluate(new, data)[0].value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda a, b: te.minimum(a + b, 256),
+        lambda a, b: te.minimum(a + wide(te.cast(b, "int8")), 255),
+        lambda a, b: (a + b) >> 1,
+        lambda a, b: te.minimum(a * b, 255),
+    ],
+    ids=["too large", "signed", "rounded down", "product"],
+)
+def test_other_numbers_stay_in_16_bits(value):
+    a, b = (te.placeholder((9,), "uint8", name=name) for name in "AB")
+    dag = te.ComputeDAG(te.compute((9,), lambda i: te.cast(value(wide(a[i]), wide(b[i])), "uint8"), name="C"))
+    assert "int16" in dag_text(shorten_integers(dag))
+
+
+def test_a_stage_of_minima_in_32_bits_is_stored_in_bytes():
+    image = te.placeholder((40,), "uint8", name="A")
+    least = te.compute((39,), lambda i: te.minimum(wide(image[i]), wide(image[i + 1])), name="B")
+    dag = te.ComputeDAG(te.compute((38,), lambda i: te.cast(te.minimum(least[i], least[i + 1]), "uint8"), name="C"))
+    assert types(shorten_integers(dag)) == ["uint8", "uint8"]
+
+
+@pytest.mark.skipif(host_arch() != "x86_64", reason="reads x86 assembly")
+@pytest.mark.parametrize(
+    ("case", "instruction"),
+    [("sum", "vpaddusb"), ("difference", "vpsubusb"), ("average", "vpavgb"), ("minimum", "vpminub")],
+)
+def test_saturated_sums_and_averages_are_one_instruction(case, instruction):
+    a, b = (te.placeholder((512, 64), "uint8", name=name) for name in "AB")
+    value = lambda i, j: te.cast(BYTES[case][0](wide(a[i, j]), wide(b[i, j])), "uint8")  # noqa: E731
+    state = initial_state(shorten_integers(te.ComputeDAG(te.compute((512, 64), value, name="C"))))
+    target = parse_target("llvm -mcpu=haswell")
+    assembly = emit_assembly(build(state.apply(Vectorize("C", "j")), target, 1).ir, target)
+    (hot,) = [x for x in innermost_loops(assembly) if x.count(instruction)]
+    assert hot.count(instruction) == 2
+    assert not any(hot.count(word) for word in ("vpaddw", "vpminuw", "vpackuswb", "vpmovzxbw"))
+
+
 def test_sizes_are_not_asked_for_their_values():
     with Guards() as guards:
         n = guards.symbol("n", 40, low=1)
@@ -184,6 +254,7 @@ class _Program:
         ways = (
             *(a + b, a - b, a * b, te.minimum(a, b), te.maximum(a, b), a & b, a | b, a ^ b),
             *(a // divisor, a % divisor, a >> bits, a << bits, te.abs(a)),
+            *(te.minimum(a + b, 255), te.maximum(a - b, 0), te.abs(a - b), (a + b + 1) >> 1),
             a if self.wide.startswith("u") else -a,
             te.cast(te.cast(a, rng.choice(NARROW)), self.wide),
             te.cast(rng.choice(conditions), self.wide) * 3,

@@ -305,7 +305,8 @@ PASSES: tuple[Pass[ComputeDAG, Any], ...] = (
     of_function(narrow_sums, "Sums in int64 that fit in int32 are made there."),
     of_function(narrow_indices, "Indices that are computed for each lane are so in int32 where they fit."),
     of_function(
-        shorten_integers, "Integers that fit in 16 bits are computed in them: a vector has two or four times the lanes."
+        shorten_integers,
+        "Integers that fit in 8 or 16 bits are computed in them: a vector has two to eight times the lanes.",
     ),
     of_function(in_phases, "Sums of every s-th term are those terms alone; reads go through dilation and padding."),
     of_function(padded_reads, "What reductions read under conditions on its index is a stage of its own."),
