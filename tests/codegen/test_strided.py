@@ -185,3 +185,37 @@ def test_short_elements_that_may_not_exist_are_no_branches(dtype):
         assert "masked.gather" not in text
         assert ("select i1" in text) == (output is triangle)
         check_kernel(ComputeDAG(output), state)
+
+
+def colours(n: int, step: int, dtype: str, wide: str, read: tuple[int, ...]) -> ComputeDAG:
+    """Sums of some of the elements of each group of `step`, in a type twice as wide; the array ends with a group."""
+    x = te.placeholder((n, step), dtype, "X")
+    return ComputeDAG(
+        te.compute((n,), lambda i: sum((te.cast(x[i, c], wide) * (c + 1) for c in read), te.const(0, wide)), name="Y")
+    )
+
+
+@pytest.mark.parametrize("step", [3, 4, 5, 7])
+@pytest.mark.parametrize(
+    ("dtype", "wide"), [("uint8", "uint16"), ("int8", "int16"), ("uint16", "uint32"), ("int16", "int32")]
+)
+def test_groups_of_bytes_and_words(step: int, dtype: str, wide: str) -> None:
+    """Vectors of whole groups: none begins before the array or reaches beyond it, where some elements are not read."""
+    lanes = 64 // np.dtype(wide).itemsize
+    for n in (1, lanes - 1, lanes, lanes + 1, 2 * lanes, 3 * lanes + 5):
+        for read in (tuple(range(step)), (step - 1,), (0,), (1, 2)):
+            dag = colours(n, step, dtype, wide, read)
+            state = initial_state(dag).apply(Split("Y", "i", (2 * lanes,)), Vectorize("Y", "i.1"))
+            check_kernel(dag, state, on=(HOST,))
+
+
+@pytest.mark.parametrize("step", [3, 4])
+def test_colours_of_pixels_are_picked_from_the_same_registers(step: int) -> None:
+    dag = colours(64, step, "uint8", "uint16", tuple(range(3)))
+    text = build(
+        initial_state(dag).apply(Split("Y", "i", (32,)), Vectorize("Y", "i.1")), parse_target("llvm -mcpu=znver4"), 1
+    ).ir
+    vectors = -(-32 * step // 64)
+    assert text.count("load <64 x i8>") == vectors
+    assert text.count("shufflevector <64 x i8>") == 3 * (vectors - 1)
+    assert "load <32 x i8>" not in text

@@ -51,6 +51,7 @@ class ValueEmitter(Protocol):
     mask: str | None
     lanes: int
     guarded: bool
+    in_window: bool
 
     def emit(self, expr: Expr) -> Val: ...
 

@@ -24,7 +24,7 @@ from itertools import pairwise
 from operator import index
 
 from autosched.codegen.llvm.address import LaneAccess
-from autosched.codegen.llvm.arithmetic import Val, shuffled_bits
+from autosched.codegen.llvm.arithmetic import Val, has_avx512, shuffled_bits
 from autosched.codegen.llvm.bindings import is_index
 from autosched.codegen.llvm.emitters import ValueEmitter
 from autosched.codegen.llvm.indices import literal_lanes
@@ -33,13 +33,35 @@ from autosched.codegen.llvm.writer import Writer
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Binary, Cast, Const, Expr, Load, binary, cast
 from autosched.ir.stmt import Scope
+from autosched.ir.symbolic import is_known
 from autosched.ir.types import integer_bounds
 from autosched.ir.visit import free_vars, is_gathered, subexpressions
 from autosched.target import LONGEST_STEP, PIECE_BYTES, Target
 
 FEWEST_LANES = 4
 BYTE, BYTES = 8, 4  # bits, of a word
+PICKED = {1: "avx512vbmi", 2: "avx512bw"}  # by bytes of an element: what picks any of those of two registers
 BITS = ("shr", "bitand", "bitor", "bitxor")  # what leaves unsigned numbers no larger than their type
+
+
+def vectors_of(values: ValueEmitter, load: Load, access: LaneAccess, used: int) -> tuple[int, list[int]]:
+    """Elements of the vectors that hold the first `used` lanes of a load, and their first elements (`vector_starts`).
+
+    Bytes and words that are half of a register, with AVX-512, are picked from whole registers, which hold whole groups
+    of `step` elements: what is read of the same groups, as the colours of pixels, shares them."""
+    step, lanes, dtype, target = access.lane_stride, values.lanes, load.dtype, values.arithmetic.target
+    length, picks = target.vector_bytes // DTYPES[dtype].nbytes, PICKED.get(DTYPES[dtype].nbytes)
+    is_half = values.mask is None and not values.in_window and 2 * lanes == length
+    if step is None or not (
+        is_half and 2 < step <= LONGEST_STEP and picks and has_avx512(target) and target.has(picks)
+    ):
+        return lanes, vector_starts(access, lanes, used)
+    offset = access.offset % step if isinstance(access.offset, int) else 0
+    before, behind = values.addresses.room(load.buffer, load.indices, lanes)
+    if not (is_known("ge", before, offset) and is_known("ge", behind, step - 1 - offset)):
+        return lanes, vector_starts(access, lanes, used)
+    end = step * lanes - offset
+    return length, [*range(-offset, end - length, length), end - length]
 
 
 def vector_starts(access: LaneAccess, lanes: int, used: int) -> list[int]:
@@ -141,25 +163,27 @@ def shuffled_load(
     writer: Writer,
     starts: Sequence[int],
     access: LaneAccess,
-    kind: tuple[str, int],
+    kind: tuple[str, int, int],
     piece: int,
     load: Callable[[int, LaneAccess], str],
 ) -> str:
-    """The vector of the lanes that the vectors at `starts` hold, undefined in the others; `kind`: type, lanes; `load`
-    gives the vector of a start. `piece`: lanes of which instructions that move them elsewhere take longer, or 0."""
-    step, (dtype, lanes) = access.lane_stride, kind
+    """The vector of the lanes that the vectors at `starts` hold, undefined in the others; `kind`: type, lanes, elements
+    of each vector; `load` gives the vector of a start. `piece`: lanes of which instructions that move them elsewhere
+    take longer, or 0."""
+    step, (dtype, lanes, length) = access.lane_stride, kind
     assert step is not None
     vectors = [load(start, LaneAccess(access.pointer, access.offset + start, 1)) for start in starts]
-    whole, result, where = memory_type(dtype, lanes), "", dict[int, int]()
+    whole, result, where = memory_type(dtype, length), "", dict[int, int]()
     for start, vector in zip(starts, vectors, strict=True):
-        here = {n: n * step - start for n in range(lanes) if n not in where and 0 <= n * step - start < lanes}
+        here = {n: n * step - start for n in range(lanes) if n not in where and 0 <= n * step - start < length}
         if not result:  # what the first vector holds is picked with the second one's
             result, where = vector, here
             continue
-        picks = {**where, **{n: lanes + at for n, at in here.items()}}
+        picks = {**where, **{n: length + at for n, at in here.items()}}
         if len(starts) == 2 and piece:
             return _in_pieces(writer, whole, (vectors[0], vectors[1]), picks, lanes, piece)
-        result, where = _shuffled(writer, whole, result, vector, picks, lanes), {n: n for n in picks}
+        size = lanes if start == starts[-1] else length
+        result, where = _shuffled(writer, whole, result, vector, picks, size), {n: n for n in picks}
     return result if len(starts) > 1 else _shuffled(writer, whole, result, "poison", where, lanes)
 
 

@@ -228,7 +228,8 @@ class Values:
         dtype = load.dtype
         lanes, step, (first, used) = self.lanes, access.lane_stride, masks.run(self.mask, self.lanes)
         masked = not used and strided.has_masked_loads(self.arithmetic.target, dtype)
-        starts = [first * (step or 0) + n for n in strided.vector_starts(access, lanes, lanes if masked else used)]
+        size, found = strided.vectors_of(self, load, access, lanes if masked else used)
+        starts = [first * (step or 0) + n for n in found]
         if not starts or step is None:
             return None
         step, starts = index(step), [*map(index, starts)]  # lanes of shuffles are constants
@@ -242,12 +243,11 @@ class Values:
 
         def vector(start: int, at: LaneAccess) -> str:
             if not masked:
-                return self._whole(load.buffer, at, dtype, lanes).name
-            assert self.mask is not None
-            return self._masked_load(at, dtype, strided.piece_mask(self.writer, self.mask, start, step, lanes))
+                return self._whole(load.buffer, at, dtype, size).name
+            return self._masked_load(at, dtype, strided.piece_mask(self.writer, str(self.mask), start, step, lanes))
 
         piece = strided.piece_lanes(self.arithmetic.target, dtype, lanes)
-        name = strided.shuffled_load(self.writer, starts, access, (dtype, lanes), piece, vector)
+        name = strided.shuffled_load(self.writer, starts, access, (dtype, lanes, size), piece, vector)
         return self._from_memory(name, dtype, lanes)
 
     def _placed(self, load: Load, access: LaneAccess) -> Val | None:
