@@ -77,7 +77,7 @@ from cost_model.analysis.access import (
 )
 from cost_model.analysis.operations import Operations, border_loads, hint_instructions, loaded, operations
 from cost_model.analysis.padding import Padding, padding_of
-from cost_model.analysis.trips import AnalysedLoop, share_of, trips_of
+from cost_model.analysis.trips import AnalysedLoop, runs_once_by_data, share_of, trips_of
 from cost_model.cpu.rolling import RollingTile, TileLoop, rolling_tile
 
 USUAL = Geometry()
@@ -163,9 +163,10 @@ class Statement:
 
     @property
     def block_depth(self) -> int:
-        """The number of loops around the innermost block: from there on all loops are unrolled or vectorised."""
+        """The number of loops around the innermost block: from there on all loops are unrolled, vectorised or run once
+        by data."""
         place = self.depth
-        while place > 0 and self.loops[place - 1].kind in (ForKind.UNROLL, ForKind.VECTORIZE):
+        while place > 0 and self.loops[place - 1].is_in_block:
             place -= 1
         return place
 
@@ -312,10 +313,10 @@ class _Walk:
                 self.visit(stmt.body, loops, weight, scopes)
             case For():
                 self.n_loops += 1
-                mean, *run = trips_of(stmt, loops)
-                loop = AnalysedLoop(
-                    self.n_loops, stmt.var, stmt.bound, mean, stmt.kind, stmt.reduce, stmt.overlap, *run
-                )
+                by_data = runs_once_by_data(stmt, loops)
+                mean, last, share = (ONE, ONE, ZERO) if by_data else trips_of(stmt, loops)
+                head = self.n_loops, stmt.var, stmt.bound, mean, stmt.kind, stmt.reduce, stmt.overlap
+                loop = AnalysedLoop(*head, last, share, by_data)
                 self.visit(stmt.body, (*loops, loop), weight, scopes)
             case Seq(stmts=stmts):
                 for child in stmts:

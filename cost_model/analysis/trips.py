@@ -55,14 +55,26 @@ class AnalysedLoop:
     overlap: Overlap | None = None
     last: Expr = ZERO  # trip count of the last run, real
     share: Expr = ZERO  # of the last run among all, real; constant 0: all are alike
+    by_data: bool = False  # the data say which one of its iterations runs
+
+    @property
+    def is_in_block(self) -> bool:
+        """Whether code generation leaves no loop of it: a block has its iterations one after the other."""
+        return self.by_data or self.kind in (ForKind.UNROLL, ForKind.VECTORIZE)
+
+
+def runs_once_by_data(loop: For, outer: Sequence[AnalysedLoop]) -> bool:
+    """Whether the data say which iteration of `loop` inside `outer` runs, as processors compute it."""
+    return not _is_on_gpu(outer) and iteration_by_data(loop) is not None
+
+
+def _is_on_gpu(outer: Sequence[AnalysedLoop]) -> bool:
+    return any(x.kind in BLOCKS or x.kind in THREADS for x in outer)
 
 
 def trips_of(loop: For, outer: Sequence[AnalysedLoop]) -> tuple[Expr, Expr, Expr]:
     """(mean trip count, that of the last run, the last run's share of all) of `loop` inside `outer`, real; see the
-    module's text. On processors one whose iteration the data say runs once."""
-    on_gpu = any(x.kind in BLOCKS or x.kind in THREADS for x in outer)
-    if not on_gpu and iteration_by_data(loop) is not None:
-        return ONE, ONE, ZERO
+    module's text."""
     bound = real(loop.bound)
     tail = None if is_closed(loop.extent) else _tail(loop.extent)
     if tail is None:
@@ -77,7 +89,7 @@ def trips_of(loop: For, outer: Sequence[AnalysedLoop]) -> tuple[Expr, Expr, Expr
     before = subtract(times_run, 1.0)
     last = minimum(bound, maximum(0.0, _whole(subtract(limit, multiply(innermost[1], before)))))
     mean = divide(add(multiply(before, bound), last), times_run)
-    if loop.reduce and on_gpu:
+    if loop.reduce and _is_on_gpu(outer):
         grows = innermost[1] < real(0.0)
         half_way = multiply(add(minimum(bound, maximum(0.0, _whole(limit))), last), 0.5)
         return where(grows, half_way, mean), where(grows, bound, last), where(grows, 0.0, divide(1.0, times_run))

@@ -428,7 +428,7 @@ def _loop_overhead(statement: Statement, uarch: Microarchitecture) -> Expr:
     terms = []
     for i in range(statement.block_depth):
         loop = statement.loops[i]
-        if loop.kind in (ForKind.UNROLL, ForKind.VECTORIZE):
+        if loop.is_in_block:
             continue
         steps = multiply(loop.trips, uarch.loop_step) if i < statement.block_depth - 1 else ZERO
         entered = where(real(loop.bound) > 1.0, add(steps, uarch.loop_entry), 0.0)
@@ -446,7 +446,7 @@ def _parallel(statement: Statement, machine: Machine) -> tuple[Expr, Expr]:
         return tasks, ONE
     threads = float(machine.threads)
     waves = ceil(divide(tasks, threads))
-    inner = [x for x in statement.loops if x.kind is not ForKind.PARALLEL and x.trips is not real(x.bound)]
+    inner = [x for x in statement.loops if x.kind is not ForKind.PARALLEL and not is_zero(x.share)]
     whole = product_of(
         divide(real(x.bound), x.trips) for x in inner
     )  # work of a task away from the borders, in mean ones

@@ -136,7 +136,7 @@ def transfers(statement: Statement, access: Access, lanes: int, distinct: bool =
         loop, stride = statement.loops[i], access.stride[i]
         if is_zero(stride):
             continue
-        if loop.kind is ForKind.UNROLL:
+        if loop.kind is not ForKind.VECTORIZE:
             result = multiply(result, loop.trips)
         else:
             whole = vectors_of(loop, lanes)[0]

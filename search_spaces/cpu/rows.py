@@ -11,6 +11,7 @@ Several reductions over the same rows (maximum, sum, normalise) then share one l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from autosched.errors import ScheduleError
@@ -99,10 +100,13 @@ class PlainReduction:
         return [placed.finish(stage.name)]
 
 
-def with_sum_of_blocks(sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch:
+def with_sum_of_blocks(
+    sketch: PartialSketch, stage: Stage, context: SketchContext, tasks: Sequence[str] = ()
+) -> PartialSketch:
     """Return the sketch with the sum of a reduction's blocks scheduled: vectors along the last axis, rows in parallel.
 
-    `stage`: a reduction over the blocks, its first reduction axis.
+    `stage`: a reduction over the blocks, its first reduction axis; `tasks`: the rows that are tasks, in which the
+    blocks are computed.
     """
     *rows, last = stage.op.axes
     lanes = context.lanes_of(stage)
@@ -112,7 +116,9 @@ def with_sum_of_blocks(sketch: PartialSketch, stage: Stage, context: SketchConte
         Split(stage.name, last.name, (width.name,)),
         Reorder(stage.name, (*(a.name for a in rows), f"{last.name}.0", blocks_loop, f"{last.name}.1")),
     ]
-    if points(stage) >= MIN_BLOCK_WORK:
+    if tasks:
+        steps.append(Parallel(stage.name, tuple(tasks)))
+    elif points(stage) >= MIN_BLOCK_WORK:
         steps.append(Parallel(stage.name, (*(a.name for a in rows), f"{last.name}.0")))
     steps.append(Vectorize(stage.name, f"{last.name}.1"))
     return sketch.with_params([width]).apply(*steps).finish(stage.name, note=f"{stage.name}:split-k")

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from autosched import te
-from autosched.ir.stmt import For, walk
+from autosched.ir.conditions import conjuncts
+from autosched.ir.expr import const
+from autosched.ir.stmt import For, ForKind, If, walk
 from autosched.lower import concretise, lower
 from autosched.target import parse_target
 from autosched.te import ComputeDAG, Tensor
@@ -108,13 +110,63 @@ def test_data_say_where_an_element_belongs(number: int) -> None:
 )
 def test_threads_have_copies_of_small_results(made: Callable[[], Tensor]) -> None:
     dag = collapse(ComputeDAG(made()))
-    split, whole = sketches(dag, parse_target("cpu"), 3)
+    split, whole = sketches(dag, parse_target("cpu"), 3)[-2:]
     assert "split-k" in split.name
+    assert "in-turn" not in split.name
     assert "split-k" not in whole.name
     data = make_inputs(dag, 3, "integers")
     for row in little_rows(split, 2, np.random.default_rng(3)):
         target = parse_target("cpu")
         check_outputs(dag, data, run(build(split.state, target, 3, row), dag, data, target), "integers")
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: histogram(n=27005, bins=67),
+        lambda: histogram(n=12803, bins=33, dtype="int32"),
+        lambda: segments(n=5003, places=13, width=5),
+        lambda: segments(n=1801, places=9, width=19, reducer="max", none=-math.inf),
+        lambda: rows_of_histograms(rows=3, n=4799, bins=70),
+    ],
+)
+def test_elements_go_to_several_copies_in_turn(made: Callable[[], Tensor], threads: int) -> None:
+    dag, target = collapse(ComputeDAG(made())), parse_target("cpu")
+    found = [s for s in sketches(dag, target, threads) if "in-turn" in s.name]
+    assert len(found) == 1
+    for row in little_rows(found[0], 2, np.random.default_rng(3)):
+        func = concretise(lower(found[0].state), row)[0]
+        unrolled = [s.bound for s in walk(func.body) if isinstance(s, For) and s.kind is ForKind.UNROLL]
+        assert unrolled[0] in (const(4), const(8))
+        check_nest(func, dag)
+        for kind in ("integers", "normal"):
+            data = make_inputs(dag, 3, kind)
+            check_outputs(dag, data, run(build(found[0].state, target, threads, row), dag, data, target), kind)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_several_copies_are_chosen_where_they_pay(threads: int) -> None:
+    """A chain of stores of one place is assumed; with few elements, filling copies takes longer."""
+    target = parse_target("llvm -mcpu=znver4")
+    for n, pays in ((1 << 20, True), (3 << 14, True), (2000, False)):
+        found = sketches(collapse(ComputeDAG(histogram(n, 256))), target, threads)
+        model = CostModel(
+            [lower(s.state) for s in found], [tuple(p.name for p in s.params) for s in found], target, threads
+        )
+        seconds = [
+            float(model.analytic_latency(i, np.array([[p.domain[-1] for p in s.params]], np.int64))[0])
+            for i, s in enumerate(found)
+        ]
+        best = found[int(np.argmin(seconds))]
+        assert ("in-turn" in best.name) == pays, dict(zip([s.name for s in found], seconds, strict=True))
+
+
+@pytest.mark.parametrize(("dtype", "bins", "tests"), [("uint8", 256, 0), ("uint8", 255, 1), ("int8", 256, 1)])
+def test_indices_are_compared_only_with_the_bounds_that_their_type_exceeds(dtype: str, bins: int, tests: int) -> None:
+    (sketch,) = sketches(collapse(ComputeDAG(histogram(2000, bins, dtype))), HASWELL, 1)
+    func = concretise(lower(sketch.state), {})[0]
+    assert sum(len(list(conjuncts(s.cond))) for s in walk(func.body) if isinstance(s, If)) == tests
 
 
 def test_copies_are_refused_where_they_are_as_large_as_what_arrives() -> None:
@@ -138,7 +190,7 @@ def test_the_draft_counts_a_step_for_each_element() -> None:
     """And not one for each of twenty times as many places."""
     seconds = []
     for places in (20, 400):
-        (sketch,) = sketches(collapse(ComputeDAG(segments(4000, places, 64))), HASWELL, 1)
+        sketch = sketches(collapse(ComputeDAG(segments(4000, places, 64))), HASWELL, 1)[-1]
         model = CostModel([lower(sketch.state)], [tuple(p.name for p in sketch.params)], HASWELL, 1)
         seconds.append(float(model.analytic_latency(0, np.array([[p.domain[-1] for p in sketch.params]]))[0]))
     assert seconds[1] < 2 * seconds[0]
