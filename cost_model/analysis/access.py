@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from autosched.ir.closed_forms.arithmetic import (
@@ -136,6 +136,15 @@ class Access:
             _lines([c[d] for c in self._counts], [s[d] for s in spans], self.shape, itemsize, self.line_bytes)
             for d in range(self.view.depth + 1)
         )
+
+    @cached_property
+    def moved_lines(self) -> Widths:
+        """Distinct cache lines that are moved for it, real: as `lines`, without those between positions that are far
+        apart, which stay in a cache until the last position has passed."""
+        if all(extra < self.count for extra in self.slack):
+            return self.lines
+        alone = replace(self, slack=(0,) * len(self.slack)).lines
+        return tuple(minimum(n, multiply(one, float(self.count))) for n, one in zip(self.lines, alone, strict=True))
 
     @cached_property
     def resident(self) -> Widths:

@@ -11,9 +11,9 @@ from autosched.ir.expr import BITWISE, COMPARISON, LOGICAL, Binary, Call, Cast, 
 from autosched.ir.instructions.dots import Dot, Word, is_whole_word
 from autosched.ir.linear import linear
 from autosched.ir.recurrence import steps_from
-from autosched.ir.stmt import Buffer, Prefetch, Store
+from autosched.ir.stmt import Buffer, Prefetch, Store, changed
 from autosched.ir.symbolic import SymbolicInteger
-from autosched.ir.visit import free_vars, loads, subexpressions, substitute
+from autosched.ir.visit import bottom_up, free_vars, loads, subexpressions, substitute
 from cost_model.cpu.instructions import (
     CALL_SLOTS,
     DIVISION_SLOTS,
@@ -114,6 +114,21 @@ def recurrence_chain(store: Store) -> float:
         return longest[e]
 
     return max(map(length, store.values)) / min(back.values()) if back else 0.0
+
+
+def in_steady_state(store: Store) -> Store:
+    """Return the store of a recurrence as nearly all positions compute it: of two values that the position chooses
+    from, the one that reads earlier positions. Any other store is returned as it is."""
+
+    def chosen(e: Expr) -> Expr:
+        if isinstance(e, Select) and not loads(e.cond):
+            goes_on, begins = (any(x.buffer in store.buffers for x in loads(v)) for v in (e.a, e.b))
+            return e if goes_on == begins else e.a if goes_on else e.b
+        return e
+
+    if store.reducer is not None or not any(x.buffer in store.buffers for v in store.values for x in loads(v)):
+        return store
+    return changed(store, values=tuple(bottom_up(v, chosen) for v in store.values))
 
 
 def _only_product(e: Expr) -> Expr | None:

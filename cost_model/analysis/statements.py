@@ -43,7 +43,6 @@ from autosched.ir.closed_forms.arithmetic import (
 from autosched.ir.expr import Const, Expr, Var, ceildiv, product
 from autosched.ir.instructions.tiles import as_loops
 from autosched.ir.stmt import (
-    BLOCKS,
     THREADS,
     Allocate,
     Barrier,
@@ -75,9 +74,16 @@ from cost_model.analysis.access import (
     same_but_constants,
     transferred,
 )
-from cost_model.analysis.operations import Operations, border_loads, hint_instructions, loaded, operations
+from cost_model.analysis.operations import (
+    Operations,
+    border_loads,
+    hint_instructions,
+    in_steady_state,
+    loaded,
+    operations,
+)
 from cost_model.analysis.padding import Padding, padding_of
-from cost_model.analysis.trips import AnalysedLoop, runs_once_by_data, share_of, trips_of
+from cost_model.analysis.trips import AnalysedLoop, in_time, runs_once_by_data, share_of, trips_of
 from cost_model.cpu.rolling import RollingTile, TileLoop, rolling_tile
 
 USUAL = Geometry()
@@ -338,7 +344,7 @@ class _Walk:
             case TileCopy():
                 self.visit(as_loops(stmt, self.buffers[stmt.outside]), loops, weight, scopes)
             case Store():
-                self.found.append(self._store(stmt, loops, weight, scopes))
+                self.found.append(self._store(in_steady_state(stmt), loops, weight, scopes))
 
     def _store(self, store: Store, loops: tuple[AnalysedLoop, ...], weight: Expr, scopes: dict[str, int]) -> _Found:
         alive = tuple(self.buffers[name] for name in scopes)
@@ -380,12 +386,6 @@ class _Walk:
                 same.append(indices)
         for name, positions in groups:
             yield access(name, "read", positions)
-
-
-def in_time(loops: Sequence[AnalysedLoop]) -> tuple[AnalysedLoop, ...]:
-    """Blocks, a thread's own loops, threads; as in the text where none is bound."""
-    order = {kind: n for n, kind in enumerate((*reversed(BLOCKS), None, *reversed(THREADS)))}
-    return tuple(sorted(loops, key=lambda loop: order.get(loop.kind, order[None])))
 
 
 def _statement(found: _Found, working_set: tuple[Expr, ...], settled_set: tuple[Expr, ...]) -> Statement:
@@ -472,7 +472,7 @@ def traffic(statement: Statement, access: Access, caches: Sequence[float], level
     if access.in_registers:
         return ZERO
     per_line = float(access.line_bytes * access.traffic_factor)
-    return _moved(statement, tuple([multiply(n, per_line) for n in access.lines]), caches, level)
+    return _moved(statement, tuple([multiply(n, per_line) for n in access.moved_lines]), caches, level)
 
 
 def moved_into(statement: Statement, access: Access, caches: Sequence[float], level: int, comes_from: int = 0) -> Expr:

@@ -63,6 +63,12 @@ class AnalysedLoop:
         return self.by_data or self.kind in (ForKind.UNROLL, ForKind.VECTORIZE)
 
 
+def in_time(loops: Sequence[AnalysedLoop]) -> tuple[AnalysedLoop, ...]:
+    """Blocks, a thread's own loops, threads; as in the text where none is bound."""
+    order = {kind: n for n, kind in enumerate((*reversed(BLOCKS), None, *reversed(THREADS)))}
+    return tuple(sorted(loops, key=lambda loop: order.get(loop.kind, order[None])))
+
+
 def runs_once_by_data(loop: For, outer: Sequence[AnalysedLoop]) -> bool:
     """Whether the data say which iteration of `loop` inside `outer` runs, as processors compute it."""
     return not _is_on_gpu(outer) and iteration_by_data(loop) is not None

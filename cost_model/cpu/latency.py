@@ -193,7 +193,8 @@ def _moved(statement: Statement, beyond: bool, share: Expr, machine: Machine) ->
     uarch, caches = machine.uarch, machine.cache_bytes
 
     def of(level: int) -> list[Access]:
-        return [a for a in statement.accesses if (level < machine.comes_from(a.buffer)) == beyond]
+        accesses = (a for a in statement.accesses if level == 0 or not _is_own(statement, a))
+        return [a for a in accesses if (level < machine.comes_from(a.buffer)) == beyond]
 
     moved = tuple(sum_of(traffic(statement, a, caches, n) for a in of(n)) for n in range(3))
     ahead = [sum_of(_fetched_ahead(statement, a, n, machine) for a in of(n)) for n in (1, 2)]
@@ -206,6 +207,11 @@ def _moved(statement: Statement, beyond: bool, share: Expr, machine: Machine) ->
     )
     visits = sum_of(pages_fetched(statement, a, caches, 1) for a in of(1) if uarch.prefetch_restart)
     return _Moved(moved, cycles, multiply(visits, uarch.prefetch_restart))
+
+
+def _is_own(statement: Statement, access: Access) -> bool:
+    """Whether a recurrence reads by it what it has written a position before, and has in a cache."""
+    return access.kind == "read" and access.buffer.name in statement.store.buffers
 
 
 def statement_cost(statement: Statement, machine: Machine) -> Cost:
