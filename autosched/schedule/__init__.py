@@ -11,6 +11,7 @@ parts    Partition                                                          (ste
 places   NarrowPlaces                                                       (steps/places.py)
 axes     Flatten                                                            (steps/flatten.py)
 windows  Separate                                                           (steps/separate.py)
+         RunningSum                                                         (steps/running_sum.py)
          Matricize                                                          (steps/matricize.py)
          Lengthen                                                           (steps/lengthen.py)
          WriteOut                                                           (steps/write_out.py)
@@ -54,6 +55,7 @@ from autosched.schedule.steps.matricize import Matricize, windows
 from autosched.schedule.steps.online import Average, Online, Spread
 from autosched.schedule.steps.partition import Partition
 from autosched.schedule.steps.places import NarrowPlaces
+from autosched.schedule.steps.running_sum import RunningSum, running_window
 from autosched.schedule.steps.separate import Separate, window_axes
 from autosched.schedule.steps.shares import DivideLast, WithinReach
 from autosched.schedule.steps.slide import Slide
@@ -100,6 +102,7 @@ __all__ = [
     "Reindex",
     "Reorder",
     "Rfactor",
+    "RunningSum",
     "Separate",
     "ShareTiles",
     "Slide",
@@ -130,6 +133,7 @@ __all__ = [
     "largest_tile",
     "repeated_parts",
     "replay",
+    "running_window",
     "steps_from_json",
     "steps_text",
     "steps_to_json",

@@ -44,6 +44,7 @@ from autosched.schedule.steps.matricize import Matricize
 from autosched.schedule.steps.online import Average, Online, Spread
 from autosched.schedule.steps.partition import Partition
 from autosched.schedule.steps.places import NarrowPlaces
+from autosched.schedule.steps.running_sum import RunningSum
 from autosched.schedule.steps.separate import Separate
 from autosched.schedule.steps.shares import DivideLast, WithinReach
 from autosched.schedule.steps.slide import Slide
@@ -61,7 +62,7 @@ STEPS: dict[str, type[Any]] = {
         Split, Reorder, Fuse, Parallel, Vectorize, Unroll, Prefetch, FetchAhead, Stream,
         ComputeAt, ComputeInline, CacheRead, CacheWrite, Pack, Rfactor, Bind, Cooperate, CrossThread, Pad,
         Pipeline, Team, Atomic, LaunchBounds, Reindex, Tensorize, Winograd, NarrowPlaces,
-        Flatten, Widen, Separate, Factor, Once, Raster,
+        Flatten, Widen, RunningSum, Separate, Factor, Once, Raster,
         Mma, Matricize, Lengthen, Average, Spread, Online, WarpgroupMma, StoreTiles, ShareTiles, DivideLast,
         WithinReach, AcrossLanes, Partition, WriteOut, Slide,
     )

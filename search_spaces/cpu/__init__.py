@@ -3,8 +3,9 @@
 1. `initial_sketches`: rewrites before all rules. Operands of small types that many points read are converted in a stage
    of their own (`Widen`); arithmetic on an operand gets one (`Factor`, `Once`), and so do indirect reads of a reduction
    (`Reindex`). The result is one initial sketch. There is one more with windows whose rows serve several outputs in
-   two stages (`Separate`), one without conversions for operands that the processor's tiles take unconverted, and,
-   where Winograd's error is accepted, one for each size of his tiles.
+   two stages (`Separate`), one with long windows of integers as recurrences (`RunningSum`), one without conversions
+   for operands that the processor's tiles take unconverted, and, where Winograd's error is accepted, one for each size
+   of his tiles.
 2. `Inline`: cheap elementwise stages and data movement are inlined into their readers.
 3. `RULES`: the stages are visited from the outputs to the inputs. For each stage the first rule that applies gives the
    alternatives; no rule calls another one. Each alternative continues with the next stage.
@@ -50,7 +51,7 @@ RULES: tuple[SketchRule, ...] = (
     FusedConsumer(),
     # A blocked prefix scan: all stages row by row, or each stage by itself, parallel over blocks.
     PrefixScan(),
-    # A scatter reduction: one step for each element, in vectors; small results with a copy for each thread.
+    # A scatter reduction: one step for each element, in vectors; small results with copies for each thread.
     Scatter(),
     # Few outputs, much work, contiguous data: blocks of the reduction over threads; and LaneReduction.
     SplitReduction(),

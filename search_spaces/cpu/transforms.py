@@ -21,6 +21,7 @@ from autosched.schedule import (
     Parallel,
     Reindex,
     Reorder,
+    RunningSum,
     Separate,
     Split,
     Stage,
@@ -34,6 +35,7 @@ from autosched.schedule import (
     factors,
     initial_state,
     repeated_parts,
+    running_window,
     widened,
     window_axes,
 )
@@ -52,6 +54,7 @@ from search_spaces.partial_sketch import PartialSketch, SketchContext
 from search_spaces.pipelines import short_windows
 
 WIDE_USERS = 32  # points that read an element, from which it is converted in a stage of its own
+LEAST_RUN = 8  # elements of a window that is a running sum, which takes two operations for each
 LESS = 0.5  # ratio of operations in two stages; their intermediate costs a store and a load of each row
 VECTORS = (1, 2)  # vectors of channels in a transform: a tile of them fills the registers several times
 
@@ -60,8 +63,9 @@ def initial_sketches(dag: ComputeDAG, context: SketchContext) -> list[PartialSke
     """Return the partial sketches that the rules start from.
 
     The first is the graph as written, with the indices of an argmax in 32 bits, and with stages for repeated work:
-    arithmetic on operands, indirect reads, conversions. The second has windows in two stages. Where the processor has
-    tiles for operands that are otherwise converted, one more has no conversion. Pipelines have one with their short
+    arithmetic on operands, indirect reads, conversions. The second has windows in two stages, the third long windows
+    of integers as running sums. Where the processor has tiles for operands that are otherwise converted, one more has
+    no conversion. Pipelines have one with their short
     windows written out, as sums of reads at several places. Where Winograd's error is accepted,
     there is one more for each size of his tiles.
     """
@@ -83,9 +87,11 @@ def initial_sketches(dag: ComputeDAG, context: SketchContext) -> list[PartialSke
     convolutions = [s.name for s in sketch.state.stages if dag.winograd and convolution(s) is not None]
     windows = [step for s in sketch.state.stages for step in _in_parts(s)]
     variants = [sketch.apply(*windows).finish(note="parts")] if windows else []
+    running = sketch.apply(*_recurrent_windows(sketch.state))
+    variants += [running.finish(note="running")] if running.state != sketch.state else []
     variants += [tiles.finish(note="tiles")] if tiles.state != sketch.state else []
-    taps = short_windows(sketch.state)
-    variants += [sketch.apply(*map(WriteOut, taps)).finish(note="taps")] if taps else []
+    taps = short_windows(running.state)  # parts of a long window are none: running sums take less time than strips
+    variants += [running.apply(*map(WriteOut, taps)).finish(note="taps")] if taps else []
     if not convolutions:
         return [sketch, *variants]
     by_tiles = [sketch.apply(*(Winograd(name, m) for name in convolutions)).finish(note=f"F{m}") for m in TILES]
@@ -100,6 +106,27 @@ def _in_parts(stage: Stage) -> list[Step]:
         if by * (whole // length - 1) + length - 1 <= LESS * (whole - 1):
             return [Separate(stage.name, axis)]
     return []
+
+
+def _recurrent_windows(state: State) -> list[RunningSum]:
+    """Return the steps for long windows of integers in an input along another axis than the last one: running sums,
+    with lanes along the last one.
+
+    A window in two dimensions has none, on Zen 4: computing the sums along the rows for each strip of columns takes
+    longer than the additions that its columns save.
+    """
+    steps = list[RunningSum]()
+    inputs, dropped = {t.name for t in state.inputs}, set[str]()
+    for stage in reversed(state.stages):
+        for axis in stage.op.axes[:-1] if stage.name not in dropped else ():
+            window = running_window(state, stage, axis.name)
+            if window is None or not LEAST_RUN <= window.length <= extent(axis):
+                continue
+            if all(x.buffer in inputs for x in loads(window.term)):
+                steps.append(RunningSum(stage.name, axis.name))
+                dropped |= {stage.name, *window.parts}
+                break
+    return steps
 
 
 def _lookups(state: State, stage: Stage) -> list[Step]:

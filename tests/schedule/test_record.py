@@ -88,6 +88,7 @@ def test_every_step_goes_out_and_comes_back():
         "Partition",
         "Pipeline",
         "Raster",
+        "RunningSum",
         "Separate",
         "ShareTiles",
         "Slide",
