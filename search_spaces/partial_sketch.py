@@ -50,7 +50,8 @@ class PartialSketch:
 
     `done`: the stages that need no rule any more. `notes`: the alternatives chosen; joined they name the sketch.
     `row_loops`: pairs of a root stage and its loop whose iterations each complete one row (or task). Stages that it
-    reads can be computed in that loop; where the root stage is one of `sliding`, only what is new in each iteration.
+    reads can be computed in that loop; where the root stage is one of `sliding`, only what is new in each iteration,
+    and where it is one of `reducing`, reductions as well.
     """
 
     state: State
@@ -59,6 +60,7 @@ class PartialSketch:
     notes: tuple[str, ...] = ()
     row_loops: tuple[tuple[str, str], ...] = ()
     sliding: frozenset[str] = frozenset()
+    reducing: frozenset[str] = frozenset()
     fuses_reductions: bool = False  # see `Sketch`
 
     def apply(self, *steps: Step) -> PartialSketch:
@@ -173,6 +175,15 @@ def _keep(
 
 def _evaluate(alternative: Alternative) -> PartialSketch:
     return alternative if isinstance(alternative, PartialSketch) else alternative()
+
+
+def row_loop_of_readers(sketch: PartialSketch, stage: Stage) -> tuple[str, str] | None:
+    """Return the root stage that all readers are computed in, and its loop over rows or tasks."""
+    consumers = sketch.state.consumers(stage)
+    roots = {sketch.state.root(r).name for r in consumers}
+    loops = dict(sketch.row_loops)
+    consumer = roots.pop() if len(roots) == 1 else ""
+    return (consumer, loops[consumer]) if consumer in loops else None
 
 
 def fuse_consumer(sketch: PartialSketch, stage: Stage) -> tuple[PartialSketch, str, str]:

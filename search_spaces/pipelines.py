@@ -15,14 +15,18 @@ from autosched.schedule.stage import StageAxis
 from search_spaces.access import buffer_shape, extent, has_reuse, reads_of
 from search_spaces.fusion import is_read_indirectly
 
+FEW_PLANES = 4  # of a short axis, as colours, which a tile has all of where one of its producers is the same for all
 
-def tile_producers(state: State, stage: Stage, done: frozenset[str]) -> list[Stage]:
-    """Return the stages that could be computed in tiles of `stage`, directly read by it or not: elementwise, read by
-    nothing else, and not `done`. Readers come before what they read, so that the first few are a choice as well."""
+
+def tile_producers(state: State, stage: Stage, done: frozenset[str], with_reductions: bool = False) -> list[Stage]:
+    """Return the stages that could be computed in tiles of `stage`, directly read by it or not: elementwise, or
+    reductions whose lanes have their own operands, read by nothing else, and not `done`. Readers come before what they
+    read, so that the first few are a choice as well."""
     group, found = {stage.name}, list[Stage]()
     for candidate in reversed(state.stages):
         readers = {r.name for r in state.consumers(candidate)}
-        is_free = candidate.name not in done and candidate.op.is_elementwise and candidate.at is None
+        is_kind = candidate.op.is_elementwise or (with_reductions and has_own_lanes(state, candidate))
+        is_free = candidate.name not in done and is_kind and candidate.at is None
         fits = is_free and readers and readers <= group and not state.is_output(candidate)
         if fits and not state.is_constant(candidate) and not is_read_indirectly(state, candidate):
             group.add(candidate.name)
@@ -30,10 +34,26 @@ def tile_producers(state: State, stage: Stage, done: frozenset[str]) -> list[Sta
     return found
 
 
+def shared_intermediates(state: State, producers: list[Stage]) -> list[Stage]:
+    """Return the elementwise ones of `producers` that a reduction and another stage read, as a mean and a sum of
+    weights read the weights: computed in tiles with both, they are never stored as a whole."""
+    readers = ((p, state.consumers(p)) for p in producers if p.op.is_elementwise)
+    return [p for p, found in readers if len(found) > 1 and any(r.op.reducer is not None for r in found)]
+
+
+def has_own_lanes(state: State, stage: Stage) -> bool:
+    """Whether the stage is a reduction in whose lanes, along its last axis, no operand is used twice."""
+    if stage.op.reducer is None or not stage.op.axes:
+        return False
+    last = stage.op.axes[-1].name
+    return all(r.is_indirect or r.strides[last] == 1 for r in reads_of(state, stage))
+
+
 @dataclass(frozen=True)
 class TileAxes:
     """Axes of a stage in tiles: those `tiled`, as producers are read at several places along them; those `outer`,
-    around all tiles; and those `inner` of each, along which producers do not vary."""
+    around all tiles; and those `inner` of each, along which producers, or some of them and the axis is short, do not
+    vary."""
 
     tiled: tuple[StageAxis, ...]
     outer: tuple[StageAxis, ...]
@@ -41,14 +61,22 @@ class TileAxes:
 
 
 def tile_axes(stage: Stage, producers: list[Stage], axes: tuple[StageAxis, ...]) -> TileAxes:
-    """Return how the `axes` of `stage` serve tiles of it in which the producers are computed."""
+    """Return how the `axes` of `stage` serve tiles of it in which the producers are computed.
+
+    Where the stage reads them point by point, but one of them another one at several places, the last of the outer axes
+    is tiled.
+    """
     buffers = [b for p in producers for b in p.op.buffers]
     indices = [i for r in (stage, *producers) for x in r.op.loads_from(*buffers) for i in x.indices]
+    own = [{v for i in x.indices for v in free_vars(i)} for x in stage.op.loads_from(*buffers)]
     tiled, outer, inner = list[StageAxis](), list[StageAxis](), list[StageAxis]()
     for axis in axes:
         used = [i for i in indices if axis.var in free_vars(i)]
-        kind = inner if not used else outer if all(i is axis.var for i in used) else tiled
+        repeats = extent(axis) <= FEW_PLANES and any(axis.var not in variables for variables in own)
+        kind = inner if not used or repeats else outer if all(i is axis.var for i in used) else tiled
         kind.append(axis)
+    if outer and not tiled and any(is_stencil_of(r, p) for r in producers for p in producers):
+        tiled.append(outer.pop())
     return TileAxes(tuple(tiled), tuple(outer), tuple(inner))
 
 

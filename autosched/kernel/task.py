@@ -101,7 +101,12 @@ def analytic_best(
         if len(found) == n:
             break
     if not found:
-        raise NoValidCandidate(f"no candidate of {task.info.workload} can be generated: {error}") from error
+        why = (
+            f"can be generated: {error}"
+            if error
+            else "is within the limits of a kernel: compute fewer or smaller stages"
+        )
+        raise NoValidCandidate(f"no candidate of {task.info.workload} {why}") from error
     return found
 
 

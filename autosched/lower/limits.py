@@ -36,7 +36,7 @@ from autosched.ir.visit import exprs_of, is_number, subexpressions
 ON_STACK_BYTES = 16 << 10  # private buffers up to this size are on the stack, others in the workspace
 MAX_STACK_BYTES = 1 << 20  # of one nest: a thread has 8 MB, on some systems less, and the caller needs some of it
 MAX_LOCAL_BYTES = 8 << 20  # private buffers of one thread
-MAX_WORKSPACE_BYTES = 1 << 30  # shared buffers and the private ones of all threads,
+MAX_WORKSPACE_BYTES = 4 << 30  # shared buffers and the private ones of all threads,
 WORKSPACE_SHARE = 2  # or this multiple of the bytes of inputs and outputs, if that is more
 MAX_STATEMENTS = 1 << 13  # in unrolled loops, vectors counted in 16 elements
 MAX_NODES = 1 << 19  # of expressions in these; 50,000 make a text of 1.6 MB, for which LLVM takes up to 13 s

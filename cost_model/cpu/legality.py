@@ -24,7 +24,8 @@ MAX_UNROLLED = 1024  # copies of one statement (vectors counted)
 # by 3 x 3 are 441) and 128 of 16. There tiles of 72 and 126 copies took 1.00 to 1.02 of the time of the best, whose
 # text is two to six times as long. Vectors beyond a line share nothing, and have no more than this for each register.
 MAX_PASSING_LINES = 8
-MAX_INSTRUCTIONS = 4096  # arithmetic and memory instructions of all unrolled statements together
+MAX_INSTRUCTIONS = 4096  # arithmetic and memory instructions of all unrolled statements together,
+UNROLLED_SHARE = 2  # or this multiple of those without unrolling, if that is more: a pipeline has a hundred stages
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,7 @@ class Rule:
 def rules(analysis: Analysis, machine: Machine) -> tuple[Rule, ...]:
     """Return all limits of one sketch, without those that are always true."""
     nests = dict.fromkeys(s.nest for s in analysis.statements)
+    instructions = max(MAX_INSTRUCTIONS, UNROLLED_SHARE * sum(map(_instructions, analysis.statements)))
     found = [Rule("registers", _registers(analysis, n, machine) <= machine.accumulator_limit) for n in nests]
     found += [
         Rule("local bytes", _bytes(analysis, Scope.LOCAL) <= MAX_LOCAL_BYTES, True),
@@ -48,7 +50,7 @@ def rules(analysis: Analysis, machine: Machine) -> tuple[Rule, ...]:
         ),
         Rule(
             "instructions",
-            summed([_copies(s, machine) * _instructions(s) for s in analysis.statements]) <= MAX_INSTRUCTIONS,
+            summed([_copies(s, machine) * _instructions(s) for s in analysis.statements]) <= instructions,
             True,
         ),
     ]

@@ -24,6 +24,7 @@ from autosched.te.dag import ComputeDAG
 from search_spaces.cpu.attention import FusedAttention
 from search_spaces.cpu.elementwise import Elementwise, FusedConsumer, Inline, Placement, PrepareWeights, own_nests
 from search_spaces.cpu.fused_reductions import FusedReductions
+from search_spaces.cpu.overlapped_tiles import TileReduction
 from search_spaces.cpu.prefetch import prefetch_operands
 from search_spaces.cpu.recurrences import AlongAxis
 from search_spaces.cpu.rows import LaneReduction, PlainReduction, SplitReduction, SplitTiledReduction
@@ -44,6 +45,8 @@ RULES: tuple[SketchRule, ...] = (
     WinogradTransform(),
     # Attention: a sum weighted by the softmax of a product. All of it in tasks of rows; and MultiLevelTiling.
     FusedAttention(),
+    # Its readers are in tiles, with a stage that it reads and others do: in these tiles.
+    TileReduction(),
     # It reads another reduction's results, in windows or point by point: two or three reductions fused row block by row
     # block; and MultiLevelTiling.
     FusedReductions(),

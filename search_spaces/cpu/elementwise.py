@@ -41,7 +41,7 @@ from search_spaces.cpu.domains import (
     tile_count,
     vector_width,
 )
-from search_spaces.cpu.overlapped_tiles import block_of_rows, overlapped_tiles, shared_rows
+from search_spaces.cpu.overlapped_tiles import block_of_rows, overlapped_tiles, reducing_tiles, shared_rows
 from search_spaces.fusion import (
     feeds_continuation,
     feeds_padding,
@@ -62,7 +62,7 @@ from search_spaces.fusion import (
     would_be_recomputed,
     would_lose_switch,
 )
-from search_spaces.partial_sketch import PartialSketch, SketchContext
+from search_spaces.partial_sketch import PartialSketch, SketchContext, row_loop_of_readers
 from search_spaces.space import SketchParam
 
 MOST_VECTORS = 16  # vectors of a chunk up to which it is unrolled completely
@@ -123,7 +123,7 @@ class FusedConsumer:
         return any(_shares_leading_axes(s, stage) for s in rows)
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-        return [sketch]
+        return [sketch, *reducing_tiles(sketch, stage, (1, 2), context)]
 
 
 def _shares_leading_axes(producer: Stage, consumer: Stage) -> bool:
@@ -214,15 +214,6 @@ class PrepareWeights:
         if len(stage.op.axes) > 1:
             steps.append(Parallel(stage.name, (stage.op.axes[0].name,)))
         return [sketch.apply(*steps).finish(stage.name)]
-
-
-def row_loop_of_readers(sketch: PartialSketch, stage: Stage) -> tuple[str, str] | None:
-    """Return the root stage that all readers are computed in, and its loop over rows or tasks."""
-    consumers = sketch.state.consumers(stage)
-    roots = {sketch.state.root(r).name for r in consumers}
-    loops = dict(sketch.row_loops)
-    consumer = roots.pop() if len(roots) == 1 else ""
-    return (consumer, loops[consumer]) if consumer in loops else None
 
 
 def own_nests(sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:

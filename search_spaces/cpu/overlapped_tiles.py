@@ -5,7 +5,8 @@
 An intermediate value that is in the cache when it is read costs no traffic to memory; values of halos are computed once
 for each tile that reads them. In a strip, tiles are a few rows, one after another, and rows that the tile
 before has computed are kept (`lower/symbolic/sliding.py`): halos only cost at the ends of a strip.
-The loop over tiles is a row loop, where `Placement` computes the producers.
+The loop over tiles is a row loop, where `Placement` computes the producers, and `TileReduction` reductions over a
+stage that another one reads as well: a mean weighted by stored weights, and their sum.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from dataclasses import replace
 
 from autosched.ir.expr import Expr
 from autosched.ir.linear import ONE, linear
+from autosched.ir.stmt import Scope
 from autosched.ir.visit import free_vars
-from autosched.schedule import Parallel, Reorder, Split, Stage, Step, Unroll, Vectorize
+from autosched.schedule import CacheWrite, ComputeAt, Parallel, Reorder, Split, Stage, Step, Unroll, Vectorize
 from autosched.schedule.stage import StageAxis
 from search_spaces.access import extent, points
+from search_spaces.cpu.accumulate import unrolled_accumulator
 from search_spaces.cpu.domains import tile_count, vector_width
-from search_spaces.partial_sketch import PartialSketch, SketchContext
-from search_spaces.pipelines import TileAxes, tile_axes, tile_producers
+from search_spaces.partial_sketch import PartialSketch, SketchContext, row_loop_of_readers
+from search_spaces.pipelines import TileAxes, has_own_lanes, shared_intermediates, tile_axes, tile_producers
 from search_spaces.space import SketchParam
 
 TILES = (2, 4, 8, 16, 32, 64, 128, 256)  # points of a tile along an axis that is no vector
@@ -36,12 +39,49 @@ def overlapped_tiles(
 
     `vectors`: the candidate numbers of vectors of the last axis that are computed together.
     """
+    reducing = reducing_tiles(sketch, stage, vectors, context)
     producers = tile_producers(sketch.state, stage, sketch.done)
-    if not producers or points(stage) <= FEW_POINTS:
-        return []
+    if reducing or not producers or points(stage) <= FEW_POINTS:
+        return reducing
     axes, lanes = tile_axes(stage, producers, stage.op.axes[:-1]), context.lanes_of(stage)
     ways = (False, True) if axes.tiled else (False,)
     return [_in_tiles(sketch, stage, axes, lanes, vectors, slides) for slides in ways]
+
+
+def reducing_tiles(
+    sketch: PartialSketch, stage: Stage, vectors: tuple[int, ...], context: SketchContext
+) -> list[PartialSketch]:
+    """Return the stage in tiles for reductions that it reads, with a stage that several of them or others read; nothing
+    where there is no such stage. `vectors` as above."""
+    producers = tile_producers(sketch.state, stage, sketch.done, with_reductions=True)
+    if not shared_intermediates(sketch.state, producers) or points(stage) <= FEW_POINTS:
+        return []
+    axes = tile_axes(stage, producers, stage.op.axes[:-1])
+    tiles = _in_tiles(sketch, stage, axes, context.lanes_of(stage), vectors, slides=False)
+    return [replace(tiles, reducing=tiles.reducing | {stage.name})]
+
+
+class TileReduction:
+    """A reduction in the tiles of its readers: sums of a vector or a few in registers."""
+
+    def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
+        host = row_loop_of_readers(sketch, stage)
+        return host is not None and host[0] in sketch.reducing and has_own_lanes(sketch.state, stage)
+
+    def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
+        host = row_loop_of_readers(sketch, stage)
+        assert host is not None
+        name, acc, (*others, last) = stage.name, f"{stage.name}.acc", (a.name for a in stage.op.axes)
+        width = vector_width(
+            f"{name}.{last}.r", extent(stage.op.axes[-1]), context.lanes_of(stage), "", vectors=(1, 2, 4)
+        )
+        chunk, vector = f"{last}.0", f"{last}.1"
+        steps = (Split(name, last, (width.name,)), Reorder(name, (*others, chunk, vector)), Vectorize(name, vector))
+        sketch = sketch.with_params([width]).apply(CacheWrite(name), ComputeAt(name, *host), *steps)
+        sketch = sketch.apply(ComputeAt(acc, name, chunk, Scope.REGISTER.value)).finish(
+            name, acc, note=f"{name}@{host[0]}"
+        )
+        return [unrolled_accumulator(sketch, sketch.state.stage(acc), last)]
 
 
 def _in_tiles(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from autosched.ir.expr import Param
-from autosched.ir.stmt import Func
+from autosched.ir.stmt import Func, Seq
 from cost_model.analysis.statements import analyse
 from cost_model.cpu.legality import Rule, rules
 from cost_model.cpu.machine import machine
@@ -50,7 +51,7 @@ def test_code_and_registers(values: dict[str, int], names: set[str]) -> None:
 
 @pytest.mark.parametrize(
     ("kc", "names"),
-    [(32, set()), (33, {"local bytes"}), (4096, {"local bytes"}), (4097, {"local bytes", "workspace bytes"})],
+    [(32, set()), (33, {"local bytes"}), (16384, {"local bytes"}), (16385, {"local bytes", "workspace bytes"})],
 )
 def test_private_panels(kc: int, names: set[str]) -> None:
     assert broken(rules_of(PACKED), mr=4, nr=32, kc=kc) == names
@@ -58,8 +59,8 @@ def test_private_panels(kc: int, names: set[str]) -> None:
 
 def test_each_thread_has_its_panel() -> None:
     found = rules_of(nests.packed_matmul(64, 65536, 1024), threads=4)
-    assert broken(found, mr=4, nr=32, kc=1024) == {"local bytes"}
-    assert broken(found, mr=4, nr=32, kc=1025) == {"local bytes", "workspace bytes"}
+    assert broken(found, mr=4, nr=32, kc=4096) == {"local bytes"}
+    assert broken(found, mr=4, nr=32, kc=4097) == {"local bytes", "workspace bytes"}
 
 
 def test_large_tensors_may_have_more_scratch() -> None:
@@ -70,6 +71,15 @@ def test_large_tensors_may_have_more_scratch() -> None:
     found = rules_of(func)
     assert broken(found, mr=4, nr=32, kc=most) == {"local bytes"}
     assert broken(found, mr=4, nr=32, kc=most + 1) == {"local bytes", "workspace bytes"}
+
+
+def test_a_program_of_many_stages_may_have_as_many_instructions() -> None:
+    """Twice those that it has where nothing is unrolled."""
+    bodies = tuple(nests.matmul(64, 64, 64).body for _ in range(1000))
+    func = replace(nests.matmul(64, 64, 64), body=Seq(bodies))
+    found, tile = rules_of(func), {"mc": 1, "nc": 1, "kc": 1, "nr": 16}
+    assert "instructions" not in broken(found, mr=2, **tile)
+    assert "instructions" in broken(found, mr=3, **tile)
 
 
 def test_rules_that_may_be_judged_nest_by_nest() -> None:

@@ -62,6 +62,20 @@ def interleaved(h, w):
     return collapse(ComputeDAG(te.compute((h, w, 3), lambda i, j, c: byte(grey[i, j] * weights[c]), name="out")))
 
 
+def weighted_mean(h, w, dtype="float32"):
+    """Means of shifted images, for three colours, with weights from a stencil: both sums read the weights."""
+    image, shift = te.placeholder((3, h + 4, w + 4), dtype, name="A"), te.placeholder((3,), dtype, name="S")
+    d, e, f = (te.reduce_axis(n, name=name) for n, name in ((3, "d"), (5, "e"), (5, "f")))
+    apart = lambda k, i, j: image[0, i + 1, j + k] - image[1, i, j + 2] * shift[k % 3]  # noqa: E731
+    rough = te.compute((5, h + 2, w), lambda k, i, j: apart(k, i, j) * apart(k, i, j), name="rough")
+    weight = te.compute((5, h, w), lambda k, i, j: 4 / (1 + te.abs(rough[k, i, j] + rough[k, i + 2, j])), name="weight")
+    mean = te.compute((3, h, w), lambda c, i, j: te.sum(weight[e, i, j] * image[c, i, j + e], axis=e), name="mean")
+    total = te.compute((h, w), lambda i, j: te.sum(weight[f, i, j], axis=f), name="total")
+    most = te.compute((h, w), lambda i, j: te.max(image[d, i, j], axis=d), name="most")
+    out = te.compute((3, h, w), lambda c, i, j: mean[c, i, j] / total[i, j] + most[i, j], name="out")
+    return collapse(ComputeDAG(out))
+
+
 def tiled(dag, kind="tiles"):
     """The sketches in which all other stages are computed in tiles of the last one, or in strips."""
     found = [s for s in sketches(dag, HASWELL, 2) if f":{kind}" in s.name]
@@ -99,6 +113,28 @@ def test_candidates_are_right(dag):
     assert found
     for sketch in found[:: max(1, len(found) // 5)]:
         check_candidate(dag, sketch, row_of(sketch, rng), make_inputs(dag, 0, "normal"))
+
+
+@pytest.mark.parametrize(
+    "dag",
+    [weighted_mean(67, 101), weighted_mean(3, 1999), weighted_mean(1999, 3), weighted_mean(67, 101, "float64")],
+    ids=["odd", "flat", "narrow", "float64"],
+)
+def test_reductions_in_tiles_are_right(dag):
+    rng = np.random.default_rng(2)
+    found = [s for s in sketches(dag, parse_target("cpu"), 2) if "mean@out" in s.name]
+    assert any("total@out" in s.name and "weight@out" in s.name and "most@out" in s.name for s in found)
+    for sketch in found[:: max(1, len(found) // 3)]:
+        check_candidate(dag, sketch, row_of(sketch, rng), make_inputs(dag, 0, "normal"))
+
+
+def test_weights_that_two_sums_read_are_not_stored_as_a_whole():
+    (sketch, *_) = tiled(weighted_mean(200, 300))
+    rows = infer_domains(sketch.state)["weight"].regions["i"].extent
+    assert sketch.state.stage("weight").at == sketch.state.stage("mean").at == sketch.state.stage("total").at
+    assert not (isinstance(rows, Const) and rows.value == 200), "the region is the whole axis"
+    out = sketch.state.stage("out")
+    assert out.position("c") > out.position(sketch.state.stage("weight").at.loop)
 
 
 def test_what_a_colour_does_not_change_is_outside_of_its_loop():
