@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autosched.ir.conditions import border_reads
-from autosched.ir.expr import INDEX, Const, Load
-from autosched.ir.visit import free_vars
+from autosched.ir.expr import INDEX, Const, Load, Var
+from autosched.ir.linear import ONE, linear
+from autosched.ir.visit import free_vars, is_gathered
 from autosched.schedule import Stage, State, can_write_out
 from autosched.schedule.stage import StageAxis
 from search_spaces.access import buffer_shape, extent, has_reuse, reads_of
@@ -25,7 +26,7 @@ def tile_producers(state: State, stage: Stage, done: frozenset[str], with_reduct
     group, found = {stage.name}, list[Stage]()
     for candidate in reversed(state.stages):
         readers = {r.name for r in state.consumers(candidate)}
-        is_kind = candidate.op.is_elementwise or (with_reductions and has_own_lanes(state, candidate))
+        is_kind = candidate.op.is_elementwise or (with_reductions and has_own_lanes(candidate))
         is_free = candidate.name not in done and is_kind and candidate.at is None
         fits = is_free and readers and readers <= group and not state.is_output(candidate)
         if fits and not state.is_constant(candidate) and not is_read_indirectly(state, candidate):
@@ -41,12 +42,17 @@ def shared_intermediates(state: State, producers: list[Stage]) -> list[Stage]:
     return [p for p, found in readers if len(found) > 1 and any(r.op.reducer is not None for r in found)]
 
 
-def has_own_lanes(state: State, stage: Stage) -> bool:
+def has_own_lanes(stage: Stage) -> bool:
     """Whether the stage is a reduction in whose lanes, along its last axis, no operand is used twice."""
     if stage.op.reducer is None or not stage.op.axes:
         return False
-    last = stage.op.axes[-1].name
-    return all(r.is_indirect or r.strides[last] == 1 for r in reads_of(state, stage))
+    return all(is_gathered(x) or _moves_along(x, stage.op.axes[-1].var) for x in stage.op.loads)
+
+
+def _moves_along(load: Load, axis: Var) -> bool:
+    """Whether neighbours along the axis are neighbours in memory."""
+    *outer, last = load.indices or (Const(0, INDEX),)
+    return linear(last).coefficient(axis) is ONE and all(axis not in free_vars(i) for i in outer)
 
 
 @dataclass(frozen=True)

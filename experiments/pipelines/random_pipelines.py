@@ -1,4 +1,4 @@
-"""Random pipelines of stages on images: stencils, pointwise stages, resampling, affine maps, short sums, borders.
+"""Random pipelines of stages on images: stencils, pointwise, resampling, affine maps, short sums, means, borders.
 
 A stage reads one or two earlier ones, so that many have several readers. Borders are cut off, clamped, or zeros. Images
 are large enough to be computed in tiles (`search_spaces/cpu/overlapped_tiles.py`). Images of 8 and 16 bits are computed
@@ -66,7 +66,9 @@ class _Pipeline:
     def grow(self) -> ComputeDAG:
         shape = (self.rng.choice(self.sizes.rows), self.rng.choice(self.sizes.columns))
         self.images = [te.placeholder(shape, self.dtype, name=f"A{n}") for n in range(self.rng.choice((1, 1, 2)))]
-        kinds = {self.stencil: 5, self.pointwise: 3, self.resampled: 2, self.window: 2, self.warped: 1}
+        kinds = {
+            self.stencil: 5, self.pointwise: 3, self.resampled: 2, self.window: 2, self.warped: 1, self.averaged: 1,
+        }  # fmt: skip
         for number in range(self.rng.randint(2, self.sizes.stages)):
             (kind,) = self.rng.choices(list(kinds), list(kinds.values()))
             self.images.append(kind(f"s{number}"))
@@ -183,6 +185,21 @@ class _Pipeline:
             return te.sum(read(i + k, j) if is_along_rows else read(i, j + k), axis=k)
 
         return _computed(shape, value, name)
+
+    def averaged(self, name: str) -> Tensor:
+        """A sum of shifted images with weights, less their own sum: a stage of three dimensions that both sums read."""
+        size = self.rng.choice((2, 3, 5))
+        read, shape = self.with_border(self.image(), size)
+        near, far = self.weight(), self.weight()
+
+        def chosen(k: Expr, i: Expr, j: Expr) -> Expr:
+            return te.select(read(i, j) < read(i + 1, j + k), near, far)
+
+        stages = te.compute((size, *shape), chosen, name=f"{name}_weights")
+        k, n = (te.reduce_axis(size, name=f"{axis}_{name}") for axis in "kn")
+        mean = _computed(shape, lambda i, j: te.sum(stages[k, i, j] * read(i, j + k), axis=k), f"{name}_mean")
+        total = _computed(shape, lambda i, j: te.sum(stages[n, i, j], axis=n), f"{name}_total")
+        return _computed(shape, lambda i, j: mean[i, j] - total[i, j] * near, name)
 
     def colours(self, image: Tensor) -> Tensor:
         """Three images that share one, each for itself or all colours of a point together."""

@@ -66,7 +66,7 @@ class TileReduction:
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
         host = row_loop_of_readers(sketch, stage)
-        return host is not None and host[0] in sketch.reducing and has_own_lanes(sketch.state, stage)
+        return host is not None and host[0] in sketch.reducing and has_own_lanes(stage)
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         host = row_loop_of_readers(sketch, stage)
