@@ -99,7 +99,7 @@ def _in_tiles(
         around.append(f"{axis.name}.0")
         inside.append(f"{axis.name}.1")
     group = f"{name}.{last.name}"
-    columns = tile_count(f"{group}.t", -(-extent(last) // lanes), group)
+    columns = replace(tile_count(f"{group}.t", -(-extent(last) // lanes), group), extent=extent(last))
     vector = vector_width(f"{group}.r", extent(last), lanes, group, vectors=vectors)
     steps.append(Split(name, last.name, (columns.name, vector.name)))
     row_loop, rows = f"{last.name}.0", [f"{a.name}.2" for a in axes.tiled[:1]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autosched import te
 from autosched.lower import concretise, lower
 from autosched.target import parse_target
 from autosched.te.operators.registry import build
@@ -26,13 +27,28 @@ CASES = {
 }
 
 
+def blur() -> te.ComputeDAG:
+    """Two stages with a halo: they are computed in tiles and in strips as well."""
+    a = te.placeholder((37, 203), name="A")
+    across = te.compute((37, 200), lambda i, j: a[i, j] + a[i, j + 1] * a[i, j + 3], name="across")
+    down = te.compute((35, 200), lambda i, j: across[i, j] + across[i + 1, j] * across[i + 2, j], name="down")
+    return te.ComputeDAG((down,))
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_canonical_rows_are_the_same_program(case: str) -> None:
     name, shape = CASES[case]
-    target, rng = parse_target("llvm -mcpu=skylake-avx512"), np.random.default_rng(0)
     settings = dict(zip(("M", "N", "K"), shape[1:], strict=False)) if name in ("matmul", "elementwise") else None
-    dag = collapse((build(name, settings=settings) if settings else build(name, shape=shape))[0])
-    compared = 0
+    compare((build(name, settings=settings) if settings else build(name, shape=shape))[0])
+
+
+def test_canonical_tiles_of_pipelines_are_the_same_program() -> None:
+    compare(blur())
+
+
+def compare(graph: te.ComputeDAG) -> None:
+    """Hold some rows of each sketch against their canonical rows."""
+    target, rng, dag, compared = parse_target("llvm -mcpu=skylake-avx512"), np.random.default_rng(0), collapse(graph), 0
     for sketch in sketches(dag, target, THREADS):
         nest, names = lower(sketch.state), tuple(p.name for p in sketch.params)
         model = CostModel([nest], [names], target, THREADS)
