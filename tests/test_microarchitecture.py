@@ -21,7 +21,8 @@ NUMBERS = tuple(f.name for f in fields(Microarchitecture) if f.name != "name")
 COUNTS = {"l1_ways", "page_bytes"}
 COSTS = {  # cycles, bytes or a share of something that need not be there, or that nobody measured
     *("gather", "tile_start", "nan_test", "horizontal_reduction", "conflict_line", "dtlb_miss", "prefetch_restart"),
-    *("adjacent_line_bytes", "smt_load_contention", "unequal_cores"),
+    *("adjacent_line_bytes", "overrun_share", "overrun_bytes", "page_walk", "unaligned_forward", "write_back"),
+    *("smt_load_contention", "unequal_cores"),
 }
 AVX512 = ("knights", "x86-64-v4", "icelake", "sapphirerapids")  # levels of an instruction set
 

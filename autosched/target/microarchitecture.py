@@ -54,6 +54,8 @@ class Microarchitecture:
     """Cycles that everything waits for the sum or the extreme of a vector's lanes; several in a row overlap."""
     store_forward: float
     """Cycles more of an accumulation that goes through memory."""
+    unaligned_forward: float
+    """Cycles of waiting, each time that a buffer is filled, for a vector of which two just stored ones are parts."""
     spill: float
     """Cycles of a spilled register, each time the innermost block runs."""
     loop_step: float
@@ -76,6 +78,8 @@ class Microarchitecture:
     """Bytes a cycle from memory, for one core."""
     dram_shared: float
     """Bytes a cycle from memory, for all cores together."""
+    write_back: float
+    """Lines written back to a cache that take as long as one fetched from it; memory is written at its bandwidth."""
     l1_ways: int
     """Lines of a set of L1."""
     page_bytes: int
@@ -92,10 +96,18 @@ class Microarchitecture:
     """Pages of an operand that the first level of address translation holds beside those of the others."""
     dtlb_miss: float
     """Cycles of finding a page beyond that reach."""
+    stlb_reach: float
+    """Pages that the second level of address translation holds."""
+    page_walk: float
+    """Cycles of finding a page beyond that: a walk through the tables of pages."""
     prefetch_restart: float
     """Cycles of entering a page that L2 does not hold: hardware prefetching ends with a page and begins anew."""
     adjacent_line_bytes: float
     """Bytes that are fetched from beyond L2 with each piece of a long row: prefetching begins anew in every piece."""
+    overrun_share: float
+    """Share of the bytes of a piece of a long row that is fetched from L3, in vain, from beyond its end."""
+    overrun_bytes: float
+    """Bytes, at most, that are fetched in vain so."""
 
     # Threads
 
@@ -124,6 +136,7 @@ GENERIC = Microarchitecture(
     nan_test=1.0,
     horizontal_reduction=0.0,
     store_forward=5.0,
+    unaligned_forward=0.0,
     spill=1.5,
     loop_step=1.0,
     loop_entry=6.0,
@@ -133,6 +146,7 @@ GENERIC = Microarchitecture(
     l3_bandwidth=24.0,
     dram_bandwidth=8.0,
     dram_shared=30.0,
+    write_back=1.0,
     l1_ways=8,
     page_bytes=4096,
     conflict_spare=3.5,
@@ -141,8 +155,12 @@ GENERIC = Microarchitecture(
     conflict_line=0.0,
     dtlb_reach=56.0,
     dtlb_miss=0.0,
+    stlb_reach=1536.0,
+    page_walk=0.0,
     prefetch_restart=0.0,
     adjacent_line_bytes=0.0,
+    overrun_share=0.0,
+    overrun_bytes=0.0,
     smt_load_contention=0.0,
     unequal_cores=0.0,
 )
@@ -162,7 +180,22 @@ ZEN3 = replace(
 ZEN2 = replace(ZEN3, name="Zen 2")
 ZEN1 = replace(ZEN3, name="Zen 1", fma=1.0, load=1.0, store=0.5)  # 256-bit operations take two passes
 # 512-bit operations take two passes
-ZEN4 = replace(GENERIC_AVX512, name="Zen 4", fma=1.0, load=1.0, store=0.5, gathered_load=0.83, gather=0.0)
+ZEN4 = replace(
+    GENERIC_AVX512,
+    name="Zen 4",
+    fma=1.0,
+    load=1.0,
+    store=0.5,
+    gathered_load=0.83,
+    gather=0.0,
+    unaligned_forward=20.0,
+    l3_bandwidth=33.0,
+    write_back=0.0,
+    stlb_reach=3072.0,
+    page_walk=42.0,
+    overrun_share=0.5,
+    overrun_bytes=640.0,
+)
 ZEN5 = replace(GENERIC_AVX512, name="Zen 5", element_load=4.0, gathered_load=0.83, gather=0.0)
 
 HASWELL = replace(GENERIC, name="Haswell to Skylake")

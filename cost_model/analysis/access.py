@@ -67,6 +67,7 @@ class Geometry:
     l1_ways: int = GENERIC.l1_ways
     page_bytes: int = GENERIC.page_bytes
     conflict_spare: float = GENERIC.conflict_spare
+    counts_pages: bool = False  # that a statement touches together
 
     @property
     def sets(self) -> int:
@@ -185,7 +186,7 @@ class Access:
     def with_beside(self, depth: int, beside: float) -> Expr:
         """What is fetched for each byte touched at a depth, real: more than one where that is pieces of long rows, and
         `beside` bytes come with each."""
-        if len(self.extents) < 2:
+        if len(self.extents) < 2 or not beside:
             return real(1)
         piece, row = self.extents[-1][0][depth], self.extents[-2][2]
         return maximum(1.0, minimum(divide(row, piece), add(1.0, divide(beside / self.buffer.itemsize, piece))))

@@ -272,6 +272,19 @@ def border_loads(store: Store, buffers: Mapping[str, Buffer]) -> frozenset[Load]
     return frozenset(load for pairs in found for load, _ in pairs)
 
 
+def edge_loads(store: Store) -> frozenset[Load]:
+    """Return the loads that only blocks at a border make: X[0] of select(i >= 1, X[i - 1], X[0])."""
+    inside = {load for v in store.values for load in loads(bottom_up(v, _away_from_border))}
+    return frozenset(load for v in store.values for load in loads(v)) - inside
+
+
+def _away_from_border(e: Expr) -> Expr:
+    """The first choice of a select by position both of whose choices read one buffer."""
+    if not isinstance(e, Select) or not any(map(is_ordering, conjuncts(e.cond))):
+        return e
+    return e.a if {x.buffer for x in loads(e.a)} & {x.buffer for x in loads(e.b)} else e
+
+
 def hint_instructions(hint: Prefetch, var: Var, copied: frozenset[Var]) -> tuple[float, float]:
     """(of each copy, of all together) instructions of a hint in the loop of `var`, written out for those `copied`: what
     of its place moves with the loop, and the hint itself."""

@@ -32,9 +32,7 @@ from autosched.ir.closed_forms.arithmetic import (
     add,
     divide,
     is_one,
-    maximum,
     maximum_of,
-    minimum,
     multiply,
     product_of,
     subtract,
@@ -63,20 +61,12 @@ from autosched.ir.stmt import (
 )
 from autosched.ir.visit import exprs_of, loads
 from autosched.target import Target
-from cost_model.analysis.access import (
-    Access,
-    Free,
-    Geometry,
-    Moving,
-    Widths,
-    excess,
-    make_access,
-    same_but_constants,
-    transferred,
-)
+from cost_model.analysis.access import Access, Free, Geometry, Moving, Widths, make_access, same_but_constants
+from cost_model.analysis.border_tiles import is_clipped, share_of_whole_tiles
 from cost_model.analysis.operations import (
     Operations,
     border_loads,
+    edge_loads,
     hint_instructions,
     in_steady_state,
     loaded,
@@ -122,17 +112,19 @@ class Statement:
     alive: tuple[Buffer, ...]  # buffers allocated around it in its nest
     working_set: tuple[Expr, ...]
     settled_set: tuple[Expr, ...]  # the same in caches larger than the first level
+    paged_set: tuple[Expr, ...]  # pages; none where nobody counts them
     store: Store
     nest: int = 0  # number of the nest at the root that it is in
     border: Expr = ZERO  # the share of register tiles in which a border condition has to be tested, real
     rolling: RollingTile | None = None  # of the register tile that it is in, if its outputs may pass by
+    refilled: int = 0  # loops around it and what fills a buffer that it reads at neighbouring places, 0: none is
     asking: Expr = ZERO  # instructions beside each innermost block that ask for lines ahead of time, real
     _answers: dict[object, Any] = field(default_factory=dict)
 
-    def beside(self, nest: int, near: Expr, far: Expr) -> Statement:
-        """The statement in a function of several nests, which touches so many bytes."""
-        sets = {"working_set": (near, *self.working_set[1:]), "settled_set": (far, *self.settled_set[1:])}
-        return changed(self, nest=nest, **sets)
+    def beside(self, nest: int, near: Expr, far: Expr, pages: Expr) -> Statement:
+        """The statement in a function of several nests, which touches so many bytes and pages."""
+        sets = {"working_set": near, "settled_set": far, "paged_set": pages}
+        return changed(self, nest=nest, **{name: (whole, *getattr(self, name)[1:]) for name, whole in sets.items()})
 
     def alone(self, question: Callable[[Statement, A], R], about: A) -> R:
         """The answer to what has nothing to do with other nests; remembered, whatever function the statement is in."""
@@ -236,8 +228,8 @@ def analyse(func: Func, geometry: Geometry = USUAL) -> Analysis:
     outside = {b.name: b for b in (*func.params, *func.prepared, *around)}
     stmts = body.stmts if isinstance(body, Seq) else (body,)
     nests = [_nest(stmt, _used(stmt, outside), geometry) for stmt in stmts]
-    near, far = (_working_set([t for n in nests for t in n.touched[level].items()]) for level in (0, 1))
-    statements = tuple(s.beside(number, near, far) for number, n in enumerate(nests) for s in n.statements)
+    touched = [_working_set([t for n in nests for t in n.touched[kind].items()]) for kind in range(3)]
+    statements = tuple(s.beside(number, *touched) for number, n in enumerate(nests) for s in n.statements)
     allocations = [Allocation(buffer, 0, ()) for buffer in around]
     allocations += [replace(a, nest=number) for number, n in enumerate(nests) for a in n.allocations]
     parameters = sum(b.itemsize * math.prod(int(e.value) for e in b.shape if isinstance(e, Const)) for b in func.params)
@@ -257,11 +249,11 @@ def _used(stmt: Stmt, buffers: Mapping[str, Buffer]) -> tuple[Buffer, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Nest:
-    """A nest at the root. `touched`: bytes of each buffer in a first level cache, and in a larger one, by access;
-    `head`: its outermost loop, which says how it is launched."""
+    """A nest at the root. `touched`: bytes of each buffer in a first level cache, in a larger one, and its pages, by
+    access; `head`: its outermost loop, which says how it is launched."""
 
     statements: tuple[Statement, ...]
-    touched: tuple[Mapping[str, list[Expr]], Mapping[str, list[Expr]]]
+    touched: tuple[Mapping[str, list[Expr]], ...]
     allocations: tuple[Allocation, ...]
     barriers: tuple[Synchronisation, ...]
     shuffles: tuple[Synchronisation, ...]
@@ -274,19 +266,23 @@ def _nest(stmt: Stmt, outside: tuple[Buffer, ...], geometry: Geometry) -> Nest:
     inside = (s.buffer for s in walk(stmt) if isinstance(s, Allocate))
     walked = _Walk({b.name: b for b in (*outside, *inside)}, geometry)
     walked.visit(stmt, (), ONE, {})
-    inner = _touched(walked.found, lambda a: a.resident)
-    touched = inner, inner if geometry.larger == 1.0 else _touched(walked.found, lambda a: a.settled)
-    near, far = ({key: _working_set(t.items()) for key, t in tables.items()} for tables in touched)
+    inner = _touched(walked.found, lambda a: a.resident, geometry.line_bytes)
+    larger = inner if geometry.larger == 1.0 else _touched(walked.found, lambda a: a.settled, geometry.line_bytes)
+    pages = _touched(walked.found, lambda a: a.pages, 1) if geometry.counts_pages else {}
+    touched = inner, larger, pages
+    sets = [{key: _working_set(t.items()) for key, t in tables.items()} for tables in touched]
     tiles = {_tile_of(found): _rolling(found) for found in walked.found if found.store.reducer is not None}
     statements = []
     for found in walked.found:
         keys = [0, *(loop.key for loop in found.loops)]
-        statement = _statement(found, tuple(near[key] for key in keys), tuple(far[key] for key in keys))
+        near, far, paged = (tuple(table.get(key, ZERO) for key in keys) for table in sets)
+        statement = _statement(found, near, far, paged)
         tile, asking = tiles.get(_tile_of(found)), _asking(statement, walked.hints)
-        statements.append(replace(statement, rolling=tile, asking=asking))
+        refilled = max((_filled_beside(found, a, walked.found) for a in found.accesses if a.columns > 1), default=0)
+        statements.append(replace(statement, rolling=tile, refilled=refilled, asking=asking))
     met = tuple(walked.allocations), tuple(walked.barriers), tuple(walked.shuffles)
     head = stmt if isinstance(stmt, For) else None
-    return Nest(tuple(statements), (touched[0].get(0, {}), touched[1].get(0, {})), *met, head)
+    return Nest(tuple(statements), tuple(tables.get(0, {}) for tables in touched), *met, head)
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,13 +318,14 @@ class _Walk:
                 by_data = runs_once_by_data(stmt, loops)
                 mean, last, share = (ONE, ONE, ZERO) if by_data else trips_of(stmt, loops)
                 head = self.n_loops, stmt.var, stmt.bound, mean, stmt.kind, stmt.reduce, stmt.overlap
-                loop = AnalysedLoop(*head, last, share, by_data)
+                loop = AnalysedLoop(*head, last, share, by_data, is_clipped(stmt.extent, loops))
                 self.visit(stmt.body, (*loops, loop), weight, scopes)
             case Seq(stmts=stmts):
                 for child in stmts:
                     self.visit(child, loops, weight, scopes)
             case If(cond=cond, then=then, otherwise=otherwise):
-                share = share_of(cond, loops)
+                on_gpu = any(loop.kind in THREADS for loop in loops)
+                share = (share_of if otherwise is None or on_gpu else share_of_whole_tiles)(cond, loops)
                 self.visit(then, loops, multiply(weight, share), scopes)
                 if otherwise is not None:
                     self.visit(otherwise, loops, multiply(weight, subtract(1.0, share)), scopes)
@@ -368,9 +365,8 @@ class _Walk:
         read: dict[tuple[str, tuple[Expr, ...]], None] = {}
         for value in store.values:
             read.update(dict.fromkeys((load.buffer, load.indices) for load in loaded(value)))
-        if threads:
-            for load in border_loads(store, self.buffers):
-                read.pop((load.buffer, load.indices), None)
+        for load in border_loads(store, self.buffers) if threads else edge_loads(store):
+            read.pop((load.buffer, load.indices), None)
         for name in store.buffers:
             updated = store.reducer is not None or (name, store.indices) in read
             found = access(name, "update" if updated else "write", [store.indices])
@@ -388,7 +384,7 @@ class _Walk:
             yield access(name, "read", positions)
 
 
-def _statement(found: _Found, working_set: tuple[Expr, ...], settled_set: tuple[Expr, ...]) -> Statement:
+def _statement(found: _Found, near: Widths, far: Widths, paged: Widths) -> Statement:
     store, lanes = found.store, _lanes(found)
     padding = Padding(ZERO, ONE) if lanes != frozenset() else padding_of(store, found.loops, found.tile)
     return Statement(
@@ -400,8 +396,9 @@ def _statement(found: _Found, working_set: tuple[Expr, ...], settled_set: tuple[
         store.reducer is not None or found.accesses[0].kind == "update",
         found.accesses,
         found.alive,
-        working_set,
-        settled_set,
+        near,
+        far,
+        paged,
         store,
         border=padding.tested,
     )
@@ -419,6 +416,20 @@ def _asking(statement: Statement, hints: list[tuple[tuple[AnalysedLoop, ...], Pr
             asked = add(multiply(product_of(copies.values()), each), shared)
             found = add(found, divide(asked, product_of(x.trips for x in inner[inner.index(around[-1]) + 1 :])))
     return found
+
+
+def _filled_beside(found: _Found, access: Access, others: Sequence[_Found]) -> int:
+    """The most loops that a statement shares with another one that writes the buffer of an access."""
+    if access.in_registers:
+        return 0
+    keys = [loop.key for loop in found.loops]
+    filling = (other for other in others if other is not found and access.buffer.name in other.store.buffers)
+    return max((_common(keys, [loop.key for loop in other.loops]) for other in filling), default=0)
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many elements two sequences begin with in common."""
+    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _tile_of(found: _Found) -> tuple[object, ...]:
@@ -444,9 +455,11 @@ def _lanes(found: _Found) -> frozenset[Var] | None:
     return frozenset() if in_tile else frozenset(x.var for x in found.loops if x.kind is ForKind.VECTORIZE)
 
 
-def _touched(statements: Sequence[_Found], lines: Callable[[Access], Widths]) -> dict[int, dict[str, list[Expr]]]:
-    """Loop key (0: the whole nest) -> of each buffer but registers, the bytes that each access touches in one iteration
-    of the loop's body, real."""
+def _touched(
+    statements: Sequence[_Found], counted: Callable[[Access], Widths], size: int
+) -> dict[int, dict[str, list[Expr]]]:
+    """Loop key (0: the whole nest) -> of each buffer but registers, what each access touches in one iteration of the
+    loop's body, real: lines of so many bytes, or pages."""
     touched: dict[int, dict[str, list[Expr]]] = {}
     for found in statements:
         keys = [0, *(loop.key for loop in found.loops)]
@@ -454,7 +467,7 @@ def _touched(statements: Sequence[_Found], lines: Callable[[Access], Widths]) ->
             table = touched.setdefault(key, {})
             for access in found.accesses:
                 if access.buffer.scope not in (Scope.REGISTER, Scope.SHARED, Scope.WARP):
-                    table.setdefault(access.buffer.name, []).append(multiply(lines(access)[depth], access.line_bytes))
+                    table.setdefault(access.buffer.name, []).append(multiply(counted(access)[depth], size))
     return touched
 
 
@@ -464,35 +477,3 @@ def _working_set(touched: Iterable[tuple[str, list[Expr]]]) -> Expr:
     for name, found in touched:
         sizes.setdefault(name, []).extend(found)
     return sum_of(map(maximum_of, sizes.values()))
-
-
-def traffic(statement: Statement, access: Access, caches: Sequence[float], level: int) -> Expr:
-    """Bytes that the access moves into the `level`th of caches of so many bytes, real, where it does not hold
-    all that the function touches."""
-    if access.in_registers:
-        return ZERO
-    per_line = float(access.line_bytes * access.traffic_factor)
-    return _moved(statement, tuple([multiply(n, per_line) for n in access.moved_lines]), caches, level)
-
-
-def moved_into(statement: Statement, access: Access, caches: Sequence[float], level: int, comes_from: int = 0) -> Expr:
-    """Bytes that the access moves into the `level`th of the caches, real; `comes_from`: how many of them its buffer is
-    beyond at each call."""
-    moved = traffic(statement, access, caches, level)
-    return moved if level < comes_from else unless_all_fits(statement, moved, caches, level)
-
-
-def pages_fetched(statement: Statement, access: Access, caches: Sequence[float], level: int) -> Expr:
-    """Pages, counted again for each time, from which the access fills the `level`th of the caches, real, where it
-    does not hold all that the function touches."""
-    return ZERO if access.in_registers else _moved(statement, access.pages, caches, level)
-
-
-def _moved(statement: Statement, footprint: tuple[Expr, ...], caches: Sequence[float], level: int) -> Expr:
-    return multiply(transferred(footprint, statement.runs, statement.sets(level), caches[level]), statement.weight)
-
-
-def unless_all_fits(statement: Statement, moved: Expr, caches: Sequence[float], level: int) -> Expr:
-    """What is moved into the `level`th of the caches: nothing where it holds all that the function touches, because a
-    kernel is called again and again."""
-    return moved if moved is ZERO else minimum(moved, maximum(0.0, excess(statement.sets(level)[0], caches[level])))

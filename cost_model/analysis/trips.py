@@ -56,6 +56,7 @@ class AnalysedLoop:
     last: Expr = ZERO  # trip count of the last run, real
     share: Expr = ZERO  # of the last run among all, real; constant 0: all are alike
     by_data: bool = False  # the data say which one of its iterations runs
+    clipped: Expr = ZERO  # 1.0 where the trip count is known at run time only, real
 
     @property
     def is_in_block(self) -> bool:

@@ -51,7 +51,8 @@ from autosched.ir.stmt import ForKind, Scope
 from autosched.ir.visit import subexpressions
 from cost_model.analysis.access import Access, excess
 from cost_model.analysis.operations import KINDS
-from cost_model.analysis.statements import Analysis, Statement, moved_into
+from cost_model.analysis.statements import Analysis, Statement
+from cost_model.analysis.traffic import moved_into
 from cost_model.cpu.latency import AnalyticLatency, Cost
 from cost_model.cpu.machine import Machine
 

@@ -17,7 +17,8 @@ nothing hides. Nor is the first line hidden of each page from which the second l
 ends where a page does, and columns of a large matrix are on another page after a few rows (without a copy of the
 weights in panels, convolutions took 1.4 to 2.1 times as long on Zen 3); nor finding again, for each tile, more pages
 than address translation has at hand and rows that are many in each set. From beyond the second level whole rows come
-faster than short parts of several rows in turn: a part counts with the adjacent lines fetched. What fits into a cache
+faster than short parts of several rows in turn: a part counts with the adjacent lines fetched, and with what is read
+beyond its end. Pages beyond the reach of address translation are walked to. What fits into a cache
 together with all else is moved once for all calls, but for weights that the rest of a network pushes out between them
 (`target.far_weights`). What neighbouring outputs of a window share is loaded once where everything else that the window
 needs fits into registers (`lower/register_tiles/`). Parallel time is the share of the tasks that the busiest thread
@@ -58,12 +59,14 @@ from autosched.lower.passes.carry_states import MOST_HELD
 from autosched.target import Microarchitecture
 from cost_model.analysis.access import Access
 from cost_model.analysis.operations import recurrence_chain
-from cost_model.analysis.statements import Analysis, Statement, pages_fetched, traffic, unless_all_fits
+from cost_model.analysis.statements import Analysis, Statement
+from cost_model.analysis.traffic import pages_fetched, pages_walked, traffic, unless_all_fits, unless_all_pages_fit
 from cost_model.analysis.trips import AnalysedLoop
 from cost_model.cpu.instructions import TESTS
 from cost_model.cpu.machine import CLOCK_HZ, FORK_JOIN_S, NEST_S, OVERLAP_LOSS, Machine
 from cost_model.cpu.tile_products import TileWork, product_of_tiles, tile_work
 from cost_model.cpu.transfers import (
+    gathered_quotients,
     gathers_lanes,
     is_transposed,
     is_vectorised,
@@ -155,12 +158,13 @@ def _overlapped(limits: Sequence[Expr]) -> Expr:
 class _Own:
     """What a statement costs whatever other nests touch, as in `Cost`; `moved`, `memory`, and `visits` in cycles, where
     the caches do not hold everything, and of these `far`, what is moved nevertheless. `again`: cycles of beginning
-    tiles, of waiting for what lanes make together and of finding what is read."""
+    tiles, of waiting for what lanes make together and of finding what is read; `walked`: pages."""
 
     block: InnermostBlock
     blocks: Expr
     loop_overhead: Expr
     again: Expr
+    walked: Expr
     near: _Moved
     far: _Moved
     tasks: Expr
@@ -181,11 +185,16 @@ def _own(statement: Statement, machine: Machine) -> _Own:
     block = make_block(statement, machine)
     blocks = multiply(statement.iterations(statement.block_depth), statement.weight)
     accesses = statement.accesses if uarch.dtlb_miss or uarch.conflict_line else ()
-    begun = add(_begun(statement, block, machine), _awaited(statement, machine))
-    again = sum_of([begun, *(_found_again(statement, a, machine) for a in accesses)])
+    begun = [_begun(statement, block, machine), _awaited(statement, machine)]
+    if statement.refilled and uarch.unaligned_forward:
+        filled = multiply(statement.iterations(statement.refilled), statement.weight)
+        begun.append(multiply(filled, uarch.unaligned_forward))
+    again = sum_of([*begun, *(_found_again(statement, a, machine) for a in accesses)])
+    paged = statement.accesses if uarch.page_walk else ()
+    walked = sum_of(pages_walked(statement, a, uarch.stlb_reach) for a in paged)
     tasks, share = _parallel(statement, machine)
     near, far = (_moved(statement, beyond, share, machine) for beyond in (False, True))
-    return _Own(block, blocks, _loop_overhead(statement, uarch), again, near, far, tasks, share)
+    return _Own(block, blocks, _loop_overhead(statement, uarch), again, walked, near, far, tasks, share)
 
 
 def _moved(statement: Statement, beyond: bool, share: Expr, machine: Machine) -> _Moved:
@@ -228,6 +237,8 @@ def statement_cost(statement: Statement, machine: Machine) -> Cost:
         add(unless_all_fits(statement, x, caches, n), y)
         for n, (x, y) in enumerate(zip(near.cycles, far.cycles, strict=True))
     )
+    walked = unless_all_pages_fit(statement, own.walked, machine.uarch.stlb_reach)
+    l3 = add(l3, multiply(multiply(walked, machine.uarch.page_walk), own.share))
     cycles = _overlapped([multiply(core, own.share), l2, l3, dram])
     moved, memory = (in_l1, in_l2, in_l3), (l2, l3, dram)
     return Cost(statement, block, blocks, loops, core, moved, memory, own.tasks, own.share, cycles)
@@ -275,7 +286,7 @@ def _found_again(statement: Statement, access: Access, machine: Machine) -> Expr
 def _fetched(statement: Statement, access: Access, machine: Machine) -> Expr:
     """Bytes into the first level, more of them where vectors of one block lie in lines that crowd in a few sets; no
     line twice where a window passes by, or where pieces of lines are transposed in registers."""
-    moved, block = traffic(statement, access, machine.cache_bytes, 0), statement.block_depth
+    moved, block = _in_turn(traffic(statement, access, machine.cache_bytes, 0), access, machine), statement.block_depth
     rolling = statement.rolling if access.kind == "read" and not access.in_registers else None
     if rolling is not None or is_transposed(statement, access):
         once = minimum(moved, multiply(multiply(access.lines[block], access.line_bytes), statement.iterations(block)))
@@ -285,10 +296,30 @@ def _fetched(statement: Statement, access: Access, machine: Machine) -> Expr:
     return multiply(moved, where(access.has_set_conflicts(block), machine.uarch.conflict_fetch, 1.0))
 
 
+def _in_turn(moved: Expr, access: Access, machine: Machine) -> Expr:
+    """Bytes between two caches, without those written back beside those that are fetched."""
+    return moved if access.traffic_factor == 1 else multiply(moved, (1.0 + machine.uarch.write_back) / 2.0)
+
+
 def _fetched_ahead(statement: Statement, access: Access, level: int, machine: Machine) -> Expr:
-    """Bytes into a cache beyond the first level, with what lies beside the pieces that tile after tile reads."""
-    moved, beside = traffic(statement, access, machine.cache_bytes, level), machine.uarch.adjacent_line_bytes
-    return multiply(moved, access.with_beside(statement.sweep, beside)) if beside else moved
+    """Bytes into a cache beyond the first level, with what is fetched beside the pieces of rows that tile after tile
+    reads."""
+    moved, uarch = traffic(statement, access, machine.cache_bytes, level), machine.uarch
+    fetched = multiply(moved, access.with_beside(statement.sweep, uarch.adjacent_line_bytes))
+    if level > 1:
+        return fetched
+    return multiply(_in_turn(fetched, access, machine), _overrun(statement, access, machine))
+
+
+def _overrun(statement: Statement, access: Access, machine: Machine) -> Expr:
+    """Bytes fetched into L2 for each one that is read from L3: fetching ahead goes on beyond the end of each piece of a
+    row, in vain where L2 does not hold a column of pieces until the next one is read."""
+    share, along = machine.uarch.overrun_share, access.view.moving(access.index[-1]) if access.index else ()
+    if not share or not along:
+        return ONE
+    column = multiply(statement.settled_set[along[0] + 1], 1.0 + share)
+    beyond = minimum(access.with_beside(statement.sweep, machine.uarch.overrun_bytes), 1.0 + share)
+    return where(column > machine.cache_bytes[1], beyond, 1.0)
 
 
 def make_block(statement: Statement, machine: Machine) -> InnermostBlock:
@@ -307,8 +338,9 @@ def make_block(statement: Statement, machine: Machine) -> InnermostBlock:
     registers = real(statement.registers(machine.lanes(statement.itemsize), machine.target))
     operands, counts = window_loads(statement, reads, registers, chunks, machine)
     vectors = sum_of(counts[a] for a in whole)
-    gathered = sum_of(counts[a] for a in reads if gathers_lanes(statement, a))
-    elements = sum_of(counts[a] for a in reads if a not in whole)
+    quotients = multiply(multiply(copies, float(lanes)), sum_of(gathered_quotients(statement, a) for a in reads))
+    gathered = add(sum_of(counts[a] for a in reads if gathers_lanes(statement, a)), quotients)
+    elements = add(sum_of(counts[a] for a in reads if a not in whole), quotients)
     stores = sum_of(transfers(statement, a, lanes) for a in writes)
     spills = maximum(0.0, subtract(add(registers, operands), machine.registers)) if statement.accumulators else ZERO
     minima_and_maxima = multiply(copies, statement.ops.minima_and_maxima * uarch.nan_test)
@@ -429,15 +461,15 @@ def _recurrence_latency(statement: Statement, inner: Sequence[AnalysedLoop], mac
 
 
 def _loop_overhead(statement: Statement, uarch: Microarchitecture) -> Expr:
-    """Cycles of entering and stepping the loops outside the block; the innermost one's step is hidden in its block, and
-    loops of a single iteration are not there."""
+    """Cycles of entering and stepping the loops outside the block, and of entering those inside whose extents are known
+    at run time only; the innermost one's step is hidden in its block, and loops of a single iteration are not there."""
     terms = []
-    for i in range(statement.block_depth):
-        loop = statement.loops[i]
-        if loop.is_in_block:
-            continue
-        steps = multiply(loop.trips, uarch.loop_step) if i < statement.block_depth - 1 else ZERO
-        entered = where(real(loop.bound) > 1.0, add(steps, uarch.loop_entry), 0.0)
+    for i, loop in enumerate(statement.loops):
+        if i >= statement.block_depth:
+            entered = multiply(loop.clipped, uarch.loop_entry)
+        else:
+            steps = multiply(loop.trips, uarch.loop_step) if i < statement.block_depth - 1 else ZERO
+            entered = ZERO if loop.is_in_block else where(real(loop.bound) > 1.0, add(steps, uarch.loop_entry), 0.0)
         terms.append(multiply(statement.iterations(i), entered))
     return multiply(sum_of(terms), statement.weight)
 

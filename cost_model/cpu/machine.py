@@ -39,7 +39,8 @@ class Machine:
     def geometry(self) -> Geometry:
         """The caches as the analysis of accesses sees them."""
         larger, uarch = self.target.l2_bytes / self.target.l1_bytes, self.uarch
-        return Geometry(self.line_bytes, larger, uarch.l1_ways, uarch.page_bytes, uarch.conflict_spare)
+        counts_pages = uarch.page_walk > 0.0
+        return Geometry(self.line_bytes, larger, uarch.l1_ways, uarch.page_bytes, uarch.conflict_spare, counts_pages)
 
     @property
     def registers(self) -> int:

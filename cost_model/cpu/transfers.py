@@ -18,6 +18,7 @@ from autosched.ir.closed_forms.arithmetic import (
     divide,
     is_one,
     is_zero,
+    maximum_of,
     minimum,
     multiply,
     product_of,
@@ -33,6 +34,7 @@ from autosched.lower.neighbours import neighbours
 from autosched.lower.register_tiles.rules import fits, is_across, slides, transposed_block
 from autosched.target import LONGEST_STEP
 from cost_model.analysis.access import Access
+from cost_model.analysis.border_tiles import has_clipped_remainder
 from cost_model.analysis.statements import Statement
 from cost_model.analysis.trips import AnalysedLoop
 from cost_model.cpu.instructions import ACROSS
@@ -72,6 +74,15 @@ def _loads_of_an_element(statement: Statement) -> float:
     values = statement.store.values
     gathered = {x for value in values for x in loads(value) if is_gathered(x)}
     return 1.0 - len(neighbours(values)) / 2 / max(len(gathered), 1)
+
+
+def gathered_quotients(statement: Statement, access: Access) -> Expr:
+    """1.0 where lanes are gathered because they share elements, in places that only run time tells; else 0.0."""
+    v = statement.vector_loop
+    if v is None:
+        return ZERO
+    loops = statement.loops
+    return maximum_of(has_clipped_remainder(index, loops, loops[v].var) for index in access.index)
 
 
 def _is_strided(access: Access, stride: Expr) -> bool:

@@ -20,7 +20,8 @@ from autosched.te.operators.registry import build
 from autosched.te.rewrites.collapse import collapse
 from cost_model.analysis.access import Access
 from cost_model.analysis.operations import recurrence_chain
-from cost_model.analysis.statements import Analysis, Statement, analyse, pages_fetched
+from cost_model.analysis.statements import Analysis, Statement, analyse
+from cost_model.analysis.traffic import pages_fetched
 from cost_model.cpu.instructions import ACROSS, OP_SLOTS
 from cost_model.cpu.latency import analytic_latency, make_block, statement_cost
 from cost_model.cpu.machine import FORK_JOIN_S, NEST_S, machine

