@@ -182,12 +182,9 @@ def border_reads(
                 if not free_vars(index):
                     (settled if is_border(index, dim, facts) else used).add((e, dim))
         if isinstance(e, Select):
-            parts = list(conjuncts(e.cond))
-            holds = [_at_most_zero(c) for c in parts if is_ordering(c)]
-            fails = [_at_most_zero(c, holds=False) for c in parts if is_ordering(c)]
             visit(e.cond, facts)
-            visit(e.a, facts | set(holds))
-            visit(e.b, facts | set(fails if len(parts) == 1 else ()))
+            visit(e.a, facts.union(limits(e.cond)))
+            visit(e.b, facts.union(limits(e.cond, holds=False)))
         else:
             for child in e.children:
                 visit(child, facts)
@@ -195,6 +192,30 @@ def border_reads(
     for value in values:
         visit(value, frozenset())
     return frozenset(settled - used)
+
+
+def limits(cond: Expr, holds: bool = True) -> list[Expr]:
+    """Return forms that are 0 at most where the condition holds, or where it does not: those of its comparisons of
+    indices."""
+    parts = list(conjuncts(cond))
+    return [_at_most_zero(c, holds) for c in parts if is_ordering(c)] if holds or len(parts) == 1 else []
+
+
+def limits_of_loop(loop: For) -> list[Expr]:
+    """Return forms that are 0 at most in the loop, of its variable and each of its `ends_of` that is no constant."""
+    return [loop.var - (end - 1) for end in ends_of(loop) if not isinstance(end, Const)]
+
+
+def ends_of(loop: For) -> list[Expr]:
+    """Return what the variable of the loop is below: its extent, of a minimum each operand."""
+    ends, found = [loop.extent], list[Expr]()
+    while ends:
+        end = ends.pop()
+        if isinstance(end, Binary) and end.op == "min":
+            ends += [end.a, end.b]
+        else:
+            found.append(end)
+    return found
 
 
 def _at_most_zero(cond: Binary, holds: bool = True) -> Expr:

@@ -210,6 +210,17 @@ def test_an_element_that_lanes_share_under_a_condition_is_loaded_once(dtype):
         assert "masked.gather" not in build(state, parse_target("llvm -mcpu=haswell"), 1).ir
 
 
+@pytest.mark.parametrize("n", [5, 97, 100, 130, 144])
+def test_arms_that_exist_in_all_iterations_of_a_split_are_loaded_without_a_mask(n):
+    """The last elements of X are read by the last iteration of the outer loop, which has fewer inner ones."""
+    x, z = te.placeholder((n // 2 + 2,), "int16", "X"), te.placeholder((n,), "int16", "Z")
+    y = te.compute((n,), lambda i: te.select(z[i] > 3, x[(i + 1) // 2 + 1], x[i // 2] + z[i]), name="Y")
+    for tiles in ((2, 16), (3, 32), (64,)):
+        state = initial_state(ComputeDAG(y)).apply(Split("Y", "i", tiles), Vectorize("Y", f"i.{len(tiles)}"))
+        check_kernel(ComputeDAG(y), state)
+        assert "select i1" not in build(state, SERVER, 1).ir
+
+
 @pytest.mark.parametrize("factor", [1, 3, 1 << 28, 1 << 40])
 def test_indices_are_compared_in_32_bits_where_they_fit(factor):
     x = te.placeholder((9, 21), name="X")

@@ -220,6 +220,12 @@ class Addresses:
         low, high = self.bindings.interval(flat_index(place.buffer, indices, self.bindings.simplify), used)
         return low, element_count(place.buffer) - 1 - high
 
+    def has_all(self, name: str, indices: tuple[Expr, ...], used: int) -> bool:
+        """Whether the buffer has the elements of all lanes `used`, at the current point."""
+        buffer = self.placed[name].buffer
+        low, high = self.bindings.interval_here(flat_index(buffer, indices, self.bindings.simplify), used)
+        return is_known("ge", low, 0) and is_known("lt", high, element_count(buffer))
+
     def is_multiple(self, name: str, lanes: int) -> bool:
         """Whether the buffer consists of whole vectors."""
         return element_count(self.placed[name].buffer) % lanes == 0

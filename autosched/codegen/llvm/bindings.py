@@ -7,6 +7,8 @@ loaded on, or one for each lane. Integer arithmetic is emitted once, in the oute
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import index
@@ -17,6 +19,7 @@ from autosched.codegen.llvm.writer import Writer
 from autosched.ir.conditions import NEGATED
 from autosched.ir.expr import INDEX, Binary, Const, Expr, Var
 from autosched.ir.simplify import UNKNOWN, Affine, Simplifier
+from autosched.ir.size import is_sized
 from autosched.ir.symbolic import FOLDS, INTEGERS, is_known
 from autosched.ir.visit import free_vars, is_number, substitute
 
@@ -64,6 +67,7 @@ class Bindings:
     simplify: Simplifier
     env: dict[Var, Binding] = field(default_factory=dict)
     data: dict[Expr, Var] = field(default_factory=dict)  # the variables that stand for indices that are data
+    limits: tuple[Expr, ...] = ()  # forms that are 0 at most in the branches and loops around the current point
     _fixed: dict[tuple[object, ...], Expr] = field(default_factory=dict)
     _patterns: dict[tuple[object, ...], tuple[Expr, tuple[int, ...]] | None] = field(default_factory=dict)
 
@@ -180,9 +184,65 @@ class Bindings:
                 first = last = bound
             elif isinstance(bound, LaneRange) and bound.chunk is None:
                 first, last = bound.base, bound.base + used - 1
+            elif bound is None and (numbers := self._own_numbers(atom)):
+                first, last = min(numbers[:used]), max(numbers[:used])
             ends = c * first, c * last
             low, high = low + reduce(FOLDS["min"], ends), high + reduce(FOLDS["max"], ends)
         return low, high
+
+    def _own_numbers(self, atom: Expr) -> tuple[int, ...]:
+        """The values of a quotient or the like in each lane, () where they are not known."""
+        has_lanes = any(isinstance(self.env[v], LaneRange) for v in free_vars(atom))
+        pattern = self.pattern(atom) if has_lanes else None
+        return () if pattern is None or pattern[0] != 0 else pattern[1]
+
+    @contextmanager
+    def within(self, limits: Iterable[Expr]) -> Iterator[None]:
+        """Emit code at which these forms are 0 at most, besides those that are so around it."""
+        outer = self.limits
+        self.limits = (*outer, *(x for x in map(self.fixed, limits) if not is_sized(x)))
+        try:
+            yield
+        finally:
+            self.limits = outer
+
+    @contextmanager
+    def anywhere(self) -> Iterator[None]:
+        """Ask for what holds outside of the branches and loops around as well."""
+        limits, self.limits = self.limits, ()
+        try:
+            yield
+        finally:
+            self.limits = limits
+
+    def interval_here(self, expr: Expr, used: int) -> tuple[int, int]:
+        """Bounds of an index in the first `used` lanes at the current point: the loops of a split that does not divide
+        do not reach their largest values together."""
+        ends = self.interval(expr, used)
+        if not self.limits or is_sized(expr) or not all(isinstance(end, int) for end in ends):
+            return ends
+        return -self._most(expr * -1, used), self._most(expr, used)
+
+    def _most(self, expr: Expr, used: int) -> int:
+        """An upper bound: multiples of limits, which are 0 at most, are subtracted, once for each at most: a variable
+        that one cancels may come back with the next, in ever larger multiples."""
+        most, scale = self.interval(expr, used)[1], 1
+        for _ in self.limits:
+            offers = [(self.interval(e, used)[1] // (scale * c), e, scale * c) for e, c in self._larger(expr)]
+            known = [offer for offer in offers if isinstance(offer[0], int)]  # the others are of sizes
+            best = min(known, key=lambda offer: offer[0], default=(most, expr, scale))
+            if best[0] >= most:
+                break
+            most, expr, scale = best
+        return most
+
+    def _larger(self, expr: Expr) -> Iterator[tuple[Expr, int]]:
+        """Forms that are at least c times `expr`, each without one of its variables, and c."""
+        factors = dict(self.simplify.affine(expr).terms)
+        for limit in self.limits:
+            for atom, c in self.simplify.affine(limit).terms:
+                if factors.get(atom, 0) * c > 0:
+                    yield expr * abs(c) - limit * abs(factors[atom]), abs(c)
 
     def narrowed(self, number: int | Runtime) -> str:
         """The lowest 32 bits of a number."""

@@ -21,6 +21,7 @@ from autosched.codegen.llvm.tiles.forms import emit_tile
 from autosched.codegen.llvm.tiles.packed_bytes import emit_packed
 from autosched.codegen.llvm.values import Values
 from autosched.codegen.llvm.writer import Writer
+from autosched.ir.conditions import limits, limits_of_loop
 from autosched.ir.expr import INDEX, Expr
 from autosched.ir.size import has_size
 from autosched.ir.stmt import Allocate, For, ForKind, If, Prefetch, Scope, Seq, Stmt, Store, changed, walk
@@ -101,7 +102,8 @@ class Statements:
 
             def body(var: Runtime) -> None:
                 self.bindings.env[stmt.var] = var
-                self.emit(stmt.body)
+                with self.bindings.within(limits_of_loop(stmt)):
+                    self.emit(stmt.body)
                 del self.bindings.env[stmt.var]
 
             self.serial_loop(stmt.extent, body)
@@ -303,12 +305,12 @@ class Statements:
         cond = self.values.emit(stmt.cond)
         then, other, done = (w.new_label(x) for x in ("full", "tail", "endif"))
         w.branch(f"i1 {cond.name}, label %{then}, label %{other if stmt.otherwise else done}")
-        for label, body in ((then, stmt.then), (other, stmt.otherwise)):
+        for label, body, holds in ((then, stmt.then, True), (other, stmt.otherwise, False)):
             if body is None:
                 continue
             w.label(label)
             self.values.forget()
-            with w.conditional():
+            with w.conditional(), self.bindings.within(limits(stmt.cond, holds)):
                 self.emit(body)
             w.branch(f"label %{done}")
         w.label(done)

@@ -8,7 +8,7 @@ is gathered. Within straight code a load is emitted once. a*b + c is one fused i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import reduce
 from math import prod
@@ -351,13 +351,12 @@ class Values:
             return self._filled(cond, expr) or self._branch(cond, expr)
         read = [(x.indices, self._shape(x.buffer)) for x in loads(expr.cond)]
         there = read if self._store is None else [*read, (self._store.indices, self._shape(self._store.buffers[0]))]
-        if self._is_harmless(expr.a, there):
-            a = self.emit(expr.a)
-        elif filled := self._filled_lanes(left, expr.a, expr.b):
+        with self.bindings.anywhere():
+            is_harmless = self._is_harmless(expr.a, there)
+        if not is_harmless and (filled := self._filled_lanes(left, expr.a, expr.b)):
             return filled
-        else:
-            with self._under(cond.name):
-                a = self.emit(expr.a)
+        with nullcontext() if is_harmless or self._is_harmless(expr.a, there) else self._under(cond.name):
+            a = self.emit(expr.a)
         if self._is_harmless(expr.b, there):
             return self.arithmetic.select(cond, a, self.emit(expr.b))
         with self._under(masks.inverse(self.writer, cond.name, cond.lanes)):
@@ -376,7 +375,7 @@ class Values:
         shape = self._shape(load.buffer)
         if any(load.indices == indices and shape == other for indices, other in there):
             return True
-        return min(self.addresses.room(load.buffer, load.indices, self._leading_lanes() or self.lanes)) >= 0
+        return self.addresses.has_all(load.buffer, load.indices, self._leading_lanes() or self.lanes)
 
     def _shape(self, name: str) -> Exprs:
         return self.addresses.placed[name].buffer.shape
@@ -410,7 +409,8 @@ class Values:
     def may_load(self, expr: Expr, depth: int) -> bool:
         """Whether `expr` is emitted in every iteration of the loop of that depth, or does no harm in any."""
         sometimes = self.guarded or any(f.conditions for f in self.writer.frames[depth:])
-        return not sometimes or self._is_harmless(expr, [])
+        with self.bindings.anywhere():
+            return not sometimes or self._is_harmless(expr, [])
 
     @contextmanager
     def _under(self, cond: str) -> Iterator[None]:

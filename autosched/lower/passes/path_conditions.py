@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from autosched.ir.conditions import LIMITS, NEGATED, conjuncts, is_ordering
+from autosched.ir.conditions import LIMITS, NEGATED, conjuncts, ends_of, is_ordering
 from autosched.ir.expr import INDEX, Binary, Expr
 from autosched.ir.simplify import Simplifier
 from autosched.ir.size import has_size, is_sized
@@ -40,13 +40,9 @@ class PathConditions:
 
     def inside(self, loop: For) -> PathConditions:
         """Return the conditions of the body of a loop."""
-        ends, known = [loop.extent], self
-        while ends:
-            end = ends.pop()
-            if isinstance(end, Binary) and end.op == "min":
-                ends += [end.a, end.b]
-            else:
-                known = known.where(Binary("lt", loop.var, end))
+        known = self
+        for end in ends_of(loop):
+            known = known.where(Binary("lt", loop.var, end))
         return known
 
     def at(self, values: Mapping[Expr, Expr]) -> PathConditions:
