@@ -58,8 +58,8 @@ def _moves_along(load: Load, axis: Var) -> bool:
 @dataclass(frozen=True)
 class TileAxes:
     """Axes of a stage in tiles: those `tiled`, as producers are read at several places along them; those `outer`,
-    around all tiles; and those `inner` of each, along which producers, or some of them and the axis is short, do not
-    vary."""
+    around all tiles; and those `inner` of each, along which producers do not vary, or one of them and the axis is
+    short: it is computed once for all."""
 
     tiled: tuple[StageAxis, ...]
     outer: tuple[StageAxis, ...]
@@ -74,16 +74,28 @@ def tile_axes(stage: Stage, producers: list[Stage], axes: tuple[StageAxis, ...])
     """
     buffers = [b for p in producers for b in p.op.buffers]
     indices = [i for r in (stage, *producers) for x in r.op.loads_from(*buffers) for i in x.indices]
-    own = [{v for i in x.indices for v in free_vars(i)} for x in stage.op.loads_from(*buffers)]
     tiled, outer, inner = list[StageAxis](), list[StageAxis](), list[StageAxis]()
     for axis in axes:
         used = [i for i in indices if axis.var in free_vars(i)]
-        repeats = extent(axis) <= FEW_PLANES and any(axis.var not in variables for variables in own)
-        kind = inner if not used or repeats else outer if all(i is axis.var for i in used) else tiled
+        is_in_place = all(i is axis.var for i in used)
+        is_shared = not used or (extent(axis) <= FEW_PLANES and not _all_vary(stage, producers, axis))
+        kind = tiled if not is_in_place else inner if is_shared else outer
         kind.append(axis)
     if outer and not tiled and any(is_stencil_of(r, p) for r in producers for p in producers):
         tiled.append(outer.pop())
     return TileAxes(tuple(tiled), tuple(outer), tuple(inner))
+
+
+def _all_vary(stage: Stage, producers: list[Stage], axis: StageAxis) -> bool:
+    """Whether each of the producers, readers first, has other values elsewhere along an axis of `stage`."""
+    moved = {axis.var}
+    for producer in producers:
+        reads = [x for r in (stage, *producers) for x in r.op.loads_from(*producer.op.buffers)]
+        own = {a.var for x in reads for a, i in zip(producer.op.axes, x.indices, strict=True) if free_vars(i) & moved}
+        if not own:
+            return False
+        moved |= own
+    return True
 
 
 def short_windows(state: State) -> list[str]:

@@ -49,6 +49,15 @@ def colours(h, w):
     return collapse(ComputeDAG(te.compute((3, h, w), lambda c, i, j: ratio[i, j] * image[c, i, j], name="out")))
 
 
+def curved(h, w):
+    """Three colours of a blurred image, each of which is sharpened."""
+    image, weights = te.placeholder((h, w + 2), name="A"), te.placeholder((3,), name="W")
+    grey = te.compute((h, w), lambda i, j: te.sqrt(te.abs(image[i, j] + image[i, j + 2]) + 1), name="grey")
+    colour = te.compute((3, h, w), lambda c, i, j: te.sqrt(grey[i, j] * te.abs(weights[c]) + 1), name="colour")
+    sharp = lambda c, i, j: colour[c, i, j] * 2 - colour[c, clamped(i + 1, h), j]  # noqa: E731
+    return collapse(ComputeDAG(te.compute((3, h, w), sharp, name="out")))
+
+
 def interleaved(h, w):
     """As `colours`, with the colours of a point beside each other, in bytes."""
     image = te.placeholder((h, w + 2), "int32", name="A")
@@ -103,9 +112,9 @@ def test_a_tile_has_the_halo_of_its_producers_and_no_more(border):
     [
         stencils(131, 67), stencils(67, 131, border=False), stencils(97, 80, "int32"), stencils(41, 128, "float64", depth=5),
         stencils(4099, 3), stencils(3, 4099), stencils(1, 8000), colours(67, 101),
-        interleaved(67, 101),
+        curved(67, 101), interleaved(67, 101),
     ],
-    ids=["clamped", "valid", "int32", "deep", "narrow", "flat", "one row", "colours", "interleaved"],
+    ids=["clamped", "valid", "int32", "deep", "narrow", "flat", "one row", "colours", "curved", "interleaved"],
 )  # fmt: skip
 def test_candidates_are_right(dag):
     rng = np.random.default_rng(1)
@@ -138,10 +147,11 @@ def test_weights_that_two_sums_read_are_not_stored_as_a_whole():
 
 
 def test_what_a_colour_does_not_change_is_outside_of_its_loop():
-    (sketch, *_) = tiled(colours(200, 300))
-    out, ratio = sketch.state.stage("out"), sketch.state.stage("ratio")
-    assert ratio.at is not None
-    assert out.position("c") > out.position(ratio.at.loop)
+    for dag, name in ((colours(200, 300), "ratio"), (curved(200, 300), "grey")):
+        (sketch, *_) = tiled(dag)
+        out, shared = sketch.state.stage("out"), sketch.state.stage(name)
+        assert shared.at is not None
+        assert out.position("c") > out.position(shared.at.loop)
 
 
 def test_chunks_of_bytes_are_no_longer_than_their_floats_allow():
