@@ -279,6 +279,20 @@ def test_tables_of_any_length(size, dtype):
         check_kernel(dag, state, make_inputs(dag, 0, kind))
 
 
+@pytest.mark.skipif(host_arch() != "x86_64", reason="builds for x86")
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "int16"])
+@pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 129, 320, 1000, 1024, 1025])
+def test_long_tables_of_bytes_are_picked_from_registers(size, dtype):
+    """By one instruction for every two registers, of at most 16; a table ends with its last element."""
+    table, at = te.placeholder((size,), dtype, "T"), te.placeholder((450,), "int32", "at")
+    dag = ComputeDAG(te.compute((450,), lambda i: table[at[i]], name="Y"))
+    state = initial_state(dag).apply(Split("Y", "i", (64,)), Vectorize("Y", "i.1"))
+    numbers = (np.arange(450, dtype="int32") * 7) % (size + 40) - 20
+    check_kernel(dag, state, {"T": make_inputs(dag, 0, "integers")["T"], "at": numbers.astype("int32")})
+    picks = build(state, parse_target("llvm -mcpu=znver4"), 1).ir.count("call <64 x i8> @llvm.x86.avx512.vpermi2var")
+    assert (picks > 0) == (size <= 1024 and dtype != "int16")
+
+
 @pytest.mark.parametrize("lanes", [1, 2, 4])
 def test_fewer_lanes_than_a_register_has(lanes):
     x, at = te.placeholder((17, 32, lanes), name="X"), te.placeholder((32, lanes), "int8", "at")

@@ -11,6 +11,7 @@ for it and it is loaded there in any case, or may be.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from autosched.codegen.llvm.address import LaneAccess
 from autosched.codegen.llvm.arithmetic import Val, has_avx512, masks_are_vectors, shuffled_bits
@@ -31,6 +32,8 @@ SMALLEST_GATHERED = 4  # bytes of an element that the hardware gathers
 PIECES_OF_BYTES = 2  # of 128 bits, in the longest vector that bytes are picked from
 FEWEST_PAIRED = 4  # lanes for which neighbours are loaded together
 TWICE = {1: "int16", 2: "int32", 4: "float64"}  # what two elements of so many bytes are loaded as
+BYTES = 64  # of a register, where one instruction picks from two of them
+PAIRS_OF_BYTES = 8  # of registers of the longest table of bytes: more are slower than a load for each lane
 
 
 def known_indices(values: ValueEmitter, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -112,7 +115,7 @@ def gathered(values: ValueEmitter, access: LaneAccess, dtype: str) -> str:
     exists = index is not None and not values.guarded and (values.mask is None or LANE not in free_vars(index))
     own = _in_32_bits(values, index) if index is not None and exists else None
     if own is not None and own.lanes == lanes:  # data are clamped, also those of lanes that do not exist
-        from_table = _from_short_table(values, access, own, dtype)
+        from_table = _from_short_table(values, access, own, dtype) or _from_bytes(values, access, own, dtype)
         if from_table is not None:
             return from_table
         if not _has_gathers(values.arithmetic.target, dtype):
@@ -307,15 +310,7 @@ def _from_short_table(values: ValueEmitter, access: LaneAccess, index: Val, dtyp
     own = write(f"and <{lanes} x {word}> {at}, splat ({word} {lanes - 1})") if high >= lanes else at
     places = [write(f"extractelement <{lanes} x {word}> {own}, i64 {n}") for n in range(lanes)]
     for first in range(0, high + 1, lanes):
-        some = min(lanes, high + 1 - first)
-        part = access._replace(offset=access.offset + first)
-        table = write(f"load {memory_type(dtype, some)}, ptr {values.addresses.at(part, dtype)}, align {size}")
-        if some == 1:
-            table = write(f"insertelement {kind} poison, {scalar} {table}, i64 0")
-        elif some < lanes:
-            order = ", ".join(f"i32 {n if n < some else 'poison'}" for n in range(lanes))
-            short = memory_type(dtype, some)
-            table = write(f"shufflevector {short} {table}, {short} poison, <{lanes} x i32> <{order}>")
+        table = _table(values, access, first, high, dtype)
         vector = "poison"
         for n, place in enumerate(places):
             element = write(f"extractelement {kind} {table}, {word} {place}")
@@ -326,6 +321,49 @@ def _from_short_table(values: ValueEmitter, access: LaneAccess, index: Val, dtyp
             )
         result = vector
     return result
+
+
+def _table(values: ValueEmitter, access: LaneAccess, first: int, last: int, dtype: str) -> str:
+    """A vector of the elements from `first` on, of which those up to `last` exist."""
+    lanes, write, kind = values.lanes, values.writer.value, memory_type(dtype, values.lanes)
+    some = min(lanes, last + 1 - first)
+    part, short = access._replace(offset=access.offset + first), memory_type(dtype, some)
+    table = write(f"load {short}, ptr {values.addresses.at(part, dtype)}, align {DTYPES[dtype].nbytes}")
+    if some == 1:
+        return write(f"insertelement {kind} poison, {memory_type(dtype)} {table}, i64 0")
+    if some == lanes:
+        return table
+    order = ", ".join(f"i32 {n if n < some else 'poison'}" for n in range(lanes))
+    return write(f"shufflevector {short} {table}, {short} poison, <{lanes} x i32> <{order}>")
+
+
+def _from_bytes(values: ValueEmitter, access: LaneAccess, index: Val, dtype: str) -> str | None:
+    """The lanes out of a table of bytes, all of which exists: each is picked from every two registers of it, and then
+    chosen by the upper bits of its index. None for another table, or where no instruction picks from two registers."""
+    assert access.lane_index is not None
+    low, high = values.bindings.simplify.bounds(access.lane_index)
+    is_long = low != 0 or not isinstance(high, int) or high >= 2 * BYTES * PAIRS_OF_BYTES
+    if is_long or DTYPES[dtype].nbytes > 1 or index.lanes != BYTES or not values.arithmetic.target.has("avx512vbmi"):
+        return None
+    write, kind, wide = values.writer.value, memory_type(dtype, BYTES), f"<{BYTES} x i32>"
+    at = write(f"trunc {wide} {index.name} to {kind}")
+    upper = write(f"lshr {wide} {index.name}, splat (i32 {(2 * BYTES).bit_length() - 1})")
+    pair_of = write(f"trunc {wide} {upper} to {kind}")
+    registers = [_table(values, access, first, high, dtype) for first in range(0, high + 1, BYTES)]
+    pairs = [(a, b) for a, b in zip_longest(registers[::2], registers[1::2], fillvalue=registers[0])]
+    picked = [
+        write(f"call {kind} @llvm.x86.avx512.vpermi2var.qi.512({kind} {a}, {kind} {at}, {kind} {b})") for a, b in pairs
+    ]
+    bit = 1
+    while len(picked) > 1:
+        chosen = write(f"and {kind} {pair_of}, splat (i8 {bit})")
+        is_odd = write(f"icmp ne {kind} {chosen}, zeroinitializer")
+        picked = [
+            a if b is None else write(f"select <{BYTES} x i1> {is_odd}, {kind} {b}, {kind} {a}")
+            for a, b in zip_longest(picked[::2], picked[1::2])
+        ]
+        bit *= 2
+    return picked[0]
 
 
 def _is_second(values: ValueEmitter, at: str, lanes: int, word: str) -> str:
