@@ -24,6 +24,7 @@ MAX_SWITCH = 16  # iterations of an axis whose value selects the expression that
 MIN_REPEATS = 16  # reads of each value from which arithmetic on parameters alone gets a stage of its own
 MOST_NODES = 4096  # nodes of an expression: inlined stages that each read another one twice double it every time
 COSTLY = 8  # additions that take as long as a division or one of `EXPENSIVE`
+LOOKUP = 24  # additions of a vector that take as long as a load for each of its lanes, about 1.2 cycles each
 WORTH_STORING = 1.5  # ratio of the work of recomputing to that of storing and loading, from which a stage is stored
 SHORT_ROW = 16  # elements of a row up to which it is less than a vector
 MAX_GROWTH = 4  # elements of prepared weights per element of the weights: Winograd's transforms, but no broadcasts
@@ -120,6 +121,13 @@ def is_read_indirectly(state: State, stage: Stage) -> bool:
     return any(is_data(i) for x in reads for i in x.indices)
 
 
+def is_table(state: State, stage: Stage) -> bool:
+    """Return whether the stage is a table that readers with many more points look up, of numbers that take longer to
+    compute."""
+    is_small = all(points(r) >= MIN_REPEATS * points(stage) for r in state.consumers(stage))
+    return is_small and _operations(stage) > LOOKUP and is_read_indirectly(state, stage)
+
+
 def is_expensive(stage: Stage) -> bool:
     """Return whether the stage divides or calls a function of `EXPENSIVE`; index arithmetic does not count."""
     return any(_is_costly(e) and not _is_index(e) for v in stage.op.body for e in subexpressions(v))
@@ -169,10 +177,14 @@ def is_cheaper_stored(state: State, stage: Stage) -> bool:
     readers = [(r, len(set(r.op.loads_from(*stage.op.buffers)))) for r in state.consumers(stage)]
     if all(places < 2 and not _is_repeated(r, stage) for r, places in readers):
         return False
+    work, needed = _operations(stage), sum(points(r) * places for r, places in readers)
+    return needed * work > WORTH_STORING * (points(stage) * (work + 1) + needed)
+
+
+def _operations(stage: Stage) -> int:
+    """Return the operations for a value of the stage, in additions, without those of indices."""
     work = [e for v in stage.op.body for e in subexpressions(v) if not _is_index(e) and not isinstance(e, Const)]
-    operations = sum(COSTLY if _is_costly(e) else 1 for e in work)
-    needed = sum(points(r) * places for r, places in readers)
-    return needed * operations > WORTH_STORING * (points(stage) * (operations + 1) + needed)
+    return sum(COSTLY if _is_costly(e) else 1 for e in work)
 
 
 def _is_repeated(reader: Stage, stage: Stage) -> bool:

@@ -54,6 +54,7 @@ from search_spaces.fusion import (
     is_copy,
     is_expensive,
     is_read_indirectly,
+    is_table,
     is_too_large_inlined,
     is_widening,
     is_worth_precomputing,
@@ -82,8 +83,10 @@ class Inline:
             return True
         if prepares_weights(state, stage):
             return False
-        if (is_copy(stage) and not has_indirect_read(stage)) or not stage.op.reads:
+        if is_copy(stage) and not has_indirect_read(stage):
             return True
+        if not stage.op.reads:
+            return context.target.gpu is not None or not is_table(state, stage)
         if (
             is_worth_precomputing(state, stage)
             or would_be_recomputed(state, stage)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pytest
 
 from autosched import te
@@ -17,9 +18,12 @@ from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.checks import MAX_DEPTH
 from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
 from search_spaces.cpu import MOST_OF_SEVERAL, RULES, PartialSketch, SketchContext, sketches
+from search_spaces.gpu import sketches as gpu_sketches
 from search_spaces.partial_sketch import Alternative
-from tests.codegen.running import check_outputs, run
+from search_spaces.space import sample
+from tests.codegen.running import check_candidate, check_outputs, run
 from tests.helpers import exact
 from tests.schedule.graphs import dense_relu, matmul
 
@@ -114,3 +118,21 @@ def test_bytes_that_are_only_widened_are_not_stored_wide(weights):
     stages = [s for sketch in sketches(dag, parse_target("llvm -mcpu=znver4"), 1) for s in sketch.state.stages]
     assert not {"A.wide", "B.wide"} & {s.name for s in stages}
     assert any(dots_of(s.op.body) for s in stages)
+
+
+@pytest.mark.parametrize(("terms", "is_stored"), [(1, False), (4, True)])
+def test_tables_of_numbers_that_take_long_to_compute_are_stored(terms, is_stored):
+    """Roots of as many terms for each of 1000 numbers, of which one is looked up for every element."""
+    x = te.placeholder((40, 500), "int32", "X")
+    root = lambda v, n: te.sqrt(te.cast(v, "float32") * (n + 0.5) + 1.0)  # noqa: E731
+    table = te.compute((1000,), lambda v: te.cast(sum(root(v, n) for n in range(terms)), "uint8"), name="T")
+    y = te.compute((40, 500), lambda i, j: table[x[i, j] & 1023], name="Y")
+    dag = collapse(ComputeDAG(y))
+    for target in ("llvm -mcpu=haswell", "cpu"):
+        for sketch in sketches(dag, parse_target(target), 2):
+            assert any(s.name == "T" for s in sketch.state.stages) == is_stored
+            (row,) = sample(sketch, 1, np.random.default_rng(0))
+            values = {p.name: int(v) for p, v in zip(sketch.params, row, strict=True)}
+            check_candidate(dag, sketch, values, make_inputs(dag, 0, "integers"))
+    on_gpu = gpu_sketches(dag, parse_target("cuda -arch=sm_80"))
+    assert not any(s.name == "T" for sketch in on_gpu for s in sketch.state.stages), "one kernel less"
