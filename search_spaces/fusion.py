@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var
+from autosched.ir.expr import INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
 from autosched.ir.instructions.dots import Word
 from autosched.ir.visit import depth, free_vars, is_data, is_gathered, loads, subexpressions
 from autosched.schedule import Stage, State
@@ -25,6 +25,7 @@ MIN_REPEATS = 16  # reads of each value from which arithmetic on parameters alon
 MOST_NODES = 4096  # nodes of an expression: inlined stages that each read another one twice double it every time
 COSTLY = 8  # additions that take as long as a division or one of `EXPENSIVE`
 LOOKUP = 24  # additions of a vector that take as long as a load for each of its lanes, about 1.2 cycles each
+STORED = 32  # additions in vectors that may take as long as an element takes to memory and back
 WORTH_STORING = 1.5  # ratio of the work of recomputing to that of storing and loading, from which a stage is stored
 SHORT_ROW = 16  # elements of a row up to which it is less than a vector
 MAX_GROWTH = 4  # elements of prepared weights per element of the weights: Winograd's transforms, but no broadcasts
@@ -140,7 +141,7 @@ def _is_costly(e: Expr) -> bool:
 
 
 def _is_index(e: Expr) -> bool:
-    return e.dtype == "int64" and not loads(e)
+    return e.dtype == INDEX and not loads(e)
 
 
 def is_too_large_inlined(state: State, stage: Stage) -> bool:
@@ -179,6 +180,12 @@ def is_cheaper_stored(state: State, stage: Stage) -> bool:
         return False
     work, needed = _operations(stage), sum(points(r) * places for r, places in readers)
     return needed * work > WORTH_STORING * (points(stage) * (work + 1) + needed)
+
+
+def is_cheap_repeated(state: State, stage: Stage) -> bool:
+    """Return whether computing the stage's values for each reader may take less time than memory takes to keep them."""
+    needed = sum(points(r) * len(set(r.op.loads_from(*stage.op.buffers))) for r in state.consumers(stage))
+    return not is_expensive(stage) and needed * _operations(stage) <= STORED * points(stage)
 
 
 def _operations(stage: Stage) -> int:

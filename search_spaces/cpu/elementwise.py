@@ -50,6 +50,7 @@ from search_spaces.fusion import (
     has_condition,
     has_indirect_read,
     index_divisors,
+    is_cheap_repeated,
     is_cheaper_stored,
     is_copy,
     is_expensive,
@@ -155,7 +156,7 @@ class Placement:
         attached = None if whole else self._attach(sketch, stage, context)
         at_root = own_nests(sketch, stage, context)
         if attached is None:
-            return at_root
+            return [*at_root, *([] if whole else self._inline_cheap(sketch, stage))]
         if _computed_once(attached, stage):
             return [attached]
         slides = attached.state.stage(stage.name).slides
@@ -173,6 +174,14 @@ class Placement:
         is_stencil = all(r.op.reducer is None for r in sketch.state.consumers(stage))  # the border of one is a clamp
         is_stored = is_stencil and is_cheaper_stored(sketch.state, stage)
         if not cheap or by_tiles or is_stored or sketch.state.attached(stage.name):
+            return []
+        return [sketch.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}@inline")]
+
+    def _inline_cheap(self, sketch: PartialSketch, stage: Stage) -> list[PartialSketch]:
+        """Inline a stage that readers in several nests read, where it is no reduction's operand."""
+        readers = sketch.state.consumers(stage)
+        is_simple = all(r.op.is_elementwise for r in readers) and not is_too_large_inlined(sketch.state, stage)
+        if not is_simple or sketch.state.attached(stage.name) or not is_cheap_repeated(sketch.state, stage):
             return []
         return [sketch.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}@inline")]
 

@@ -136,3 +136,23 @@ def test_tables_of_numbers_that_take_long_to_compute_are_stored(terms, is_stored
             check_candidate(dag, sketch, values, make_inputs(dag, 0, "integers"))
     on_gpu = gpu_sketches(dag, parse_target("cuda -arch=sm_80"))
     assert not any(s.name == "T" for sketch in on_gpu for s in sketch.state.stages), "one kernel less"
+
+
+@pytest.mark.parametrize(("terms", "is_offered"), [(3, True), (9, False)])
+def test_a_cheap_stage_of_two_nests_may_be_computed_in_both(terms, is_offered):
+    """A sum of products that an image of half the size and the result read."""
+    h, w = 37, 59
+    x = te.placeholder((terms, 2 * h, 2 * w), name="X")
+    product = lambda i, j: sum(x[n, i, j] * (i + 2 * n) for n in range(terms))  # noqa: E731
+    full = te.compute((2 * h, 2 * w), product, name="full")
+    near = lambda i, j, p, q: full[2 * i + p, 2 * j + q]  # noqa: E731
+    half = te.compute((h, w), lambda i, j: sum(near(i, j, p, q) for p in (0, 1) for q in (0, 1)), name="half")
+    turned = te.compute((2 * h, 2 * w), lambda i, j: full[i, j] + half[h - 1 - i // 2, w - 1 - j // 2] * 0.5, name="Y")
+    dag = collapse(ComputeDAG(turned))
+    found = sketches(dag, parse_target("cpu"), 2)
+    inlined = [s for s in found if "full@inline" in s.name]
+    assert bool(inlined) == is_offered
+    for sketch in inlined[:2]:
+        (row,) = sample(sketch, 1, np.random.default_rng(0))
+        values = {p.name: int(v) for p, v in zip(sketch.params, row, strict=True)}
+        check_candidate(dag, sketch, values, make_inputs(dag, 0, "normal"))
