@@ -67,11 +67,7 @@ class TileAxes:
 
 
 def tile_axes(stage: Stage, producers: list[Stage], axes: tuple[StageAxis, ...]) -> TileAxes:
-    """Return how the `axes` of `stage` serve tiles of it in which the producers are computed.
-
-    Where the stage reads them point by point, but one of them another one at several places, the last of the outer axes
-    is tiled.
-    """
+    """Return how the `axes` of `stage` serve tiles of it in which the producers are computed."""
     buffers = [b for p in producers for b in p.op.buffers]
     indices = [i for r in (stage, *producers) for x in r.op.loads_from(*buffers) for i in x.indices]
     tiled, outer, inner = list[StageAxis](), list[StageAxis](), list[StageAxis]()
@@ -81,8 +77,6 @@ def tile_axes(stage: Stage, producers: list[Stage], axes: tuple[StageAxis, ...])
         is_shared = not used or (extent(axis) <= FEW_PLANES and not _all_vary(stage, producers, axis))
         kind = tiled if not is_in_place else inner if is_shared else outer
         kind.append(axis)
-    if outer and not tiled and any(is_stencil_of(r, p) for r in producers for p in producers):
-        tiled.append(outer.pop())
     return TileAxes(tuple(tiled), tuple(outer), tuple(inner))
 
 
