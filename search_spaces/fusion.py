@@ -25,7 +25,7 @@ MIN_REPEATS = 16  # reads of each value from which arithmetic on parameters alon
 MOST_NODES = 4096  # nodes of an expression: inlined stages that each read another one twice double it every time
 COSTLY = 8  # additions that take as long as a division or one of `EXPENSIVE`
 LOOKUP = 24  # additions of a vector that take as long as a load for each of its lanes, about 1.2 cycles each
-STORED = 32  # additions in vectors that may take as long as an element takes to memory and back
+STORED = 32  # additions in vectors for which an element may be computed anew, assumed: memory takes as long or longer
 WORTH_STORING = 1.5  # ratio of the work of recomputing to that of storing and loading, from which a stage is stored
 SHORT_ROW = 16  # elements of a row up to which it is less than a vector
 MAX_GROWTH = 4  # elements of prepared weights per element of the weights: Winograd's transforms, but no broadcasts
@@ -178,14 +178,18 @@ def is_cheaper_stored(state: State, stage: Stage) -> bool:
     readers = [(r, len(set(r.op.loads_from(*stage.op.buffers)))) for r in state.consumers(stage)]
     if all(places < 2 and not _is_repeated(r, stage) for r, places in readers):
         return False
-    work, needed = _operations(stage), sum(points(r) * places for r, places in readers)
+    work, needed = _operations(stage), _values_read(state, stage)
     return needed * work > WORTH_STORING * (points(stage) * (work + 1) + needed)
 
 
 def is_cheap_repeated(state: State, stage: Stage) -> bool:
     """Return whether computing the stage's values for each reader may take less time than memory takes to keep them."""
-    needed = sum(points(r) * len(set(r.op.loads_from(*stage.op.buffers))) for r in state.consumers(stage))
-    return not is_expensive(stage) and needed * _operations(stage) <= STORED * points(stage)
+    return not is_expensive(stage) and _values_read(state, stage) * _operations(stage) <= STORED * points(stage)
+
+
+def _values_read(state: State, stage: Stage) -> int:
+    """Return how many of the stage's values its readers take, counted again at each point and place."""
+    return sum(points(r) * len(set(r.op.loads_from(*stage.op.buffers))) for r in state.consumers(stage))
 
 
 def _operations(stage: Stage) -> int:

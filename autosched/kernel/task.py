@@ -101,11 +101,8 @@ def analytic_best(
         if len(found) == n:
             break
     if not found:
-        why = (
-            f"can be generated: {error}"
-            if error
-            else "is within the limits of a kernel: compute fewer or smaller stages"
-        )
+        beyond_limits = "is within the limits of a kernel: compute fewer or smaller stages"
+        why = f"can be generated: {error}" if error else beyond_limits
         raise NoValidCandidate(f"no candidate of {task.info.workload} {why}") from error
     return found
 

@@ -1,7 +1,7 @@
 """Border tiles of a stage that is computed in tiles of its readers: how many there are, and what they cost.
 
 A tile whose region, with its halo, lies inside the tensor is computed in loops of constant extents, another one in
-loops whose extents are clipped to the tensor (`lower/symbolic/pipelines.py`). The share of the first is the share of
+loops whose extents are clipped to the tensor (`lower/symbolic/nest.py`). The share of the first is the share of
 tiles in which the guard's comparisons hold. A comparison is  constant + sum c_v v >= 0;  of the values of that sum,
 taken as if they lay evenly from the lowest to the highest at the smallest stride s,
 

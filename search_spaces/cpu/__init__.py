@@ -45,7 +45,7 @@ RULES: tuple[SketchRule, ...] = (
     WinogradTransform(),
     # Attention: a sum weighted by the softmax of a product. All of it in tasks of rows; and MultiLevelTiling.
     FusedAttention(),
-    # Its readers are in tiles, with a stage that it reads and others do: in these tiles.
+    # A reduction whose readers are in tiles, and which reads a stage that others read as well: in these tiles.
     TileReduction(),
     # It reads another reduction's results, in windows or point by point: two or three reductions fused row block by row
     # block; and MultiLevelTiling.

@@ -109,7 +109,8 @@ class Inline:
 
 
 class FusedConsumer:
-    """An elementwise stage that is a reduction's or a recurrence's fused consumer: the rule for that schedules both.
+    """An elementwise stage that is a reduction's or a recurrence's fused consumer: the rule for that schedules both,
+    unless it is in tiles with several reductions and a stage that they share.
 
     It reads them point by point, or the reduction gives one value for each of its rows.
     """
@@ -127,7 +128,8 @@ class FusedConsumer:
         return any(_shares_leading_axes(s, stage) for s in rows)
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-        return [sketch, *reducing_tiles(sketch, stage, (1, 2), context)]
+        vectors = _whole_periods(stage, context.lanes_of(stage))[:2] if stage.op.axes else ()
+        return [sketch, *reducing_tiles(sketch, stage, vectors, context)]
 
 
 def _shares_leading_axes(producer: Stage, consumer: Stage) -> bool:
@@ -173,17 +175,13 @@ class Placement:
         by_tiles = any(dot.row.tile is not None for r in sketch.state.consumers(stage) for dot in dots_of(r.op.body))
         is_stencil = all(r.op.reducer is None for r in sketch.state.consumers(stage))  # the border of one is a clamp
         is_stored = is_stencil and is_cheaper_stored(sketch.state, stage)
-        if not cheap or by_tiles or is_stored or sketch.state.attached(stage.name):
-            return []
-        return [sketch.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}@inline")]
+        return _inlined(sketch, stage) if cheap and not by_tiles and not is_stored else []
 
     def _inline_cheap(self, sketch: PartialSketch, stage: Stage) -> list[PartialSketch]:
         """Inline a stage that readers in several nests read, where it is no reduction's operand."""
         readers = sketch.state.consumers(stage)
         is_simple = all(r.op.is_elementwise for r in readers) and not is_too_large_inlined(sketch.state, stage)
-        if not is_simple or sketch.state.attached(stage.name) or not is_cheap_repeated(sketch.state, stage):
-            return []
-        return [sketch.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}@inline")]
+        return _inlined(sketch, stage) if is_simple and is_cheap_repeated(sketch.state, stage) else []
 
     def _attach(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch | None:
         row_loop = row_loop_of_readers(sketch, stage)
@@ -199,6 +197,13 @@ class Placement:
                 continue  # a reader is outside of that loop, or rows are not read in order
             return placed.finish(stage.name, note=f"{stage.name}@{host}")
         return None
+
+
+def _inlined(sketch: PartialSketch, stage: Stage) -> list[PartialSketch]:
+    """Return the stage inlined as an alternative; nothing where others are computed in it."""
+    if sketch.state.attached(stage.name):
+        return []
+    return [sketch.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}@inline")]
 
 
 class Elementwise:

@@ -65,9 +65,8 @@ def initial_sketches(dag: ComputeDAG, context: SketchContext) -> list[PartialSke
     The first is the graph as written, with the indices of an argmax in 32 bits, and with stages for repeated work:
     arithmetic on operands, indirect reads, conversions. The second has windows in two stages, the third long windows
     of integers as running sums. Where the processor has tiles for operands that are otherwise converted, one more has
-    no conversion. Pipelines have one with their short
-    windows written out, as sums of reads at several places. Where Winograd's error is accepted,
-    there is one more for each size of his tiles.
+    no conversion. Pipelines have one with their short windows written out, as sums of reads at several places. Where
+    Winograd's error is accepted, there is one more for each size of his tiles.
     """
     sketch = PartialSketch(initial_state(dag))
     narrowed = [NarrowPlaces(s.name) for s in sketch.state.stages if narrow_places(s.op) is not None]
