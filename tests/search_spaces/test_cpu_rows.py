@@ -78,7 +78,10 @@ def test_arithmetic_that_nobody_repeats_is_inlined():
 
 @pytest.mark.parametrize("shape", [(9, 21), (17, 12)])
 def test_steps_of_a_stencil_are_stored_and_what_is_read_in_one_place_is_not(shape: tuple[int, ...]) -> None:
-    """Inlined, three steps would read 64 elements for each of theirs; the absolute values are as soon made as read."""
+    """Inlined, three steps would read 64 elements for each of theirs; the absolute values are as soon made as read.
+
+    The second step may be computed in the third as well: the first one's 7 operations four times are cheap.
+    """
     rows, columns = shape
     now = te.placeholder((rows + 6, columns + 6), name="X")
     for step in (4, 2, 0):
@@ -89,9 +92,11 @@ def test_steps_of_a_stencil_are_stored_and_what_is_read_in_one_place_is_not(shap
         )
         now = te.compute(heat.shape, lambda i, j, x=heat: te.max(x[i, j], -x[i, j]), name=f"now{step}")
     found = sketches(collapse(ComputeDAG(now)), HOST, 1)
-    assert len(found) == 1 + (columns < HOST.vector_bytes // 4), "rows shorter than a vector also as one"
+    names = [{s.name for s in sketch.state.stages} for sketch in found]
+    ways = 1 + (columns < HOST.vector_bytes // 4)  # rows shorter than a vector also as one
+    assert names.count({"heat4", "heat2", "now0"}) == names.count({"heat2", "now0"}) == ways
+    assert len(names) == 2 * ways
     for sketch in found:
-        assert {s.name for s in sketch.state.stages} == {"heat4", "heat2", "now0"}
         assert list(compiled(ComputeDAG(now), sketch, 1))
 
 
