@@ -45,22 +45,32 @@ class SketchContext:
 
 
 @dataclass(frozen=True)
+class RowLoop:
+    """A loop of a root stage whose iterations each complete one row, or task: elementwise stages that it reads can be
+    computed in it.
+
+    `slides`: also so that an iteration computes only what is new. `reduces`: reductions as well.
+    """
+
+    stage: str
+    loop: str
+    slides: bool = False
+    reduces: bool = False
+
+
+@dataclass(frozen=True)
 class PartialSketch:
     """A schedule that is complete for some stages, with its parameters so far.
 
     `done`: the stages that need no rule any more. `notes`: the alternatives chosen; joined they name the sketch.
-    `row_loops`: pairs of a root stage and its loop whose iterations each complete one row (or task). Stages that it
-    reads can be computed in that loop; where the root stage is one of `sliding`, only what is new in each iteration,
-    and where it is one of `reducing`, reductions as well.
+    `row_loops`: at most one of each root stage.
     """
 
     state: State
     params: tuple[SketchParam, ...] = ()
     done: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
-    row_loops: tuple[tuple[str, str], ...] = ()
-    sliding: frozenset[str] = frozenset()
-    reducing: frozenset[str] = frozenset()
+    row_loops: tuple[RowLoop, ...] = ()
     fuses_reductions: bool = False  # see `Sketch`
 
     def apply(self, *steps: Step) -> PartialSketch:
@@ -76,9 +86,12 @@ class PartialSketch:
         notes = (*self.notes, note) if note else self.notes
         return replace(self, done=self.done | set(stages), notes=notes)
 
-    def with_row_loop(self, stage: str, loop: str, slides: bool = False) -> PartialSketch:
-        sliding = self.sliding | {stage} if slides else self.sliding
-        return replace(self, row_loops=(*self.row_loops, (stage, loop)), sliding=sliding)
+    def row_loop(self, stage: str) -> RowLoop | None:
+        return next((r for r in self.row_loops if r.stage == stage), None)
+
+    def with_row_loop(self, stage: str, loop: str, slides: bool = False, reduces: bool = False) -> PartialSketch:
+        others = tuple(r for r in self.row_loops if r.stage != stage)
+        return replace(self, row_loops=(*others, RowLoop(stage, loop, slides, reduces)))
 
     def complete(self) -> Sketch:
         return Sketch("/".join(self.notes) or "default", self.state, self.params, self.fuses_reductions)
@@ -177,13 +190,11 @@ def _evaluate(alternative: Alternative) -> PartialSketch:
     return alternative if isinstance(alternative, PartialSketch) else alternative()
 
 
-def row_loop_of_readers(sketch: PartialSketch, stage: Stage) -> tuple[str, str] | None:
-    """Return the root stage that all readers are computed in, and its loop over rows or tasks."""
+def row_loop_of_readers(sketch: PartialSketch, stage: Stage) -> RowLoop | None:
+    """Return the row loop of the root stage that all readers are computed in."""
     consumers = sketch.state.consumers(stage)
     roots = {sketch.state.root(r).name for r in consumers}
-    loops = dict(sketch.row_loops)
-    consumer = roots.pop() if len(roots) == 1 else ""
-    return (consumer, loops[consumer]) if consumer in loops else None
+    return sketch.row_loop(roots.pop()) if len(roots) == 1 else None
 
 
 def fuse_consumer(sketch: PartialSketch, stage: Stage) -> tuple[PartialSketch, str, str]:

@@ -162,7 +162,7 @@ class Placement:
         if _computed_once(attached, stage):
             return [attached]
         slides = attached.state.stage(stage.name).slides
-        alike = [s for s in at_root if slides or stage.name not in s.sliding]
+        alike = [s for s in at_root if slides or not _slides(s, stage)]
         return [attached, *alike, *self._inline(sketch, stage)]
 
     def _inline(self, sketch: PartialSketch, stage: Stage) -> list[PartialSketch]:
@@ -184,19 +184,23 @@ class Placement:
         return _inlined(sketch, stage) if is_simple and is_cheap_repeated(sketch.state, stage) else []
 
     def _attach(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> PartialSketch | None:
-        row_loop = row_loop_of_readers(sketch, stage)
-        if row_loop is None:
+        row = row_loop_of_readers(sketch, stage)
+        if row is None:
             return None
-        host, loop = row_loop
-        ways = (True, False) if host in sketch.sliding else (False,)
-        for slides in ways:
+        place = ComputeAt(stage.name, row.stage, row.loop)
+        for steps in ([place, Slide(stage.name)], [place])[not row.slides :]:
             try:
-                placed = sketch.apply(ComputeAt(stage.name, host, loop), *([Slide(stage.name)] if slides else []))
-                placed = _vector_steps(placed, stage, context)
+                placed = _vector_steps(sketch.apply(*steps), stage, context)
             except ScheduleError:
                 continue  # a reader is outside of that loop, or rows are not read in order
-            return placed.finish(stage.name, note=f"{stage.name}@{host}")
+            return placed.finish(stage.name, note=f"{stage.name}@{row.stage}")
         return None
+
+
+def _slides(sketch: PartialSketch, stage: Stage) -> bool:
+    """Whether the stage is in strips that others slide along."""
+    row = sketch.row_loop(stage.name)
+    return row is not None and row.slides
 
 
 def _inlined(sketch: PartialSketch, stage: Stage) -> list[PartialSketch]:

@@ -28,7 +28,7 @@ from search_spaces.space import SketchParam
 
 TILES = (2, 4, 8, 16, 32, 64, 128, 256)  # points of a tile along an axis that is no vector
 ROWS = (1, 2, 4)  # that are computed together
-FEW_POINTS = 1 << 12  # of a stage up to which its producers stay in a cache without tiles
+CACHED_POINTS = 1 << 12  # of a stage up to which its producers stay in a cache without tiles
 
 
 def overlapped_tiles(
@@ -41,11 +41,11 @@ def overlapped_tiles(
     """
     reducing = reducing_tiles(sketch, stage, vectors, context)
     producers = tile_producers(sketch.state, stage, sketch.done)
-    if reducing or not producers or points(stage) <= FEW_POINTS:
+    if reducing or not producers or points(stage) <= CACHED_POINTS:
         return reducing
     axes, lanes = tile_axes(stage, producers, stage.op.axes[:-1]), context.lanes_of(stage)
     ways = (False, True) if axes.tiled else (False,)
-    return [_in_tiles(sketch, stage, axes, lanes, vectors, slides) for slides in ways]
+    return [_in_tiles(sketch, stage, axes, lanes, vectors, slides=slides) for slides in ways]
 
 
 def reducing_tiles(
@@ -54,39 +54,39 @@ def reducing_tiles(
     """Return the stage in tiles for reductions that it reads, with a stage that several of them or others read; nothing
     where there is no such stage. `vectors` as above."""
     producers = tile_producers(sketch.state, stage, sketch.done, with_reductions=True)
-    if not shared_intermediates(sketch.state, producers) or points(stage) <= FEW_POINTS:
+    if not shared_intermediates(sketch.state, producers) or points(stage) <= CACHED_POINTS:
         return []
     axes = tile_axes(stage, producers, stage.op.axes[:-1])
-    tiles = _in_tiles(sketch, stage, axes, context.lanes_of(stage), vectors, slides=False)
-    return [replace(tiles, reducing=tiles.reducing | {stage.name})]
+    return [_in_tiles(sketch, stage, axes, context.lanes_of(stage), vectors, reduces=True)]
 
 
 class TileReduction:
     """A reduction in the tiles of its readers: sums of a vector or a few in registers."""
 
     def applies(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> bool:
-        host = row_loop_of_readers(sketch, stage)
-        return host is not None and host[0] in sketch.reducing and has_own_lanes(stage)
+        row = row_loop_of_readers(sketch, stage)
+        return row is not None and row.reduces and has_own_lanes(stage)
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
-        host = row_loop_of_readers(sketch, stage)
-        assert host is not None
+        row = row_loop_of_readers(sketch, stage)
+        assert row is not None
         name, acc, (*others, last) = stage.name, f"{stage.name}.acc", (a.name for a in stage.op.axes)
         width = vector_width(
             f"{name}.{last}.r", extent(stage.op.axes[-1]), context.lanes_of(stage), "", vectors=(1, 2, 4)
         )
         chunk, vector = f"{last}.0", f"{last}.1"
         steps = (Split(name, last, (width.name,)), Reorder(name, (*others, chunk, vector)), Vectorize(name, vector))
-        sketch = sketch.with_params([width]).apply(CacheWrite(name), ComputeAt(name, *host), *steps)
+        sketch = sketch.with_params([width]).apply(CacheWrite(name), ComputeAt(name, row.stage, row.loop), *steps)
         sketch = sketch.apply(ComputeAt(acc, name, chunk, Scope.REGISTER.value)).finish(
-            name, acc, note=f"{name}@{host[0]}"
+            name, acc, note=f"{name}@{row.stage}"
         )
         return [unrolled_accumulator(sketch, sketch.state.stage(acc), last)]
 
 
 def _in_tiles(
-    sketch: PartialSketch, stage: Stage, axes: TileAxes, lanes: int, vectors: tuple[int, ...], slides: bool
-) -> PartialSketch:
+    sketch: PartialSketch, stage: Stage, axes: TileAxes, lanes: int, vectors: tuple[int, ...],
+    slides: bool = False, reduces: bool = False,
+) -> PartialSketch:  # fmt: skip
     """The stage in tiles, or in strips of several tiles along its first tiled axis, that producers slide along; a few
     rows along this axis are computed together."""
     name, last = stage.op.name, stage.op.axes[-1]
@@ -113,7 +113,8 @@ def _in_tiles(
         Vectorize(name, f"{last.name}.2"),
     ]
     made = sketch.with_params([*params, columns, vector]).apply(*steps)
-    return made.finish(name, note=f"{name}:{'strips' if slides else 'tiles'}").with_row_loop(name, row_loop, slides)
+    made = made.finish(name, note=f"{name}:{'strips' if slides else 'tiles'}")
+    return made.with_row_loop(name, row_loop, slides, reduces)
 
 
 def block_of_rows(stage: Stage, axis: StageAxis) -> SketchParam:

@@ -201,11 +201,11 @@ def _place(sketch: PartialSketch, name: str) -> PartialSketch:
     if consumer.name not in sketch.done:
         sketch = _schedule_rows(sketch, consumer, stage)
         consumer = sketch.state.stage(consumer.name)
-    loop = dict(sketch.row_loops).get(consumer.name)
-    if loop is None:
+    row = sketch.row_loop(consumer.name)
+    if row is None:
         return sketch
     try:
-        placed = sketch.apply(ComputeAt(name, consumer.name, loop))
+        placed = sketch.apply(ComputeAt(name, row.stage, row.loop))
     except ScheduleError:
         return sketch  # a reader is elsewhere
     regions = infer_domains(placed.state, name)[name].regions

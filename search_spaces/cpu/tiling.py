@@ -204,11 +204,11 @@ def _inside_task(sketch: PartialSketch, stage: Stage) -> PartialSketch | None:
     whole = fused_consumer(state, stage) or stage
     consumers = {state.root(r).name for r in state.consumers(whole)}
     consumer = state.stage(consumers.pop()) if len(consumers) == 1 else None
-    if consumer is None or consumer.name not in dict(sketch.row_loops) or (whole is not stage and not goes_on):
+    row = None if consumer is None else sketch.row_loop(consumer.name)
+    if consumer is None or row is None or (whole is not stage and not goes_on):
         return None
     tasks = [x.name for x in consumer.loops if x.kind is ForKind.PARALLEL]
-    row = dict(sketch.row_loops)[consumer.name]
-    one_row = row not in (x.name for x in consumer.loops[len(tasks) :])
+    one_row = row.loop not in (x.name for x in consumer.loops[len(tasks) :])
     if not tasks or (one_row and not goes_on):
         return None
     try:

@@ -216,9 +216,9 @@ class WinogradTransform:
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         readers = sketch.state.consumers(stage)
-        loops = dict(sketch.row_loops)
-        if len(readers) == 1 and switch_axes(readers[0]) and readers[0].name in loops:
-            return [_inside(sketch, stage, readers[0], loops[readers[0].name])]
+        row = sketch.row_loop(readers[0].name) if len(readers) == 1 else None
+        if row is not None and switch_axes(readers[0]):
+            return [_inside(sketch, stage, readers[0], row.loop)]
         return [_nest(sketch, stage, context)]
 
 

@@ -84,12 +84,12 @@ def _in_rows(sketch: PartialSketch, stage: Stage, context: SketchContext) -> lis
     consumer = _root_consumer(sketch, stage)
     if consumer is None or not shares_leading_axes(stage, consumer):
         return []
-    loop = dict(sketch.row_loops).get(consumer.name)
-    if loop is not None:
-        bound = [sketch]
-    else:
+    row = sketch.row_loop(consumer.name)
+    if row is None:
         bound = [] if consumer.name in sketch.done else _bind_rows(sketch, stage, consumer)
-    loops = [loop or last_thread_loop(s, consumer.name) for s in bound]
+        loops = [last_thread_loop(s, consumer.name) for s in bound]
+    else:
+        bound, loops = [sketch], [row.loop]
     tried = [_in_row(s, stage, consumer.name, x, context) for s, x in zip(bound, loops, strict=True)]
     return [s for s in tried if s is not None]
 
@@ -202,20 +202,22 @@ class RowValue:
         if not stage.op.is_elementwise or not stage.op.axes:
             return False
         consumer = _root_consumer(sketch, stage)
-        return consumer is not None and consumer.name in dict(sketch.row_loops)
+        return consumer is not None and sketch.row_loop(consumer.name) is not None
 
     def apply(self, sketch: PartialSketch, stage: Stage, context: SketchContext) -> list[PartialSketch]:
         consumer = _root_consumer(sketch, stage)
+        row = None if consumer is None else sketch.row_loop(consumer.name)
         assert consumer is not None
-        loop = dict(sketch.row_loops)[consumer.name]
+        assert row is not None
         alternatives = [sketch.apply(ComputeInline(stage.name)).finish(stage.name, note=f"{stage.name}:again")]
         alone = all(x.kind is not ForKind.THREAD_Y for x in consumer.loops)
         same = [size(a) for a in stage.op.axes] == [size(a) for a in consumer.op.axes]
-        if is_copy(stage) or not same or not alone or not _block_has_row(consumer, loop):
+        if is_copy(stage) or not same or not alone or not _block_has_row(consumer, row.loop):
             return alternatives  # shared memory holds the values of one row, so all threads of the block must share it
         try:
             width = domains.copied_vector(f"{stage.name}.w", stage)
-            kept = sketch.apply(ComputeAt(stage.name, consumer.name, loop, "shared"), Cooperate(stage.name, width.name))
+            shared = ComputeAt(stage.name, consumer.name, row.loop, "shared")
+            kept = sketch.apply(shared, Cooperate(stage.name, width.name))
         except ScheduleError:
             return alternatives
         return [*alternatives, kept.with_params([width]).finish(stage.name, note=f"{stage.name}:kept")]
