@@ -123,6 +123,7 @@ QUICK: Mapping[str, tuple[str, ...]] = {
     "experiments.pipelines.programs": (
         "experiments/test_pipelines.py::test_a_wrong_side_is_not_timed_and_the_fastest_schedule_by_hand_is_kept",
     ),
+    "experiments.regret": ("experiments/test_regret.py::test_the_name_of_an_operator_is_all_that_it_is",),
     "experiments.report": ("experiments/test_report.py",),
     "experiments.scoreboard": ("experiments/test_scoreboard.py::test_the_command_refuses_what_it_does_not_know",),
     "tests.faults": ("faults/test_sample.py::test_a_lost_row_and_a_damaged_one_break_the_bounds",),

@@ -10,5 +10,4 @@ once and its output written once.
 makers.py     what a program is written with, for te and for NumPy
 programs/     the programs
 halide_maker.py, schedules.py, opencv.py    the peers
-regret.py     python -m experiments.pipelines.regret: what the analytic model's choice costs, on random pipelines
 """

@@ -3,7 +3,7 @@
 A stage reads one or two earlier ones, so that many have several readers. Borders are cut off, clamped, or zeros. Images
 are large enough to be computed in tiles (`search_spaces/cpu/overlapped_tiles.py`). Images of 8 and 16 bits are computed
 in their own types, or widened and made narrow again.
-The fuzzer checks them, and `experiments.pipelines.regret` measures larger ones.
+The fuzzer checks them, and `experiments.regret` measures larger ones.
 """
 
 from __future__ import annotations

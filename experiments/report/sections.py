@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autosched.errors import UsageError
-from experiments.report import contests, cycles, features, gpu, models, network_curves, networks, pipelines
+from experiments.report import contests, cycles, features, gpu, models, network_curves, networks, pipelines, regret
 from experiments.report.results import Lines, load
 
 
@@ -52,6 +52,7 @@ _ALL = (
         "network-curves", ("network_curves",), network_curves.network_curves, "python -m experiments.network_curves"
     ),
     Section("pipelines", ("pipelines",), pipelines.pipelines, "python -m experiments.pipelines --threads 1,2"),
+    Section("regret", ("regret",), regret.regret, "python -m experiments.regret"),
     Section("gpu", ("gpu/nvidia-h200-scoreboard",), gpu.board),
     Section("gpu-h100", ("gpu/nvidia-h100-scoreboard",), gpu.board),
     Section("gpu-networks", ("gpu/nvidia-h100",), gpu.whole_networks),
