@@ -188,6 +188,7 @@ ZEN4 = replace(
     store=0.5,
     gathered_load=0.83,
     gather=0.0,
+    horizontal_reduction=24.0,
     unaligned_forward=20.0,
     l3_bandwidth=33.0,
     write_back=0.0,
@@ -198,7 +199,7 @@ ZEN4 = replace(
 )
 ZEN5 = replace(GENERIC_AVX512, name="Zen 5", element_load=4.0, gathered_load=0.83, gather=0.0)
 
-HASWELL = replace(GENERIC, name="Haswell to Skylake")
+HASWELL = replace(GENERIC, name="Haswell to Skylake", horizontal_reduction=16.0)
 SKYLAKE_SERVER = replace(GENERIC_AVX512, name="Skylake server to Ice Lake server")
 SUNNY_COVE_CLIENT = replace(GENERIC_AVX512, name="Sunny Cove client", fma=1.0)  # one 512-bit FMA unit
 GOLDEN_COVE_SERVER = replace(

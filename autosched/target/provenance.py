@@ -163,6 +163,13 @@ PROVENANCE: tuple[Provenance, ...] = (
     ),
     Provenance(
         ("Zen 4",),
+        ("horizontal_reduction",),
+        "Measured (2026-12-01): softmax of rows of 64 to 256, one by one, takes 24 to 50 cycles a row more than many "
+        "together, of 1024 130 more; its maximum and its sum are two reductions, and rows together are taken to be "
+        "slower by some cycles than they are.",
+    ),
+    Provenance(
+        ("Zen 4",),
         ("unaligned_forward",),
         "Measured (2026-11-30): a buffer of 1 to 24 vectors that is filled and then read an element further takes 17 "
         "to 23 cycles longer than where it is read at whole vectors.",
@@ -188,6 +195,12 @@ PROVENANCE: tuple[Provenance, ...] = (
     Provenance(("Zen 5",), ("nan_test",), "Counted, as for any AVX-512."),
     # Intel
     Provenance(("Haswell to Skylake",), ("fma", "load", "store"), f"Documented: {FOG}."),
+    Provenance(
+        ("Haswell to Skylake",),
+        ("horizontal_reduction",),
+        f"Counted: three shuffles of 1 to 3 cycles, three steps of 3 to 4. {FOG}. With 256-bit vectors on Zen 4 "
+        "softmax of rows of 64 to 256, one by one, takes 16 to 32 cycles a row more than many together (2026-12-01).",
+    ),
     Provenance(
         ("Skylake server to Ice Lake server", "Sunny Cove client", "Golden Cove server"),
         ("nan_test",),
