@@ -18,6 +18,7 @@ from autosched.ir.closed_forms.arithmetic import (
     divide,
     is_one,
     is_zero,
+    maximum,
     maximum_of,
     minimum,
     multiply,
@@ -109,7 +110,7 @@ def window_loads(
 
     A window's outputs share elements of an access that moves along outputs and along the reduction. Where all other
     operands of a vector, or of all vectors if lanes share these elements, fit beside the accumulators, each element is
-    loaded once; else each time it is used.
+    loaded once; else each time it is used, and those that several steps use take registers.
     """
     lanes = machine.lanes(statement.itemsize) if is_vectorised(statement.loops[statement.block_depth :]) else 1
     counts = {a: transfers(statement, a, lanes) for a in reads}
@@ -134,7 +135,20 @@ def window_loads(
     held = fits(registers, operands, machine.registers)
     overlap = sum_of(shared.values()) > multiply(sum_of(counts[a] for a in shared), 1.001)
     found = {a: where(held, counts[a], shared[a]) if a in shared else counts[a] for a in reads}
-    return where(held & overlap, operands, usual), found
+    steps = divide(product_of(statement.loops[i].trips for i in unrolled), rows)
+    carried = sum_of(_carried(counts[a], shared[a], steps) for a in shared)
+    return where(overlap, where(held, operands, add(usual, carried)), usual), found
+
+
+def _carried(distinct: Expr, used: Expr, steps: Expr) -> Expr:
+    """Elements of a window that are in registers from one unrolled step of its reduction to the next one.
+
+    LLVM loads each of the `distinct` elements once, whichever order the code has, so that those of one step that the
+    next one uses again take registers beside the accumulators. `used`: elements of all `steps`, counted in each.
+    """
+    first = divide(used, steps)
+    fresh = divide(maximum(subtract(distinct, first), 0.0), maximum(subtract(steps, 1.0), 1.0))
+    return maximum(subtract(first, fresh), 0.0)
 
 
 def transfers(statement: Statement, access: Access, lanes: int, distinct: bool = True) -> Expr:
