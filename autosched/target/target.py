@@ -52,6 +52,11 @@ class Target:
         return replace(self, arch=facts.arch, gpu=facts)
 
     @property
+    def masks_are_vectors(self) -> bool:
+        """Whether comparing vectors sets all bits of a lane, and masks of lanes take registers of vectors."""
+        return self.arch == "x86_64" and self.vector_bytes < 64
+
+    @property
     def triple(self) -> str:
         """The LLVM target triple of the code, the host's own where the architecture is the host's."""
         if self.arch == host_arch():

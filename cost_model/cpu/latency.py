@@ -53,16 +53,15 @@ from autosched.ir.closed_forms.arithmetic import (
     sum_of,
     where,
 )
-from autosched.ir.expr import INDEX, Const, Expr, Var, product
+from autosched.ir.expr import Expr, Var, product
 from autosched.ir.stmt import ForKind
-from autosched.lower.passes.carry_states import MOST_HELD
 from autosched.target import Microarchitecture
 from cost_model.analysis.access import Access
-from cost_model.analysis.operations import recurrence_chain
 from cost_model.analysis.statements import Analysis, Statement
 from cost_model.analysis.traffic import pages_fetched, pages_walked, traffic, unless_all_fits, unless_all_pages_fit
 from cost_model.analysis.trips import AnalysedLoop
-from cost_model.cpu.instructions import TESTS
+from cost_model.cpu.chains import accumulation_chains
+from cost_model.cpu.instructions import POLYNOMIAL_CONSTANTS, POLYNOMIAL_VALUES, TESTS
 from cost_model.cpu.machine import CLOCK_HZ, FORK_JOIN_S, NEST_S, OVERLAP_LOSS, Machine
 from cost_model.cpu.tile_products import TileWork, product_of_tiles, tile_work
 from cost_model.cpu.transfers import (
@@ -342,7 +341,11 @@ def make_block(statement: Statement, machine: Machine) -> InnermostBlock:
     gathered = add(sum_of(counts[a] for a in reads if gathers_lanes(statement, a)), quotients)
     elements = add(sum_of(counts[a] for a in reads if a not in whole), quotients)
     stores = sum_of(transfers(statement, a, lanes) for a in writes)
-    spills = maximum(0.0, subtract(add(registers, operands), machine.registers)) if statement.accumulators else ZERO
+    alive = add(registers, operands) if statement.accumulators else _values_of_functions(statement, chunks)
+    spills = maximum(0.0, subtract(alive, float(machine.registers)))
+    chains, length, latency = accumulation_chains(statement, chunks, machine)
+    if statement.accumulators and statement.updates:  # LLVM spills accumulators as well as operands
+        latency = add(latency, where(spills > 0.0, multiply(length, uarch.store_forward), 0.0))
     minima_and_maxima = multiply(copies, statement.ops.minima_and_maxima * uarch.nan_test)
     tested = (
         minimum(minima_and_maxima, multiply(add(vectors, elements), uarch.nan_test))
@@ -352,7 +355,6 @@ def make_block(statement: Statement, machine: Machine) -> InnermostBlock:
     arithmetic = add(sum_of(multiply(_copies(inner, lanes, v), slots) for v, slots in statement.ops.shared), tested)
     instructions = sum_of([arithmetic, minima_and_maxima, vectors, elements, stores, statement.asking, 2.0])
     width = where(real(instructions) > uarch.uop_cache, uarch.decode_width, uarch.issue_width)
-    chains, length, latency = _chains(statement, inner, chunks, machine)
     pipes = {
         "arithmetic": multiply(arithmetic, 1.0 / uarch.fma),
         "loads": sum_of(
@@ -379,6 +381,13 @@ def make_block(statement: Statement, machine: Machine) -> InnermostBlock:
         unrolled, chunks, lanes, arithmetic, add(vectors, elements), stores, operands, registers, spills, instructions,
         chains, length, latency, limits, cycles,
     )  # fmt: skip
+
+
+def _values_of_functions(statement: Statement, chunks: Expr) -> Expr:
+    """Registers of a block that computes polynomials: LLVM computes each term for all vectors of the block in turn."""
+    if not statement.ops.count("float_math"):
+        return ZERO
+    return add(multiply(chunks, POLYNOMIAL_VALUES), POLYNOMIAL_CONSTANTS)
 
 
 def _block_of_tiles(statement: Statement, work: TileWork, machine: Machine) -> InnermostBlock:
@@ -422,42 +431,6 @@ def _idle(statement: Statement, inner: Sequence[AnalysedLoop], busy: Expr, laten
         whole, short = maximum(multiply(each, full), latency), maximum(multiply(each, last), latency)
         terms.append(subtract(add(whole, multiply(loop.share, subtract(short, whole))), mean))
     return sum_of(terms)
-
-
-def _chains(
-    statement: Statement, inner: Sequence[AnalysedLoop], chunks: Expr, machine: Machine
-) -> tuple[Expr, Expr, Expr]:
-    """(independent chains, dependent steps of each, cycles) of the accumulations in one block.
-
-    Steps of the loop just outside depend on each other when they update the same place, or are positions of a
-    recurrence; otherwise blocks overlap.
-    """
-    if not statement.updates:
-        return ONE, ZERO, _recurrence_latency(statement, inner, machine)
-    write, first = statement.write, statement.block_depth
-    chains, length = ONE, ONE
-    for i, loop in enumerate(inner, first):
-        if write.moves(i):
-            chains = multiply(chains, chunks if loop.kind is ForKind.VECTORIZE else loop.trips)
-        elif loop.kind is ForKind.UNROLL:
-            length = multiply(length, loop.trips)
-        else:  # a reduction over lanes is a tree of shuffles at the end; the chunks are added up one by one
-            length = multiply(length, chunks)
-    carried = first > 0 and not write.moves(first - 1)
-    step = machine.uarch.min_max_latency if statement.ops.minima_and_maxima else machine.uarch.accumulator_step
-    step += 0.0 if write.in_registers else machine.uarch.store_forward
-    cycles = multiply(length, step) if carried else multiply(subtract(length, 1.0), step)
-    return chains, length, cycles
-
-
-def _recurrence_latency(statement: Statement, inner: Sequence[AnalysedLoop], machine: Machine) -> Expr:
-    """Cycles from one position of a recurrence to the next, where these are the blocks of the loop just outside."""
-    first, chain = statement.block_depth, recurrence_chain(statement.store)
-    if not chain or first == 0 or not statement.loops[first - 1].reduce:
-        return ZERO
-    held = real(product([Const(2, INDEX), *(x.bound for x in inner)]))
-    through_memory = where(held > float(MOST_HELD), machine.uarch.store_forward, 0.0)
-    return add(through_memory, chain * machine.uarch.fma_latency)
 
 
 def _loop_overhead(statement: Statement, uarch: Microarchitecture) -> Expr:

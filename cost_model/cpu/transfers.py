@@ -117,9 +117,12 @@ def window_loads(
     if not statement.accumulators:
         return ZERO, counts
     rows = divide(registers, chunks)
-    row = add(chunks, 1.0)
-    usual = where(fits(registers, row, machine.registers), row, add(minimum(chunks, rows), 1.0))
     unrolled = [i for i in range(statement.block_depth, statement.depth) if statement.loops[i].kind is ForKind.UNROLL]
+    sets = maximum_of([ONE, *(_sets(statement, a, unrolled) for a in reads if moves_whole_vectors(statement, a))])
+    vectors = multiply(chunks, sets)
+    row, mask = add(vectors, 1.0), _masks(statement, lanes, machine)
+    usual = where(fits(registers, row, machine.registers), row, add(minimum(vectors, divide(rows, sets)), 1.0))
+    usual = add(usual, mask)
     write = statement.write
     sliding = [a for a in reads if slides(write.moves(i) for i in unrolled if a.moves(i))]
     shared = {a: transfers(statement, a, lanes, distinct=False) for a in sliding}
@@ -131,13 +134,30 @@ def window_loads(
         for a in reads
         if a not in shared
     )
-    operands = add(sum_of(others), 1.0)
+    operands = sum_of([*others, mask, 1.0])
     held = fits(registers, operands, machine.registers)
     overlap = sum_of(shared.values()) > multiply(sum_of(counts[a] for a in shared), 1.001)
     found = {a: where(held, counts[a], shared[a]) if a in shared else counts[a] for a in reads}
     steps = divide(product_of(statement.loops[i].trips for i in unrolled), rows)
     carried = sum_of(_carried(counts[a], shared[a], steps) for a in shared)
     return where(overlap, where(held, operands, add(usual, carried)), usual), found
+
+
+def _sets(statement: Statement, access: Access, unrolled: Sequence[int]) -> Expr:
+    """Rows of vectors of an operand that are used again by a later output: those of unrolled loops inside one along
+    which the operand stands still."""
+    outputs = [i for i in unrolled if statement.write.moves(i)]
+    still = next((n for n, i in enumerate(outputs) if not access.moves(i)), len(outputs))
+    return product_of(statement.loops[i].trips for i in outputs[still:] if access.moves(i))
+
+
+def _masks(statement: Statement, lanes: int, machine: Machine) -> Expr:
+    """Registers that hold the mask of a row's last vector, which not all lanes of a register tile are in."""
+    inner = statement.loops[statement.block_depth :]
+    bounds = [x.bound for x in inner if x.kind is ForKind.VECTORIZE]
+    if not machine.target.masks_are_vectors or lanes == 1:
+        return ZERO
+    return maximum_of([ZERO, *(where(real(bound % lanes) > 0.0, 1.0, 0.0) for bound in bounds)])
 
 
 def _carried(distinct: Expr, used: Expr, steps: Expr) -> Expr:

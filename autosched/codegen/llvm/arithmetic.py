@@ -136,7 +136,7 @@ class Arithmetic:
     def _min_or_max(self, op: str, a: Val, b: Val, is_known: bool = True) -> Val:
         """min or max; of floats, NaN where an operand is. `is_known`: b is a number, so one instruction is enough."""
         apart = DTYPES[a.dtype].is_float and not is_known
-        if apart and a.lanes > 1 and masks_are_vectors(self.target):
+        if apart and a.lanes > 1 and self.target.masks_are_vectors:
             return self._chained(op, a, b)
         result = self.select(self.binary("gt" if op == "min" else "lt", a, b), b, a)  # a where one is NaN
         if not apart:
@@ -386,11 +386,6 @@ def integer_op(writer: Writer, op: str, a: str, b: str, nonnegative: bool) -> st
 
 def has_avx512(target: Target) -> bool:
     return target.arch == "x86_64" and target.vector_bytes == 64
-
-
-def masks_are_vectors(target: Target) -> bool:
-    """Whether comparing vectors sets all bits of a lane."""
-    return target.arch == "x86_64" and target.vector_bytes < 64
 
 
 def _overwrites_operands(target: Target) -> bool:

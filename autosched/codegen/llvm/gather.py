@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from autosched.codegen.llvm.address import LaneAccess
-from autosched.codegen.llvm.arithmetic import Val, has_avx512, masks_are_vectors, shuffled_bits
+from autosched.codegen.llvm.arithmetic import Val, has_avx512, shuffled_bits
 from autosched.codegen.llvm.bindings import HERE, LANE, LaneRange, Numbers, Runtime, fits_32
 from autosched.codegen.llvm.emitters import ValueEmitter
 from autosched.codegen.llvm.masks import has_stores, lanes_of
@@ -370,7 +370,7 @@ def _is_second(values: ValueEmitter, at: str, lanes: int, word: str) -> str:
     """Of numbers below twice the lanes, which are a power of two, those that are not below the lanes. Vectors that
     choose do so by signs: the bit is moved there, and what was masked to get the number is not masked for it."""
     write, kind = values.writer.value, f"<{lanes} x {word}>"
-    if not masks_are_vectors(values.arithmetic.target) or word != "i32":
+    if not values.arithmetic.target.masks_are_vectors or word != "i32":
         return write(f"icmp uge {kind} {at}, splat ({word} {lanes})")
     sign = write(f"shl {kind} {at}, splat ({word} {int(word[1:]) - lanes.bit_length()})")
     return write(f"icmp slt {kind} {sign}, zeroinitializer")
