@@ -199,7 +199,14 @@ ZEN4 = replace(
 )
 ZEN5 = replace(GENERIC_AVX512, name="Zen 5", element_load=4.0, gathered_load=0.83, gather=0.0)
 
-HASWELL = replace(GENERIC, name="Haswell to Skylake", horizontal_reduction=16.0)
+HASWELL = replace(
+    GENERIC,
+    name="Haswell to Skylake",
+    horizontal_reduction=16.0,
+    dtlb_miss=3.5,
+    prefetch_restart=14.0,
+    adjacent_line_bytes=64.0,
+)
 SKYLAKE_SERVER = replace(GENERIC_AVX512, name="Skylake server to Ice Lake server")
 SUNNY_COVE_CLIENT = replace(GENERIC_AVX512, name="Sunny Cove client", fma=1.0)  # one 512-bit FMA unit
 GOLDEN_COVE_SERVER = replace(
