@@ -31,27 +31,35 @@ from cost_model.analysis.access import Access
 class RollingTile:
     """A tile whose accumulators may roll: `serial` iterations of its reduction have to be one, integers all.
 
-    `live_accumulators` are at a time, all where outputs share no elements. `has_set_conflicts`, bool: the lines that it
-    reads are too many for the sets that they share.
+    Of the `outputs` of a vector `live_accumulators` are at a time. `is_window`, bool: outputs share elements of the
+    input; `is_broadcast`: so do the lanes, and all vectors of a tile pass by at a time. `has_set_conflicts`, bool: the
+    lines that the tile reads are too many for the sets that they share.
     """
 
     serial: Expr
+    outputs: Expr
     live_accumulators: Expr
+    is_window: Expr
+    is_broadcast: bool
     operands: Expr
     has_set_conflicts: Expr
 
     def registers(self, accumulators: Expr, target: Target) -> Expr:
         """Registers for accumulators of a tile that has `accumulators` in all."""
-        return select(self.fits_rolling(target), imin(self.live_accumulators, accumulators), accumulators)
+        return select(self._may_roll(accumulators, target), imin(self.live_accumulators, accumulators), accumulators)
 
     def fits_rolling(self, target: Target) -> Expr:
         """Whether all of the window is in registers while it is needed, so that nothing is loaded twice; bool."""
-        found = (self.serial <= 1) & self._fit(self.live_accumulators, target)
+        found = (self.serial <= 1) & self.is_window & self._fit(self.live_accumulators, target)
         return found & ~self.has_set_conflicts if reads_lines_in_parts(target) else found
 
     def rolls(self, accumulators: Expr, target: Target) -> Expr:
         """Whether outputs are written when they are complete because not all of them have a register; bool."""
-        return self.fits_rolling(target) & ~self._fit(accumulators, target)
+        return self._may_roll(accumulators, target) & ~self._fit(accumulators, target)
+
+    def _may_roll(self, accumulators: Expr, target: Target) -> Expr:
+        fits_rolling = self.fits_rolling(target)
+        return fits_rolling & (accumulators <= self.outputs) if self.is_broadcast else fits_rolling
 
     def _fit(self, accumulators: Expr, target: Target) -> Expr:
         return fits(accumulators, self.operands + INPUT_REGISTERS, target.n_vector_registers)
@@ -79,9 +87,12 @@ def rolling_tile(loops: Sequence[TileLoop], reads: Sequence[Access]) -> RollingT
         orders = [swept, *([pair, *(p for p in swept if p is not pair)] for pair in swept[1:])]
         is_window = reduce(operator.or_, [(x.bound > 1) & (r.outputs > 1) for x, r in swept])
         live = select(is_window, reduce(imin, map(_live, orders)), product([x.bound for x in outputs]))
+        is_broadcast = not any(read.moves(x.place) for x in loops if x.kind is ForKind.VECTORIZE)
         others = [product([x.bound for x in steps if r.moves(x.place)]) for r in reads if r is not read]
         serial = product([x.bound for x in loops if x.kind is ForKind.SERIAL])
-        return RollingTile(serial, live, sum(others, Const(0)), read.has_set_conflicts(loops[0].place))
+        operands, has_set_conflicts = sum(others, Const(0)), read.has_set_conflicts(loops[0].place)
+        every = product([x.bound for x in outputs])
+        return RollingTile(serial, every, live, is_window, is_broadcast, operands, has_set_conflicts)
     return None
 
 

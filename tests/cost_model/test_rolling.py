@@ -137,3 +137,24 @@ def test_the_closed_form_counts_what_the_plan_counts(target: Target) -> None:
             assert counts == [window.operands, window.has_set_conflicts(target)], case
             n_windows += 1
     assert n_windows > 5
+
+
+def test_outputs_that_share_nothing_take_a_register_for_each_vector() -> None:
+    """A transposed convolution of 2 x 2 with stride 2, all 6 channels in one tile: 12 outputs of three vectors."""
+    dag = collapse(build("t2d", (3, 11, 11, 6, 133, 2, 2, 1))[0])
+    sketch = next(s for s in sketches(dag, TARGET, 1) if s.name == "phases:v5-panel")
+    (update,) = (s for s in analyse(lower(sketch.state)).statements if s.updates)
+    sizes = {"n.r": 3, "qh.r": 2, "rw.r": 2, "co.r": 48, "acc.ci.u": 6}
+    values = {p.name: 1 for p in sketch.params} | {f"phases.{name}": n for name, n in sizes.items()}
+    assert evaluate([update.registers(16, TARGET)], values) == [36]
+
+
+def test_vectors_of_which_all_lanes_read_the_same_window_pass_by_at_a_time() -> None:
+    """A convolution of 3 x 3, 2 channels in one tile: 8 rows of two vectors have no registers of one vector alone."""
+    dag = collapse(build("c2d", (1, 34, 34, 2, 64, 3, 1, 0))[0])
+    sketch = next(s for s in sketches(dag, TARGET, 1) if s.name == "conv:v2-panel")
+    (update,) = (s for s in analyse(lower(sketch.state)).statements if s.updates)
+    for lanes, want in ((16, 3), (32, 16)):
+        sizes = {"oh.r": 8, "co.r": lanes, "acc.kh.u": 3, "acc.kw.u": 3, "acc.ci.u": 2}
+        values = {p.name: 1 for p in sketch.params} | {f"conv.{name}": n for name, n in sizes.items()}
+        assert evaluate([update.registers(16, TARGET)], values) == [want]
