@@ -140,7 +140,9 @@ def window_loads(
     found = {a: where(held, counts[a], shared[a]) if a in shared else counts[a] for a in reads}
     steps = divide(product_of(statement.loops[i].trips for i in unrolled), rows)
     carried = sum_of(_carried(counts[a], shared[a], steps) for a in shared)
-    return where(overlap, where(held, operands, add(usual, carried)), usual), found
+    # With 512 bits a multiply-add spreads an element that it reads from memory; else the element takes a register.
+    spread = carried if machine.target.masks_are_vectors and not in_turn else ZERO
+    return where(overlap, where(held, add(operands, spread), add(usual, carried)), usual), found
 
 
 def _sets(statement: Statement, access: Access, unrolled: Sequence[int]) -> Expr:

@@ -59,6 +59,15 @@ def test_elements_of_a_window_between_steps_take_registers(target, tile, is_slow
     assert (unrolled > 1.05 * plain) == is_slower
 
 
+@pytest.mark.parametrize(("columns", "is_slower"), [(7, False), (10, True), (13, True)])  # 0.98, 1.84, 2.16 times
+def test_elements_of_a_window_that_fits_take_registers_between_steps(columns, is_slower):
+    """Two vectors of weights stay beside all accumulators of a transposed convolution."""
+    sketch, latency = sketch_of(AVX2, "t2d", (2, 14, 14, 106, 79, 4, 2, 2), "phases:v5-rows")
+    rows = rows_of(sketch, *({".qw.r": columns, ".co.r": 8, ".tw.u": n} for n in (1, 2)))
+    plain, unrolled = Program([latency.seconds], tuple(p.name for p in sketch.params))(rows)[0]
+    assert (unrolled > 1.05 * plain) == is_slower
+
+
 def test_a_spilled_accumulator_waits_for_memory():
     """Twelve accumulators of a tile in which rows of two sets of weights are used again, on 16 registers."""
     sketch, latency = sketch_of(AVX2, "cap", (2, 10, 10, 23, 13, 1, 1, 0), "capsule:v2-panel")
