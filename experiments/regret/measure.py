@@ -26,7 +26,7 @@ from autosched.tuner.task import training_data
 ROUNDS, BLOCK_S = 20, 0.01  # of the interleaved comparison
 ALONE_S = 0.03  # of timing each candidate by itself
 FINALISTS = 5  # the fastest candidates by those times, which are compared with the choice
-KEPT = 8  # fastest candidates of a row
+KEPT = 4  # fastest candidates of a row
 PHASES = ("draft", "draft", "evolve", "evolve")  # a quarter of the candidates each
 AGREES = 1e-3  # of the largest value
 Array = npt.NDArray[Any]
