@@ -18,8 +18,9 @@ from autosched.errors import ScheduleError
 from autosched.ir.dtype import DTYPES
 from autosched.ir.stmt import Scope
 from autosched.lower.symbolic.domains import infer_domains
-from autosched.schedule import ComputeAt, Parallel, Reorder, Rfactor, Split, Stage, Step, Vectorize
+from autosched.schedule import ComputeAt, Pack, Parallel, Reorder, Rfactor, Split, Stage, Step, Vectorize
 from autosched.schedule.stage import StageAxis
+from autosched.target import LINE_BYTES
 from search_spaces.access import extent, has_reuse, lane_reduction, points, reads_of
 from search_spaces.cpu.domains import blocks, is_row_block, row_levels, vector_width
 from search_spaces.cpu.inner_products import inner_products
@@ -52,10 +53,21 @@ class SplitReduction:
         split = sketch.with_params([block]).apply(Rfactor(stage.name, axis.name, block.name, "outer"))
         partial = split.state.stage(f"{stage.name}.rf")
         split = lane_steps(split, partial, f"{axis.name}.i", block.domain[-1], context)
+        split = split.apply(_on_own_lines(split.state.stage(partial.name), context))
         split = _finish_root(split, partial.name)
         split = _place(split, stage.name)
         alternatives = [split.finish(stage.name, partial.name, note=f"{stage.name}:split-k")]
         return alternatives + lane_alternatives(sketch, stage, context)
+
+
+def _on_own_lines(partial: Stage, context: SketchContext) -> Pack:
+    """Return the step that begins a cache line for each block of a reduction, its partial results' first axis.
+
+    Different threads store neighbouring blocks: in one line, these stores would wait for each other.
+    """
+    last = len(partial.op.axes) - 1
+    elements = (context.target.line_bytes or LINE_BYTES) // min(DTYPES[d].nbytes for d in partial.op.dtypes)
+    return Pack(partial.name, tuple(range(last + 1)), ((last, elements),))
 
 
 class SplitTiledReduction:

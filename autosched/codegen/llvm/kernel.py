@@ -63,6 +63,12 @@ def _n_iterations(loops: Sequence[For]) -> int:
     return count
 
 
+def tasks_of_chunk(n_tasks: int, threads: int) -> int:
+    """The tasks that a thread takes at a time; a number that is known at run time only may be any."""
+    tasks = n_tasks // (CHUNKS_PER_THREAD * threads)
+    return tasks + 1 if has_size(tasks) else max(1, tasks)
+
+
 def emit(func: Func, simplify: Simplifier, target: Target, threads: int) -> KernelSource:
     """LLVM IR text of a concrete function for `threads` threads."""
     packed, packed_bytes = offsets_of(func.prepared)
@@ -280,13 +286,8 @@ class EntryPoint:
     def _is_parallel(self, nest: NestCode) -> bool:
         return self.threads > 1 and not is_known("le", nest.n_tasks, 1)
 
-    def _chunk(self, nest: NestCode) -> int:
-        """The tasks of a chunk; a number that is known at run time only may be any."""
-        tasks = nest.n_tasks // (CHUNKS_PER_THREAD * self.threads)
-        return tasks + 1 if has_size(tasks) else max(1, tasks)
-
     def _task(self, nest: NestCode) -> str:
-        size = self._chunk(nest)
+        size = tasks_of_chunk(nest.n_tasks, self.threads)
         loads = "".join(f"{line}\n" for line in self._table(has_size((size, nest.n_tasks))))
         return f"""define internal void @{nest.name}.task(ptr %env, i64 %chunk, i64 %tid) #0 {{
 entry:
@@ -307,7 +308,7 @@ entry:
         lines += ["  %slot = getelementptr inbounds ptr, ptr %env, i64 1", "  store ptr %ws, ptr %slot, align 8"]
         for nest in nests:
             if self._is_parallel(nest):
-                chunks = -(-nest.n_tasks // self._chunk(nest))
+                chunks = -(-nest.n_tasks // tasks_of_chunk(nest.n_tasks, self.threads))
                 lines.append(f"  call void @autosched_parallel(ptr @{nest.name}.task, ptr %env, i64 {chunks})")
             else:
                 lines.append(f"  call void @{nest.name}.run(ptr %args, ptr %ws, i64 0, i64 {nest.n_tasks}, i64 0)")
