@@ -23,8 +23,8 @@ from autosched.ir.simplify import Simplifier
 from autosched.ir.stmt import Allocate, Buffer, For, Func, If, Seq, Stmt, Store, walk
 from autosched.ir.storage import flat_index
 from autosched.ir.visit import free_vars, subexpressions, substitute
+from autosched.target import LINE_BYTES
 
-LINE = 64  # bytes
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -151,7 +151,7 @@ def _nest(nest: RootNest, buffers: Mapping[str, Buffer], simplify: Simplifier, w
                 shared = [buffers[b] for b in stmt.buffers if b in buffers]
                 for buffer, at in zip(shared, address(stmt), strict=False):
                     if not _reads(at):
-                        line = rows.of(at) * buffer.itemsize // LINE
+                        line = rows.of(at) * buffer.itemsize // LINE_BYTES
                         found = np.unique(np.stack([rows.task, line]), axis=1)
                         lines.setdefault(buffer.name, []).append((found[0], found[1]))
 

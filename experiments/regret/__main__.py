@@ -20,7 +20,7 @@ from experiments.pipelines.__main__ import SIZE, size_of
 from experiments.regret.measure import Subject, measure
 from experiments.regret.operators import Operator, draw, parse
 from experiments.regret.pipelines import pipeline_subject, program_subject
-from experiments.report.regret import regret
+from experiments.report.regret import regret, summary
 from experiments.report.results import Row, load
 from experiments.scoreboard.__main__ import revision
 from experiments.scoreboard.bouts import integers, label_of
@@ -52,12 +52,8 @@ def subjects(args: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Subje
 
 def totals(rows: Sequence[Row]) -> Mapping[str, Any]:
     """Mean, 95th percentile and worst of the regrets."""
-    found = [row["regret"] for row in rows if "regret" in row]
-    if not found:
-        return {"rows": 0}
-    return {
-        "rows": len(found), "mean": float(np.mean(found)), "p95": float(np.percentile(found, 95)), "worst": max(found),
-    }  # fmt: skip
+    found = [row for row in rows if "regret" in row]
+    return {"rows": len(found), **(summary(found) if found else {})}
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -17,7 +17,8 @@ def regret(results: Results) -> Lines:
     groups = sorted({(row["target"], row["threads"]) for row in results.rows})
     chosen = {key: [row for row in results.rows if (row["target"], row["threads"]) == key] for key in groups}
     header = ("target", "subjects", "mean regret", "95 % of them", "worst")
-    lines = table(header, [(_title(*key), *_summary(rows)) for key, rows in chosen.items()])
+    figures = {key: [f"{figure:.2f}" for figure in summary(rows).values()] for key, rows in chosen.items()}
+    lines = table(header, [(_title(*key), str(len(rows)), *figures[key]) for key, rows in chosen.items()])
     for key, rows in chosen.items():
         lines += ["", f"**{_title(*key)}**", "", *_worst(rows)]
     if failed := [f"`{row['case']}` ({row['error'][:200]})" for row in results.content["rows"] if "error" in row]:
@@ -29,10 +30,10 @@ def _title(target: str, threads: int) -> str:
     return f"{'this processor' if target == 'cpu' else target}, {threads_text(threads)}"
 
 
-def _summary(rows: Sequence[Row]) -> tuple[str, ...]:
+def summary(rows: Sequence[Row]) -> dict[str, float]:
+    """Mean, 95th percentile and worst of the regrets of rows, of which there is one at least."""
     found = [row["regret"] for row in rows]
-    figures = (np.mean(found), np.percentile(found, 95), max(found))
-    return (str(len(found)), *(f"{figure:.2f}" for figure in figures))
+    return {"mean": float(np.mean(found)), "p95": float(np.percentile(found, 95)), "worst": max(found)}
 
 
 def _worst(rows: Sequence[Row]) -> Lines:

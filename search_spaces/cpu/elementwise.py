@@ -188,7 +188,8 @@ class Placement:
         if row is None:
             return None
         place = ComputeAt(stage.name, row.stage, row.loop)
-        for steps in ([place, Slide(stage.name)], [place])[not row.slides :]:
+        ways: list[list[Step]] = [[place, Slide(stage.name)], [place]] if row.slides else [[place]]
+        for steps in ways:
             try:
                 placed = _vector_steps(sketch.apply(*steps), stage, context)
             except ScheduleError:
