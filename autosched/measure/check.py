@@ -216,8 +216,8 @@ def compare(spec: ArraySpec, got: Array, expected: Expected) -> str | None:
 def _examined(spec: ArraySpec, got: Array, low: Array, high: Array, bound: Array) -> tuple[Array, Array]:
     """Return masks of the elements within their limits, and of those that were never written."""
     right = (got >= low) & (got <= high)
-    poison = poison_bytes(spec.dtype, got.nbytes).reshape(len(got), -1)
-    unwritten = (got.view(np.uint8).reshape(poison.shape) == poison).all(axis=1) & ~right
+    poison = poison_bytes(spec.dtype, got.itemsize)
+    unwritten = (got.view(np.uint8).reshape(len(got), len(poison)) == poison).all(axis=1) & ~right
     if DTYPES[spec.dtype].is_float:
         right |= ((np.isnan(got) & np.isnan(low)) | np.isinf(bound)) & ~unwritten
     return right, unwritten
