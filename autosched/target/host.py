@@ -82,18 +82,18 @@ def usable_cores() -> int:
 def cache_sizes() -> tuple[int, int, int, int]:
     """(L1 data, L2, L3, line) in bytes of the first core, from Linux's sysfs, with fallbacks."""
     l1, l2, l3, line = USUAL_CACHES
-    sizes, has_level_3 = {1: l1, 2: l2, 3: 0}, False
+    sizes, is_known = {1: l1, 2: l2, 3: 0}, False
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             if (index / "type").read_text().strip() == "Instruction":
                 continue
             level = int((index / "level").read_text())
             sizes[level] = _bytes((index / "size").read_text().strip())
-            line = int((index / "coherency_line_size").read_text())
-            has_level_3 = True
+            line = int((index / "coherency_line_size").read_text()) or line  # virtual machines may say 0
+            is_known = True
         except (OSError, ValueError):
             continue
-    return sizes[1], sizes[2], sizes[3] or (sizes[2] if has_level_3 else l3), line
+    return sizes[1], sizes[2], sizes[3] or (sizes[2] if is_known else l3), line
 
 
 def _bytes(text: str) -> int:

@@ -92,7 +92,7 @@ class FeatureContext:
     def bytes_per_flop(self) -> tuple[Expr, ...]:
         """At each depth of the main statement: bytes touched inside / operations done there."""
         s = self.main.statement
-        size = self.machine.line_bytes / max(1, s.ops.flops)
+        size = self.machine.target.line_bytes / max(1, s.ops.flops)
         inside = list(accumulate((x.trips for x in reversed(s.loops)), multiply))[::-1]
         lines = [sum_of(a.lines[d] for a in s.accesses if not a.in_registers) for d in range(s.depth)]
         return tuple(divide(multiply(n, size), runs) for n, runs in zip(lines, inside, strict=True))

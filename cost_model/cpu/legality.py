@@ -97,7 +97,7 @@ def _most(statement: Statement, machine: Machine) -> Expr:
         return Const(MAX_UNROLLED)
     lanes, target = machine.lanes(statement.itemsize), machine.target
     chunks = product([ceildiv(x.bound, lanes) for x in statement.loops if x.kind is ForKind.VECTORIZE])
-    of_a_line = chunks <= max(1, machine.line_bytes // target.vector_bytes)
+    of_a_line = chunks <= max(1, target.line_bytes // target.vector_bytes)
     few = select(of_a_line, Const(machine.registers**2 // 2), Const(MAX_PASSING_LINES * machine.registers))
     return select(statement.rolling.rolls(statement.accumulating(lanes), target), few, Const(MAX_UNROLLED))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autosched.ir.stmt import Buffer
-from autosched.target import LINE_BYTES, Microarchitecture, Target, microarchitecture
+from autosched.target import Microarchitecture, Target, microarchitecture
 from autosched.target.far_weights import LAST_CACHE, MEMORY, NEAR
 from cost_model.analysis.access import Geometry
 
@@ -32,15 +32,13 @@ class Machine:
         return max(1, self.target.vector_bytes // itemsize)
 
     @property
-    def line_bytes(self) -> int:
-        return self.target.line_bytes or LINE_BYTES
-
-    @property
     def geometry(self) -> Geometry:
         """The caches as the analysis of accesses sees them."""
         larger, uarch = self.target.l2_bytes / self.target.l1_bytes, self.uarch
         counts_pages = uarch.page_walk > 0.0
-        return Geometry(self.line_bytes, larger, uarch.l1_ways, uarch.page_bytes, uarch.conflict_spare, counts_pages)
+        return Geometry(
+            self.target.line_bytes, larger, uarch.l1_ways, uarch.page_bytes, uarch.conflict_spare, counts_pages
+        )
 
     @property
     def registers(self) -> int:

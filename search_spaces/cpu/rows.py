@@ -20,7 +20,6 @@ from autosched.ir.stmt import Scope
 from autosched.lower.symbolic.domains import infer_domains
 from autosched.schedule import ComputeAt, Pack, Parallel, Reorder, Rfactor, Split, Stage, Step, Vectorize
 from autosched.schedule.stage import StageAxis
-from autosched.target import LINE_BYTES
 from search_spaces.access import extent, has_reuse, lane_reduction, points, reads_of
 from search_spaces.cpu.domains import blocks, is_row_block, row_levels, vector_width
 from search_spaces.cpu.inner_products import inner_products
@@ -66,7 +65,7 @@ def _on_own_lines(partial: Stage, context: SketchContext) -> Pack:
     Different threads store neighbouring blocks: in one line, these stores would wait for each other.
     """
     last = len(partial.op.axes) - 1
-    elements = (context.target.line_bytes or LINE_BYTES) // min(DTYPES[d].nbytes for d in partial.op.dtypes)
+    elements = context.target.line_bytes // min(DTYPES[d].nbytes for d in partial.op.dtypes)
     return Pack(partial.name, tuple(range(last + 1)), ((last, elements),))
 
 
