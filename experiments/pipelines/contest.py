@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,13 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Contest:
-    """A program at a size of rows and columns. `expected`: its result in float64 or int64."""
+    """A program at a size of rows and columns."""
 
     name: str
     size: tuple[int, int]
     inputs: list[Tensor]
     result: Tensor
     arrays: list[Array]
-    expected: Array
     is_exact: bool
 
     @classmethod
@@ -39,9 +39,14 @@ class Contest:
         result = PROGRAMS[name](maker, *size)
         assert isinstance(result, Tensor)
         arrays = [_drawn(t, high, rng) for t, high in zip(maker.inputs, maker.highs, strict=True)]
-        expected = PROGRAMS[name](NumpyMaker(list(arrays)), *size)
-        assert isinstance(expected, np.ndarray)
-        return cls(name, size, maker.inputs, result, arrays, expected, "float32" not in maker.dtypes)
+        return cls(name, size, maker.inputs, result, arrays, "float32" not in maker.dtypes)
+
+    @cached_property
+    def expected(self) -> Array:
+        """The result in float64 or int64, computed when it is first read: it takes gigabytes for some programs."""
+        result = PROGRAMS[self.name](NumpyMaker(list(self.arrays)), *self.size)
+        assert isinstance(result, np.ndarray)
+        return result
 
     @property
     def workload(self) -> Callable[[], Tensor]:
