@@ -7,7 +7,7 @@ from typing import Any
 from autosched import te
 from autosched.ir.dtype import DTYPES
 from autosched.ir.instructions.matrices import matrix_operands
-from autosched.ir.instructions.precision import PRECISIONS
+from autosched.ir.instructions.precision import FAST_FLOAT8, PRECISIONS
 from autosched.schedule import (
     Bind,
     CacheRead,
@@ -35,9 +35,10 @@ ORDERS = ("nn", "nt", "tn", "tt")  # of A and B: n as [m, k] and [k, n], t the o
 
 def product(m: int, n: int, k: int, order: str = "nn", dtype: str = "float16", batch: int = 0) -> te.ComputeDAG:
     """C[i, j] = sum over k of A[i, k] * B[k, j] in float32 or int32, for each of a `batch` if that is not 0. `dtype`: of
-    both, or of A * of B, or the precision in which float32 is multiplied."""
+    both, or of A * of B, or the precision in which float32, or float8_e4m3fn, is multiplied."""
     if dtype in PRECISIONS:
-        return with_precision(product(m, n, k, order, "float32", batch), dtype)
+        kind = "float8_e4m3fn" if dtype == FAST_FLOAT8 else "float32"
+        return with_precision(product(m, n, k, order, kind, batch), dtype)
     lead = (batch,) if batch else ()
     a_shape, b_shape = (m, k) if order[0] == "n" else (k, m), (k, n) if order[1] == "n" else (n, k)
     first, _, second = dtype.partition("*")
@@ -132,7 +133,10 @@ def group_state(
 ) -> State:
     """Warpgroups, each with some tiles of 64 rows (`groups`), by `columns` units of 8; so many `steps` of k at a
     time."""
-    acc, dtype = "C.acc", dag.inputs[0].dtype
+    acc, operands = "C.acc", matrix_operands(dag.stages[0].body, dag.stages[0].reducer)
+    assert operands is not None
+    row = operands.row(*operands.loads, 90, 4)
+    assert row is not None
     state = initial_state(dag).apply(
         CacheWrite("C"),
         Split("C", "i", (*groups, 4, 2, 8)),
@@ -147,10 +151,10 @@ def group_state(
         *(Unroll("C", loop) for loop in ("i.2", "j.1", "i.4", "j.3")),
         *([StoreTiles("C")] if staged else []),
         ComputeAt(acc, "C", "j.2", "register"),
-        Split(acc, "k", (steps, 32 if "int" in dtype else 16)),
+        Split(acc, "k", (steps, row.k)),
         Reorder(acc, ("k.0", "k.1", "i", "j", "k.2")),
         *(Unroll(acc, loop) for loop in ("k.1", "i", "j", "k.2")),
     )
     for buffer in "AB":
         state = state.apply(CacheRead(buffer, acc, "tile"), ComputeAt(f"{buffer}.tile", acc, "k.0", "shared"))
-    return state.apply(Pipeline(acc, "k.0", stages, "tiles", multiprocessors), WarpgroupMma(acc, f"wgmma.{dtype}"))
+    return state.apply(Pipeline(acc, "k.0", stages, "tiles", multiprocessors), WarpgroupMma(acc, row.name))

@@ -18,7 +18,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--shape", type=options.shape, metavar="N,..", help="only this shape")
     options.add_weights(parser, "only those with these inputs as weights", default=None)
     options.add_winograd(parser, "those that accept Winograd's larger error; without this, the others")
-    options.add_precision(parser, "those with such products of float32")
+    options.add_precision(parser, "those with such products")
     options.add_target(parser, default=None)
     parser.add_argument("-n", type=options.integer(1), default=1, help="how many of each (default 1)")
     options.add_db(parser)

@@ -153,7 +153,7 @@ def summary(result: Result, db: Path | None = None) -> str:
         f"{result.workload} {result.shape} {result.dtype} on {device_text(result.target, result.threads)}",
         *once,
         *larger,
-        *([] if result.precision == EXACT else [f"  products of float32 by {result.precision}"]),
+        *([] if result.precision == EXACT else [f"  products by {result.precision}"]),
         f"  best    {interval_text(result.best_s, result.best_ci_s)}, {rate_text(result.gflops)}{peak}",
         f"  trials  {result.trials} measured{taken_over}, {result.failed} failed{f' ({failures})' if failures else ''}",
         f"  time    {clock_text(result.wall_s)} min ({spent}){first}",

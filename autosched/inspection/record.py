@@ -150,7 +150,7 @@ def explain(
     if roof is not None and roof.flops:
         facts["pipe"] = pipe
     if (precision := allowed_precision(problem.dag)) != EXACT:
-        facts["precision"] = f"products of float32 by {precision}, with its larger error"
+        facts["precision"] = f"products by {precision}, with its larger error"
     facts |= roofline.roofline_facts(problem.dag.flops, n_bytes, seconds, roof)
     facts |= roofline.model_facts(stored.nest(), device.target, device.threads)
     if seconds is not None:

@@ -72,8 +72,7 @@ class Request:
         precision = allowed_precision(dag)
         if precision != EXACT and not target.backend.has_matrices:
             raise UsageError(
-                f"products of float32 by {precision} are for CUDA only, and the target is {target.kind}: "
-                "leave out precision"
+                f"products by {precision} are for CUDA only, and the target is {target.kind}: leave out precision"
             )
         if dag.weights and not target.backend.has_weights:
             raise UsageError(

@@ -15,7 +15,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autosched.errors import AutoschedError, GraphError, StoreError, UsageError
-from autosched.ir.instructions.precision import EXACT
+from autosched.ir.instructions.precision import EXACT, FAST_FLOAT8
 from autosched.ir.types import recorded_type
 from autosched.target.far_weights import FAR, NEAR
 from autosched.tuner.options import NO_OPTIONS, WorkloadOptions
@@ -205,7 +205,8 @@ def _less_precise(name: str, dag: ComputeDAG, precision: str) -> ComputeDAG:
 
     rounded = with_precision(dag, precision)
     if rounded is dag:
-        raise UsageError(f"{name} has no sum of products of float32, which precision={precision!r} is for")
+        kind = "8-bit floats" if precision == FAST_FLOAT8 else "float32"
+        raise UsageError(f"{name} has no sum of products of {kind}, which precision={precision!r} is for")
     return rounded
 
 

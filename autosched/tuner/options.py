@@ -64,7 +64,8 @@ class WorkloadOptions:
         if not isinstance(winograd, bool):
             raise UsageError(f"winograd must be True or False, got {winograd!r}")
         if self.precision not in (EXACT, *PRECISIONS):
-            raise UsageError(f"precision must be {EXACT}, {' or '.join(PRECISIONS)}, got {self.precision!r}")
+            *names, last = PRECISIONS
+            raise UsageError(f"precision must be {', '.join((EXACT, *names))} or {last}, got {self.precision!r}")
         if self.dtype is None:
             return
         dtype = type_name(self.dtype)

@@ -13,7 +13,7 @@ class TaskInfo:
 
     `flops`: operations of a call, 2 for a multiply-add; with `winograd` those of the direct form. `weights`: inputs
     that are packed ahead of time, which is not part of times and rates. `winograd`: its error is accepted, as is that
-    of `precision`, one of PRECISIONS, in products of float32.
+    of `precision`, one of PRECISIONS, in products.
     """
 
     workload: str

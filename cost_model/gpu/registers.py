@@ -21,6 +21,9 @@ def accumulators(work: Work) -> Expr:
     result = NONE
     for buffer in (b for b in work.statement.alive if b.scope in PRIVATE):
         result = result + product(list(buffer.shape)) * max(1, buffer.itemsize // 4)
+    row = MATRICES.get(work.statement.store.matrix)
+    if row is not None and row.warps > 1 and row.promoted:  # partial sums of as many elements
+        result = result + product(list(work.statement.write.buffer.shape))
     threads = product([x.bound for x in work.statement.loops if x.kind in THREADS])
     for buffer in (b for b in work.statement.alive if b.scope is Scope.WARP):
         result = result + ceildiv(product(list(buffer.shape)) * buffer.itemsize, threads * 4)

@@ -149,9 +149,9 @@ def store_parts(name: str, units: int, group: str) -> SketchParam:
     return SketchParam(name, (1, 2, 4) if units > GROUP_COLUMNS[0] else (1,), "tile", group)
 
 
-def pipeline_steps(name: str, steps: int, together: int = 0) -> SketchParam:
-    """Instructions along a reduction for each pipeline stage: rows of a tile have 32 bytes for each."""
-    enough = min((n for n in PIPELINE_STEPS if n >= steps), default=PIPELINE_STEPS[-1])
+def pipeline_steps(name: str, steps: int, together: int = 0, most: int = PIPELINE_STEPS[-1]) -> SketchParam:
+    """Instructions along a reduction for each pipeline stage, `most` at most: rows of a tile have 32 bytes for each."""
+    enough = min((n for n in PIPELINE_STEPS if n >= min(steps, most)), default=PIPELINE_STEPS[-1])
     return SketchParam(name, tuple(n for n in dividing_steps(together) if n <= enough), "tile")
 
 

@@ -313,7 +313,8 @@ def pipelined_product(
     sketch = _with_residency(sketch, consumer, writer)
     sketch = sketch.apply(ComputeAt(acc, consumer, last_thread_loop(sketch, consumer), Scope.REGISTER.value))
     depth = product.depth
-    steps = domains.pipeline_steps(f"{adder}.{depth.name}.c", -(-size(depth) // row.k), tiled.together)
+    most = row.promoted // row.k or domains.PIPELINE_STEPS[-1]
+    steps = domains.pipeline_steps(f"{adder}.{depth.name}.c", -(-size(depth) // row.k), tiled.together, most)
     stages = domains.pipeline_stages(f"{adder}.stages")
     loops = [f"{depth.name}.{n}" for n in range(3)]
     axes = tiled.sketch.state.stage(tiled.name).op.axes

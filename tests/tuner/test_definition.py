@@ -197,7 +197,7 @@ def test_less_precise_products_are_another_workload() -> None:
     assert redefine(short.spec, None).dag.content_hash == short.dag.content_hash != exact.dag.content_hash
     with pytest.raises(UsageError, match="softmax has no sum of products of float32"):
         define("softmax", WorkloadOptions(precision="tf32"))
-    with pytest.raises(UsageError, match=r"precision must be float32, tf32 or 3xtf32, got 'bf16'"):
+    with pytest.raises(UsageError, match=r"precision must be float32, tf32, 3xtf32 or fp8-fast, got 'bf16'"):
         WorkloadOptions(precision="bf16")
 
 

@@ -74,14 +74,17 @@ def emit(func: Func, simplify: Simplifier, kind: str, head: str = "") -> GpuSour
         text, launch = _Kernel(f"{func.name}_{n}", nest, outside, c, order).build()
         parts.append(text)
         launches.append(launch)
+    rows = tuple(sorted({s.matrix for s in walk(func.body) if isinstance(s, Store) and s.matrix}))
     lines = [*head.splitlines(), *(line for launch in launches for line in launch.description)]
+    lines += [
+        f"sums of {row} are added to float32 every {every} terms" for row in rows if (every := MATRICES[row].promoted)
+    ]
     comment = "".join(f"// {line}".rstrip("\\ ") + "\n" for line in lines)
     inputs = tuple(b.name for b in func.params[: len(func.params) - func.n_outputs])
     outputs = tuple(b.name for b in func.params[len(func.params) - func.n_outputs :])
     scratch = tuple((b.name, element_count(b) * b.itemsize) for b in workspace)
     text = comment + dialect.prologue + "\n" + "\n\n".join([*helpers.values(), *parts]) + "\n"
     assert "⟦" not in text, [line for line in text.splitlines() if "⟦" in line]
-    rows = tuple(sorted({s.matrix for s in walk(func.body) if isinstance(s, Store) and s.matrix}))
     is_specific = any(MATRICES[row].warps > 1 for row in rows)
     sizes = tuple(table.values())
     return GpuSource(func.name, kind, text, tuple(launches), inputs, outputs, scratch, is_specific, rows, sizes)

@@ -8,7 +8,9 @@ what it says, element by element, and the row says how it is done: with the loop
 the thread's rows, its columns and k, it is one operation of a warp (`codegen/c/tiles/warp_matrices.py`).
 
 Products of the operands are exact in the accumulator. What is added up inside of an instruction is cut off to the
-exponent of the largest, not rounded, which the bound of a sum covers: it has two units for each term.
+exponent of the largest, not rounded, which the bound of a sum covers: it has two units for each term. Sums of 8-bit
+floats are kept to 13 bits only. So rows called promoted add them to float32: warps after each instruction, warpgroups
+every 128 terms. The others are for the precision "fp8-fast".
 
 Sources: PTX ISA, "Matrix Fragments for mma.m16n8k16"; the architecture papers of the cards in `target/gpu.py`; for
 sm_90 Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", table of mma instructions.
@@ -17,11 +19,12 @@ sm_90 Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architectur
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autosched.ir.dtype import DTYPES
 from autosched.ir.expr import Binary, Expr, Load, precision_of
 from autosched.ir.instructions.dots import factors
+from autosched.ir.instructions.precision import FAST_FLOAT8
 from autosched.ir.stmt import Reducer
 
 ACROSS, DOWN = 4, 8  # threads of a warp along the columns of D, and along its rows
@@ -31,6 +34,7 @@ WORDS = {
     "float16": "f16", "bfloat16": "bf16", "int8": "s8", "uint8": "u8", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
 }  # of PTX  # fmt: skip
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+PROMOTED = 128  # terms of 8-bit floats that a warpgroup adds up before float32 does
 MOST_COLUMNS = 256  # of a product by a warpgroup
 
 
@@ -41,7 +45,8 @@ class MatrixIntrinsic:
     `rates`: multiply-adds that a multiprocessor does in a cycle, by compute capability, from `since` on. `rows`: those
     of A that an instruction takes; where they are fewer than m it is done as often as needed. `warps` do it together:
     each has 16 of the rows, and four of them all columns of a tile, so that `n` is a unit of these, {n} in the name.
-    `precision`: that of products of float32, one of PRECISIONS.
+    `precision`: that of its products, one of PRECISIONS. `promoted`: terms, a multiple of k, after which sums that the
+    instruction keeps less precisely are added to registers of float32; 0: never.
     """
 
     name: str
@@ -54,6 +59,7 @@ class MatrixIntrinsic:
     since: int = 80
     rows: int = HALVES * DOWN
     precision: str = ""
+    promoted: int = 0
     m: int = HALVES * DOWN
     n: int = NEIGHBOURS * ACROSS
     warps: int = 1
@@ -109,11 +115,17 @@ def _integers(name: str, left: str, right: str) -> tuple[MatrixIntrinsic, ...]:
     )  # fmt: skip
 
 
-def _of_bytes(left: str, right: str) -> MatrixIntrinsic:
+def _of_bytes(left: str, right: str) -> tuple[MatrixIntrinsic, ...]:
     kinds = ".".join(name.partition("_")[2][:4] for name in (left, right))
     name = left if left == right else f"{left}.{right}"
-    return MatrixIntrinsic(f"mma.{name}", left, right, "float32", 32,
-                           f"mma.sync.aligned.m16n8k32.row.col.f32.{kinds}.f32", _OF_FLOAT8, since=89)  # fmt: skip
+    row = MatrixIntrinsic(f"mma.{name}", left, right, "float32", 32,
+                          f"mma.sync.aligned.m16n8k32.row.col.f32.{kinds}.f32", _OF_FLOAT8, since=89)  # fmt: skip
+    return _promoted(row, row.k)
+
+
+def _promoted(row: MatrixIntrinsic, every: int) -> tuple[MatrixIntrinsic, ...]:
+    """Return the row for sums that are promoted, and the one for those that are not."""
+    return replace(row, name=f"{row.name}.promoted", promoted=every), replace(row, precision=FAST_FLOAT8)
 
 
 def _by_warpgroups(left: str, right: str) -> MatrixIntrinsic:
@@ -150,7 +162,7 @@ MATRICES: dict[str, MatrixIntrinsic] = {
                             {arch: rate // share for arch, rate in _OF_TF32.items()}, precision=precision)
             for precision, share in (("tf32", 1), ("3xtf32", 3))
         ),
-        *(_of_bytes(a, b) for a in FLOAT8 for b in FLOAT8),
+        *(row for a in FLOAT8 for b in FLOAT8 for row in _of_bytes(a, b)),
         *_integers("int8", "int8", "int8"),
         *_integers("uint8", "uint8", "uint8"),
         *_integers("uint8.int8", "uint8", "int8"),
@@ -159,7 +171,7 @@ MATRICES: dict[str, MatrixIntrinsic] = {
         MatrixIntrinsic("wgmma.tf32", "float32", "float32", "float32", 8,
                         "wgmma.mma_async.sync.aligned.m64n{n}k8.f32.tf32.tf32", {"sm_90": 1024}, since=90, rows=64,
                         precision="tf32", m=64, warps=4),
-        *(_by_warpgroups(a, b) for a in FLOAT8 for b in FLOAT8),
+        *(row for a in FLOAT8 for b in FLOAT8 for row in _promoted(_by_warpgroups(a, b), PROMOTED)),
         *(_by_warpgroups(a, b) for a in ("int8", "uint8") for b in ("int8", "uint8")),
     )
 }  # fmt: skip

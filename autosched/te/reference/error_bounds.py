@@ -34,15 +34,16 @@ import numpy as np
 import numpy.typing as npt
 
 from autosched.ir.dtype import DTYPES
-from autosched.ir.expr import Expr
+from autosched.ir.expr import Expr, precision_of
 from autosched.ir.instructions.dots import factors
-from autosched.ir.instructions.precision import PRECISIONS, SHORT_BITS
+from autosched.ir.instructions.matrices import FLOAT8, PROMOTED
+from autosched.ir.instructions.precision import FAST_FLOAT8, PRECISIONS, SHORT_BITS
 
 Array: TypeAlias = npt.NDArray[Any]
 
 EXACT = "float64"  # what the reference computes in
 _FAST = 8.0  # units: 4 ulp of a fast function, an ulp being up to 2u of the result
-_TOGETHER, _CUT = 32, 2.0**-12
+_TOGETHER, _CUT = 32, 2.0**-13  # products of 8-bit floats that an instruction adds up, and what it cuts each off to
 _ROUNDING = 0.42  # units: the root mean square of a rounding to nearest, for numbers of all sizes between powers of 2
 _SEEDS = 1024  # deviations by which errors are drawn
 _NOISE = 1e-30  # errors below this come from underflow only; they do not make the argument of sqrt negative
@@ -75,16 +76,37 @@ def constant(value: bool | int | float, dtype: str) -> Bounded:
 
 
 def cut_off(term: Expr, count: int) -> float:
-    """What instructions may lose that add up `count` products of floats of 8 bits, relative to the sum of their sizes:
-    they keep 13 bits of the largest of 32 terms and of what is there already. (wgmma on an H200: 2^-12.6.)"""
+    """What instructions may lose that add up `count` products of floats of 8 bits, relative to the sum of their sizes.
+
+    An instruction brings up to 32 products and the sum so far to the exponent of the largest and cuts each off 13 bits
+    below it, and then the result (wgmma on an H200). Each cut is 2^-13 of the sizes of what is in the sum, at most, and
+    an instruction with t products that are not zero makes t + 2. Sums are promoted to float32 every 128 terms: a part
+    of k with 4 instructions loses 136 2^-13 of its own sizes, and all parts together as much of all, for any count.
+    With "fp8-fast" it grows with the count: 3 count 2^-13, where each product may have an instruction of its own.
+    """
+    most = PROMOTED + 2 * PROMOTED // _TOGETHER
+    return 0.0 if (is_fast := _fast_float8(term)) is None else _CUT * (3 * count if is_fast else min(3 * count, most))
+
+
+def usual_cut(term: Expr, count: int) -> float:
+    """What instructions usually lose of such sums, as `cut_off`: of many terms few are cut off far above their last
+    bit."""
+    instructions = -(-count // _TOGETHER)
+    is_fast = _fast_float8(term)
+    return 0.0 if is_fast is None else _CUT * (instructions if is_fast else min(instructions, PROMOTED // _TOGETHER))
+
+
+def _fast_float8(term: Expr) -> bool | None:
+    """Whether sums of a product of floats of 8 bits are not promoted; None for other terms."""
     pair = factors(term, term.dtype)
-    is_short = pair is not None and all(DTYPES[x.dtype].is_float and DTYPES[x.dtype].bits == 8 for x in pair)
-    return -(-count // _TOGETHER) * _CUT if is_short else 0.0
+    if pair is None or not all(x.dtype in FLOAT8 for x in pair):
+        return None
+    return any(precision_of(x) == FAST_FLOAT8 for x in term.children)
 
 
 def exact_up_to(dtype: str, cut: float) -> float:
     """Sums of integers up to this size are exact, where so much may be cut off."""
-    return DTYPES[dtype].largest_exact_integer if cut == 0.0 else 1.0 / _CUT
+    return DTYPES[dtype].largest_exact_integer if cut == 0.0 else 0.5 / _CUT
 
 
 def order_deviation(total: Array, squares: Array, terms: int, dtype: str) -> Array:

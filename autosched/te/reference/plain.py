@@ -68,7 +68,7 @@ def _added_in_order(op: ComputeOp, sums: Array, squares: Array | None) -> Array:
         return sums
     terms, dtype = _terms(op), DTYPES[op.body[0].dtype].computes_in
     deviation = rules.order_deviation(sums.astype("float64"), squares.astype("float64"), terms, dtype)
-    cut = rules.cut_off(op.body[0], terms)
+    cut = rules.usual_cut(op.body[0], terms)
     if cut:
         deviation += cut * np.sqrt(np.square(sums, dtype="float64") + squares)
     return np.asarray(sums + rules.in_some_direction(deviation)).astype(sums.dtype)

@@ -33,7 +33,6 @@ from autosched.codegen.c.tiles.copy_engine import (
     FUNCTION,
     HAS_PASSED,
     IN_BLOCK,
-    KEEP,
     MAP_TYPE,
     PLAIN,
     SETMAXNREG,
@@ -41,8 +40,9 @@ from autosched.codegen.c.tiles.copy_engine import (
     store_function,
 )
 from autosched.codegen.c.tiles.pipeline_nests import TilePipeline, stores_of, tile_pipeline
+from autosched.codegen.c.tiles.promotion import Promotion, keep, promotion_of
 from autosched.codegen.c.tiles.thread_copies import emit_commit, emit_thread_index, emit_tile_copy, emit_wait
-from autosched.codegen.c.tiles.warp_matrices import CONSTRAINTS, ProductLoops
+from autosched.codegen.c.tiles.warp_matrices import ProductLoops
 from autosched.codegen.c.tiles.warpgroups import DESCRIPTOR, emit_group_product, group_product
 from autosched.errors import ScheduleError
 from autosched.ir.expr import INDEX, Const, Expr, Var
@@ -58,7 +58,7 @@ from autosched.ir.instructions.tiles import (
     panels_of,
 )
 from autosched.ir.stmt import Buffer, Pixels, Scope, Stmt, TileCopy
-from autosched.ir.storage import element_count, versions_of
+from autosched.ir.storage import versions_of
 
 ZERO = Const(0, INDEX)
 
@@ -99,6 +99,7 @@ class PipelineCode:
     parity: str = ""
     turn: str = ""
     results: dict[str, None] = field(default_factory=dict)  # accumulators of the products, in order
+    promotion: Promotion | None = None
     order: BlockOrder | None = None  # of persistent blocks
     index_lines: list[str] = field(default_factory=list)  # lines that compute a block's indices from its number
 
@@ -395,6 +396,7 @@ class PipelineCode:
         """Emit the consumer loop; `emit` emits the code of a stage."""
         before = self.text.name("before")
         self.text.line(f"int {before} = 0;")
+        self.promotion = promotion_of(self.pipeline, self.c, self.text)
         if self.turns > 1:  # parities distinguish a phase from the next, but not from the one after that
             self._call("take_turn", f"{FIRST_TURN} + {self.turn}")
         with self._loop() as number:
@@ -405,24 +407,19 @@ class PipelineCode:
             self._call("commit_products")
             self._call("wait_for_all_products_but_1")
             self._release(before, f"{number} > 0 && ")
+            if self.promotion is not None:
+                with self.text.block(f"if ({self.promotion.is_due(number)})"):
+                    self._call("wait_for_all_products_but_0")
+                    self.promotion.emit(self.c, self.text)
             self.text.line(f"{before} = {self.stage};")
             self._next()
         if self.turns > 1:
             self._call("give_turn", f"{FIRST_TURN + 1} - {self.turn}")
         self._call("wait_for_all_products_but_0")
-        for name in self.results:
-            self._keep(name)
+        for name in self.results if self.promotion is None else ():
+            buffer, array = self.c.buffers[name]
+            keep(buffer, array, self.c, self.text)
         self._release(before, "")
-
-    def _keep(self, name: str) -> None:
-        """Emit a compiler barrier that keeps uses of the results after the wait."""
-        buffer, array = self.c.buffers[name]
-        kind, letter = self.c.type(buffer.dtype), CONSTRAINTS[buffer.dtype]
-        self.c.helpers[f"keep_{kind}"] = KEEP.format(kind=kind, letter=letter)
-        number = self.text.name("n")
-        self.text.line(self.c.dialect.unroll)
-        with self.text.block(f"for (int {number} = 0; {number} < {element_count(buffer)}; ++{number})"):
-            self.text.line(f"keep_{kind}({array}[{number}]);")
 
     def emit_product(self, loops: ProductLoops) -> None:
         """Emit a product of the tiles in the full stage."""
@@ -438,7 +435,8 @@ class PipelineCode:
         for operand in (product.left, product.right):
             load, _ = tiles[operand.load.buffer]
             begins.append(f"matrix_descriptor({self._tile(load, ZERO)}, {operand.descriptor_bits:#x}ull)")
-        emit_group_product(product, (begins[0], begins[1]), self.c, self.text)
+        with nullcontext("") if self.promotion is None else self.promotion.by_parts(self.c) as adds:
+            emit_group_product(product, (begins[0], begins[1]), self.c, self.text, adds)
 
     @contextmanager
     def _loop(self) -> Iterator[str]:

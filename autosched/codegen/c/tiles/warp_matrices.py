@@ -55,6 +55,19 @@ static __device__ __forceinline__ void {name}({parameters}, const unsigned* a, c
                : {results} : {operands});
 }}"""
 
+# Added to registers of float32 each time. A warp of sm_90 multiplies numbers of 16 bits, whose sums are as precise.
+PROMOTED_MMA = """\
+static __device__ __forceinline__ void {name}({parameters}, const unsigned* a, const unsigned* b)
+{{
+#if __CUDA_ARCH__ == 900
+  asm volatile("{instruction} {{{d}}}, {{{a}}}, {{{b}}}, {{{d}}};" : {results} : {operands});
+#else
+  float part[{count}] = {{}};
+  asm volatile("{instruction} {{{d}}}, {{{a}}}, {{{b}}}, {{{d}}};" : {parts} : {operands});
+  {additions}
+#endif
+}}"""
+
 ROUND_TO_TF32 = """\
 static __device__ __forceinline__ unsigned tf32_of_float32(float a)
 {
@@ -466,8 +479,11 @@ def _multiply_helper(intrinsic: MatrixIntrinsic, c: Expressions) -> str:
     operands = [f"a[{n}]" for n in range(halves * intrinsic.deep)], [f"b[{n}]" for n in range(intrinsic.deep)]
     numbers = iter(range(len(results) + sum(map(len, operands))))
     d, a, b = (", ".join(f"%{next(numbers)}" for _ in group) for group in (results, *operands))
-    c.helpers[name] = MMA.format(
+    c.helpers[name] = (PROMOTED_MMA if intrinsic.promoted else MMA).format(
         name=name,
+        count=len(results),
+        parts=", ".join(f'"+{letter}"(part[{n}])' for n in range(len(results))),
+        additions=" ".join(f"{x} += part[{n}];" for n, x in enumerate(results)),
         parameters=", ".join(f"{kind}* d{n}" for n in range(halves)),
         instruction=intrinsic.instruction,
         d=d,

@@ -36,13 +36,14 @@ static __device__ __forceinline__ unsigned long long matrix_descriptor(const voi
   return form | ((unsigned)__cvta_generic_to_shared(tile) & 0x3ffff) >> 4;
 }"""
 WGMMA = """\
-static __device__ __forceinline__ void {name}({type}* upper, {type}* lower, unsigned long long a, unsigned long long b)
+static __device__ __forceinline__ void {name}(
+  {type}* upper, {type}* lower, unsigned long long a, unsigned long long b{last})
 {{
   asm volatile("{{ .reg .pred add; setp.ne.b32 add, %{flag}, 0; "
                "{instruction} "
                "{{{places}}}, %{a}, %{b}, add{signs}{majors}; }}"
                : {results}
-               : "l"(a), "l"(b), "r"(1));
+               : "l"(a), "l"(b), "r"({adds}));
 }}"""
 
 
@@ -137,9 +138,12 @@ def _operand(load: Load, tile_index: Expr, depth: Var, moving: frozenset[Var], c
     return GroupOperand(Load(load.buffer, indices, load.dtype), tile_dim, depth_dim, panels)
 
 
-def emit_group_product(product: GroupProduct, descriptors: tuple[str, str], c: Expressions, text: Text) -> None:
+def emit_group_product(
+    product: GroupProduct, descriptors: tuple[str, str], c: Expressions, text: Text, adds: str = ""
+) -> None:
     """Emit the products of the warpgroup's rows for the k of one instruction. `descriptors`: C expressions of the
-    matrix descriptors at the starts of both tiles."""
+    matrix descriptors at the starts of both tiles. `adds`: whether they are added to what is there, where the row is
+    promoted."""
     loops, name = product.loops, _multiply_helper(product, c)
     with unrolled(product.tiles, "tile", loops.store.stage, c, text) as tile:
         start: dict[Expr, Expr] = dict.fromkeys((loops.columns.var, loops.depth.var, *product.lanes), ZERO)
@@ -148,7 +152,7 @@ def emit_group_product(product: GroupProduct, descriptors: tuple[str, str], c: E
         halves = [c.element(loops.store.buffers[0], _indices_at(loops.store.indices, row)) for row in rows]
         start[loops.rows.var] = tile * HALVES
         a, b = (_offset(operand, start, c) for operand in (product.left, product.right))
-        text.line(f"{name}(&{halves[0]}, &{halves[1]}, {descriptors[0]}{a}, {descriptors[1]}{b});")
+        text.line(f"{name}(&{halves[0]}, &{halves[1]}, {descriptors[0]}{a}, {descriptors[1]}{b}{adds});")
 
 
 def _indices_at(indices: tuple[Expr, ...], values: Mapping[Expr, Expr]) -> tuple[Expr, ...]:
@@ -179,6 +183,8 @@ def _multiply_helper(product: GroupProduct, c: Expressions) -> str:
     c.helpers[name] = WGMMA.format(
         name=name,
         type=kind,
+        last=", int adds" * bool(intrinsic.promoted),
+        adds="adds" if intrinsic.promoted else 1,
         flag=count + 2,
         a=count,
         b=count + 1,
