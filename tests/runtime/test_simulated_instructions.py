@@ -55,7 +55,7 @@ def test_instructions_do_what_their_formula_says(name: str) -> None:
 
 
 # Rows of which nothing can be seen, or of which there is a form by another name.
-SAID_ELSEWHERE = {"same", "mbarrier_inval", "mbarrier_expect_tx", "nothing"}
+SAID_ELSEWHERE = {"same", "mbarrier_inval", "mbarrier_expect_tx", "nothing", "wait_for_kernels"}
 
 
 def test_there_is_a_form_of_each_instruction() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autosched.errors import UsageError
@@ -39,15 +39,41 @@ def translate_assembly(text: str) -> str:
     Raises UsageError for PTX that the runtime lacks.
     """
     parts, end = [], 0
-    for statement in _ASM.finditer(text):
-        if statement.start() < end:
-            continue
-        close = _closing(text, statement.end() - 1)
-        inside = text[statement.end() : close]
-        parts += [text[end : statement.start()], _calls(inside), "\n" * inside.count("\n")]
-        end = close + 1
-        end += text[end : end + 1] == ";"
+    for statement in statements(text):
+        inside = statement.inside
+        parts += [text[end : statement.start], _calls(inside), "\n" * inside.count("\n")]
+        end = statement.end + (text[statement.end : statement.end + 1] == ";")
     return "".join([*parts, text[end:]])
+
+
+@dataclass(frozen=True)
+class AssemblyStatement:
+    """An `asm` statement: its place in the text, and what is in its parentheses."""
+
+    start: int
+    end: int
+    inside: str
+    is_volatile: bool
+
+    @property
+    def opcodes(self) -> list[str]:
+        """The names of its instructions."""
+        return [s.split(None, 1)[0] for s in _instructions(_split(self.inside, ":")[0])]
+
+    @property
+    def clobbers_memory(self) -> bool:
+        return '"memory"' in "".join(_split(self.inside, ":")[3:])
+
+
+def statements(text: str) -> Iterator[AssemblyStatement]:
+    """Yield the `asm` statements of a text in order."""
+    end = 0
+    for found in _ASM.finditer(text):
+        if found.start() < end:
+            continue
+        close = _closing(text, found.end() - 1)
+        end = close + 1
+        yield AssemblyStatement(found.start(), end, text[found.end() : close], "volatile" in found[0])
 
 
 def _closing(text: str, at: int) -> int:
@@ -86,13 +112,16 @@ def _split(text: str, mark: str) -> list[str]:
 def _calls(inside: str) -> str:
     """Return the calls for the text in the parentheses of `asm`."""
     template, *sections = _split(inside, ":")
-    ptx = "".join(bytes(s, "ascii").decode("unicode_escape") for s in _STRING.findall(template))
     bound = [_bound(x) for section in sections[:2] for x in _split(section, ",") if x]
-    body = ptx.strip()
+    return "{ " + " ".join(_statement(s, bound) for s in _instructions(template)) + " }"
+
+
+def _instructions(template: str) -> list[str]:
+    """Return the instructions in the strings of a template."""
+    body = "".join(bytes(s, "ascii").decode("unicode_escape") for s in _STRING.findall(template)).strip()
     if body.startswith("{") and body.endswith("}"):
         body = body[1:-1]
-    lines = [_statement(s.strip(), bound) for s in body.split(";") if s.strip()]
-    return "{ " + " ".join(lines) + " }"
+    return [s.strip() for s in body.split(";") if s.strip()]
 
 
 def _bound(text: str) -> Bound:
@@ -141,7 +170,8 @@ def _value(operand: str, bound: Sequence[Bound]) -> str:
         return SPECIAL[operand[2:]]
     if operand.startswith("%"):
         chosen = bound[int(operand[1:])]
-        return f"({chosen.expression})" if chosen.is_written else f"({chosen.type})({chosen.expression})"
+        value = f"({chosen.expression})"
+        return value if chosen.is_written else f"simulator::given<{chosen.type}>{value}"
     if _PLAIN.fullmatch(operand) or _PREDICATE.fullmatch(operand):
         return operand
     raise UsageError(f"an operand of inline PTX must be %N, a number or a predicate, got {operand!r}")

@@ -23,12 +23,13 @@ MODE = Mode(seconds=600)
 
 @dataclass(frozen=True)
 class SimulatedLaunch:
-    """A launch with its arrays by name, of which `initialised` have a content."""
+    """A launch with its arrays by name, of which `initialised` have a content, and those `before` it in a call."""
 
     simulated: Simulated
     launch: Launch
     memory: Mapping[str, Array]
     initialised: frozenset[str]
+    before: tuple[Launch, ...]
 
 
 class SimulatedDevice(HostMemory):
@@ -65,13 +66,16 @@ class SimulatedDevice(HostMemory):
         memory = {name: buffer.handle for name, buffer in buffers.items()}
         initialised = frozenset((*source.inputs, SIZES))
         return LaunchSequence(
-            tuple(SimulatedLaunch(kernels[launch.kernel], launch, memory, initialised) for launch in source.launches)
+            tuple(
+                SimulatedLaunch(kernels[launch.kernel], launch, memory, initialised, source.launches[:n])
+                for n, launch in enumerate(source.launches)
+            )
         )
 
     def run(self, call: LaunchSequence, stream: Stream = None) -> None:
         """Run the launches. Raises DeviceFault for the first mistake that the simulator finds."""
         for bound in call.launches:
-            execution = execute(bound.simulated, (bound.launch,), bound.memory, bound.initialised, MODE)
+            execution = execute(bound.simulated, (bound.launch,), bound.memory, bound.initialised, MODE, bound.before)
             for mistake in execution.mistakes:
                 raise DeviceFault(FAULTS_OF.get(mistake.kind, "launch_failure"), str(mistake))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,15 @@ import numpy.typing as npt
 from autosched.codegen.c.source import Launch, TensorMap
 from autosched.errors import UsageError
 from autosched.runtime.simulator.build import CompiledKernels, compile_kernels, runtime
+from autosched.runtime.simulator.flaws import Flaw, flaws_of_launch
 from autosched.runtime.simulator.maps import encoded
 from autosched.runtime.simulator.translate import Translated, translate
 
 Array = npt.NDArray[Any]
 MOST_THREADS, MOST_SHARED = 1024, 227 << 10  # limits of a block: threads, bytes of shared memory
+MOST_ALIGNED = 1024  # bytes, that anything in shared memory must be aligned to
 _LOCK = threading.Lock()  # the runtime runs one launch at a time
+EARLY = 90  # the compute capability from which on launches may be early
 CAPABILITY = 90  # 9.0: it has all instructions of the simulator
 
 
@@ -54,6 +57,9 @@ KINDS = {
     "deadlock": "every thread waits, or has ended",
     "diverged": "threads that must be at one place of the program are not",
     "protocol": "arrivals or bytes that an mbarrier does not wait for",
+    "early": "an access to what kernels before may still write or read, with no griddepcontrol.wait before it",
+    "unfinished": "an end of threads whose asynchronous copies, stores or products are under way",
+    "movable": "a statement that a compiler may move or leave out, and must not",
     "refused": "what a GPU does not take",
     "endless": "a launch that takes longer than it may",
     "trap": "what the processor refuses, as a division by zero",
@@ -100,6 +106,11 @@ class Simulated:
 
     translated: Translated
     kernels: CompiledKernels
+    capability: int = CAPABILITY
+
+    def is_early(self, launch: Launch) -> bool:
+        """Return whether the device starts the launch before those before it have ended."""
+        return launch.is_early and self.capability >= EARLY
 
 
 COUNTED = (
@@ -132,7 +143,7 @@ def build(text: str, checked: bool = False, capability: int = CAPABILITY) -> Sim
     Raises CompileError, UsageError for unknown PTX, DeviceError if there is no compiler.
     """
     translated = translate(text)
-    return Simulated(translated, compile_kernels(translated.text, checked, capability))
+    return Simulated(translated, compile_kernels(translated.text, checked, capability), capability)
 
 
 def execute(
@@ -141,14 +152,16 @@ def execute(
     memory: Mapping[str, Array],
     initialised: frozenset[str],
     mode: Mode = EXTREMES[0],
+    before: Sequence[Launch] = (),
 ) -> Execution:
     """Run `launches` in order with the arrays of `memory` by the names of their arguments.
 
-    `initialised`: the arrays that have a content. Arguments by value are arrays of their bytes. Without checks kernels
-    may write behind an array. Raises UsageError for a launch that no GPU accepts.
+    `before`: launches of the same call that have been executed. `initialised`: the arrays that have a content.
+    Arguments by value are arrays of their bytes. Without checks kernels may write behind an array. Raises UsageError
+    for a launch that no GPU accepts.
     """
     with _LOCK:
-        return _execute(simulated, launches, memory, initialised, mode)
+        return _execute(simulated, launches, memory, initialised, mode, before)
 
 
 def _execute(
@@ -157,19 +170,59 @@ def _execute(
     memory: Mapping[str, Array],
     initialised: frozenset[str],
     mode: Mode,
+    before: Sequence[Launch],
 ) -> Execution:
     library, _ = runtime()
     options = _Options(mode.late, mode.backward, mode.checked, mode.counted, simulated.translated.granule, mode.seconds)
     buffers = _buffers(simulated, launches, memory, initialised)
     library.simulator_forget()
     library.simulator_open(ctypes.byref(options), buffers, len(buffers))
-    is_whole = all(_launch(library, simulated, launch, memory) for launch in launches)
+    flaws, is_whole = list(simulated.translated.flaws), True
+    for n, launch in enumerate(launches):
+        earlier = (*before, *launches[:n])
+        flaws += _flaws(simulated, launch, earlier)
+        hazards = _hazards(simulated, earlier, list(memory))
+        library.simulator_hazards(hazards, len(hazards))
+        is_whole = is_whole and _launch(library, simulated, launch, memory)
     library.simulator_findings.restype = ctypes.c_char_p
     library.simulator_numbers.restype = ctypes.POINTER(_Numbers)
     findings = [line.split("\t") for line in library.simulator_findings().decode().splitlines()]
     numbers = library.simulator_numbers().contents
     mistakes = tuple(_mistake(simulated, kind, int(times), int(place), first) for kind, times, place, first in findings)
-    return Execution(mistakes, {name: int(getattr(numbers, name)) for name in COUNTED}, is_whole)
+    counted = {name: int(getattr(numbers, name)) for name in COUNTED}
+    return Execution((*_of_flaws(flaws), *mistakes), counted, is_whole)
+
+
+def _of_flaws(flaws: Sequence[Flaw]) -> list[Mistake]:
+    """Return a mistake of each kind, with the first of its flaws."""
+    kinds = dict.fromkeys(flaw.kind for flaw in flaws)
+    mistakes = []
+    for kind in kinds:
+        first, *others = (flaw for flaw in flaws if flaw.kind == kind)
+        mistakes.append(Mistake(kind, 1 + len(others), first.words, first.line or None, first.code))
+    return mistakes
+
+
+def _flaws(simulated: Simulated, launch: Launch, before: Sequence[Launch]) -> Iterator[Flaw]:
+    translated, kernel = simulated.translated, launch.kernel
+    earlier = frozenset(b for x in before for b in _written(simulated, x) if simulated.is_early(launch))
+    return flaws_of_launch(launch, translated.parameters[kernel], translated.most_threads[kernel], earlier)
+
+
+def _written(simulated: Simulated, launch: Launch) -> set[str]:
+    """Return the buffers that a launch may write."""
+    if launch.writes:
+        return set(launch.writes)
+    flags = simulated.translated.written(launch.kernel)
+    by_engine = {a.buffer for a in launch.arguments if isinstance(a, TensorMap)}
+    return {b for b, is_written in zip(launch.buffers, flags, strict=True) if is_written} | by_engine
+
+
+def _hazards(simulated: Simulated, before: Sequence[Launch], names: Sequence[str]) -> ctypes.Array[ctypes.c_uint]:
+    """Return for each buffer whether launches before read it, 1, or write it, 2."""
+    written = {b for launch in before for b in _written(simulated, launch)}
+    read = {b for launch in before for b in launch.buffers}
+    return (ctypes.c_uint * len(names))(*(2 if name in written else int(name in read) for name in names))
 
 
 def _mistake(simulated: Simulated, kind: str, times: int, place: int, first: str) -> Mistake:
@@ -186,13 +239,22 @@ def _launch(library: ctypes.CDLL, simulated: Simulated, launch: Launch, memory: 
     cluster = simulated.translated.clusters[launch.kernel]
     if launch.grid[0] % cluster:
         raise UsageError(f"{launch.kernel} has clusters of {cluster} blocks, but {launch.grid[0]} of them along x")
-    sizes = (ctypes.c_uint * 7)(*launch.grid, *launch.block, cluster)
+    alignment = simulated.translated.alignments[launch.kernel]
+    shift = alignment if alignment < MOST_ALIGNED else 0
+    sizes = (ctypes.c_uint * 9)(*launch.grid, *launch.block, cluster, shift, simulated.is_early(launch))
     values = [
         encoded(a, memory[a.buffer].ctypes.data) if isinstance(a, TensorMap) else memory[a] for a in launch.arguments
     ]
     given = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
     entry = getattr(simulated.kernels.library, f"enter_{launch.kernel}")
-    return int(library.simulator_launch(entry, given, sizes, launch.shared_bytes)) == 0
+    return (
+        int(
+            library.simulator_launch(
+                entry, given, sizes, launch.shared_bytes + simulated.translated.gaps[launch.kernel]
+            )
+        )
+        == 0
+    )
 
 
 def _buffers(
@@ -201,7 +263,7 @@ def _buffers(
     written = {
         name
         for launch in launches
-        for name, is_written in zip(launch.buffers, simulated.translated.written[launch.kernel], strict=True)
+        for name, is_written in zip(launch.buffers, simulated.translated.written(launch.kernel), strict=True)
         if is_written
     }
     # Mapped arrays without content: the copy engine writes them, in this launch or before another one reads them.

@@ -6,8 +6,16 @@ predicate (`setp`, `selp`). A new instruction is a row here, a function in `nati
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+
+
+class Effect(Enum):
+    """What a compiler must know of a statement with an instruction."""
+
+    VALUE = "that of its operands: it may be moved or left out as an addition may"
+    THREADS = "of other threads: volatile keeps it in its place among the others"
+    MEMORY = 'of memory: volatile, and "memory" keeps loads and stores from passing it'
 
 
 class PtxOperand(Enum):
@@ -33,11 +41,16 @@ class Instruction:
     function: str
     operands: tuple[PtxOperand, ...] = ()
     optional: int = 0
+    effect: Effect = Effect.MEMORY
 
     @property
     def counts(self) -> tuple[int, ...]:
         most = len(self.operands)
         return tuple(range(most - self.optional, most + 1))
+
+
+def _with(effect: Effect, *rows: Instruction) -> tuple[Instruction, ...]:
+    return tuple(replace(row, effect=effect) for row in rows)
 
 
 V, R, NONE = PtxOperand.VALUE, PtxOperand.RESULT, PtxOperand.NONE
@@ -47,7 +60,8 @@ NUMBER = r"(f32|f16|bf16|tf32|s8|u8|e4m3|e5m2|s32)"
 LOAD = r"cp\.async\.bulk\.tensor\.([1-5])d\.shared::(?:cluster|cta)\.global"
 ARRIVES = r"\.mbarrier::complete_tx::bytes"
 
-NUMBERS = (
+NUMBERS = _with(
+    Effect.VALUE,
     Instruction(r"(min|max)\.NaN\.f32", "{}_nan", (R, V, V)),
     Instruction(r"ex2\.approx\.ftz\.f32", "exp2_of_float", (R, V)),
     Instruction(r"cvt\.f32\.f16", "float_of_half", (R, V)),
@@ -59,6 +73,7 @@ NUMBERS = (
     Instruction(r"cvt\.rna\.tf32\.f32", "tf32_of_float", (R, V)),
     Instruction(r"dp4a\.([us])32\.([us])32", "dp4a_{}{}", (R, V, V, V)),
     Instruction(r"mov\.[bu](?:32|64)", "same", (R, V)),
+    Instruction(r"mapa\.shared::cluster\.u32", "mapa", (R, V, V)),
 )
 COPIES = (
     Instruction(rf"cp\.async\.c[ag]{HERE}\.global(?:\.L2::\d+B)?", "cp_async", (V, V, V, V), optional=1),
@@ -76,8 +91,9 @@ MATRICES = (
         rf"mma\.sync\.aligned\.m(8|16)n8k(\d+)\.row\.col(\.satfinite)?\.{NUMBER}\.{NUMBER}\.{NUMBER}\.(?:f32|f16|s32)",
         "mma<{}, {}, {}, simulator::{}, simulator::{}, simulator::{}>",
         (PLACES, VALUES, VALUES, VALUES),
+        effect=Effect.THREADS,
     ),
-    Instruction(r"elect\.sync", "elect", (R, V)),
+    Instruction(r"elect\.sync", "elect", (R, V), effect=Effect.THREADS),
 )
 BARRIERS = (
     Instruction(r"bar(?:rier)?\.sync(?:\.aligned)?", "bar_sync", (V, V), optional=1),
@@ -96,11 +112,10 @@ BARRIERS = (
         rf"mbarrier\.(?:try|test)_wait\.parity(?:\.acquire\.(?:cta|cluster))?{HERE}\.b64", "mbarrier_wait",
         (R, V, V, V), optional=1,
     ),
-    Instruction(r"mapa\.shared::cluster\.u32", "mapa", (R, V, V)),
     Instruction(r"barrier\.cluster\.arrive(?:\.release|\.relaxed)?(?:\.aligned)?", "cluster_arrive"),
     Instruction(r"barrier\.cluster\.wait(?:\.acquire)?(?:\.aligned)?", "cluster_wait"),
     Instruction(r"fence\.proxy\.async(?:\.shared::cta|\.global)?", "fence_proxy"),
-    Instruction(r"fence\.mbarrier_init\.release\.cluster", "nothing"),
+    Instruction(r"fence\.mbarrier_init\.release\.cluster", "show_barriers"),
 )  # fmt: skip
 ENGINE = (
     Instruction(rf"{LOAD}(?:\.tile)?{ARRIVES}", "load_tile<{}>", (V, V, VALUES, V)),
@@ -121,7 +136,7 @@ ENGINE = (
     Instruction(r"cp\.async\.bulk\.global\.shared::cta\.bulk_group", "store_bytes", (V, V, V)),
     Instruction(r"cp\.async\.bulk\.commit_group", "commit_stores"),
     Instruction(r"cp\.async\.bulk\.wait_group(?:\.read)?", "wait_for_stores", (V,)),
-    Instruction(r"prefetch\.tensormap", "nothing", (NONE,)),
+    Instruction(r"prefetch\.tensormap", "nothing", (NONE,), effect=Effect.THREADS),
 )
 WARPGROUPS = (
     Instruction(r"wgmma\.fence\.sync\.aligned", "wgmma_fence"),
@@ -130,9 +145,10 @@ WARPGROUPS = (
     Instruction(
         rf"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.{NUMBER}\.{NUMBER}\.{NUMBER}",
         "wgmma<{}, {}, simulator::{}, simulator::{}, simulator::{}>",
-        (PLACES, EITHER, V, V, V, V, V, V), optional=4,
+        (PLACES, EITHER, V, V, V, V, V, V), optional=4, effect=Effect.THREADS,
     ),
-    Instruction(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32", "{}_registers", (V,)),
-    Instruction(r"griddepcontrol\.(?:wait|launch_dependents)", "nothing"),
+    Instruction(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32", "{}_registers", (V,), effect=Effect.THREADS),
+    Instruction(r"griddepcontrol\.launch_dependents", "nothing"),
+    Instruction(r"griddepcontrol\.wait", "wait_for_kernels"),
 )  # fmt: skip
 INSTRUCTIONS: tuple[Instruction, ...] = (*NUMBERS, *COPIES, *MATRICES, *BARRIERS, *ENGINE, *WARPGROUPS)

@@ -23,9 +23,10 @@ std::vector<Cell> shared_cells;
 std::vector<std::vector<Cell>> buffer_cells;
 std::vector<uint32_t> own, common;             // counts of the threads
 std::vector<std::vector<uint32_t>> known;      // by each thread, where that is more than `common`
-std::vector<uint32_t> fenced;                   // up to which counts the engine sees what threads wrote
+std::vector<std::vector<uint32_t>> fences;      // counts of the threads up to which the engine sees what they wrote
 std::vector<uint32_t> reads;                   // rows of a count for each thread
 uint32_t era, launch_era;                      // number of this cluster, and of the launch's first
+std::vector<unsigned> hazards;                 // by buffer: 1 kernels before read it, 2 they write it
 
 struct Cells { Cell* first; unsigned n, granule; const unsigned char* start; bool is_shared; };
 
@@ -148,7 +149,7 @@ void begin_cluster()
   own.assign(threads.size(), 1);
   common.assign(threads.size(), 0);
   known.assign(threads.size(), {});
-  fenced.assign(threads.size(), 0);
+  fences.assign(threads.size(), {});
   reads.clear();
 }
 
@@ -179,7 +180,12 @@ void meet_clocks(const std::vector<unsigned>& givers, const std::vector<unsigned
   unsigned alive = 0;
   for (const Thread& thread : threads) alive += !thread.is_done;
   if (givers.size() == alive && takers.size() == alive) {
-    common = own;
+    for (unsigned n = 0; n < threads.size(); ++n) {
+      if (!threads[n].is_done) common[n] = own[n];
+      else  // what it did last is known to those only whom it told
+        for (unsigned t : givers)
+          if (!known[t].empty()) common[n] = std::max(common[n], known[t][n]);
+    }
     for (auto& row : known) row.clear();
     for (unsigned t : givers) ++own[t];
     return;
@@ -189,8 +195,22 @@ void meet_clocks(const std::vector<unsigned>& givers, const std::vector<unsigned
   for (unsigned t : takers) listen(all, t);
 }
 
+extern "C" void simulator_hazards(const unsigned* given, unsigned n) { hazards.assign(given, given + n); }
+
+// Until the wait of an early launch the kernels before may write what they write, and read what this one writes.
+void examine_order(const void* at, Kind kind, unsigned thread)
+{
+  if (!is_early || threads[thread].has_waited || is_shared(at)) return;
+  const Buffer* const buffer = buffer_of(at);
+  const unsigned hazard = buffer == nullptr ? 0 : hazards[buffer - buffers.data()];
+  if (hazard & 2 || (kind != READ && hazard))
+    find("early", "%s %s %s before griddepcontrol.wait, while kernels before %s it", where(thread),
+         kind == READ ? "reads" : "writes", place_of(at), hazard & 2 ? "write" : "read");
+}
+
 void check(const void* at, unsigned bytes, Kind kind, unsigned thread)
 {
+  examine_order(at, kind, thread);
   const Cells cells = cells_of(at, bytes);
   const char* const does = kind == READ ? "reads" : kind == WRITE ? "writes" : "updates";
   for (unsigned n = 0; n < cells.n; ++n) {
@@ -227,18 +247,26 @@ void end_copy(const void* to, unsigned bytes, unsigned thread, bool by_engine)
   }
 }
 
-void check_engine(const void* at, unsigned bytes, unsigned thread)
+void check_fences(const void* at, unsigned bytes, unsigned thread)
 {
   const Cells cells = cells_of(at, bytes);
   for (unsigned n = 0; n < cells.n; ++n) {
     const Cell& cell = cells.first[n];
-    if (!cell.is_written || cell.write_era != era || cell.by_engine || cell.write_time <= fenced[cell.writer]) continue;
+    if (!cell.is_written || cell.write_era != era || cell.by_engine) continue;
+    const std::vector<uint32_t>& those = fences[cell.writer];
+    const auto first = std::lower_bound(those.begin(), those.end(), cell.write_time);
+    if (first != those.end() && knows(thread, cell.writer, *first)) continue;
     find("unfenced", "%s wrote %s with no fence.proxy.async behind, and %s has it read asynchronously",
          where(cell.writer), place_of(cells.start + n * cells.granule), where(thread));
   }
+}
+
+void check_engine(const void* at, unsigned bytes, unsigned thread)
+{
+  check_fences(at, bytes, thread);
   check(at, bytes, READ, thread);
 }
 
-void fence(unsigned thread) { fenced[thread] = own[thread]++; }
+void fence(unsigned thread) { fences[thread].push_back(own[thread]++); }
 
 }  // namespace simulator

@@ -53,11 +53,11 @@ void examine_visits(const Block& block)
   }
 }
 
-bool has_bytes(uint32_t offset, unsigned bytes) { return offset >= RESERVED && offset + bytes <= shared_bytes; }
+bool has_bytes(uint32_t offset, unsigned bytes) { return offset >= shared_start && offset + bytes <= shared_bytes; }
 
-unsigned launch_bytes() { return shared_bytes - RESERVED; }
+unsigned launch_bytes() { return shared_bytes - shared_start; }
 
-int byte_of(uint32_t address) { return int(address % ARENA) - int(RESERVED); }
+int byte_of(uint32_t address) { return int(address % ARENA) - int(shared_start); }
 
 unsigned char* shared_at(uint32_t address)
 {

@@ -57,6 +57,14 @@ void finish_copies(unsigned number, unsigned pending)
   }
 }
 
+void examine_copies(unsigned number)
+{
+  const Thread& thread = threads[number];
+  bool is_left = !thread.open.empty();
+  for (const auto& group : thread.groups) is_left |= !group.empty();
+  if (is_left) find("unfinished", "%s ends while its copies to shared memory are under way", where(number));
+}
+
 extern "C" void simulator_wait_for_copies(unsigned pending) { finish_copies(current, pending); }
 
 }  // namespace simulator

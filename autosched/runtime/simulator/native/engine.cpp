@@ -183,8 +183,8 @@ void defer(unsigned block, uint32_t barrier, const std::function<void()>& run)
 
 void put(const std::function<void()>& store)
 {
-  if (options.late) me().stores.push_back(store);
-  else store();
+  if (!options.late) store();
+  me().stores.push_back(options.late ? store : [] {});
 }
 
 Map map_at(const void* at)
@@ -212,6 +212,32 @@ void run_loads(const Block& block, uint32_t barrier)
   }
 }
 
+void examine_loads(const Block& block)
+{
+  for (const Load& load : loads)
+    if (load.block == rank_of(block))
+      return find("unfinished", "%s is the last of its block to end, which a copy for the mbarrier at byte %d is under "
+                  "way to", where(current), byte_of(load.barrier));
+}
+
+void examine_stores(unsigned number)
+{
+  const Thread& thread = threads[number];
+  bool is_left = !thread.stores.empty();
+  for (const auto& group : thread.store_groups) is_left |= !group.empty();
+  if (is_left)
+    find("unfinished", "%s ends with no cp.async.bulk.wait_group behind what it stores from shared memory", where(number));
+}
+
+// What the engine arrives at was made by a thread, and seen by the engine only behind a fence.
+void examine_barrier(const Block& block, uint32_t barrier)
+{
+  const auto found = block.phases.find(barrier);
+  if (options.checked && found != block.phases.end() && !found->second.is_shown)
+    find("unfenced", "%s made the mbarrier at byte %d with no fence.mbarrier_init behind, and %s has a copy arrive there",
+         where(found->second.maker), byte_of(barrier), where(current));
+}
+
 // `mask`: blocks of the cluster that get the tile, each at the same place and with its own mbarrier; 0: this one.
 extern "C" void simulator_load_tile(uint32_t to, const void* map_given, const int* from, uint32_t barrier,
                                     unsigned mask, const unsigned short* offsets)
@@ -221,11 +247,14 @@ extern "C" void simulator_load_tile(uint32_t to, const void* map_given, const in
   const unsigned offset = to % ARENA, bytes = bytes_of(rows), thread = current;
   const unsigned own = to / ARENA ? to / ARENA - 1 : rank_of(*me().block);
   examine(map, offset, bytes);
+  for (const Row& row : rows)
+    if (options.checked && row.at != nullptr) examine_order(row.at, READ, thread);
   for (unsigned block = 0; block < blocks.size(); ++block) {
     if (mask ? !(mask >> block & 1) : block != own) continue;
     unsigned char* const shared = blocks[block].shared;
     visit(blocks[block], "copies a tile to");
     phase_at(blocks[block], barrier % ARENA, "copies for");
+    examine_barrier(blocks[block], barrier % ARENA);
     if (options.checked)
       each_part(map, offset, bytes, [&](unsigned place) { begin_copy(shared + place, 16, thread); });
     if (options.late) memset(shared + offset, POISON, bytes);
@@ -261,6 +290,8 @@ extern "C" void simulator_load_bytes(uint32_t to, const void* from, unsigned byt
     find("misaligned", "%s copies %u bytes from %s to byte %d", where(current), bytes, place_of(from), byte_of(to));
   unsigned char* const place = shared_at(to);
   const unsigned block = rank_of(*me().block), thread = current;
+  examine_barrier(*me().block, barrier);
+  if (options.checked) examine_order(from, READ, thread);
   if (options.checked) begin_copy(place, bytes, thread);
   if (options.late) memset(place, POISON, bytes);
   defer(block, barrier, [=] {

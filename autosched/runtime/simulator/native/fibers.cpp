@@ -9,7 +9,8 @@ Options options;
 Numbers numbers;
 std::vector<Thread> threads;
 std::vector<Block> blocks;
-unsigned current, shared_bytes;
+unsigned current, shared_start, shared_bytes;
+bool is_early;
 uint64_t progress;
 
 extern "C" Place simulator_place;
@@ -207,14 +208,16 @@ extern "C" void simulator_at(const void* site) { me().site = site; }
 void end_launch() { is_over = true; }
 
 // Runs all blocks of a grid, one cluster after the other. `sizes`: x, y, z of the grid and of a block, blocks of a
-// cluster along x. Returns 0, or 1 where a finding made it end.
+// cluster along x; bytes by which shared memory is not aligned to more than it must be, whether it is early. Returns 0, or 1 where a finding made it end.
 extern "C" int simulator_launch(void (*kernel)(void**), void** given, const unsigned* sizes, unsigned shared)
 {
   const Triple grid = {sizes[0], sizes[1], sizes[2]}, block = {sizes[3], sizes[4], sizes[5]};
   const unsigned cluster = sizes[6], count = block.x * block.y * block.z * cluster;
   entry = kernel;
   arguments = given;
-  shared_bytes = RESERVED + shared;
+  shared_start = RESERVED + sizes[7];
+  shared_bytes = shared_start + shared;
+  is_early = sizes[8];
   is_over = false;
   simulator_place.block_size = block;
   simulator_place.grid_size = grid;

@@ -19,6 +19,8 @@ int simulator_elect(unsigned mask);
 void simulator_named_barrier(unsigned number, unsigned count, int waits);
 void simulator_mbarrier_init(unsigned at, unsigned count);
 void simulator_mbarrier_end(unsigned at);
+void simulator_show_barriers();
+void simulator_wait_for_kernels();
 void simulator_mbarrier_arrive(unsigned at, unsigned count, long long announced);
 void simulator_mbarrier_wait(unsigned at, unsigned parity);
 void simulator_load_tile(unsigned to, const void* map, const int* from, unsigned barrier, unsigned mask,
@@ -85,6 +87,12 @@ static inline unsigned dp4a_su(unsigned a, unsigned b, unsigned c) { return dot_
 static inline unsigned dp4a_ss(unsigned a, unsigned b, unsigned c) { return dot_of_bytes<signed char, signed char>(a, b, c); }
 template <class T> static inline T same(T value) { return value; }
 static inline void nothing() {}
+// What a register of the constraint is given has its size.
+template <class R, class T> static inline R given(T value)
+{
+  static_assert(sizeof(R) == sizeof(T), "an operand of inline PTX has another size than its constraint says");
+  return (R)value;
+}
 
 // Copies of single threads
 
@@ -139,7 +147,9 @@ CALLED bool mbarrier_wait(Address at, unsigned parity, unsigned = 0)
 CALLED void cluster_arrive() { HERE; simulator_cluster_arrive(); }
 CALLED void cluster_wait() { HERE; simulator_cluster_wait(); }
 CALLED Address mapa(Address address, unsigned rank) { HERE; return simulator_map(address, rank); }
-CALLED void fence_proxy() { HERE; simulator_fence(); }
+CALLED void fence_proxy() { HERE; simulator_fence(); simulator_show_barriers(); }
+CALLED void show_barriers() { HERE; simulator_show_barriers(); }
+CALLED void wait_for_kernels() { HERE; simulator_wait_for_kernels(); }
 
 // The copy engine
 

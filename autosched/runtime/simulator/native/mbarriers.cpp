@@ -61,9 +61,15 @@ extern "C" void simulator_mbarrier_init(uint32_t offset, unsigned count)
 {
   if (offset % 8) find("misaligned", "%s makes an mbarrier at byte %d", where(current), byte_of(offset));
   shared_at(offset);
-  Phase phase = {count, count, 0, 0, current, 0, {}, {}};
+  Phase phase = {count, count, 0, 0, current, 0, false, {}, {}};
   if (options.checked) phase.made = count_of(current);
   me().block->phases[offset] = phase;
+}
+
+// What this thread made is seen by the copy engine from now on.
+extern "C" void simulator_show_barriers()
+{
+  for (auto& [offset, phase] : me().block->phases) phase.is_shown |= phase.maker == current;
 }
 
 extern "C" void simulator_mbarrier_end(uint32_t offset) { me().block->phases.erase(offset); }

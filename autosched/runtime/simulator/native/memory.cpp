@@ -56,7 +56,7 @@ const char* place_of(const void* at)
   return text;
 }
 
-extern "C" unsigned char* simulator_shared(unsigned offset) { return me().block->shared + RESERVED + offset; }
+extern "C" unsigned char* simulator_shared(unsigned offset) { return me().block->shared + shared_start + offset; }
 
 extern "C" unsigned simulator_shared_offset(const void* at) { return (const unsigned char*)at - me().block->shared; }
 

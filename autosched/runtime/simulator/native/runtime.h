@@ -15,7 +15,7 @@ enum Kind { READ, WRITE, BOTH };
 enum Shuffle { LANE, UP, DOWN, XOR };
 
 constexpr unsigned WARP = 32, GROUP = 128, MOST_WARPS = 32, NAMED_BARRIERS = 16;
-constexpr unsigned RESERVED = 1 << 10;  // a GPU keeps the first bytes of shared memory: addresses begin here
+constexpr unsigned RESERVED = 1 << 10;  // a GPU keeps the first bytes of shared memory
 constexpr unsigned ARENA = 1 << 18;  // bytes from the shared memory of one block of a cluster to that of the next
 constexpr unsigned POISON = 0xff;    // a NaN in every width
 constexpr unsigned STACK = 64 << 10;
@@ -55,6 +55,7 @@ struct Phase {
   uint64_t number;
   unsigned maker;  // the thread, and when it did
   uint32_t made;
+  bool is_shown;  // to the copy engine, and to other blocks
   Clock coming, known;  // what is told with arrivals; and what who waited knows
 };
 
@@ -105,6 +106,7 @@ struct Thread {
   const char* waits_for = nullptr;  // nullptr: it runs
   const void* site = nullptr;       // where in the program it was last seen
   int barrier_line = 0;             // of the text, of the last __syncthreads
+  bool has_waited = false;          // for the kernels before
   uint64_t cluster_arrivals = 0;
   unsigned registers = 0;
   std::vector<Copy> open;                 // copies that no group holds yet
@@ -118,7 +120,8 @@ extern Numbers numbers;
 extern std::vector<Thread> threads;  // of all blocks of the cluster
 extern std::vector<Block> blocks;    // of the cluster
 extern unsigned current;             // the thread that runs
-extern unsigned shared_bytes;        // of a block, with those that are kept from it
+extern unsigned shared_start, shared_bytes;  // of a block: where the launch's begin, and where they end
+extern bool is_early;                // whether the kernels before may still run
 extern uint64_t progress;            // changes whenever something happens that somebody may wait for
 
 inline Thread& me() { return threads[current]; }
@@ -164,7 +167,9 @@ void begin_copy(const void* to, unsigned bytes, unsigned thread);
 void end_copy(const void* to, unsigned bytes, unsigned thread, bool by_engine);
 // Of the copy engine or the tensor cores, which see what threads have written only behind a fence.
 void check_engine(const void* at, unsigned bytes, unsigned thread);
+void check_fences(const void* at, unsigned bytes, unsigned thread);  // where it is begun, and read later
 void fence(unsigned thread);
+void examine_order(const void* at, Kind kind, unsigned thread);  // is it behind the wait for the kernels before?
 
 // counts.cpp: of the place in the program where a thread is
 void count(const void* at, unsigned bytes, Kind kind, unsigned thread);
@@ -173,8 +178,12 @@ void count_all();  // what has been noted so far
 // warps.cpp
 void thread_ended();  // the one that runs: nobody waits for it any more
 
+// warpgroups.cpp
+void examine_products(unsigned thread);  // are any left when it ends?
+
 // copies.cpp
 void finish_copies(unsigned thread, unsigned pending);
+void examine_copies(unsigned thread);  // are any left when it ends?
 void finish_copy(const Copy&, unsigned thread);
 
 // clusters.cpp
@@ -195,6 +204,8 @@ void bytes_came(Block&, uint32_t offset, int64_t bytes, unsigned thread);
 // engine.cpp
 void forget_loads();  // of a cluster that is over
 void run_loads(const Block&, uint32_t barrier);  // those that it waits for
+void examine_loads(const Block&);    // are any left when it ends?
+void examine_stores(unsigned thread);
 void finish_stores(unsigned thread, unsigned pending);
 
 // numbers.cpp

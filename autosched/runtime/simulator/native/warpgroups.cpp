@@ -66,6 +66,18 @@ std::vector<double> operand(const Product& p, bool second, const Block& block, u
   return values;
 }
 
+// What is known of fences where a product is begun counts, not what is known when it is made.
+void examine_fences(const Product& p, bool second, const Block& block, unsigned thread)
+{
+  const unsigned bytes = bits_of((Number)p.kinds[1 + second]) / 8, unit = 16 / bytes, rows = second ? p.n : ROWS;
+  const bool mn_major = p.transposed[second];
+  for (unsigned r = 0; r < rows; r += mn_major ? unit : 1)
+    for (int k = 0; k < p.k; k += mn_major ? 1 : unit) {
+      const uint32_t at = place_in(second ? p.b : p.a, mn_major, r, k, bytes);
+      if (has_bytes(at, 16)) check_fences(block.shared + at, 16, thread);
+    }
+}
+
 // A in registers: each warp its 16 rows, as mma.sync has them. They are read when the product is made.
 std::vector<double> held(const Product& p)
 {
@@ -135,6 +147,8 @@ void begin(Warpgroup& group, const Product& p, unsigned thread)
     execute(p, *threads[thread].block, thread);
     return;
   }
+  if (options.checked && !p.in_registers) examine_fences(p, false, *threads[thread].block, thread);
+  if (options.checked) examine_fences(p, true, *threads[thread].block, thread);
   Results& results = group.results[p.places[0]];
   if (results.under_way++ == 0) hide(p, results);
   group.open.push_back(p);
@@ -150,6 +164,15 @@ void finish(Warpgroup& group, const Product& p, unsigned thread)
 }
 
 }  // namespace
+
+void examine_products(unsigned number)
+{
+  const Thread& thread = threads[number];
+  const Warpgroup& group = thread.block->warpgroups[thread.number / GROUP];
+  bool is_left = !group.open.empty();
+  for (const auto& products : group.groups) is_left |= !products.empty();
+  if (is_left) find("unfinished", "%s ends while products of its warpgroup are under way", where(number));
+}
 
 // `facts`: what a Product begins with. `held`, `held_at`: A in registers, or nullptr.
 extern "C" void simulator_wgmma(void* const* places, unsigned results, const uint32_t* held,

@@ -100,6 +100,9 @@ extern "C" void simulator_named_barrier(unsigned number, unsigned count, int wai
 
 void thread_ended()
 {
+  examine_copies(current);
+  examine_stores(current);
+  examine_products(current);
   finish_copies(current, 0);
   me().store_groups.push_back(me().stores);
   finish_stores(current, 0);
@@ -109,7 +112,15 @@ void thread_ended()
   const unsigned alive = alive_in(block);
   if (alive && block.whole.arrived == alive) end_barrier(block);
   examine_visits(block);
+  if (alive) return;
+  examine_loads(block);
+  bool has_waited = !is_early;
+  for (unsigned n = 0; n < threads_per_block(); ++n) has_waited |= threads[block.first + n].has_waited;
+  if (!has_waited)
+    find("early", "%s is the last of its block to end, of which none has waited for the kernels before", where(current));
 }
+
+extern "C" void simulator_wait_for_kernels() { me().has_waited = true; }
 
 extern "C" void simulator_warp_barrier()
 {
