@@ -92,7 +92,7 @@ def _processor(target: Target, threads: int | None) -> list[DoctorFinding]:
 def _gpu(kind: str) -> DoctorFinding:
     """Return the GPU of a kind of target; a missing one is no fault of the installation."""
     from autosched.errors import DeviceError
-    from autosched.runtime.gpu.devices import device_facts
+    from autosched.runtime.gpu.devices import device_facts, driver_name, lacking
 
     try:
         facts = device_facts(kind)
@@ -100,7 +100,8 @@ def _gpu(kind: str) -> DoctorFinding:
         return DoctorFinding(kind, None, "no device", True, str(error))
     size = f"{facts.multiprocessors} multiprocessors at {facts.clock_ghz:.2f} GHz"
     memory = f"{facts.shared_per_block >> 10} KiB shared for a block, L2 {facts.l2_bytes >> 20} MiB"
-    return DoctorFinding(kind, facts.name, f"{facts.name} {facts.arch}: {size}, {memory}")
+    lacks = f"; its driver {driver_name(kind)} lacks {', '.join(missing)}" if (missing := lacking(kind)) else ""
+    return DoctorFinding(kind, facts.name, f"{facts.name} {facts.arch}: {size}, {memory}{lacks}")
 
 
 def _gpu_rates(kind: str) -> list[DoctorFinding]:

@@ -1,4 +1,5 @@
-"""The CUDA paths of kernels and arrays on a stand-in for libcuda in host memory, which writes down what it is told.
+"""The CUDA paths of kernels and arrays by each driver, on a stand-in for libcuda in host memory, which writes down what it
+is told.
 
 Every case is a text that runs in a process of its own, with the stand-in on the library path and the names of
 `cuda_session` at hand. What follows the mark -- in the log is compared.
@@ -10,11 +11,16 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("cuda.bindings")
+from autosched.codegen.c.source import GpuSource, Launch
+from autosched.errors import DeviceError
+from autosched.runtime.gpu.cuda_driver import dynamic_shared_bytes
+from autosched.runtime.gpu.pycuda import PyCudaDevice
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 HEAD = """
 import gc
@@ -31,9 +37,17 @@ log("--")
 """
 
 
+@dataclass(frozen=True)
+class Stub:
+    """The directory of the stand-in, and the driver that uses it."""
+
+    directory: Path
+    driver: str
+
+
 @pytest.fixture(scope="session")
-def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the stand-in."""
+def libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the stand-in, with an empty package pycuda, of which the driver calls nothing."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler")
@@ -41,16 +55,27 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library, source = directory / "libcuda.so.1", Path(__file__).with_name("stub_cuda.c")
     command = [compiler, "-shared", "-fPIC", "-w", "-Wl,-soname,libcuda.so.1", "-o", str(library), str(source), "-ldl"]
     subprocess.run(command, check=True, timeout=60)
+    (directory / "pycuda").mkdir()
+    for name in ("__init__.py", "driver.py"):
+        (directory / "pycuda" / name).touch()
     return directory
 
 
-def play(stub: Path, text: str, **environment: str) -> tuple[list[str], str]:
+@pytest.fixture(params=["cuda-core", "pycuda"])
+def stub(libcuda: Path, request: pytest.FixtureRequest) -> Stub:
+    if request.param == "cuda-core":
+        pytest.importorskip("cuda.bindings")
+    return Stub(libcuda, request.param)
+
+
+def play(stub: Stub, text: str, **environment: str) -> tuple[list[str], str]:
     """(the log after the mark, what was printed)"""
-    search = {"LD_LIBRARY_PATH": str(stub), "PYTHONPATH": str(ROOT), "AUTOSCHED_CUDA_DRIVER": "cuda-core"}
+    path = os.pathsep.join([str(ROOT), str(stub.directory), *filter(None, [os.environ.get("PYTHONPATH")])])
+    search = {"LD_LIBRARY_PATH": str(stub.directory), "PYTHONPATH": path, "AUTOSCHED_CUDA_DRIVER": stub.driver}
     done = subprocess.run(
         [sys.executable, "-c", HEAD + text],
         env={**os.environ, **search, **environment},
-        cwd=stub,
+        cwd=stub.directory,
         capture_output=True,
         text=True,
         timeout=60,
@@ -62,7 +87,7 @@ def play(stub: Path, text: str, **environment: str) -> tuple[list[str], str]:
 OWN = "0x20"  # the stream that the stand-in makes
 
 
-def test_arrays_of_the_device_stay_there(stub: Path) -> None:
+def test_arrays_of_the_device_stay_there(stub: Stub) -> None:
     log, _ = play(stub, """
 c = k(a, b)
 log("++")
@@ -72,7 +97,7 @@ np.testing.assert_array_equal(c.numpy(), X + Y)
     assert log[3:5] == ["download 256", f"synchronise {OWN}"]
 
 
-def test_numpy_arrays_go_there_and_back(stub: Path) -> None:
+def test_numpy_arrays_go_there_and_back(stub: Stub) -> None:
     log, _ = play(stub, """
 np.testing.assert_array_equal(k(X, Y), X + Y)
 log("++")
@@ -81,7 +106,7 @@ log("++")
     assert words == ["allocate"] * 3 + ["upload"] * 2 + ["launch", "download"] + ["free"] * 3
 
 
-def test_the_callers_stream(stub: Path) -> None:
+def test_the_callers_stream(stub: Stub) -> None:
     """Behind what was queued before on the device's own; what comes later waits for it, each once."""
     log, _ = play(stub, """
 class Torch: cuda_stream = 0x99
@@ -107,7 +132,7 @@ np.testing.assert_array_equal(d.numpy(), X + 2 * Y)
     assert log[9:14] == ["record 7 0x99", "wait 7 0x1", default, "record 8 0x1", f"wait 8 {OWN}"]
 
 
-def test_default_streams_of_threads_are_different_ones(stub: Path) -> None:
+def test_default_streams_of_threads_are_different_ones(stub: Stub) -> None:
     """They have the same handle."""
     log, _ = play(
         stub,
@@ -126,7 +151,7 @@ for _ in range(2):
     assert f"wait {event} 0x2" in log[first:second]
 
 
-def test_streams_that_are_none(stub: Path) -> None:
+def test_streams_that_are_none(stub: Stub) -> None:
     _, said = play(stub, """
 for stream in ("main", 1.5, True, -1):
     refused(UsageError, k, a, b, stream=stream)
@@ -134,7 +159,7 @@ for stream in ("main", 1.5, True, -1):
     assert said.count("stream must be the number of a CUDA stream") == 4
 
 
-def test_array_interface_with_its_owners_stream(stub: Path) -> None:
+def test_array_interface_with_its_owners_stream(stub: Stub) -> None:
     """The launch runs on the owner's stream; nothing has to wait, nothing is copied."""
     log, _ = play(stub, """
 x, y, out = (Interface(aligned(m), stream=0x77) for m in (X, Y, 0 * X))
@@ -145,7 +170,7 @@ np.testing.assert_array_equal(out.array, X + Y)
     assert not [line for line in log if line.startswith(("wait", "upload", "allocate", "synchronise"))]
 
 
-def test_owners_on_two_streams_wait_for_one_another(stub: Path) -> None:
+def test_owners_on_two_streams_wait_for_one_another(stub: Stub) -> None:
     log, _ = play(stub, """
 x, y, out = Interface(aligned(X), stream=0x77), Interface(aligned(Y), stream=0x88), Interface(aligned(X), stream=0x77)
 k(x, y, out=out)
@@ -158,7 +183,7 @@ k(x, y, out=out)
     assert f"record {after[-1].split()[1]} 0x77" in after
 
 
-def test_dlpack_gets_our_stream_and_is_waited_for(stub: Path) -> None:
+def test_dlpack_gets_our_stream_and_is_waited_for(stub: Stub) -> None:
     """Who owns the tensors cannot be told when the kernel is done, so the call waits."""
     log, _ = play(stub, """
 x, y, out = Tensor(aligned(X)), Tensor(aligned(Y), old=True), Tensor(aligned(X))
@@ -173,7 +198,7 @@ assert not dlpack._exported
     assert not [line for line in log[9:] if line.startswith("synchronise")]
 
 
-def test_torch_tensors_in_and_out(stub: Path) -> None:
+def test_torch_tensors_in_and_out(stub: Stub) -> None:
     log, _ = play(stub, """
 Torch = stand_in_for_torch(0)
 x, y = Torch(aligned(X)), Torch(aligned(Y))
@@ -189,7 +214,7 @@ assert isinstance(k(x, b), at.DeviceArray)
     assert launches == ["0x1", "0x99", "0x1"]  # torch's current stream is CUDA's default one
 
 
-def test_torch_tensors_at_a_glance(stub: Path) -> None:
+def test_torch_tensors_at_a_glance(stub: Stub) -> None:
     """They are asked for no interface where they fit; where one does not, that says why."""
     log, said = play(stub, """
 Torch = stand_in_for_torch(0x99)
@@ -219,7 +244,7 @@ np.testing.assert_array_equal(k(Lazy(aligned(X)), y).array, X + Y)
     ] == [True] * 3
 
 
-def test_calls_of_a_network_share_an_event(stub: Path) -> None:
+def test_calls_of_a_network_share_an_event(stub: Stub) -> None:
     """One for all calls on streams of callers, as each call comes after the one before it."""
     log, _ = play(stub, """
 Torch = stand_in_for_torch(0x99)
@@ -236,7 +261,7 @@ np.testing.assert_array_equal(m(X), X + 200)
     assert f"wait {events.pop()} {OWN}" in log
 
 
-def test_our_arrays_for_others(stub: Path) -> None:
+def test_our_arrays_for_others(stub: Stub) -> None:
     """Both protocols: same memory, in order behind what is queued, alive as long as somebody uses it."""
     log, said = play(stub, """
 from tests.runtime.test_dlpack import Consumer
@@ -268,7 +293,7 @@ log("==")
     assert log[given + 1 : given + 3] == ["free 256", "=="]
 
 
-def test_round_trip_through_another_library(stub: Path) -> None:
+def test_round_trip_through_another_library(stub: Stub) -> None:
     _, _ = play(stub, """
 x = at.to_device(Tensor(aligned(X)))
 y = at.to_device(Interface(aligned(Y), stream=0x77))
@@ -303,7 +328,7 @@ REFUSED = {
 }
 
 
-def test_what_does_not_fit_is_refused(stub: Path) -> None:
+def test_what_does_not_fit_is_refused(stub: Stub) -> None:
     text = "\n".join(f"refused(UsageError, k, {value}, b)" for value, _ in REFUSED.values())
     log, said = play(
         stub, text + "\nrefused(UsageError, k, a, b, out=a)\nrefused(UsageError, at.to_device, Tensor(X, (2, 1)))"
@@ -315,7 +340,7 @@ def test_what_does_not_fit_is_refused(stub: Path) -> None:
     assert not [line for line in log if line.startswith("launch")]
 
 
-def test_workspace_is_taken_once(stub: Path) -> None:
+def test_workspace_is_taken_once(stub: Stub) -> None:
     log, said = play(stub, """
 k = kernel(workspace=(("T", 4096),))
 k(a, b), k(a, b)
@@ -327,7 +352,7 @@ refused(DeviceError, at.empty, (1 << 34,))
     assert "68.72 GB of device memory are needed (float32[17179869184] 68.72 GB)" in said
 
 
-def test_a_network_is_captured_at_its_second_call_with_the_same_arrays(stub: Path) -> None:
+def test_a_network_is_captured_at_its_second_call_with_the_same_arrays(stub: Stub) -> None:
     """Each set of arrays has a graph of its own, which holds its pointers; what is queued waits for nothing."""
     log, _ = play(stub, """
 m = network()
@@ -350,7 +375,7 @@ assert (m(X) == X + 200).all()
     assert queued.count("synchronise") == queued.count("upload")  # which waits, and nothing else
 
 
-def test_fault_that_loses_the_context_is_one_clear_error(stub: Path) -> None:
+def test_fault_that_loses_the_context_is_one_clear_error(stub: Stub) -> None:
     log, said = play(stub, """
 bad = kernel("illegal")
 c = bad(a, b)
@@ -367,7 +392,7 @@ del c
     assert "Traceback" not in "\n".join(log)
 
 
-def test_current_device_of_the_thread_stays(stub: Path) -> None:
+def test_current_device_of_the_thread_stays(stub: Stub) -> None:
     """Another library may have made another device current; a finaliser meets it as well."""
     log, _ = play(
         stub,
@@ -387,7 +412,7 @@ assert int(cu.cuCtxGetCurrent()[1]) == 0x70
     assert "unloaded" in log
 
 
-def test_the_driver_marshals_what_the_api_wants(stub: Path) -> None:
+def test_the_driver_marshals_what_the_api_wants(stub: Stub) -> None:
     """Without a kernel object between: memory, patterns, shared memory beyond the static limit, graphs, faults."""
     log, said = play(
         stub,
@@ -437,7 +462,7 @@ faulty(d.run, loaded(block=(2048, 1, 1)))
     assert "the driver is of CUDA 13.0" in said
 
 
-def test_tensor_maps_are_made_for_the_buffers_of_a_launch(stub: Path) -> None:
+def test_tensor_maps_are_made_for_the_buffers_of_a_launch(stub: Stub) -> None:
     """At a multiple of 64, with a bit off where the tensor is small and the driver of CUDA 13.1 or before."""
     log, said = play(
         stub,
@@ -476,7 +501,7 @@ for changed, there in (({"arguments": (replace(tiled, box=(16, 300)),) * 3}, mem
     assert "launch_refused no tensor map map_A of A can be encoded: it must begin at a multiple of 16 bytes" in said
 
 
-def test_the_next_launch_of_a_call_may_begin_early(stub: Path) -> None:
+def test_the_next_launch_of_a_call_may_begin_early(stub: Stub) -> None:
     log, _ = play(
         stub,
         r"""
@@ -500,6 +525,60 @@ d.time([call], 2)
     assert "graph of 4" in log
 
 
-def test_no_device(stub: Path) -> None:
+def test_no_device(stub: Stub) -> None:
     with pytest.raises(AssertionError, match="CUDA finds no NVIDIA GPU on this machine"):
         play(stub, "", STUB_NO_DEVICE="1")
+
+
+HIDDEN = """
+from autosched.runtime.gpu import driver_api
+from autosched.runtime.gpu.devices import lacking
+print(lacking("cuda"))
+driver_api.FUNCTIONS.pop(driver_api.EARLY_LAUNCH)
+print(lacking("cuda"))
+"""
+
+
+def test_what_a_driver_lacks_is_said(stub: Stub) -> None:
+    _, said = play(stub, HIDDEN)
+    assert said.splitlines() == ["()", "('early launches (cuLaunchKernelEx, of CUDA 11.8)',)"]
+
+
+def test_a_driver_without_early_launches_launches_in_turn(libcuda: Path) -> None:
+    log, _ = play(
+        Stub(libcuda, "pycuda"),
+        r"""
+from dataclasses import replace
+from autosched.runtime.gpu import driver_api
+from autosched.runtime.gpu.pycuda import PyCudaDevice
+driver_api.FUNCTIONS.pop(driver_api.EARLY_LAUNCH)
+d, source = PyCudaDevice(), k.source
+first = source.launches[0]
+made = replace(source, launches=(first, replace(first, arguments=("C", "B", "A"), is_early=True)))
+memory = {name: d.allocate(1 << 16) for name in "ABC"}
+d.run(d.prepare(d.load(DeviceCode(b"\x7fELF"), made), made, memory))
+""",
+    )
+    assert [line for line in log if line.startswith(("early", "launch"))] == [f"launch 2 1 1  32 1 1  0  {OWN}"] * 2
+
+
+EXTERN, STATIC = "extern __shared__ unsigned char s[];", "__shared__ float s[8];"
+
+
+@pytest.mark.parametrize(("own", "other"), [(EXTERN, STATIC), (STATIC, EXTERN)])
+def test_shared_memory_is_asked_for_where_it_is_extern(own: str, other: str) -> None:
+    """Of the kernel itself, and not of another one in the text."""
+    heads = ("__launch_bounds__(32, 1) add", "__cluster_dims__(2, 1, 1) __launch_bounds__(32) adds")
+    text = "\n".join(
+        f'extern "C" __global__ void {head}(float* A)\n{{\n  {line}\n}}'
+        for head, line in zip(heads, (own, other), strict=True)
+    )
+    launch = Launch("add", (2, 1, 1), (32, 1, 1), ("A",), 32)
+    source = GpuSource("add", "cuda", text, (launch,), ("A",), (), ())
+    assert dynamic_shared_bytes(source, launch) == (32 if own == EXTERN else 0)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pycuda", None)
+    with pytest.raises(DeviceError, match="CUDA needs a package"):
+        PyCudaDevice()

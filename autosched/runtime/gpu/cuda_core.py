@@ -1,4 +1,4 @@
-"""Driver by NVIDIA's own package cuda-bindings, the CUDA driver API in Python.
+"""Driver by NVIDIA's own package cuda-bindings, the CUDA driver API in Python, or by what has its functions.
 
 It uses the device's primary context, which torch, CuPy and the CUDA runtime share.
 """
@@ -18,6 +18,7 @@ from autosched.errors import DeviceError
 from autosched.runtime.gpu import cuda_driver, tensor_maps
 from autosched.runtime.gpu.compile import DeviceCode
 from autosched.runtime.gpu.device import Array, DeviceFault, DeviceMemory, LaunchSequence, Stream
+from autosched.runtime.gpu.driver_api import EARLY_LAUNCH
 
 if TYPE_CHECKING:
     from autosched.codegen.c.source import GpuSource, Triple
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _GRAPH_LAUNCHES = 512  # kernels in one graph at most; more are launched as several graphs
 _INSIDE = nullcontext()
+NO_LIBRARY = (
+    "there is no CUDA driver library (libcuda) on this machine: install NVIDIA's driver, or use "
+    "`autosched tune --target cuda --no-run`, which needs none"
+)
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
     """The first device that CUDA_VISIBLE_DEVICES leaves, in its primary context; DeviceError if there is none."""
 
     def __init__(self) -> None:
-        cu = self._cu = _start()
+        cu = self._cu = self.start()
         self._device = self._ok("finding the device", cu.cuDeviceGet(0))
         self.name = _name(cu, self._device)
         try:
@@ -97,8 +102,13 @@ class CudaCoreDevice(cuda_driver.AddressedDevice):
                 self._events = tuple(self._ok("making an event", cu.cuEventCreate(0)) for _ in range(2))
         except DeviceFault as fault:
             raise DeviceError(f"{self.name} cannot be used: {fault}") from None
-        self._has_early_launches = self.facts().has_early_launches
+        self._has_early_launches = self.facts().has_early_launches and hasattr(cu, EARLY_LAUNCH)
         self._graph: tuple[tuple[LaunchSequence, ...], int, GraphLaunch] | None = None
+
+    @staticmethod
+    def start() -> Any:
+        """Return the initialised driver API. Raises DeviceError that names what is missing."""
+        return start()
 
     @property
     def stream(self) -> int:
@@ -337,7 +347,11 @@ def _value(argument: str | TensorMap, buffers: Mapping[str, DeviceMemory]) -> ct
 
 def read_facts() -> GpuFacts:
     """Return the properties of the first device, without a context on it. Raises DeviceError."""
-    cu = _start()
+    return facts_by(start())
+
+
+def facts_by(cu: Any) -> GpuFacts:
+    """Return the properties of the first device, by an initialised driver API."""
     _, device = cu.cuDeviceGet(0)
     return _facts(cu, device, _name(cu, device))
 
@@ -370,19 +384,21 @@ def error_text(cu: Any, status: Any) -> str:
     return f"{name.decode()} ({text.decode()})"
 
 
-def _start() -> Any:
+def start() -> Any:
     """Return the initialised module of the driver API. Raises DeviceError that names what is missing."""
     try:
         from cuda.bindings import driver as cu
     except ImportError:
         raise DeviceError('CUDA needs the package cuda-bindings: pip install "autosched[cuda]"') from None
+    return checked(cu)
+
+
+def checked(cu: Any) -> Any:
+    """Initialise a driver API and return it. Raises DeviceError that names what is missing."""
     try:
         (status,) = cu.cuInit(0)
     except Exception:  # each release has its own exception for a library that is not there
-        raise DeviceError(
-            "there is no CUDA driver library (libcuda) on this machine: install NVIDIA's driver, or use "
-            "`autosched tune --target cuda --no-run`, which needs none"
-        ) from None
+        raise DeviceError(NO_LIBRARY) from None
     if int(status) == cuda_driver.NO_DEVICE:
         raise DeviceError("CUDA finds no NVIDIA GPU on this machine; CUDA_VISIBLE_DEVICES may hide it")
     if int(status) != 0:

@@ -92,11 +92,6 @@ class AddressedDevice:
         return int(memory.handle)
 
 
-def fault_of_text(text: str) -> str:
-    """Return the fault class of an error of which only the text is known."""
-    return next((kind for _, kind, words in ERRORS if words in text), "launch_failure")
-
-
 def facts_of(name: str, attribute: Callable[[str], int]) -> GpuFacts:
     """Return the properties of the CUDA device `name`; `attribute` reads one of ATTRIBUTES, 0 if the driver does not
     know it.

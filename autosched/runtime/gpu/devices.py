@@ -26,12 +26,13 @@ SCRIPT = "AUTOSCHED_DEVICE_SCRIPT"  # a file for the scripted device of the test
 @dataclass(frozen=True)
 class Driver:
     """A Python `package` that drives devices, by the class `device` in `module` of this package, which has
-    `read_facts`.
+    `read_facts`. `lacks`: what others can do, in words.
     """
 
     package: str
     module: str
     device: str
+    lacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,17 +50,21 @@ class Gpu:
     compiler: Callable[[str], Compiler] | None = None
 
 
+OPENCL_LACKS = ("graphs", "early launches", "arrays of other libraries")
 GPUS: dict[str, Gpu] = {
     "cuda": Gpu(
         {
+            "cuda-core": Driver("cuda.bindings", "autosched.runtime.gpu.cuda_core", "CudaCoreDevice"),
             "pycuda": Driver("pycuda", "autosched.runtime.gpu.pycuda", "PyCudaDevice"),
-            "cuda-core": Driver("cuda", "autosched.runtime.gpu.cuda_core", "CudaCoreDevice"),
         },
         has_addresses=True,
         choice="AUTOSCHED_CUDA_DRIVER",
         compiler=cuda_compiler,
     ),
-    "opencl": Gpu({"pyopencl": Driver("pyopencl", "autosched.runtime.gpu.opencl", "OpenClDevice")}, False),
+    "opencl": Gpu(
+        {"pyopencl": Driver("pyopencl", "autosched.runtime.gpu.opencl", "OpenClDevice", OPENCL_LACKS)},
+        has_addresses=False,
+    ),
 }
 
 
@@ -87,15 +92,29 @@ def _driver(kind: str) -> tuple[Callable[[], GpuDevice], Callable[[], GpuFacts]]
 
 
 def driver_name(kind: str) -> str:
-    """Return the driver to use: the one that the environment names, else the first that is installed, else the last."""
+    """Return the driver to use: the one that the environment names, else the first that is installed, or is not."""
     gpu = GPUS[kind]
     chosen = os.environ.get(gpu.choice) if gpu.choice else None
     if chosen is not None:
         if chosen not in gpu.drivers:
             raise UsageError(f"{gpu.choice} must be one of {', '.join(gpu.drivers)}, got {chosen!r}")
         return chosen
-    *preferred, last = gpu.drivers
-    return next((name for name in preferred if find_spec(gpu.drivers[name].package) is not None), last)
+    installed = (name for name, driver in gpu.drivers.items() if _is_installed(driver.package))
+    return next(installed, next(iter(gpu.drivers)))
+
+
+def lacking(kind: str) -> tuple[str, ...]:
+    """Return what the driver to use cannot do, in words."""
+    from autosched.runtime.gpu import driver_api
+
+    return (*GPUS[kind].drivers[driver_name(kind)].lacks, *(driver_api.lacking() if kind == "cuda" else ()))
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # what it is a part of
+        return False
 
 
 _shared: dict[tuple[str, str | None], GpuDevice] = {}
