@@ -11,11 +11,17 @@ from autosched.codegen.c.source import GpuSource
 from autosched.errors import ScheduleError
 from autosched.ir.stmt import Func
 from autosched.lower import concretise, lower
+from autosched.target import parse_target
 from autosched.te import ComputeDAG
 from autosched.te.reference.evaluate import evaluate, within
 from autosched.te.reference.inputs import make_inputs
+from autosched.te.rewrites.collapse import collapse
 from tests.codegen import cuda
+from tests.codegen.test_shared_tiles import check, shared
 from tests.matrix_products import group_state, product
+from tests.search_spaces.gpu_candidates import check_candidates, conv, draw
+
+SM_90 = parse_target("cuda -arch=sm_90")
 
 
 def emitted(dag: ComputeDAG, **how: int) -> tuple[Func, GpuSource]:
@@ -71,3 +77,35 @@ def test_the_fast_form_has_no_partial_sums() -> None:
     _, source = emitted(product(64, 16, 256, "nt", "fp8-fast"))
     assert "_part" not in source.text
     assert source.matrices == ("wgmma.float8_e4m3fn",)
+
+
+@pytest.mark.parametrize(("k", "steps"), [(272, 4), (144, 2)])
+@pytest.mark.parametrize("sharing", [(2, 1), (1, 1, 2)])
+def test_blocks_that_share_tiles_and_warpgroups_in_turn(sharing: tuple[int, ...], k: int, steps: int) -> None:
+    dag = product(241, 128, k, "nt", "float8_e4m3fn")
+    func, source = shared(dag, sharing, steps=steps)
+    assert "_part" in source.text
+    check(dag, func, source)
+
+
+def test_convolutions() -> None:
+    """Terms of a part are of one tap of the filter or more."""
+    dag = collapse(conv("conv2d", (1, 8, 8, 64, 24, 3, 1, 1), "float8_e4m3fn"))
+    found = list(draw(dag, SM_90, mark="wgmma."))
+    assert found
+    check_candidates(dag, found, SM_90)
+
+
+def test_partial_sums_count_as_registers() -> None:
+    """Of 64 x 256 results for each warpgroup a thread has 128, and with partial sums as many again."""
+    large = {}
+    for dtype in ("float8_e4m3fn", "fp8-fast"):
+        dag = collapse(product(4096, 4096, 4096, "nt", dtype))
+        points = [
+            int(row[columns].prod())
+            for one in draw(dag, SM_90, mark="wgmma.")
+            for columns in [[n for n, p in enumerate(one.sketch.params) if p.name in ("C.i.s", "C.j.s")]]
+            for row in one.legal
+        ]
+        large[dtype] = max(points)
+    assert large["float8_e4m3fn"] < large["fp8-fast"]
