@@ -5,6 +5,8 @@
     y[m, n] = sum over k of x[m, k] * (code[n, k] - zero[n, k / group]) * scale[n, k / group]
 
 The terms of a word are summed first, so that scale and zero are applied once per word.
+
+Blocks are bytes of codes and their own scales, as GGUF files have them (`te.operators.blocks`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from autosched.graph.operators import operator
 from autosched.graph.operators.products import added
 from autosched.ir.expr import Expr
 from autosched.te import Tensor
+from autosched.te.operators.blocks import BLOCK_FORMATS, BlockFormat, dequantized, product_of_blocks
+from autosched.te.operators.window import stored
 
 WORD = "int32"
 WORD_BITS = 32
@@ -64,3 +68,35 @@ def linear_few_bits(
 
 def _sum(terms: list[Expr]) -> Expr:
     return reduce(lambda a, b: a + b, terms)
+
+
+@operator
+def dequantize_blocks(blocks: Tensor, block: str) -> Tensor:
+    """The numbers [..., K] of blocks[..., bytes] of the format `block`, in float32."""
+    if not blocks.shape:
+        raise GraphError("blocks are the last dimension of a tensor but got a scalar")
+    return dequantized(blocks, _format(blocks, block))
+
+
+@operator
+def linear_blocks(x: Tensor, blocks: Tensor, b: Tensor | None = None, *, block: str) -> Tensor:
+    """x[..., K] @ w[N, K].T + b[N] in the type of x, for the numbers w of blocks[N, bytes] of the format `block`."""
+    layout = _format(blocks, block)
+    if len(blocks.shape) != 2 or not x.shape or x.shape[-1] != blocks.shape[1] // layout.nbytes * layout.elements:
+        raise GraphError(
+            f"x[..., K] and the {block} blocks[N, K / {layout.elements} * {layout.nbytes}] do not fit each other: "
+            f"they are {list(x.shape)} and {list(blocks.shape)}"
+        )
+    return stored(added(product_of_blocks(x, blocks, layout), b), x.dtype)
+
+
+def _format(blocks: Tensor, name: str) -> BlockFormat:
+    """Raises GraphError for an unknown format, and for a tensor that has not whole blocks of bytes."""
+    layout = BLOCK_FORMATS.get(name)
+    if layout is None:
+        raise GraphError(f"the format of blocks is {', '.join(BLOCK_FORMATS)} but got {name!r}")
+    if blocks.dtype != "uint8" or (blocks.shape and blocks.shape[-1] % layout.nbytes):
+        raise GraphError(
+            f"blocks of {name} are {layout.nbytes} bytes of uint8 each but got {blocks.dtype}{list(blocks.shape)}"
+        )
+    return layout

@@ -1,0 +1,18 @@
+"""Random weights in the blocks of GGUF files."""
+
+from __future__ import annotations
+
+import numpy as np
+
+# The bytes of a block, and where its float16 scales begin.
+LAYOUTS = {"Q4_0": (32, 18, (0,)), "Q8_0": (32, 34, (0,)), "Q4_K": (256, 144, (0, 2)), "Q6_K": (256, 210, (208,))}
+
+
+def random_blocks(rng, name, rows, depth, scale=0.02):
+    """uint8[rows, bytes] of random codes, with scales of about `scale`."""
+    elements, nbytes, scales = LAYOUTS[name]
+    blocks = rng.integers(0, 256, (rows, depth // elements, nbytes), dtype=np.uint8)
+    for at in scales:
+        numbers = (rng.uniform(0.5, 1.5, blocks.shape[:2]) * scale).astype("<f2")
+        blocks[:, :, at : at + 2] = np.ascontiguousarray(numbers[..., None]).view(np.uint8)
+    return blocks.reshape(rows, depth // elements * nbytes)
