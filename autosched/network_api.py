@@ -47,9 +47,10 @@ def load(
 
     Args:
         model: an ONNX file, a saved model *.asc, a torch module, a program of torch.export (an ExportedProgram or a
-            file *.pt2), or a graph.
+            file *.pt2), a language model *.gguf, or a graph.
         example_inputs: tensors with which a torch module is exported.
         sizes: sizes of symbolic dimensions of an ONNX file by name, {"batch": 1}; those without one vary.
+            Of a GGUF file the `tokens` of a call, 1 by default, and the `context` that its caches have room for.
         inputs: values of inputs that never change, {"sr": 16000}. They become constants, and calls do not take them.
         progress: True shows a line on stderr; a function is called with each `LoadEvent` (`graph.load_progress`). The
             logger "autosched" has the events, too.

@@ -67,6 +67,7 @@ QUICK: Mapping[str, tuple[str, ...]] = {
     "autosched.graph.fusion": ("graph/test_partition.py::test_bytes_against_arithmetic",),
     "autosched.graph.memory": ("graph/test_memory.py",),
     "autosched.graph.operators": ("graph/test_operators.py",),
+    "autosched.graph.gguf": ("graph/gguf/test_reader.py",),
     "autosched.graph.onnx": ("graph/onnx/test_import.py", "graph/onnx/test_traces.py"),
     "autosched.graph.onnx.rules": ("graph/onnx/test_rules.py",),
     "autosched.graph.onnx.rules.learning": ("graph/onnx/test_runtime.py::test_features",),

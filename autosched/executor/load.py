@@ -1,4 +1,4 @@
-"""Loader of networks: an ONNX file, a saved network, a torch module or exported program becomes a graph."""
+"""Loader of networks: an ONNX or GGUF file, a saved network, a torch module or exported program becomes a graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from autosched.planning.extract_tasks import Choices
 
 PROGRAM = ".pt2"
-FILES = (".onnx", ARCHIVE, PROGRAM)  # suffixes of networks' files
+GGUF = ".gguf"
+FILES = (".onnx", ARCHIVE, PROGRAM, GGUF)  # suffixes of networks' files
 
 
 @contextmanager
@@ -77,7 +78,8 @@ def load_network(
 ) -> tuple[Graph, Choices]:
     """Return the graph of a network, and the saved choices of its kernels.
 
-    `sizes`: values of the symbolic dimensions of an ONNX file. `inputs`: values of inputs that become constants.
+    `sizes`: values of the symbolic dimensions of an ONNX file, or of the `tokens` and `context` of a GGUF file.
+    `inputs`: values of inputs that become constants.
     `winograd` accepts the larger error of Winograd convolutions; a saved network may have accepted it before.
     """
     from autosched.graph.fixed_inputs import fix_inputs
@@ -91,6 +93,10 @@ def load_network(
     elif path.suffix.lower() == ARCHIVE:
         graph, choices = load_archive(path)
         graph = fix_inputs(graph, fixed)
+    elif path.suffix.lower() == GGUF:
+        from autosched.graph.gguf import load_gguf
+
+        graph = fix_inputs(load_gguf(path, sizes or {}), fixed)
     else:
         from autosched.graph.onnx import load_onnx
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 ARCHIVE = ".asc"  # suffix of networks that autosched saved
 ACCEPTED = (
-    "a network is an ONNX file, one saved as *.asc, or a program that torch.export.save wrote as *.pt2; in Python also "
-    "a torch module with example_inputs, an ExportedProgram or a Graph"
+    "a network is an ONNX file, one saved as *.asc, a program that torch.export.save wrote as *.pt2, or a language "
+    "model as *.gguf; in Python also a torch module with example_inputs, an ExportedProgram or a Graph"
 )
 _CONVERT = "load it where it comes from, and export it by torch.export or torch.onnx.export"
 _PICKLE = f"a pickle, as old versions of torch.save wrote, which is never read: {_CONVERT}"
@@ -16,7 +16,7 @@ _WEIGHTS = f"has weights without a graph: {_CONVERT}"
 
 # Descriptions by the first bytes of a file.
 _MAGIC: Mapping[bytes, str] = {
-    b"GGUF": f"a GGUF file of llama.cpp, which {_WEIGHTS}",
+    b"GGUF": "a GGUF file of llama.cpp: name it *.gguf",
     b"ggjt": f"a GGML file of llama.cpp, which {_WEIGHTS}",
     b"\x89HDF\r\n\x1a\n": "an HDF5 file, as Keras saves models: convert it by tf2onnx",
     b"\x93NUMPY": "one array of NumPy",

@@ -23,6 +23,7 @@ from autosched.graph.graph import Graph, Node, Value
 from autosched.runtime.spec import ArraySpec
 from autosched.target import parse_target
 from tests.documents.pages import PAGES, ROOT, Page
+from tests.graph.gguf.decoders import Decoder
 from tests.helpers import python
 
 README, GUIDE, ARCHITECTURE, CHANGELOG = (
@@ -198,6 +199,7 @@ def test_new_names_exist_and_old_ones_do_not():
 
 # What pages show
 
+MODEL = '"model.gguf"'  # which blocks load
 PYTHON = [page for page in PAGES if page.python]
 
 
@@ -213,6 +215,9 @@ def test_python_blocks_run(page, tmp_path):
     text = "\n".join(block for block in page.python if block not in for_gpus)
     for long, short in CUTS.items():
         text = text.replace(long, short)
+    if MODEL in text:
+        pytest.importorskip("gguf")
+        text = text.replace(MODEL, repr(str(Decoder().write(tmp_path / "model.gguf"))))
     file = tmp_path / "blocks.py"
     file.write_text(text, encoding="utf-8")
     done = python(file, XDG_DATA_HOME=str(tmp_path / "data"), XDG_CACHE_HOME=str(tmp_path / "cache"))

@@ -153,7 +153,7 @@ def archive_of(*names: str) -> bytes:
 
 
 FORMATS = {
-    "m.gguf": (b"GGUF\x03\0\0\0", "a GGUF file of llama.cpp"),
+    "m.ggu": (b"GGUF\x03\0\0\0", "a GGUF file of llama.cpp: name it"),
     "m.safetensors": (b"\x08\0\0\0\0\0\0\0{}      ", "a safetensors file, which has weights without a graph"),
     "m.h5": (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
     "m.tflite": (b"\x1c\0\0\0TFL3\0\0\0\0", "a TFLite file"),
