@@ -17,6 +17,7 @@ import numpy as np
 from autosched.ir.dtype import DTYPES
 from autosched.ir.visit import free_vars
 from autosched.target import Target
+from autosched.te.reference.blocks import affine
 
 if TYPE_CHECKING:
     from autosched.ir.expr import Expr, Load, Var
@@ -54,22 +55,48 @@ def compulsory_bytes(dag: ComputeDAG) -> int:
     read = {t.name: 0 for t in dag.inputs}
     for op in dag.stages:
         extents = {axis.var: axis.extent for axis in (*op.axes, *op.reduce_axes)}
-        for load in dag.reads(op):
-            if load.buffer in read:
-                read[load.buffer] = max(read[load.buffer], _elements(load, dag.tensors[load.buffer].shape, extents))
+        for places in _neighbours(load for load in dag.reads(op) if load.buffer in read):
+            name = places[0].buffer
+            read[name] = max(read[name], _elements(places, dag.tensors[name].shape, extents))
     written = sum(math.prod(t.shape) * DTYPES[t.dtype].nbytes for t in dag.outputs)
     return written + sum(read[t.name] * DTYPES[t.dtype].nbytes for t in dag.inputs)
 
 
-def _elements(load: Load, shape: Sequence[int], extents: Mapping[Var, int]) -> int:
-    """Return an upper bound of the number of different elements that a load reads."""
+def _neighbours(loads: Iterable[Load]) -> list[list[Load]]:
+    """Return the loads of a stage in lists of those whose indices differ in constants alone: the taps of a stencil, or
+    the bytes of a block."""
+    alike: dict[object, list[Load]] = {}
+    for load in loads:
+        forms = [affine(index) for index in load.indices]
+        slopes = tuple(None if form is None else tuple(sorted(form.coefficients.items())) for form in forms)
+        alike.setdefault((load.buffer, load if None in slopes else slopes), []).append(load)
+    return list(alike.values())
+
+
+def _elements(places: Sequence[Load], shape: Sequence[int], extents: Mapping[Var, int]) -> int:
+    """Return an upper bound of the number of different elements that loads read whose indices differ in constants."""
+    load, ranges = places[0], {var.name: (0, extent) for var, extent in extents.items()}
 
     def points(index: Iterable[Expr]) -> int:
         names = {name for part in index for name in free_vars(part)}
         return math.prod(extents.get(name, 1) for name in names)
 
-    in_box = math.prod(min(size, points([index])) for size, index in zip(shape, load.indices, strict=True))
-    return min(in_box, points(load.indices))
+    def width(dimension: int) -> int:
+        """How many elements there are between the first and the last one, and these."""
+        forms = [affine(each.indices[dimension]) for each in places]
+        if any(form is None for form in forms):
+            return shape[dimension]
+        ends = [form.range(ranges) for form in forms if form is not None]
+        return max(high for _, high in ends) - min(low for low, _ in ends) + 1
+
+    def count(dimension: int) -> int:
+        different = len({each.indices[dimension] for each in places})
+        return min(shape[dimension], different * points([load.indices[dimension]]), width(dimension))
+
+    if not all(extents.values()):
+        return 0
+    in_box = math.prod(map(count, range(len(shape))))
+    return min(in_box, len(places) * points(load.indices))
 
 
 def measure_roof(target: Target, threads: int, n_bytes: int, peak_gflops: float | None) -> Roof:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from autosched import te
@@ -10,6 +12,7 @@ from autosched.graph.graph import Graph
 from autosched.graph.steps import Group
 from autosched.kernel.roofline import compulsory_bytes
 from autosched.te import ComputeDAG
+from autosched.te.operators.blocks import BLOCK_FORMATS, product_of_blocks
 from tests.graph.networks import Builder, perceptron
 
 
@@ -37,6 +40,29 @@ def test_of_a_table_the_rows_that_are_looked_up() -> None:
     table, rows = te.placeholder((100, 8), "float32", "T"), te.placeholder((3,), "int32", "I")
     dag = ComputeDAG([te.compute((3, 8), lambda i, j: table[rows[i], j])])
     assert compulsory_bytes(dag) == 4 * (24 + 3 + 24)
+
+
+@pytest.mark.parametrize(
+    ("taps", "step", "read"),
+    [((0,), 3, 8), ((0, 1), 3, 16), ((0, 1, 2), 1, 10), ((2, 0), 2, 16), ((0, 1, 2, 3), 2, 18)],
+)
+def test_places_at_constant_distances_count_each_unless_they_overlap(taps, step, read) -> None:
+    line = te.placeholder((24,), "float32", "L")
+    dag = ComputeDAG(
+        [te.compute((8,), lambda i: sum((line[i * step + tap] for tap in taps[1:]), line[i * step + taps[0]]))]
+    )
+    assert compulsory_bytes(dag) == 4 * (read + 8)
+
+
+def test_of_blocks_most_bytes_are_read() -> None:
+    for name, block in BLOCK_FORMATS.items():
+        x, w = (
+            te.placeholder((1, 1024), "float32", "X"),
+            te.placeholder((64, 1024 // block.elements * block.nbytes), "uint8", "W"),
+        )
+        made = product_of_blocks(x, w, block)
+        whole = 4 * (1024 + 64) + math.prod(w.shape)
+        assert 0.6 * whole < compulsory_bytes(ComputeDAG([made])) <= whole, name
 
 
 def test_what_is_read_often_counts_once() -> None:

@@ -1,15 +1,16 @@
 """Weights as llama.cpp stores them: blocks of bytes, each with low-bit codes and its own scales.
 
-    dequantized(blocks, format)[..., k]            the numbers
+    dequantized(blocks, format)[..., k]            the numbers, (code - zero) * scale - minimum
     product_of_blocks(x, blocks, format)[..., n]   sum over k of x[..., k] * dequantized(blocks, format)[n, k]
 
-A block of a row holds `parts` times `lanes` numbers: the number part * lanes + lane of a block is
-`element(byte, part, lane)`, where byte(at) is the byte `at` of the block as int32. `part` may be a Python int, so that
-shifts and offsets are constants in the product, or an expression.
+The numbers of a block are counted by digits, of which the last is a lane. All lanes at the others, a `ScaleGroup`,
+share scale and minimum; the product sums their codes first. In it `part` is a Python int, so that shifts and what
+depends on it are constants, and the bytes at other digits lie at constant strides.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -20,24 +21,51 @@ from autosched.ir.expr import Expr
 from autosched.te.tensor import Tensor
 
 Place: TypeAlias = "Expr | int"
-Byte: TypeAlias = Callable[[Place], Expr]
+Byte: TypeAlias = Callable[[Place], Expr]  # the byte of a block at a place, as int32
 
-FUSED_ROWS = 16  # of x at most for which the codes are unpacked within the product, once for each row of x
+FUSED_ROWS = 16  # of x at most for which codes are unpacked within the product
+CODES = 64  # a term of the product sums about so many
+CHAIN = 8  # terms are added one after the other in chains of so many
+
+
+@dataclass(frozen=True)
+class ScaleGroup:
+    """The digits of numbers that share a scale."""
+
+    outer: Place
+    part: Place
+    inner: Place
 
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """`nbytes` of a block, the count of its `parts` and their `lanes`, and the number at a place of it."""
+    """A block of `nbytes`: how many of each digit there are, and what the bytes say.
+
+    `code`: of a lane, as float32; `scale` and `minimum` of a group. `zero`: the code of 0.
+    """
 
     nbytes: int
+    outer: int
     parts: int
+    inner: int
     lanes: int
-    element: Callable[[Byte, Place, Place], Expr]
+    code: Callable[[Byte, ScaleGroup, Place], Expr]
+    scale: Callable[[Byte, ScaleGroup], Expr]
+    minimum: Callable[[Byte, ScaleGroup], Expr] | None = None
+    zero: float = 0.0
 
     @property
     def elements(self) -> int:
         """How many numbers a block holds."""
-        return self.parts * self.lanes
+        return self.outer * self.parts * self.inner * self.lanes
+
+    def first(self, at: ScaleGroup) -> Place:
+        """The number of lane 0."""
+        return ((at.outer * self.parts + at.part) * self.inner + at.inner) * self.lanes
+
+    def group(self, number: Expr) -> ScaleGroup:
+        groups = number // self.lanes
+        return ScaleGroup(groups // (self.inner * self.parts), groups // self.inner % self.parts, groups % self.inner)
 
 
 def dequantized(blocks: Tensor, block: BlockFormat) -> Tensor:
@@ -46,9 +74,11 @@ def dequantized(blocks: Tensor, block: BlockFormat) -> Tensor:
 
     def at(*i: Expr) -> Expr:
         *row, k = i
-        place = k % block.elements
-        byte = _bytes_of(blocks, tuple(row), k // block.elements, block)
-        return block.element(byte, place // block.lanes, place % block.lanes)
+        number = k % block.elements
+        byte, group = _bytes_of(blocks, tuple(row), k // block.elements, block), block.group(number)
+        code = block.code(byte, group, number % block.lanes)
+        value = (code - block.zero if block.zero else code) * block.scale(byte, group)
+        return value if block.minimum is None else value - block.minimum(byte, group)
 
     made: Tensor = te.compute((*outer, width // block.nbytes * block.elements), at, name="dequantized")
     return made
@@ -57,20 +87,52 @@ def dequantized(blocks: Tensor, block: BlockFormat) -> Tensor:
 def product_of_blocks(x: Tensor, blocks: Tensor, block: BlockFormat) -> Tensor:
     """x[..., K] times the transposed numbers of blocks[N, K / elements * nbytes], in float32."""
     rows, (width, nbytes) = x.shape[:-1], blocks.shape
-    if reduce(lambda a, b: a * b, rows, 1) > FUSED_ROWS:
+    if math.prod(rows) > FUSED_ROWS:
         return _product_of_numbers(x, dequantized(blocks, block))
-    b, lane = te.reduce_axis(nbytes // block.nbytes, name="b"), te.reduce_axis(block.lanes, name="l")
+    together = min(block.lanes, CODES // block.parts)
+    b, lanes = te.reduce_axis(nbytes // block.nbytes, name="b"), block.lanes // together
+    axes = {
+        name: te.reduce_axis(n, name=name)
+        for name, n in (("outer", block.outer), ("inner", block.inner), ("lanes", lanes))
+        if n > 1
+    }  # fmt: skip
+    outer, inner, some = (axes.get(name, 0) for name in ("outer", "inner", "lanes"))
+    sums = None if not block.zero and block.minimum is None else _sums(x, block, together)
 
     def term(*i: Expr) -> Expr:
         *row, n = i
-        byte, first = _bytes_of(blocks, (n,), b, block), b * block.elements
-        terms = [
-            te.cast(x[(*row, first + part * block.lanes + lane)], "float32") * block.element(byte, part, lane)
-            for part in range(block.parts)
-        ]
-        return reduce(lambda one, other: one + other, terms)
+        byte = _bytes_of(blocks, (n,), b, block)
 
-    made: Tensor = te.compute((*rows, width), lambda *i: te.sum(term(*i), axis=[b, lane]), name="linear")
+        def of_part(part: int) -> Expr:
+            group, first = ScaleGroup(outer, part, inner), some * together
+            start = b * block.elements + block.first(group) + first
+            factors = [te.cast(x[(*row, start + lane)], "float32") for lane in range(together)]
+            codes = [block.code(byte, group, first + lane) for lane in range(together)]
+            total = _sum([factor * code for factor, code in zip(factors, codes, strict=True)])
+            if sums is None:
+                return total * block.scale(byte, group)
+            added = sums[(*row, b, outer, part, inner, some)]
+            total = (total - added * block.zero if block.zero else total) * block.scale(byte, group)
+            return total if block.minimum is None else total - added * block.minimum(byte, group)
+
+        return _sum([of_part(part) for part in range(block.parts)])
+
+    made: Tensor = te.compute((*rows, width), lambda *i: te.sum(term(*i), axis=[b, *axes.values()]), name="linear")
+    return made
+
+
+def _sums(x: Tensor, block: BlockFormat, together: int) -> Tensor:
+    """The sums of those numbers of x that are multiplied by codes of one scale in a term."""
+    *rows, depth = x.shape
+    shape = (*rows, depth // block.elements, block.outer, block.parts, block.inner, block.lanes // together)
+    k = te.reduce_axis(together, name="k")
+
+    def at(*i: Expr) -> Expr:
+        *row, b, outer, part, inner, some = i
+        first = b * block.elements + block.first(ScaleGroup(outer, part, inner)) + some * together
+        return te.sum(te.cast(x[(*row, first + k)], "float32"), axis=k)
+
+    made: Tensor = te.compute(shape, at, name="sums")
     return made
 
 
@@ -82,6 +144,11 @@ def _product_of_numbers(x: Tensor, weight: Tensor) -> Tensor:
         name="linear",
     )
     return made
+
+
+def _sum(terms: list[Expr]) -> Expr:
+    chains = [reduce(lambda a, b: a + b, terms[n : n + CHAIN]) for n in range(0, len(terms), CHAIN)]
+    return chains[0] if len(chains) == 1 else _sum(chains)
 
 
 def _bytes_of(blocks: Tensor, row: tuple[Expr, ...], number: Expr, block: BlockFormat) -> Byte:
@@ -100,47 +167,68 @@ def _signed(byte: Expr) -> Expr:
     return te.cast(te.bitcast(te.cast(byte, "uint8"), "int8"), "float32")
 
 
-def _q4_0(byte: Byte, part: Place, lane: Place) -> Expr:
-    """A scale; the low halves of 16 bytes, then the high ones."""
-    return te.cast(((byte(2 + lane) >> part * 4) & 15) - 8, "float32") * _half(byte, 0)
+def _first_half(byte: Byte, at: ScaleGroup) -> Expr:
+    """The scale of a block that begins with it."""
+    return _half(byte, 0)
 
 
-def _q8_0(byte: Byte, part: Place, lane: Place) -> Expr:
-    """A scale and 32 signed bytes."""
-    return _signed(byte(2 + lane)) * _half(byte, 0)
+def _q4_0_code(byte: Byte, at: ScaleGroup, lane: Place) -> Expr:
+    """The low halves of 16 bytes, then the high ones."""
+    return te.cast((byte(2 + lane) >> at.part * 4) & 15, "float32")
 
 
-def _q4_k(byte: Byte, part: Place, lane: Place) -> Expr:
-    """A scale of scales, one of minima, 12 bytes of 8 scales and 8 minima, and 4 times 32 bytes of two parts each."""
-    code = te.cast((byte(16 + part // 2 * 32 + lane) >> part % 2 * 4) & 15, "float32")
+def _q8_0_code(byte: Byte, at: ScaleGroup, lane: Place) -> Expr:
+    return _signed(byte(2 + lane))
 
-    def six_bits(first: int) -> Expr:
-        """Scale or minimum of the part; the upper bits of the last four lie in the bytes of the first four."""
-        if isinstance(part, int):
-            return early(first) if part < 4 else late(first)
-        return te.select(part < 4, early(first), late(first))
 
-    def early(first: int) -> Expr:
+def _q4_k_code(byte: Byte, at: ScaleGroup, lane: Place) -> Expr:
+    """4 times 32 bytes of two parts each."""
+    return te.cast((byte(16 + at.part // 2 * 32 + lane) >> at.part % 2 * 4) & 15, "float32")
+
+
+def _q4_k_scale(byte: Byte, at: ScaleGroup) -> Expr:
+    return _six_bits(byte, at.part, 4) * _half(byte, 0)
+
+
+def _q4_k_minimum(byte: Byte, at: ScaleGroup) -> Expr:
+    return _six_bits(byte, at.part, 8) * _half(byte, 2)
+
+
+def _six_bits(byte: Byte, part: Place, first: int) -> Expr:
+    """Scale or minimum of a part, from the bytes at `first`; the upper bits of the last four are those of the bytes of
+    the first four."""
+
+    def early() -> Expr:
         return byte(first + part) & 63
 
-    def late(first: int) -> Expr:
+    def late() -> Expr:
         return ((byte(8 + part) >> (first - 4)) & 15) | ((byte(first + part - 4) >> 6) << 4)
 
-    scale, minimum = (te.cast(six_bits(first), "float32") for first in (4, 8))
-    return code * (scale * _half(byte, 0)) - minimum * _half(byte, 2)
+    if isinstance(part, int):
+        return te.cast(early() if part < 4 else late(), "float32")
+    return te.cast(te.select(part < 4, early(), late()), "float32")
 
 
-def _q6_k(byte: Byte, part: Place, lane: Place) -> Expr:
-    """128 bytes of low halves, 64 of upper quarters, 16 signed scales, and a scale of these."""
-    half, quarter, side = part // 8, part % 8 // 2, part % 2 * 16
-    low = (byte(half * 64 + quarter % 2 * 32 + side + lane) >> quarter // 2 * 4) & 15
-    high = (byte(128 + half * 32 + side + lane) >> quarter * 2) & 3
-    return te.cast((low | (high << 4)) - 32, "float32") * (_signed(byte(192 + part)) * _half(byte, 208))
+def _q6_k_code(byte: Byte, at: ScaleGroup, lane: Place) -> Expr:
+    """128 bytes of low halves, then 64 of upper quarters."""
+    quarter, column = at.part, at.inner * 16 + lane
+    low = (byte(at.outer * 64 + quarter % 2 * 32 + column) >> quarter // 2 * 4) & 15
+    high = byte(128 + at.outer * 32 + column)
+    if isinstance(quarter, int):
+        high = (high << 4 - quarter * 2 if quarter < 2 else high >> quarter * 2 - 4) & 48
+    else:
+        high = ((high >> quarter * 2) & 3) << 4
+    return te.cast(low | high, "float32")
+
+
+def _q6_k_scale(byte: Byte, at: ScaleGroup) -> Expr:
+    """16 signed scales, and a scale of these."""
+    return _signed(byte(192 + at.outer * 8 + at.part * 2 + at.inner)) * _half(byte, 208)
 
 
 BLOCK_FORMATS: Mapping[str, BlockFormat] = {
-    "Q4_0": BlockFormat(18, 2, 16, _q4_0),
-    "Q8_0": BlockFormat(34, 1, 32, _q8_0),
-    "Q4_K": BlockFormat(144, 8, 32, _q4_k),
-    "Q6_K": BlockFormat(210, 16, 16, _q6_k),
+    "Q4_0": BlockFormat(18, 1, 2, 1, 16, _q4_0_code, _first_half, zero=8.0),
+    "Q8_0": BlockFormat(34, 1, 1, 1, 32, _q8_0_code, _first_half),
+    "Q4_K": BlockFormat(144, 1, 8, 1, 32, _q4_k_code, _q4_k_scale, _q4_k_minimum),
+    "Q6_K": BlockFormat(210, 2, 4, 2, 16, _q6_k_code, _q6_k_scale, zero=32.0),
 }
