@@ -1,4 +1,4 @@
-"""The architectures of language models in GGUF files, as tables: what their layers have, and the names of tensors."""
+"""The architectures of language models in GGUF files, as a table of what their layers do differently."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Architecture:
-    """How the decoders of a family differ.
+    """How the decoders of a family differ, as far as the tensors of a file do not say it.
 
     `interleaved`: the pairs that are turned by the angle of a place lie side by side, as files of llama have them after
     their rows were permuted, or half a head apart. `activation`: of the gate. `scales_embeddings`: they are multiplied
-    by the root of their width.
+    by the root of their width. `window_each`: of so many layers the first attends to the last places alone, those of
+    the file's window; 0 for none.
     """
 
     interleaved: bool = False
     activation: str = "silu"
     scales_embeddings: bool = False
+    window_each: int = 0
 
 
-# By `general.architecture`. Biases and norms of queries and keys are there where the file has their tensors.
+# By `general.architecture`. Biases, norms beside those before attention and gate, and weights that are stored as one
+# are there where the file has their tensors.
 ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": Architecture(interleaved=True),  # and Mistral
     "qwen2": Architecture(),
     "qwen3": Architecture(),
+    "phi3": Architecture(window_each=1),
     "gemma": Architecture(activation="gelu", scales_embeddings=True),
+    "gemma2": Architecture(activation="gelu", scales_embeddings=True, window_each=2),
 }

@@ -14,7 +14,7 @@ Rows of a cache after those of the tokens have no effect. Numbers of tokens and 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +120,10 @@ class _Decoder:
             raise GraphError(f"{self.file.path} has no tensor {name}.weight")
         return self.emit("rms_norm", x, scale, axes=1, epsilon=self.hyper.epsilon)
 
+    def norm_after(self, x: str, name: str) -> str:
+        """The norm of what a layer adds, if the file has one."""
+        return self.norm(x, f"{self.layer}{name}") if f"{self.layer}{name}.weight" in self.file.tensors else x
+
     # Layers
 
     def graph(self) -> Graph:
@@ -128,7 +132,8 @@ class _Decoder:
         start = self.input("start", (1,), "int64")
         inputs, caches = [tokens, start], list[str]()
         places = self.emit("add", start, self.constant("steps", np.arange(self.tokens)))
-        x, angles, kept = self.embedded(tokens), self.angles(places), self.kept(places)
+        x, angles, everywhere = self.embedded(tokens), self.angles(places), self.kept(places)
+        near = self.kept(places, hyper.window) if hyper.window < self.context else everywhere
         for n in range(hyper.layers):
             self.layer = f"blk.{n}."
             sizes = {"key": hyper.key_size, "value": hyper.value_size}
@@ -137,10 +142,13 @@ class _Decoder:
                 for which, size in sizes.items()
             }
             inputs += past.values()
+            is_near = hyper.architecture.window_each and n % hyper.architecture.window_each == 0
+            kept = near if is_near else everywhere
             y, written = self.attention(self.norm(x, f"{self.layer}attn_norm"), past, places, angles, kept)
-            x = self.emit("add", x, y)
+            x = self.emit("add", x, self.norm_after(y, "post_attention_norm"))
             caches += written
-            x = self.emit("add", x, self.feed_forward(self.norm(x, f"{self.layer}ffn_norm")))
+            y = self.feed_forward(self.norm(x, f"{self.layer}ffn_norm"))
+            x = self.emit("add", x, self.norm_after(y, "post_ffw_norm"))
         self.layer = ""
         scores = self.scores(self.norm(x, "output_norm"))
         outputs = (scores, *caches)
@@ -166,49 +174,99 @@ class _Decoder:
         """The products with the rows of `output.weight`; where the file has none, with those of the embedding."""
         name = "output" if "output.weight" in self.file.tensors else "token_embd"
         vocabulary = self.stored(f"{name}.weight", (0, self.hyper.width)).shape[0]
-        made = self.product(x, name, vocabulary)
+        made = self.capped(self.product(x, name, vocabulary), self.hyper.output_cap)
         return self.emit("identity", made, to="scores")
+
+    def capped(self, x: str, cap: float) -> str:
+        """x for small numbers, and no more than `cap` for large ones."""
+        if math.isinf(cap):
+            return x
+        limit = self.constant(f"cap {cap}", np.array(cap, "float32"))
+        return self.emit("mul", self.emit("tanh", self.emit("div", x, limit)), limit)
 
     def angles(self, places: str) -> tuple[str, str]:
         """Cosines and sines [1, tokens, half] of the angles of the places."""
         hyper, half = self.hyper, self.hyper.turned // 2
         frequencies = hyper.frequency_base ** -(np.arange(half) / half) / hyper.frequency_scale
-        if "rope_freqs.weight" in self.file.tensors:  # of models whose context was extended
-            frequencies = frequencies / np.asarray(self.stored("rope_freqs.weight", (half,)).array, "float64")
+        is_long = self.context > hyper.short_context
+        for name in ("rope_freqs", f"rope_factors_{'long' if is_long else 'short'}"):  # of models with long contexts
+            if f"{name}.weight" in self.file.tensors:
+                frequencies = frequencies / np.asarray(self.stored(f"{name}.weight", (half,)).array, "float64")
         table = np.arange(self.context)[:, None] * frequencies
         made = []
         for name, function in (("cosines", np.cos), ("sines", np.sin)):
-            constant = self.constant(name, function(table).astype("float32"))
+            constant = self.constant(name, (function(table) * hyper.angle_factor).astype("float32"))
             rows = self.emit("gather", constant, places, axis=0, indexing=PLAIN)
             made.append(self.emit("reshape", rows, shape=(1, 1, self.tokens, half)))
         return made[0], made[1]
 
-    def kept(self, places: str) -> str:
-        """Which places of the cache a token attends to: bool [1, 1, tokens, context]."""
+    def kept(self, places: str, window: int = 0) -> str:
+        """Which places of the cache a token attends to, of the last `window` if that is not 0: bool [1, 1, tokens,
+        context]."""
         columns = self.constant("columns", np.arange(self.context)[None, None, None])
-        return self.emit("less_equal", columns, self.emit("reshape", places, shape=(1, 1, self.tokens, 1)))
+        own = self.emit("reshape", places, shape=(1, 1, self.tokens, 1))
+        before = self.emit("less_equal", columns, own)
+        if not window:
+            return before
+        first = self.emit("sub", own, self.constant("window", np.array(window)))
+        return self.emit("logical_and", before, self.emit("greater", columns, first))
 
     def attention(
         self, x: str, past: Mapping[str, str], places: str, angles: tuple[str, str], kept: str
     ) -> tuple[str, list[str]]:
         """Return the attention of normalised `x`, and the caches with its keys and values."""
         hyper = self.hyper
-        q = self.by_head(x, "attn_q", hyper.heads, hyper.key_size)
-        k = self.by_head(x, "attn_k", hyper.kv_heads, hyper.key_size)
-        v = self.by_head(x, "attn_v", hyper.kv_heads, hyper.value_size)
+        q, k, v = self.queries_keys_values(x)
         q, k = self.turned(q, angles), self.turned(k, angles)
         written = [
             self.emit("write_rows", past[which], places, rows, axis=2, indexing=UNCHECKED, to=f"{past[which]}.written")
             for which, rows in (("key", k), ("value", v))
         ]
-        y = self.emit("attention", q, *written, kept, scale=hyper.key_size**-0.5, causal=False)
+        y = self.mixed(q, written[0], written[1], kept)
         y = self.emit("transpose", y, perm=(0, 2, 1, 3))
         y = self.emit("reshape", y, shape=(self.tokens, hyper.heads * hyper.value_size))
         return self.product(y, f"{self.layer}attn_output", hyper.width), written
 
-    def by_head(self, x: str, name: str, heads: int, size: int) -> str:
-        """The product with a weight, normalised for each head if the file has a norm: [1, heads, tokens, size]."""
-        y = self.product(x, f"{self.layer}{name}", heads * size)
+    def mixed(self, q: str, k: str, v: str, kept: str) -> str:
+        """Attention of q[1, heads, tokens, key_size] and the caches; by its definition where scores have a cap."""
+        hyper = self.hyper
+        if math.isinf(hyper.score_cap):
+            return self.emit("attention", q, k, v, kept, scale=hyper.score_scale, causal=False)
+        each = hyper.heads // hyper.kv_heads
+        rows = (1, hyper.kv_heads, each * self.tokens)
+        q = self.emit("reshape", q, shape=(*rows, hyper.key_size))
+        scores = self.emit("matmul", q, self.emit("transpose", k, perm=(0, 1, 3, 2)))
+        scale = self.constant("scale of scores", np.array(hyper.score_scale, "float32"))
+        scores = self.capped(self.emit("mul", scores, scale), hyper.score_cap)
+        scores = self.emit("reshape", scores, shape=(1, hyper.heads, self.tokens, self.context))
+        least = self.constant("score of what is not kept", np.array(-math.inf, "float32"))
+        weights = self.emit("softmax", self.emit("where", kept, scores, least), axis=3)
+        y = self.emit("matmul", self.emit("reshape", weights, shape=(*rows, self.context)), v)
+        return self.emit("reshape", y, shape=(1, hyper.heads, self.tokens, hyper.value_size))
+
+    def queries_keys_values(self, x: str) -> tuple[str, str, str]:
+        """Each by head; their weights may be stored as one."""
+        hyper, together = self.hyper, f"{self.layer}attn_qkv"
+        sizes = {
+            "attn_q": (hyper.heads, hyper.key_size),
+            "attn_k": (hyper.kv_heads, hyper.key_size),
+            "attn_v": (hyper.kv_heads, hyper.value_size),
+        }
+        widths = [heads * size for heads, size in sizes.values()]
+        if f"{together}.weight" in self.file.tensors:
+            parts = self.parts(self.product(x, together, sum(widths)), widths)
+        else:
+            parts = [self.product(x, f"{self.layer}{name}", width) for name, width in zip(sizes, widths, strict=True)]
+        q, k, v = (self.by_head(y, name, *sizes[name]) for y, name in zip(parts, sizes, strict=True))
+        return q, k, v
+
+    def parts(self, x: str, widths: Sequence[int]) -> list[str]:
+        """The columns of x, so many for each part."""
+        ends = [sum(widths[: n + 1]) for n in range(len(widths))]
+        return [self.part(x, 1, end - width, end) for end, width in zip(ends, widths, strict=True)]
+
+    def by_head(self, y: str, name: str, heads: int, size: int) -> str:
+        """y[tokens, heads * size], normalised for each head if the file has a norm: [1, heads, tokens, size]."""
         y = self.emit("reshape", y, shape=(1, self.tokens, heads, size))
         if f"{self.layer}{name}_norm.weight" in self.file.tensors:
             y = self.norm(y, f"{self.layer}{name}_norm")
@@ -240,7 +298,11 @@ class _Decoder:
 
     def feed_forward(self, x: str) -> str:
         hidden = self.stored(f"{self.layer}ffn_up.weight", (0, self.hyper.width)).shape[0]
-        gate, up = (self.product(x, f"{self.layer}ffn_{which}", hidden) for which in ("gate", "up"))
+        up = self.product(x, f"{self.layer}ffn_up", hidden)
+        if f"{self.layer}ffn_gate.weight" in self.file.tensors:
+            gate = self.product(x, f"{self.layer}ffn_gate", hidden)
+        else:  # the rows of the gate are the first half
+            gate, up = self.parts(up, (hidden // 2, hidden - hidden // 2))
         return self.product(self.emit("mul", self.activated(gate), up), f"{self.layer}ffn_down", self.hyper.width)
 
     def activated(self, x: str) -> str:

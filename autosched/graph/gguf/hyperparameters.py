@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from autosched.errors import GraphError
@@ -9,13 +10,17 @@ from autosched.graph.gguf.architectures import ARCHITECTURES, Architecture
 from autosched.graph.gguf.reader import GgufFile
 
 _NO_SCALING = ("none", "")
-_LINEAR = "linear"
+_LINEAR, _BY_FACTORS = "linear", "longrope"
+_LARGEST_GEMMA2 = 46  # layers, of the model with 27 billion weights
 
 
 @dataclass(frozen=True)
 class Hyperparameters:
     """`heads` of queries, `kv_heads` of keys and values of `key_size` and `value_size` numbers; `turned` of a key's
-    numbers depend on its place, by angles of the base `frequency_base` times place / `frequency_scale`."""
+    numbers depend on its place, by angles of the base `frequency_base` times place / `frequency_scale`; cosines and
+    sines are multiplied by `angle_factor`. Factors of frequencies that a file has for long contexts are for those above
+    `short_context`. `window`: of the layers that attend to the last places alone. An infinite cap is none.
+    """
 
     architecture: Architecture
     layers: int
@@ -29,6 +34,12 @@ class Hyperparameters:
     frequency_base: float
     frequency_scale: float
     context: int
+    angle_factor: float
+    short_context: int
+    window: int
+    score_scale: float
+    score_cap: float
+    output_cap: float
 
 
 def hyperparameters(file: GgufFile) -> Hyperparameters:
@@ -60,15 +71,28 @@ def hyperparameters(file: GgufFile) -> Hyperparameters:
         frequency_base=own.number("rope.freq_base", 10000.0),
         frequency_scale=_frequency_scale(own),
         context=own.count("context_length"),
+        angle_factor=own.number("rope.scaling.attn_factor", 1.0),
+        short_context=own.count("rope.scaling.original_context_length", own.count("context_length")),
+        window=own.count("attention.sliding_window", own.count("context_length")),
+        score_scale=_score_scale(own, key_size, width // heads),
+        score_cap=own.number("attn_logit_softcapping", math.inf),
+        output_cap=own.number("final_logit_softcapping", math.inf),
     )
     if made.heads % made.kv_heads:
         raise GraphError(f"{file.path} has {heads} heads of queries, which are no multiple of {made.kv_heads} of keys")
     return made
 
 
+def _score_scale(own: _Metadata, key_size: int, head_width: int) -> float:
+    """1 / root of the size of a key; of the largest model of gemma2 that of a head's share of the width, which files
+    do not say."""
+    is_largest = own.architecture == "gemma2" and own.count("block_count") == _LARGEST_GEMMA2
+    return 1.0 / math.sqrt(head_width if is_largest else key_size)
+
+
 def _frequency_scale(own: _Metadata) -> float:
     kind = own.text("rope.scaling.type", _NO_SCALING[0])
-    if kind not in (*_NO_SCALING, _LINEAR):
+    if kind not in (*_NO_SCALING, _LINEAR, _BY_FACTORS):
         raise GraphError(f"{own.file.path} scales places by the method {kind}, which is not supported")
     return own.number("rope.scaling.factor", 1.0) if kind == _LINEAR else 1.0
 
@@ -91,7 +115,7 @@ class _Metadata:
             raise GraphError(f"{self.file.path} has no metadata {name}")
         if isinstance(value, tuple) and len(set(value)) == 1:  # the same for each layer
             value = value[0]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= math.inf:
             raise GraphError(f"{self.file.path} has the metadata {name} = {_short(value)}, which is no positive number")
         return value
 

@@ -26,7 +26,9 @@ class Decoder:
     head_norms: bool = False
     tied: bool = False
     metadata: dict = field(default_factory=dict)
-    frequency_factors: bool = False
+    frequency_factors: str = ""
+    norms_after: bool = False
+    joined: bool = False
     turned: int = 0
 
     def __post_init__(self):
@@ -38,11 +40,14 @@ class Decoder:
         self.vector("output_norm.weight", w)
         if not self.tied:
             self.matrix("output", self.vocabulary, w)
-        if self.frequency_factors:
-            self.vector("rope_freqs.weight", self.turned // 2)
+        for name in filter(None, self.frequency_factors.split(",")):
+            self.vector(f"{name}.weight", self.turned // 2)
         for n in range(self.layers):
             for norm in ("attn_norm", "ffn_norm"):
                 self.vector(f"blk.{n}.{norm}.weight", w)
+            if self.norms_after:
+                self.vector(f"blk.{n}.post_attention_norm.weight", w)
+                self.vector(f"blk.{n}.post_ffw_norm.weight", w)
             for name, rows in (("q", q), ("k", kv), ("v", kv)):
                 self.matrix(f"blk.{n}.attn_{name}", rows, w)
                 if self.biases:
@@ -53,6 +58,17 @@ class Decoder:
             self.matrix(f"blk.{n}.ffn_gate", self.hidden, w)
             self.matrix(f"blk.{n}.ffn_up", self.hidden, w)
             self.matrix(f"blk.{n}.ffn_down", w, self.hidden)
+            if self.joined:
+                self.join(f"blk.{n}.", "attn_qkv", ("attn_q", "attn_k", "attn_v"))
+                self.join(f"blk.{n}.", "ffn_up", ("ffn_gate", "ffn_up"))
+
+    def join(self, layer, name, parts):
+        """Store weights as one."""
+        parts = [self.stored.pop(f"{layer}{part}.weight") for part in parts]
+        if isinstance(parts[0], tuple):
+            self.stored[f"{layer}{name}.weight"] = (parts[0][0], np.concatenate([blocks for _, blocks in parts]))
+        else:
+            self.stored[f"{layer}{name}.weight"] = np.concatenate(parts)
 
     def vector(self, name, size):
         self.stored[name] = self.weights[name] = self.rng.uniform(0.5, 1.5, size).astype("float32")
@@ -103,23 +119,27 @@ class Decoder:
         """float64 [tokens, vocabulary]."""
         w = {name: a.astype("float64") for name, a in self.weights.items()}
         x = w["token_embd.weight"][tokens]
-        if self.architecture == "gemma":
+        if self.architecture.startswith("gemma"):
             x = x * np.sqrt(self.width)
         for n in range(self.layers):
             own = {name.removeprefix(f"blk.{n}."): a for name, a in w.items() if name.startswith(f"blk.{n}.")}
-            x = x + self.attended(normal(x, own["attn_norm.weight"]), own)
+            window = self.metadata.get("attention.sliding_window", 99)
+            near = self.architecture == "phi3" or (self.architecture == "gemma2" and n % 2 == 0)
+            y = self.attended(normal(x, own["attn_norm.weight"]), own, window if near else 99)
+            x = x + (normal(y, own["post_attention_norm.weight"]) if self.norms_after else y)
             y = normal(x, own["ffn_norm.weight"])
             gate, up = y @ own["ffn_gate.weight"].T, y @ own["ffn_up.weight"].T
-            x = x + (self.activated(gate) * up) @ own["ffn_down.weight"].T
+            y = (self.activated(gate) * up) @ own["ffn_down.weight"].T
+            x = x + (normal(y, own["post_ffw_norm.weight"]) if self.norms_after else y)
         last = w.get("output.weight", w["token_embd.weight"])
-        return normal(x, w["output_norm.weight"]) @ last.T
+        return capped(normal(x, w["output_norm.weight"]) @ last.T, self.metadata.get("final_logit_softcapping"))
 
     def activated(self, x):
-        if self.architecture == "gemma":
+        if self.architecture.startswith("gemma"):
             return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
         return x / (1 + np.exp(-x))
 
-    def attended(self, x, own):
+    def attended(self, x, own, window):
         def heads(name, count):
             y = x @ own[f"attn_{name}.weight"].T
             y = y + own.get(f"attn_{name}.bias", 0)
@@ -132,21 +152,31 @@ class Decoder:
         k, v = (np.repeat(t, self.heads // self.kv_heads, axis=1) for t in (k, v))
         made = np.zeros_like(q)
         for i in range(len(x)):
-            scores = np.einsum("hd,shd->hs", q[i], k[: i + 1]) / np.sqrt(self.key_size)
+            places = slice(max(0, i + 1 - window), i + 1)
+            scores = np.einsum("hd,shd->hs", q[i], k[places]) / np.sqrt(self.key_size)
+            scores = capped(scores, self.metadata.get("attn_logit_softcapping"))
             weights = np.exp(scores - scores.max(1, keepdims=True))
             weights /= weights.sum(1, keepdims=True)
-            made[i] = np.einsum("hs,shd->hd", weights, v[: i + 1])
+            made[i] = np.einsum("hs,shd->hd", weights, v[places])
         return made.reshape(len(x), -1) @ own["attn_output.weight"].T
 
     def turn(self, x):
         """Pairs half a head apart, as complex numbers."""
         half = self.turned // 2
-        factors = self.weights.get("rope_freqs.weight", 1.0)
+        factors = self.weights.get(
+            f"{self.frequency_factors.split(',')[0]}.weight", 1.0
+        )  # the first are those that count
         scale = self.metadata.get("rope.scaling.factor", 1.0)
         frequencies = 500.0 ** (-2.0 * np.arange(half) / self.turned) / factors / scale
-        spin = np.exp(1j * np.arange(len(x))[:, None, None] * frequencies)
+        spin = self.metadata.get("rope.scaling.attn_factor", 1.0) * np.exp(
+            1j * np.arange(len(x))[:, None, None] * frequencies
+        )
         pairs = (x[..., :half] + 1j * x[..., half : 2 * half]) * spin
         return np.concatenate([pairs.real, pairs.imag, x[..., 2 * half :]], axis=-1)
+
+
+def capped(x, cap):
+    return x if cap is None else cap * np.tanh(x / cap)
 
 
 def normal(x, scale):

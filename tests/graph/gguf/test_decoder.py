@@ -17,13 +17,30 @@ DECODERS = {
     "llama": {},
     "llama: Q4_0": {"formats": {"output": "Q8_0", "": "Q4_0"}},
     "llama: Q4_K and Q6_K": {"formats": K_QUANTS, "width": 256, "hidden": 256, "key_size": 64, "layers": 1},
-    "llama: halves, and factors of frequencies": {"formats": {"ffn": "F16", "": "BF16"}, "frequency_factors": True},
+    "llama: halves, and factors of frequencies": {"formats": {"ffn": "F16", "": "BF16"}, "frequency_factors": "rope_freqs"},
     "llama: scaled places": {"metadata": {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}},
     "qwen2": {"architecture": "qwen2", "biases": True, "tied": True, "formats": {"": "Q8_0"}},
     "qwen3": {"architecture": "qwen3", "head_norms": True, "key_size": 24, "hidden": 64, "formats": {"ffn": "Q8_0"}},
     "qwen3: a part turned": {"architecture": "qwen3", "key_size": 24, "turned": 10, "kv_heads": 4},
+    "phi3": {"architecture": "phi3", "joined": True, "formats": {"": "Q8_0"}, "metadata": {"attention.sliding_window": 4}},
+    "phi3: a long context": {
+        "architecture": "phi3", "joined": True, "layers": 1, "frequency_factors": "rope_factors_long,rope_factors_short",
+        "metadata": {
+            "rope.scaling.type": "longrope", "rope.scaling.original_context_length": 8, "rope.scaling.attn_factor": 1.25
+        },
+    },
+    "phi3: a short context": {
+        "architecture": "phi3", "joined": True, "layers": 1, "frequency_factors": "rope_factors_short,rope_factors_long",
+        "metadata": {"rope.scaling.type": "longrope", "rope.scaling.original_context_length": 12},
+    },
+    "gemma2": {
+        "architecture": "gemma2", "tied": True, "norms_after": True,
+        "metadata": {
+            "attn_logit_softcapping": 0.5, "final_logit_softcapping": 2.0, "attention.sliding_window": 3
+        },
+    },
     "gemma": {"architecture": "gemma", "tied": True, "kv_heads": 1, "key_size": 32},
-}
+}  # fmt: skip
 
 
 def called(model, tokens, start, caches, in_place):
