@@ -131,7 +131,9 @@ class _Decoder:
         tokens = self.input("tokens", (self.tokens,), "int64")
         start = self.input("start", (1,), "int64")
         inputs, caches = [tokens, start], list[str]()
-        places = self.emit("add", start, self.constant("steps", np.arange(self.tokens)))
+        firsts = self.constant("first places", np.arange(self.context - self.tokens + 1))
+        first = self.emit("gather", firsts, start, axis=0, indexing=PLAIN)  # `start`, checked
+        places = self.emit("add", first, self.constant("steps", np.arange(self.tokens)))
         x, angles, everywhere = self.embedded(tokens), self.angles(places), self.kept(places)
         near = self.kept(places, hyper.window) if hyper.window < self.context else everywhere
         for n in range(hyper.layers):
@@ -196,7 +198,7 @@ class _Decoder:
         made = []
         for name, function in (("cosines", np.cos), ("sines", np.sin)):
             constant = self.constant(name, (function(table) * hyper.angle_factor).astype("float32"))
-            rows = self.emit("gather", constant, places, axis=0, indexing=PLAIN)
+            rows = self.emit("gather", constant, places, axis=0, indexing=UNCHECKED)
             made.append(self.emit("reshape", rows, shape=(1, 1, self.tokens, half)))
         return made[0], made[1]
 

@@ -89,6 +89,16 @@ def test_sizes(tmp_path):
         model(np.array([4]), np.array([32]), *caches)
 
 
+def test_drawn_inputs_are_in_range(tmp_path):
+    path = Decoder(layers=1, formats={"": "Q8_0"}).write(tmp_path / "model.gguf")
+    sizes = {"tokens": 3, "context": 4}
+    model = api.load(path, sizes=sizes, threads=1, records=False, specialise="never")
+    assert api.verify(model).passed
+    caches = [np.zeros(spec.shape, "float32") for spec in model.inputs[2:]]
+    with pytest.raises(OutOfRangeError, match="the index 2 is out of range, which is 0 to 1"):
+        model(np.arange(3), np.array([2]), *caches)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
