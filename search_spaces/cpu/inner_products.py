@@ -60,9 +60,13 @@ def _lane_axis(state: State, stage: Stage, reads: tuple[Read, ...], lanes: int) 
     def size(read: Read) -> int:
         return math.prod(buffer_shape(state, read.load.buffer))
 
+    total = math.prod(map(extent, stage.op.reduce_axes))
+
     def fits(k: StageAxis) -> bool:
         along = [r for r in reads if r.strides[k.name] == 1]
-        if extent(k) < MIN_VECTORS * lanes or not along:
+        whole = extent(k) % lanes == 0  # lanes of other reduction axes' iterations are added up in the same vectors
+        vectors = (total if whole else extent(k)) // lanes
+        if vectors < MIN_VECTORS or not along:
             return False
         most = max(map(size, along))
         few = min(reuse_count(r, stage) for r in along if size(r) == most) <= FEW_USERS

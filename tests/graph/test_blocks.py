@@ -83,3 +83,45 @@ def test_refusals(operator, shapes, block, reason):
     arrays = {n: np.zeros(s, t) for n, s, t in zip(names, shapes, dtypes, strict=True)}
     with pytest.raises(GraphError, match=reason):
         graph_of(operator, names, arrays, names, block=block)
+
+
+@pytest.mark.parametrize("name", [None, *FORMATS])
+@pytest.mark.parametrize(
+    ("tokens", "chosen", "width", "blocks_each", "own"),
+    [(1, 2, 37, 1, False), (1, 1, 64, 3, True), (3, 2, 5, 2, True), (0, 2, 3, 1, True), (2, 3, 1, 1, False)],
+)
+def test_products_of_chosen_matrices(name, tokens, chosen, width, blocks_each, own):
+    rng = np.random.default_rng(width)
+    depth, matrices = blocks_each * (19 if name is None else BLOCK_FORMATS[name].elements), 4
+    if name is None:
+        stored = weight = rng.standard_normal((matrices, width, depth)).astype("float32")
+    else:
+        blocks = random_blocks(rng, name, matrices * width, depth)
+        stored, weight = blocks.reshape(matrices, width, -1), numbers(blocks, name).reshape(matrices, width, depth)
+    x = rng.standard_normal((tokens, chosen, depth) if own else (tokens, depth)).astype("float32")
+    ids = rng.integers(0, matrices, (tokens, chosen))
+    graph = graph_of("linear_chosen", ("x", "w", "i"), {"x": x, "w": stored, "i": ids}, ("x", "i"), block=name)
+    want = np.einsum("tck,tcnk->tcn" if own else "tk,tcnk->tcn", x.astype("float64"), weight.astype("float64")[ids])
+    np.testing.assert_allclose(interpret(graph, {"x": x, "i": ids})["y"], want, rtol=1e-5, atol=1e-4)
+    got = api.load(graph, threads=1, records=False, specialise="never")(x, ids)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-4)
+
+
+def test_of_chosen_matrices_no_other_is_read():
+    weight = np.full((3, 4, 5), np.nan, "float32")
+    weight[1] = 1
+    graph = graph_of(
+        "linear_chosen",
+        ("x", "w", "i"),
+        {"x": np.ones((1, 5), "float32"), "w": weight, "i": np.array([[1]])},
+        ("x", "i"),
+    )
+    got = api.load(graph, threads=1, records=False, specialise="never")(np.ones((1, 5), "float32"), np.array([[1]]))
+    np.testing.assert_array_equal(got, np.full((1, 1, 4), 5))
+
+
+@pytest.mark.parametrize("shapes", [((2, 3), (4, 5, 3), (3, 2)), ((2, 4), (4, 5, 3), (2, 1)), ((2, 3), (5, 3), (2, 1))])
+def test_refusals_of_chosen_matrices(shapes):
+    arrays = {n: np.zeros(s, t) for n, s, t in zip("xwi", shapes, ("float32", "float32", "int64"), strict=True)}
+    with pytest.raises(GraphError, match="do not fit each other"):
+        graph_of("linear_chosen", ("x", "w", "i"), arrays, ("x", "i"))

@@ -54,6 +54,17 @@ def window(CO: int) -> ComputeDAG:
     )
 
 
+def in_blocks(blocks: int, lanes: int) -> ComputeDAG:
+    """A W^T, where rows of W are blocks with two more elements each."""
+    A, W = te.placeholder((2, blocks * lanes), name="A"), te.placeholder((9, blocks * (lanes + 2)), name="W")
+    b, k = te.reduce_axis(blocks, name="b"), te.reduce_axis(lanes, name="k")
+
+    def term(i, j):
+        return te.sum(A[i, b * lanes + k] * W[j, b * (lanes + 2) + 2 + k], axis=[b, k])
+
+    return collapse(ComputeDAG(te.compute((2, 9), term, name="Y")))
+
+
 def dots(dag: ComputeDAG, target=WIDE) -> list[Sketch]:
     return [s for s in sketches(dag, target, 2) if "dots" in s.name]
 
@@ -70,6 +81,7 @@ def dots(dag: ComputeDAG, target=WIDE) -> list[Sketch]:
         (WIDE, product(2, 17, 66, "float16")),
         (WIDE, window(3)),
         (WIDE, window(1)),
+        (WIDE, in_blocks(5, 16)),
     ],
 )
 def test_sketches_are_exact(target, dag):
@@ -120,6 +132,9 @@ def test_what_is_not_in_whole_words_is_multiplied_one_by_one():
 def test_only_what_few_outputs_use_has_them():
     assert dots(product(32, 512, 64))
     assert dots(product(512, 2, 64))
+    assert dots(in_blocks(4, 16))
+    assert not dots(in_blocks(3, 16)), "the reduction is short"
+    assert not dots(in_blocks(9, 15)), "lanes would be empty in each block"
     assert not dots(product(33, 512, 64)), "a panel pays"
     assert not dots(product(3, 512, 63)), "the reduction is short"
     assert not dots(product(3, 512, 64, is_transposed=False)), "the large operand is not contiguous along it"

@@ -25,9 +25,10 @@ class Architecture:
 # By `general.architecture`. Biases, norms beside those before attention and gate, and weights that are stored as one
 # are there where the file has their tensors.
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "llama": Architecture(interleaved=True),  # and Mistral
+    "llama": Architecture(interleaved=True),  # also Mistral and Mixtral
     "qwen2": Architecture(),
     "qwen3": Architecture(),
+    "qwen3moe": Architecture(),
     "phi3": Architecture(window_each=1),
     "gemma": Architecture(activation="gelu", scales_embeddings=True),
     "gemma2": Architecture(activation="gelu", scales_embeddings=True, window_each=2),

@@ -71,12 +71,15 @@ class _Decoder:
         return name
 
     def emit(self, operator: str, *inputs: str | None, to: str = "", **attributes: Attribute) -> str:
-        output = to or f"{self.layer}{operator}.{len(self.nodes)}"
-        node = Node(operator, inputs, (output,), attributes, f"{self.layer}{operator}")
-        (value,) = results_of(node, self.values)
-        self.values[output] = value
+        return self.emit_all((to or f"{self.layer}{operator}.{len(self.nodes)}",), operator, inputs, attributes)[0]
+
+    def emit_all(
+        self, outputs: tuple[str, ...], operator: str, inputs: Sequence[str | None], attributes: Mapping[str, Attribute]
+    ) -> tuple[str, ...]:
+        node = Node(operator, tuple(inputs), outputs, attributes, f"{self.layer}{operator}")
+        self.values |= {value.name: value for value in results_of(node, self.values)}
         self.nodes.append(node)
-        return output
+        return outputs
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.values[name].shape
@@ -298,7 +301,30 @@ class _Decoder:
             return x
         return self.emit("slice", x, starts=(start,), stops=(stop,), axes=(axis,), steps=(1,))
 
+    def experts(self, x: str) -> str:
+        """The experts that score best for a token, weighted by the softmax of their scores."""
+        hyper = self.hyper
+        router = self.stored(f"{self.layer}ffn_gate_inp.weight", (0, hyper.width))
+        if not 0 < hyper.experts_used <= router.shape[0]:
+            raise GraphError(f"{self.file.path} uses {hyper.experts_used} of {router.shape[0]} experts")
+        scores = self.product(x, f"{self.layer}ffn_gate_inp", router.shape[0])
+        outputs = (f"{self.layer}scores of experts", f"{self.layer}experts")
+        best, ids = self.emit_all(outputs, "top_k", (scores,), {"k": hyper.experts_used, "axis": 1, "largest": True})
+        gate, up = (self.chosen(x, f"{self.layer}ffn_{which}_exps", ids) for which in ("gate", "up"))
+        y = self.chosen(self.emit("mul", self.activated(gate), up), f"{self.layer}ffn_down_exps", ids)
+        weights = self.emit("softmax", best, axis=1)
+        weights = self.emit("reshape", weights, shape=(self.tokens, 1, hyper.experts_used))
+        return self.emit("reshape", self.emit("matmul", weights, y), shape=(self.tokens, hyper.width))
+
+    def chosen(self, x: str, name: str, ids: str) -> str:
+        """The products with the chosen matrices of a weight: [tokens, experts_used, rows]."""
+        shape = (0, 0, self.shape(x)[-1])
+        tensor, weight = self.stored(f"{name}.weight", shape), self.weight(f"{name}.weight", shape)
+        return self.emit("linear_chosen", x, weight, ids, block=tensor.block)
+
     def feed_forward(self, x: str) -> str:
+        if f"{self.layer}ffn_gate_inp.weight" in self.file.tensors:
+            return self.experts(x)
         hidden = self.stored(f"{self.layer}ffn_up.weight", (0, self.hyper.width)).shape[0]
         up = self.product(x, f"{self.layer}ffn_up", hidden)
         if f"{self.layer}ffn_gate.weight" in self.file.tensors:

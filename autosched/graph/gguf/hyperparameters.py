@@ -40,6 +40,7 @@ class Hyperparameters:
     score_scale: float
     score_cap: float
     output_cap: float
+    experts_used: int
 
 
 def hyperparameters(file: GgufFile) -> Hyperparameters:
@@ -77,6 +78,7 @@ def hyperparameters(file: GgufFile) -> Hyperparameters:
         score_scale=_score_scale(own, key_size, width // heads),
         score_cap=own.number("attn_logit_softcapping", math.inf),
         output_cap=own.number("final_logit_softcapping", math.inf),
+        experts_used=own.count("expert_used_count", 1),
     )
     if made.heads % made.kv_heads:
         raise GraphError(f"{file.path} has {heads} heads of queries, which are no multiple of {made.kv_heads} of keys")

@@ -19,8 +19,8 @@ from autosched.graph.operators import operator
 from autosched.graph.operators.products import added
 from autosched.ir.expr import Expr
 from autosched.te import Tensor
-from autosched.te.operators.blocks import BLOCK_FORMATS, BlockFormat, dequantized, product_of_blocks
-from autosched.te.operators.window import stored
+from autosched.te.operators.blocks import BLOCK_FORMATS, BlockFormat, chosen_product, dequantized, product_of_blocks
+from autosched.te.operators.window import stored, widen
 
 WORD = "int32"
 WORD_BITS = 32
@@ -88,6 +88,29 @@ def linear_blocks(x: Tensor, blocks: Tensor, b: Tensor | None = None, *, block: 
             f"they are {list(x.shape)} and {list(blocks.shape)}"
         )
     return stored(added(product_of_blocks(x, blocks, layout), b), x.dtype)
+
+
+@operator
+def linear_chosen(x: Tensor, w: Tensor, ids: Tensor, *, block: str | None = None) -> Tensor:
+    """x[T, K] or x[T, C, K] times the transposed matrix ids[t, c] of w[E, N, K], in the type of x: [T, C, N]. Only the
+    matrices that are chosen are read. With a format `block` w is blocks[E, N, bytes]; `ids` are of 0 to E - 1, others
+    the nearest one's."""
+    layout = None if block is None else _format(w, block)
+    depth = w.shape[-1] if layout is None else w.shape[-1] // layout.nbytes * layout.elements
+    if len(w.shape) != 3 or len(ids.shape) != 2 or x.shape not in ((ids.shape[0], depth), (*ids.shape, depth)):
+        raise GraphError(
+            f"x[T, K] or x[T, C, K], w[E, N, K] and ids[T, C] do not fit each other: they are {list(x.shape)}, "
+            f"{list(w.shape)} and {list(ids.shape)}"
+        )
+    if layout is not None:
+        return stored(chosen_product(x, w, ids, layout), x.dtype)
+    k, own = te.reduce_axis(depth, name="k"), len(x.shape) - 1
+
+    def term(*i: Expr) -> Expr:
+        matrix = te.cast(ids[i[:-1]], "int64")
+        return te.sum(widen(x[(*i[:own], k)]) * widen(w[matrix, i[-1], k]), axis=k)
+
+    return stored(te.compute((*ids.shape, w.shape[1]), term, name="linear"), x.dtype)
 
 
 def _format(blocks: Tensor, name: str) -> BlockFormat:

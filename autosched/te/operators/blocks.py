@@ -2,6 +2,7 @@
 
     dequantized(blocks, format)[..., k]            the numbers, (code - zero) * scale - minimum
     product_of_blocks(x, blocks, format)[..., n]   sum over k of x[..., k] * dequantized(blocks, format)[n, k]
+    chosen_product(x, blocks, ids, format)         the same of the matrices of blocks[E, N, bytes] that `ids` say
 
 The numbers of a block are counted by digits, of which the last is a lane. All lanes at the others, a `ScaleGroup`,
 share scale and minimum; the product sums their codes first. In it `part` is a Python int, so that shifts and what
@@ -63,6 +64,12 @@ class BlockFormat:
         """The number of lane 0."""
         return ((at.outer * self.parts + at.part) * self.inner + at.inner) * self.lanes
 
+    def number(self, byte: Byte, at: ScaleGroup, lane: Place) -> Expr:
+        """The number of a lane."""
+        code = self.code(byte, at, lane)
+        value = (code - self.zero if self.zero else code) * self.scale(byte, at)
+        return value if self.minimum is None else value - self.minimum(byte, at)
+
     def group(self, number: Expr) -> ScaleGroup:
         groups = number // self.lanes
         return ScaleGroup(groups // (self.inner * self.parts), groups // self.inner % self.parts, groups % self.inner)
@@ -76,9 +83,7 @@ def dequantized(blocks: Tensor, block: BlockFormat) -> Tensor:
         *row, k = i
         number = k % block.elements
         byte, group = _bytes_of(blocks, tuple(row), k // block.elements, block), block.group(number)
-        code = block.code(byte, group, number % block.lanes)
-        value = (code - block.zero if block.zero else code) * block.scale(byte, group)
-        return value if block.minimum is None else value - block.minimum(byte, group)
+        return block.number(byte, group, number % block.lanes)
 
     made: Tensor = te.compute((*outer, width // block.nbytes * block.elements), at, name="dequantized")
     return made
@@ -86,17 +91,14 @@ def dequantized(blocks: Tensor, block: BlockFormat) -> Tensor:
 
 def product_of_blocks(x: Tensor, blocks: Tensor, block: BlockFormat) -> Tensor:
     """x[..., K] times the transposed numbers of blocks[N, K / elements * nbytes], in float32."""
-    rows, (width, nbytes) = x.shape[:-1], blocks.shape
+    rows, width = x.shape[:-1], blocks.shape[0]
     if math.prod(rows) > FUSED_ROWS:
         return _product_of_numbers(x, dequantized(blocks, block))
-    together = min(block.lanes, CODES // block.parts)
+    nbytes, together = blocks.shape[1], min(block.lanes, CODES // block.parts)
     b, lanes = te.reduce_axis(nbytes // block.nbytes, name="b"), block.lanes // together
-    axes = {
-        name: te.reduce_axis(n, name=name)
-        for name, n in (("outer", block.outer), ("inner", block.inner), ("lanes", lanes))
-        if n > 1
-    }  # fmt: skip
-    outer, inner, some = (axes.get(name, 0) for name in ("outer", "inner", "lanes"))
+    digits = {"outer": block.outer, "inner": block.inner, "lanes": lanes}
+    axes = {name: te.reduce_axis(n, name=name) for name, n in digits.items() if n > 1}
+    outer, inner, some = (axes.get(name, 0) for name in digits)
     sums = None if not block.zero and block.minimum is None else _sums(x, block, together)
 
     def term(*i: Expr) -> Expr:
@@ -118,6 +120,26 @@ def product_of_blocks(x: Tensor, blocks: Tensor, block: BlockFormat) -> Tensor:
         return _sum([of_part(part) for part in range(block.parts)])
 
     made: Tensor = te.compute((*rows, width), lambda *i: te.sum(term(*i), axis=[b, *axes.values()]), name="linear")
+    return made
+
+
+def chosen_product(x: Tensor, blocks: Tensor, ids: Tensor, block: BlockFormat) -> Tensor:
+    """x[T, K] or x[T, C, K] times the transposed numbers of the matrix ids[t, c] of blocks[E, N, bytes], one of the E:
+    [T, C, N] in float32. A matrix is read as it is stored, so that lanes are those of vectors."""
+    own, b = len(x.shape) - 1, te.reduce_axis(blocks.shape[-1] // block.nbytes, name="b")
+    digits = {"outer": block.outer, "inner": block.inner, "lane": block.lanes}
+    axes = {name: te.reduce_axis(n, name=name) for name, n in digits.items() if n > 1}
+    outer, inner, lane = (axes.get(name, 0) for name in digits)
+
+    def term(*i: Expr) -> Expr:
+        byte = _bytes_of(blocks, (te.cast(ids[i[:-1]], "int64"), i[-1]), b, block)
+        groups = [ScaleGroup(outer, part, inner) for part in range(block.parts)]
+        places = [(*i[:own], b * block.elements + block.first(at) + lane) for at in groups]
+        factors = [te.cast(x[place], "float32") for place in places]
+        return _sum([f * block.number(byte, at, lane) for f, at in zip(factors, groups, strict=True)])
+
+    shape, summed = (*ids.shape, blocks.shape[1]), [b, *axes.values()]
+    made: Tensor = te.compute(shape, lambda *i: te.sum(term(*i), axis=summed), name="linear")
     return made
 
 

@@ -29,6 +29,7 @@ class Decoder:
     frequency_factors: str = ""
     norms_after: bool = False
     joined: bool = False
+    experts: int = 0
     turned: int = 0
 
     def __post_init__(self):
@@ -55,12 +56,25 @@ class Decoder:
                 if self.head_norms and name != "v":
                     self.vector(f"blk.{n}.attn_{name}_norm.weight", self.key_size)
             self.matrix(f"blk.{n}.attn_output", w, q)
-            self.matrix(f"blk.{n}.ffn_gate", self.hidden, w)
-            self.matrix(f"blk.{n}.ffn_up", self.hidden, w)
-            self.matrix(f"blk.{n}.ffn_down", w, self.hidden)
+            if self.experts:
+                self.matrix(f"blk.{n}.ffn_gate_inp", self.experts, w)
+            for name, rows, depth in (("gate", self.hidden, w), ("up", self.hidden, w), ("down", w, self.hidden)):
+                for e in range(self.experts):
+                    self.matrix(f"blk.{n}.ffn_{name}.{e}", rows, depth)
+                if self.experts:
+                    self.stack(f"blk.{n}.ffn_{name}")
+                else:
+                    self.matrix(f"blk.{n}.ffn_{name}", rows, depth)
             if self.joined:
                 self.join(f"blk.{n}.", "attn_qkv", ("attn_q", "attn_k", "attn_v"))
                 self.join(f"blk.{n}.", "ffn_up", ("ffn_gate", "ffn_up"))
+
+    def stack(self, name):
+        """Store the weights of experts as one."""
+        parts = [self.stored.pop(f"{name}.{e}.weight") for e in range(self.experts)]
+        is_packed = isinstance(parts[0], tuple)
+        array = np.stack([part[1] if is_packed else part for part in parts])
+        self.stored[f"{name}_exps.weight"] = (parts[0][0], array) if is_packed else array
 
     def join(self, layer, name, parts):
         """Store weights as one."""
@@ -128,11 +142,25 @@ class Decoder:
             y = self.attended(normal(x, own["attn_norm.weight"]), own, window if near else 99)
             x = x + (normal(y, own["post_attention_norm.weight"]) if self.norms_after else y)
             y = normal(x, own["ffn_norm.weight"])
-            gate, up = y @ own["ffn_gate.weight"].T, y @ own["ffn_up.weight"].T
-            y = (self.activated(gate) * up) @ own["ffn_down.weight"].T
+            y = self.mixed(y, own) if self.experts else self.gated(y, own)
             x = x + (normal(y, own["post_ffw_norm.weight"]) if self.norms_after else y)
         last = w.get("output.weight", w["token_embd.weight"])
         return capped(normal(x, w["output_norm.weight"]) @ last.T, self.metadata.get("final_logit_softcapping"))
+
+    def gated(self, x, own, expert=""):
+        gate, up = (x @ own[f"ffn_{name}{expert}.weight"].T for name in ("gate", "up"))
+        return (self.activated(gate) * up) @ own[f"ffn_down{expert}.weight"].T
+
+    def mixed(self, x, own):
+        """Of all experts the best ones' share of what each computes."""
+        made = np.zeros_like(x)
+        for n, row in enumerate(x):
+            scores = own["ffn_gate_inp.weight"] @ row
+            weights = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+            best = np.argsort(-weights)[: self.metadata["expert_used_count"]]
+            for e in best:
+                made[n] += weights[e] / weights[best].sum() * self.gated(row, own, f".{e}")
+        return made
 
     def activated(self, x):
         if self.architecture.startswith("gemma"):

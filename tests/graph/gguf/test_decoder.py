@@ -22,6 +22,11 @@ DECODERS = {
     "qwen2": {"architecture": "qwen2", "biases": True, "tied": True, "formats": {"": "Q8_0"}},
     "qwen3": {"architecture": "qwen3", "head_norms": True, "key_size": 24, "hidden": 64, "formats": {"ffn": "Q8_0"}},
     "qwen3: a part turned": {"architecture": "qwen3", "key_size": 24, "turned": 10, "kv_heads": 4},
+    "mixtral": {"experts": 5, "metadata": {"expert_count": 5, "expert_used_count": 2}},
+    "mixtral: Q8_0 and Q4_0": {
+        "experts": 4, "layers": 1, "formats": {"down": "Q4_0", "ffn": "Q8_0"},
+        "metadata": {"expert_count": 4, "expert_used_count": 3},
+    },
     "phi3": {"architecture": "phi3", "joined": True, "formats": {"": "Q8_0"}, "metadata": {"attention.sliding_window": 4}},
     "phi3: a long context": {
         "architecture": "phi3", "joined": True, "layers": 1, "frequency_factors": "rope_factors_long,rope_factors_short",
