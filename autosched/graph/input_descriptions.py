@@ -1,6 +1,6 @@
 """Descriptions of the inputs of networks that are not imported yet, for messages and for values by name.
 
-Networks are ONNX files with symbolic sizes, saved graphs, torch modules and programs, and graphs.
+Networks are ONNX and GGUF files with symbolic sizes, saved graphs, torch modules and programs, and graphs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from autosched.graph.graph import Graph
 from autosched.graph.saved import load_saved
 
-SAVED = ".asc"
+SAVED, GGUF = ".asc", ".gguf"
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,14 @@ class DescribedInput:
 def describe_inputs(model: Any, example_inputs: Sequence[Any] | None = None) -> tuple[DescribedInput, ...]:
     """Return the inputs of a network in the order of a call.
 
-    `model`: the path of an ONNX file or a saved network, a Graph, a torch program, or a torch module, which needs
-    `example_inputs`. Raises GraphError for a file that cannot be read.
+    `model`: the path of an ONNX file, a GGUF file or a saved network, a Graph, a torch program, or a torch module,
+    which needs `example_inputs`. Raises GraphError for a file that cannot be read.
     """
     if isinstance(model, Path):
+        if model.suffix.lower() == GGUF:
+            from autosched.graph.gguf import input_shapes
+
+            return tuple(DescribedInput(name, dtype, shape) for name, (dtype, shape) in input_shapes(model).items())
         if model.suffix.lower() != SAVED:
             from autosched.graph.onnx import read_onnx
 

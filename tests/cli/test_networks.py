@@ -15,6 +15,7 @@ from autosched.cli.network.arguments import find_network, record_or_network
 from autosched.errors import UsageError
 from autosched.graph.interpret import interpret
 from tests.graph import networks
+from tests.graph.gguf.decoders import Decoder
 
 MODULE = """
 import torch
@@ -92,12 +93,27 @@ def test_run_takes_a_function_with_its_own_inputs(cli: Any, module, tmp_path):
         np.testing.assert_allclose(next(iter(file.values())), wanted, rtol=0, atol=1e-6)
 
 
+def test_a_language_model(cli, tmp_path):
+    pytest.importorskip("gguf")
+    path = Decoder(layers=1, formats={"": "Q8_0"}).write(tmp_path / "m.gguf")
+    answer = cli("run", path)
+    assert answer.code == 2
+    assert "tokens int64[tokens]; start int64[1]; key.0 float32[1, 2, context, 16]" in answer.err
+    inputs = {"tokens": np.array([3, 4]), "start": np.array([0])}
+    inputs |= {f"{which}.0": np.zeros((1, 2, 4, 16), "float32") for which in ("key", "value")}
+    np.savez(tmp_path / "in.npz", **inputs)
+    words = ("--size", "tokens=2", "--size", "context=4", "--threads", "1", "--outputs", tmp_path / "out.npz")
+    assert cli("run", path, "--inputs", tmp_path / "in.npz", *words).code == 0
+    with np.load(tmp_path / "out.npz") as file:
+        assert file["scores"].shape == (2, 41)
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
         ("run matmul", "matmul is no network: run takes MODEL.onnx"),
         ("run {saved}", "run needs --inputs FILE.npz"),
-        ("run {saved} --size N=1", "--size says what symbolic dimensions of an ONNX file are"),
+        ("run {saved} --size N=1", "--size says what symbolic dimensions of an ONNX or GGUF file are"),
         ("run {saved} --set N=1", "--set gives arguments to a function"),
         ("run {saved} --inputs {saved}", "the inputs cannot be read from"),
         ("run {saved} --inputs {other}", "has the arrays z, but the network takes x"),

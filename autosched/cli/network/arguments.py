@@ -1,8 +1,9 @@
 """Command-line arguments that name networks, and the options that say how they are loaded.
 
-    model.onnx   model.asc   model.pt2   path/to/file.py:function   package.module:function
+    model.onnx   model.asc   model.pt2   model.gguf   path/to/file.py:function   package.module:function
 
-These are an ONNX file, a saved network, a program of torch.export, and functions that return a torch module and inputs.
+These are an ONNX file, a saved network, a program of torch.export, a language model of llama.cpp, and functions that
+return a torch module and inputs.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
     from autosched.graph.input_descriptions import DescribedInput
     from autosched.runtime.spec import ArraySpec
 
-SYNTAX = "MODEL.onnx, a saved MODEL.asc, MODEL.pt2 of torch.export.save, FILE.py:FUNCTION or package.module:FUNCTION"
-ONNX, SAVED, PROGRAM = ".onnx", ".asc", ".pt2"
+SYNTAX = (
+    "MODEL.onnx, a saved MODEL.asc, MODEL.pt2 of torch.export.save, MODEL.gguf, FILE.py:FUNCTION or "
+    "package.module:FUNCTION"
+)
+ONNX, SAVED, PROGRAM, GGUF = ".onnx", ".asc", ".pt2", ".gguf"
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ def record_or_network(text: str) -> int | str:
 
 
 def is_file_name(word: str) -> bool:
-    return Path(word).suffix.lower() in (ONNX, SAVED, PROGRAM)
+    return Path(word).suffix.lower() in (ONNX, SAVED, PROGRAM, GGUF)
 
 
 def is_network_name(word: str) -> bool:
@@ -218,9 +222,9 @@ def check_options(network: NamedNetwork, args: argparse.Namespace) -> None:
 
     show_on_terminal()
     for option in ("size", "sizes"):
-        if getattr(args, option, None) and network.suffix != ONNX:
+        if getattr(args, option, None) and network.suffix not in (ONNX, GGUF):
             raise UsageError(
-                f"--{option} says what symbolic dimensions of an ONNX file are, and {network.word} has none"
+                f"--{option} says what symbolic dimensions of an ONNX or GGUF file are, and {network.word} has none"
             )
     if "id" in args and args.workload:
         raise UsageError(f"--workload is for records, and {network.word} is a network")

@@ -47,6 +47,18 @@ def load_gguf(path: Path, sizes: Mapping[str, int]) -> Graph:
     return _Decoder(file, hyper, tokens, context).graph()
 
 
+def input_shapes(path: Path) -> dict[str, tuple[str, tuple[int | str, ...]]]:
+    """Return the types and shapes of a model's inputs by name, with names for the sizes that may be chosen."""
+    graph = load_gguf(path, {})
+    shapes: dict[str, tuple[str, tuple[int | str, ...]]] = {}
+    for name in graph.inputs:
+        value = graph.values[name]
+        is_cache = len(value.shape) == 4
+        shape: tuple[int | str, ...] = (*value.shape[:2], CONTEXT, value.shape[3]) if is_cache else value.shape
+        shapes[name] = value.dtype, (TOKENS,) if name == "tokens" else shape
+    return shapes
+
+
 class _Decoder:
     """The graph under construction."""
 
