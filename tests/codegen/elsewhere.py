@@ -220,6 +220,14 @@ def _vpdpbusd(lanes: int, element: str) -> Body:
     ]
 
 
+def _vpdpwssd(lanes: int, element: str) -> Body:
+    """c[n] + the products of two signed words with two others."""
+    v, words = f"<{lanes} x i32>", f"<{2 * lanes} x i16>"
+    parts = [line for name in "ab" for line in _parts(name, lanes, "i16", 2, "sext i32")]
+    casts = [f"%{name} = bitcast {v} %{name}w to {words}" for name in "ab"]
+    return f"{v} %c, {v} %aw, {v} %bw", [*casts, *parts, *_sums(lanes, 2, "%c")]
+
+
 def _dpbf16ps(lanes: int, element: str) -> Body:
     """c[n] + a[2 n + 1] * b[2 n + 1] + a[2 n] * b[2 n]."""
     v, halves = f"<{lanes} x float>", f"<{2 * lanes} x bfloat>"
@@ -288,6 +296,7 @@ BODIES: dict[str, Callable[[int, str], Body]] = {
     "avx512.permvar": _permvar,
     "avx512.pmaddw": _pmaddwd,
     "avx512.vpdpbusd": _vpdpbusd,
+    "avx512.vpdpwssd": _vpdpwssd,
     "avx512bf16.dpbf16ps": _dpbf16ps,
     "avx512bf16.cvtne2ps2bf16": _cvtne2ps2bf16,
 }
