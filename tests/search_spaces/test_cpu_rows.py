@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -244,6 +245,24 @@ def test_streamed_stores_write_the_same_values(columns):
     nest = plain[plain.index("define") :].split("\n}\n")[0]
     assert ".nest0(" in nest
     assert nest in text  # where outputs lie otherwise, the same code runs as without the step
+
+
+@pytest.mark.parametrize("rows", [8, 7])
+def test_streamed_rows_store_lines_one_after_another(rows):
+    """A vector of AVX2 is half a line, and the processor collects the halves of few lines at a time."""
+    x = te.placeholder((rows, 48), name="X")
+    dag = ComputeDAG(te.compute((rows, 48), lambda i, j: x[i, j] * 2.0, name="Y"))
+    blocks = initial_state(dag).apply(
+        Split("Y", "i", (4,)), Split("Y", "j", (16,)), Reorder("Y", ("i.0", "j.0", "i.1", "j.1")),
+        Unroll("Y", "i.1"), Vectorize("Y", "j.1"), Stream("Y"),
+    )  # fmt: skip
+    check_kernel(dag, blocks)
+    text = kernel_of(blocks, parse_target("llvm -mcpu=haswell"), 1).ir
+    offsets = dict(re.findall(r"(%p\d+) = getelementptr inbounds i8, ptr %\w+, i64 (\d+)", text))
+    stores = re.findall(r"store <8 x float> %\w+, ptr (%p\d+), align 32, !nontemporal", text)
+    places = [int(offsets.get(pointer, 0)) for pointer in stores]
+    assert places
+    assert all(second == first + 32 for first, second in zip(places[::2], places[1::2], strict=True))
 
 
 @pytest.mark.parametrize("rows", [32, 37])

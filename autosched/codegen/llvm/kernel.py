@@ -271,13 +271,13 @@ class EntryPoint:
         return "\n".join(lines)
 
     def _test_alignment(self, buffers: tuple[str, ...]) -> list[str]:
-        """%whole: whether all these buffers begin at a multiple of a vector."""
+        """%whole: whether all these buffers begin at a line, so that their vectors fill lines."""
         names = [name for buffer, name in _names(self.buffers) if buffer in buffers]
         lines = ["  %bits0 = or i64 0, 0"]
         for n, name in enumerate(names):
             lines.append(f"  %bits{n}.a = ptrtoint ptr {name} to i64")
             lines.append(f"  %bits{n + 1} = or i64 %bits{n}, %bits{n}.a")
-        lines.append(f"  %rest = and i64 %bits{len(names)}, {self.target.vector_bytes - 1}")
+        lines.append(f"  %rest = and i64 %bits{len(names)}, {self.target.line_bytes - 1}")
         return [*lines, "  %whole = icmp eq i64 %rest, 0"]
 
     def _table(self, is_needed: bool) -> list[str]:

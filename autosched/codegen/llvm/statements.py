@@ -29,7 +29,7 @@ from autosched.ir.storage import element_count
 from autosched.ir.symbolic import INTEGERS, is_known
 from autosched.ir.visit import exprs_of, free_vars, is_number, loads, subexpressions
 from autosched.lower.limits import is_on_stack
-from autosched.lower.register_tiles.context import next_power
+from autosched.lower.register_tiles.context import next_power, number_of
 from autosched.lower.register_tiles.plan import TilePlanner
 from autosched.lower.register_tiles.vectors import VectorPlan, plan_vectors
 
@@ -223,12 +223,32 @@ class Statements:
             self.writer.single = plan.whole + bool(plan.rest) == 1
             if plan.packing is not None:
                 emit_packed(self, stmt, plan.lanes, plan.packing)
-            for chunk in range(0 if plan.packing is None else plan.packing.vectors, plan.whole):
-                self.vector(stmt, LaneRange(chunk * plan.lanes, plan.lanes), None)
+            first = 0 if plan.packing is None else plan.packing.vectors
+            rows, together = self._lines_around_caches(stmt, plan)
+            for group in range(first, plan.whole, together):
+                with self.writer.late_stores(rows) if together > 1 else nullcontext():
+                    for chunk in range(group, min(group + together, plan.whole)):
+                        self.vector(stmt, LaneRange(chunk * plan.lanes, plan.lanes), None)
         else:
             self._vector_chunks(stmt, str(plan.whole), plan.lanes, may_skip=False)
         self.vector_rest(stmt, plan.whole * plan.lanes, plan.rest, width)
         self.writer.single = False
+
+    def _lines_around_caches(self, stmt: For, plan: VectorPlan) -> tuple[int, int]:
+        """Return the number of unrolled rows whose vectors go around the caches, and how many vectors of each are
+        stored one after another: those of a line; (1, 1) for other stores.
+
+        A processor collects the parts of such lines in a few buffers, and writes a line at once only if all of it
+        arrives before parts of too many others.
+        """
+        rows = stmt.body
+        if not (isinstance(rows, For) and rows.kind is ForKind.UNROLL and is_number(rows.extent)):
+            return 1, 1
+        store = rows.body
+        if not (isinstance(store, Store) and store.non_temporal and self._is_plain(store)):
+            return 1, 1
+        widest = max(self.addresses.placed[b].buffer.itemsize for b in store.buffers)
+        return number_of(rows.extent), max(1, self.context.target.line_bytes // (plan.lanes * widest))
 
     def vector_rest(self, stmt: For, first: int, rest: int, width: int) -> None:
         """The last `rest` iterations, fewer than a vector has lanes."""

@@ -73,13 +73,17 @@ class Writer:
             self._late.append(line)
 
     @contextmanager
-    def late_stores(self) -> Iterator[None]:
-        """Emit the stores of this context at its end: no load after one has to be repeated."""
+    def late_stores(self, rows: int = 1) -> Iterator[None]:
+        """Emit the stores of this context at its end: no load after one has to be repeated.
+
+        Those of several `rows`, which come in turn, are emitted row by row.
+        """
         outer, self._late = self._late, []
         yield
         late, self._late = self._late, outer
-        for line in late:
-            self.store(line)
+        for row in range(rows):
+            for line in late[row::rows]:
+                self.store(line)
 
     def value(self, text: str, prefix: str = "t") -> str:
         """Emit `%new = text` and return the name."""

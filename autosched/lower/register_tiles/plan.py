@@ -119,7 +119,7 @@ def plan_nest(
 
 def non_temporal_outputs(nest: Stmt, target: Target) -> tuple[str, ...]:
     """Return the outputs of a root nest whose whole vectors are stored around the caches, where all of these outputs
-    begin at a multiple of a vector; none on a processor without these stores."""
+    begin at a line of the cache; none on a processor without these stores."""
     if target.arch != "x86_64":
         return ()
     stores = (s for s in walk(nest) if isinstance(s, Store) and s.non_temporal)
