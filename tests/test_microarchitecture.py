@@ -22,7 +22,7 @@ COUNTS = {"l1_ways", "page_bytes"}
 COSTS = {  # cycles, bytes or a share of something that need not be there, or that nobody measured
     *("gather", "tile_start", "nan_test", "horizontal_reduction", "conflict_line", "dtlb_miss", "prefetch_restart"),
     *("adjacent_line_bytes", "overrun_share", "overrun_bytes", "page_walk", "unaligned_forward", "write_back"),
-    *("smt_load_contention", "unequal_cores"),
+    *("smt_load_contention", "unequal_cores", "l3_start", "dram_start", "streams", "l3_stays", "l3_leaves"),
 }
 AVX512 = ("knights", "x86-64-v4", "icelake", "sapphirerapids")  # levels of an instruction set
 
@@ -43,6 +43,7 @@ def test_every_field_of_a_row_is_set(row: Microarchitecture) -> None:
     assert row.fma_latency <= row.accumulator_step
     assert row.dram_bandwidth <= row.l3_bandwidth <= row.l2_bandwidth
     assert row.unequal_cores <= 1
+    assert row.l3_stays < row.l3_leaves or row.l3_stays == row.l3_leaves == 0
 
 
 def test_rows_have_names_of_their_own() -> None:

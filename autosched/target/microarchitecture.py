@@ -78,6 +78,18 @@ class Microarchitecture:
     """Bytes a cycle from memory, for one core."""
     dram_shared: float
     """Bytes a cycle from memory, for all cores together."""
+    l3_start: float
+    """Cycles of waiting for the first lines of contiguous bytes from L3, until the next ones are fetched ahead."""
+    dram_start: float
+    """The same of bytes from memory."""
+    start_bytes: float
+    """Bytes of a piece that come so slowly; a shorter one takes its share of these cycles."""
+    streams: float
+    """Rows that are fetched ahead at a time; 0: not counted."""
+    l3_stays: float
+    """Times the size of L3 that a kernel may touch and find there in the next call, whatever the threads."""
+    l3_leaves: float
+    """Times the size of L3 of which nothing is found there; 0: what a thread touches is held whole or not at all."""
     write_back: float
     """Lines written back to a cache that take as long as one fetched from it; memory is written at its bandwidth."""
     l1_ways: int
@@ -146,6 +158,12 @@ GENERIC = Microarchitecture(
     l3_bandwidth=24.0,
     dram_bandwidth=8.0,
     dram_shared=30.0,
+    l3_start=0.0,
+    dram_start=0.0,
+    start_bytes=1500.0,
+    streams=0.0,
+    l3_stays=0.0,
+    l3_leaves=0.0,
     write_back=1.0,
     l1_ways=8,
     page_bytes=4096,
@@ -176,6 +194,11 @@ ZEN3 = replace(
     dtlb_miss=3.5,
     prefetch_restart=14.0,
     adjacent_line_bytes=128.0,
+    l3_start=200.0,
+    dram_start=400.0,
+    streams=17.0,
+    l3_stays=0.1,
+    l3_leaves=0.7,
 )
 ZEN2 = replace(ZEN3, name="Zen 2")
 ZEN1 = replace(ZEN3, name="Zen 1", fma=1.0, load=1.0, store=0.5)  # 256-bit operations take two passes

@@ -38,7 +38,7 @@ from autosched.ir.closed_forms.arithmetic import (
     subtract,
     sum_of,
 )
-from autosched.ir.expr import Const, Expr, Var, ceildiv, product
+from autosched.ir.expr import Binary, Const, Expr, Var, ceildiv, product
 from autosched.ir.instructions.tiles import as_loops
 from autosched.ir.stmt import (
     THREADS,
@@ -59,7 +59,7 @@ from autosched.ir.stmt import (
     changed,
     walk,
 )
-from autosched.ir.visit import exprs_of, loads
+from autosched.ir.visit import exprs_of, is_closed, loads
 from autosched.target import Target
 from cost_model.analysis.access import Access, Free, Geometry, Moving, Widths, make_access, same_but_constants
 from cost_model.analysis.border_tiles import is_clipped, share_of_whole_tiles
@@ -73,7 +73,7 @@ from cost_model.analysis.operations import (
     operations,
 )
 from cost_model.analysis.padding import Padding, padding_of
-from cost_model.analysis.trips import AnalysedLoop, in_time, runs_once_by_data, share_of, trips_of
+from cost_model.analysis.trips import AnalysedLoop, beginning_at, in_time, runs_once_by_data, share_of, trips_of
 from cost_model.cpu.rolling import RollingTile, TileLoop, rolling_tile
 
 USUAL = Geometry()
@@ -323,6 +323,8 @@ class _Walk:
             case Seq(stmts=stmts):
                 for child in stmts:
                     self.visit(child, loops, weight, scopes)
+            case If(cond=Binary(op="ge", a=Var() as var, b=first), then=then, otherwise=None) if is_closed(first):
+                self.visit(then, beginning_at(loops, var, first), weight, scopes)
             case If(cond=cond, then=then, otherwise=otherwise):
                 on_gpu = any(loop.kind in THREADS for loop in loops)
                 share = (share_of if otherwise is None or on_gpu else share_of_whole_tiles)(cond, loops)

@@ -16,7 +16,7 @@ Sums of a GPU whose later blocks have more terms, c < 0, have as many as the fir
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autosched.ir.closed_forms.arithmetic import (
     ONE,
@@ -33,7 +33,7 @@ from autosched.ir.closed_forms.arithmetic import (
     where,
 )
 from autosched.ir.conditions import iteration_by_data
-from autosched.ir.expr import Binary, Expr, Var
+from autosched.ir.expr import INDEX, Binary, Const, Expr, Var, imax
 from autosched.ir.linear import linear
 from autosched.ir.stmt import BLOCKS, THREADS, For, ForKind, Overlap
 from autosched.ir.visit import free_vars, is_closed
@@ -142,6 +142,23 @@ def _values(atom: Expr, outer: Sequence[AnalysedLoop]) -> Expr | None:
     return None
 
 
+def beginning_at(loops: Sequence[AnalysedLoop], var: Var, first: Expr) -> tuple[AnalysedLoop, ...]:
+    """The loops around a statement that runs from iteration `first` of the loop over `var` on.
+
+    Fewer iterations also touch less: the condition is no share of a footprint that all iterations have.
+    """
+
+    def left(trips: Expr) -> Expr:
+        return maximum(0.0, subtract(trips, first))
+
+    def later(loop: AnalysedLoop) -> AnalysedLoop:
+        return replace(
+            loop, bound=imax(loop.bound - first, Const(0, INDEX)), trips=left(loop.trips), last=left(loop.last)
+        )
+
+    return tuple(later(loop) if loop.var is var else loop for loop in loops)
+
+
 def share_of(cond: Expr, loops: Sequence[AnalysedLoop]) -> Expr:
     """The share of iterations in which `cond` holds: one of n for v == const; guards of borders count as true, but
     for those of GPUs, whose loops run over whole tiles."""
@@ -155,9 +172,6 @@ def share_of(cond: Expr, loops: Sequence[AnalysedLoop]) -> Expr:
             return minimum(1.0, divide(maximum(0.0, subtract(b, form.constant)), values))
         case Binary(op="and", a=a, b=b):
             return multiply(share_of(a, loops), share_of(b, loops))
-        case Binary(op="ge", a=Var(), b=b) if is_closed(b):  # after the iterations before the first
-            trips = maximum(1.0, next((x.trips for x in loops if x.var is cond.a), ONE))
-            return divide(maximum(0.0, subtract(trips, b)), trips)
         case Binary(op="eq" | "ne" as op, a=a, b=b) if len(free_vars(cond)) == 1:
             var = next(iter(free_vars(cond)))
             trips = next((x.trips for x in loops if x.var is var), ONE)

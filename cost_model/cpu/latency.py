@@ -58,16 +58,16 @@ from autosched.ir.stmt import ForKind
 from autosched.target import Microarchitecture
 from cost_model.analysis.access import Access
 from cost_model.analysis.statements import Analysis, Statement
-from cost_model.analysis.traffic import pages_fetched, pages_walked, traffic, unless_all_fits, unless_all_pages_fit
+from cost_model.analysis.traffic import pages_walked, unless_all_fits, unless_all_pages_fit
 from cost_model.analysis.trips import AnalysedLoop
 from cost_model.cpu.chains import accumulation_chains
 from cost_model.cpu.instructions import POLYNOMIAL_CONSTANTS, POLYNOMIAL_VALUES, TESTS
 from cost_model.cpu.machine import CLOCK_HZ, FORK_JOIN_S, NEST_S, OVERLAP_LOSS, Machine
+from cost_model.cpu.memory import Moved, moved, where_not_held
 from cost_model.cpu.tile_products import TileWork, product_of_tiles, tile_work
 from cost_model.cpu.transfers import (
     gathered_quotients,
     gathers_lanes,
-    is_transposed,
     is_vectorised,
     moves_whole_vectors,
     tested_reads,
@@ -164,19 +164,10 @@ class _Own:
     loop_overhead: Expr
     again: Expr
     walked: Expr
-    near: _Moved
-    far: _Moved
+    near: Moved
+    far: Moved
     tasks: Expr
     share: Expr
-
-
-@dataclass(frozen=True, eq=False)
-class _Moved:
-    """Bytes into the three caches and the cycles of that, and cycles of entering pages that the second one fetches."""
-
-    bytes: tuple[Expr, ...]
-    cycles: tuple[Expr, ...]
-    visits: Expr
 
 
 def _own(statement: Statement, machine: Machine) -> _Own:
@@ -192,34 +183,8 @@ def _own(statement: Statement, machine: Machine) -> _Own:
     paged = statement.accesses if uarch.page_walk else ()
     walked = sum_of(pages_walked(statement, a, uarch.stlb_reach) for a in paged)
     tasks, share = _parallel(statement, machine)
-    near, far = (_moved(statement, beyond, share, machine) for beyond in (False, True))
+    near, far = (moved(statement, beyond, share, machine) for beyond in (False, True))
     return _Own(block, blocks, _loop_overhead(statement, uarch), again, walked, near, far, tasks, share)
-
-
-def _moved(statement: Statement, beyond: bool, share: Expr, machine: Machine) -> _Moved:
-    """Bytes moved into each cache: of buffers that are outside of it at the start of a call, or of the others."""
-    uarch, caches = machine.uarch, machine.cache_bytes
-
-    def of(level: int) -> list[Access]:
-        accesses = (a for a in statement.accesses if level == 0 or not _is_own(statement, a))
-        return [a for a in accesses if (level < machine.comes_from(a.buffer)) == beyond]
-
-    moved = tuple(sum_of(traffic(statement, a, caches, n) for a in of(n)) for n in range(3))
-    ahead = [sum_of(_fetched_ahead(statement, a, n, machine) for a in of(n)) for n in (1, 2)]
-    dram_share = maximum(share, uarch.dram_bandwidth / max(uarch.dram_shared, uarch.dram_bandwidth))
-    fetched = sum_of(_fetched(statement, a, machine) for a in of(0))
-    cycles = (
-        multiply(multiply(fetched, 1.0 / uarch.l2_bandwidth), share),
-        multiply(multiply(ahead[0], 1.0 / uarch.l3_bandwidth), share),
-        multiply(multiply(ahead[1], 1.0 / uarch.dram_bandwidth), dram_share),
-    )
-    visits = sum_of(pages_fetched(statement, a, caches, 1) for a in of(1) if uarch.prefetch_restart)
-    return _Moved(moved, cycles, multiply(visits, uarch.prefetch_restart))
-
-
-def _is_own(statement: Statement, access: Access) -> bool:
-    """Whether a recurrence reads by it what it has written a position before, and has in a cache."""
-    return access.kind == "read" and access.buffer.name in statement.store.buffers
 
 
 def statement_cost(statement: Statement, machine: Machine) -> Cost:
@@ -229,11 +194,11 @@ def statement_cost(statement: Statement, machine: Machine) -> Cost:
     visits = add(unless_all_fits(statement, near.visits, caches, 1), far.visits)
     core = sum_of([multiply(blocks, block.cycles), loops, visits, own.again])
     in_l1, in_l2, in_l3 = (
-        add(unless_all_fits(statement, x, caches, n), y)
+        add(where_not_held(statement, x, n, machine), y)
         for n, (x, y) in enumerate(zip(near.bytes, far.bytes, strict=True))
     )
     l2, l3, dram = (
-        add(unless_all_fits(statement, x, caches, n), y)
+        add(where_not_held(statement, x, n, machine), y)
         for n, (x, y) in enumerate(zip(near.cycles, far.cycles, strict=True))
     )
     walked = unless_all_pages_fit(statement, own.walked, machine.uarch.stlb_reach)
@@ -280,45 +245,6 @@ def _found_again(statement: Statement, access: Access, machine: Machine) -> Expr
     visited = where(pages > uarch.dtlb_reach, multiply(pages, uarch.dtlb_miss), 0.0)
     crowded = where(access.has_set_conflicts(tile, uarch.conflict_ways), multiply(lines, uarch.conflict_line), 0.0)
     return multiply(multiply(add(visited, crowded), statement.iterations(tile)), statement.weight)
-
-
-def _fetched(statement: Statement, access: Access, machine: Machine) -> Expr:
-    """Bytes into the first level, more of them where vectors of one block lie in lines that crowd in a few sets; no
-    line twice where a window passes by, or where pieces of lines are transposed in registers."""
-    moved, block = _in_turn(traffic(statement, access, machine.cache_bytes, 0), access, machine), statement.block_depth
-    rolling = statement.rolling if access.kind == "read" and not access.in_registers else None
-    if rolling is not None or is_transposed(statement, access):
-        once = minimum(moved, multiply(multiply(access.lines[block], access.line_bytes), statement.iterations(block)))
-        moved = once if rolling is None else where(rolling.fits_rolling(machine.target), once, moved)
-    if access.resident[block] is access.lines[block] or not moves_whole_vectors(statement, access):
-        return moved
-    return multiply(moved, where(access.has_set_conflicts(block), machine.uarch.conflict_fetch, 1.0))
-
-
-def _in_turn(moved: Expr, access: Access, machine: Machine) -> Expr:
-    """Bytes between two caches, without those written back beside those that are fetched."""
-    return moved if access.traffic_factor == 1 else multiply(moved, (1.0 + machine.uarch.write_back) / 2.0)
-
-
-def _fetched_ahead(statement: Statement, access: Access, level: int, machine: Machine) -> Expr:
-    """Bytes into a cache beyond the first level, with what is fetched beside the pieces of rows that tile after tile
-    reads."""
-    moved, uarch = traffic(statement, access, machine.cache_bytes, level), machine.uarch
-    fetched = multiply(moved, access.with_beside(statement.sweep, uarch.adjacent_line_bytes))
-    if level > 1:
-        return fetched
-    return multiply(_in_turn(fetched, access, machine), _overrun(statement, access, machine))
-
-
-def _overrun(statement: Statement, access: Access, machine: Machine) -> Expr:
-    """Bytes fetched into L2 for each one that is read from L3: fetching ahead goes on beyond the end of each piece of a
-    row, in vain where L2 does not hold a column of pieces until the next one is read."""
-    share, along = machine.uarch.overrun_share, access.view.moving(access.index[-1]) if access.index else ()
-    if not share or not along:
-        return ONE
-    column = multiply(statement.settled_set[along[0] + 1], 1.0 + share)
-    beyond = minimum(access.with_beside(statement.sweep, machine.uarch.overrun_bytes), 1.0 + share)
-    return where(column > machine.cache_bytes[1], beyond, 1.0)
 
 
 def make_block(statement: Statement, machine: Machine) -> InnermostBlock:
