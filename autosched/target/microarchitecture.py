@@ -219,6 +219,9 @@ ZEN4 = replace(
     page_walk=42.0,
     overrun_share=0.5,
     overrun_bytes=640.0,
+    dram_start=400.0,
+    l3_stays=0.5,
+    l3_leaves=2.2,
 )
 ZEN5 = replace(GENERIC_AVX512, name="Zen 5", element_load=4.0, gathered_load=0.83, gather=0.0)
 

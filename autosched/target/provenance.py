@@ -191,6 +191,19 @@ PROVENANCE: tuple[Provenance, ...] = (
     ),
     Provenance(
         ("Zen 4",),
+        ("l3_stays", "l3_leaves"),
+        "Measured (2026-12-01): doubling one vector into another goes at 85 GB/s up to 16 MB in both, 68 at 20, 61 at "
+        "24, 43 at 31, 35 at 48, 28 at 64 and 26 at 96 MB, beside an L3 of 32 MB.",
+    ),
+    Provenance(
+        ("Zen 4",),
+        ("dram_start",),
+        "Assumed: as on Zen 3, a near relative. With it the best predicted of 76 committed workloads take 1.131 times "
+        "as long as the fastest, without 1.149; a start from L3 as on Zen 3 orders pairs less well there, 0.777 for "
+        "0.791.",
+    ),
+    Provenance(
+        ("Zen 4",),
         ("horizontal_reduction",),
         "Measured (2026-12-01): softmax of rows of 64 to 256, one by one, takes 24 to 50 cycles a row more than many "
         "together, of 1024 130 more; its maximum and its sum are two reductions, and rows together are taken to be "
