@@ -87,7 +87,11 @@ def test_the_reference_inputs_and_the_interpreter_agree(row: Dtype, make) -> Non
         size = np.abs(reference.value)
         fits = size < row.largest / 2.0
         assert fits.mean() > (0.1 if kind == "structured" else 0.8)
-        assert (reference.bound[fits] <= 0.3 * size[fits] + 0.05).all(), "larger numbers may overflow"
+        allowed = 0.3 * size + 0.05
+        if make is matmul:  # instructions cut off parts of each product and of each sum
+            a, b = (np.abs(inputs[t.name].astype(np.float64)) for t in dag.inputs)
+            allowed = allowed + 3 * 24 * 2.0**-13 * (a @ b)
+        assert (reference.bound[fits] <= allowed[fits]).all(), "larger numbers may overflow"
 
 
 @EACH
