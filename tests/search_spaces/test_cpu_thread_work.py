@@ -16,6 +16,7 @@ from autosched.kernel.request import Request
 from autosched.kernel.task import analytic_best, make_task
 from autosched.lower import lower
 from autosched.lower.passes.instantiate import instantiate
+from autosched.target import parse_target
 from autosched.te.operators.registry import WORKLOADS, find
 from autosched.tuner.definition import define
 from autosched.tuner.options import WorkloadOptions
@@ -31,8 +32,9 @@ CANDIDATES = 6
 
 
 def device(threads: int) -> Device:
-    found = find_device("cpu", 1, runs=False)
-    return replace(found, threads=threads, target=replace(found.target, l3_bytes=SHARED_L3 * threads))
+    """A processor whose vectors are lines: with shorter ones tasks may end within a line."""
+    target = replace(parse_target("llvm -mcpu=znver4"), l3_bytes=SHARED_L3 * threads)
+    return replace(find_device("cpu", 1, runs=False), threads=threads, target=target)
 
 
 def candidates(name: str, threads: int, sizes: dict[str, int], n: int) -> list[tuple[float, Func, Simplifier]]:
