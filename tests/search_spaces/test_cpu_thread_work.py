@@ -29,17 +29,22 @@ LEAST_S = 5e-6  # kernels predicted to be shorter may leave threads idle: waking
 UNEVEN = 1.25  # the time of the busiest thread over that of an even split
 AS_FAST = 1.1  # times the predicted latency of the choice
 CANDIDATES = 6
+# Where a vector is half a line, tiles of one vector, or of an odd number of them, end within lines.
+SHARES_LINES = ("c1d", "c2d", "c3d", "dil", "cbr", "transpose")
+SHARED = pytest.mark.xfail(reason="tasks of tiles that end within lines", strict=True)
+CASES = [(name, "znver4") for name in WORKLOADS] + [
+    pytest.param(name, "znver3", marks=[SHARED] if name in SHARES_LINES else []) for name in WORKLOADS
+]
 
 
-def device(threads: int) -> Device:
-    """A processor whose vectors are lines: with shorter ones tasks may end within a line."""
-    target = replace(parse_target("llvm -mcpu=znver4"), l3_bytes=SHARED_L3 * threads)
+def device(processor: str, threads: int) -> Device:
+    target = replace(parse_target(f"llvm -mcpu={processor}"), l3_bytes=SHARED_L3 * threads)
     return replace(find_device("cpu", 1, runs=False), threads=threads, target=target)
 
 
-def candidates(name: str, threads: int, sizes: dict[str, int], n: int) -> list[tuple[float, Func, Simplifier]]:
+def candidates(name: str, device: Device, sizes: dict[str, int], n: int) -> list[tuple[float, Func, Simplifier]]:
     """The best candidates by the analytic model, the best first: predicted seconds, and the lowered nests."""
-    task, sketches = make_task(Request(define(name, WorkloadOptions(settings=sizes)), device(threads)))
+    task, sketches = make_task(Request(define(name, WorkloadOptions(settings=sizes)), device))
     found = []
     for candidate, _ in analytic_best(task, n, make=lambda candidate: None, policy=SMALL):
         values = task.values(candidate)
@@ -82,12 +87,14 @@ def test_work_and_lines_of_a_triangle() -> None:
     assert nest.shared_lines(8) == {"A": (4, 4)}
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_threads_get_as_much_work_and_lines_of_their_own(name: str) -> None:
+@pytest.mark.parametrize(("name", "processor"), CASES)
+def test_threads_get_as_much_work_and_lines_of_their_own(name: str, processor: str) -> None:
     """Sizes are whole lines, so that the boundaries between tasks can be boundaries between lines as well."""
     rng = random.Random(name)
     threads = rng.choice([3, 5, 8, 12, 31, 64])
-    (predicted, func, simplify), *others = candidates(name, threads, drawn(name, rng, 16), CANDIDATES)
+    (predicted, func, simplify), *others = candidates(
+        name, device(processor, threads), drawn(name, rng, 16), CANDIDATES
+    )
     nests = nests_of(func, simplify)
     for nest in nests:
         for buffer, (shared, lines) in nest.shared_lines(threads).items():
@@ -98,9 +105,10 @@ def test_threads_get_as_much_work_and_lines_of_their_own(name: str) -> None:
         assert all(imbalance(found, threads) > UNEVEN for found in as_fast)
 
 
+@pytest.mark.parametrize("processor", ["znver3", "znver4"])
 @pytest.mark.parametrize(("batch", "threads"), [(1, 7), (3, 24)])
-def test_partial_sums_have_lines_of_their_own(batch: int, threads: int) -> None:
-    [(_, func, simplify)] = candidates("nrm", threads, {"B": batch, "M": 390, "N": 1050}, 1)
+def test_partial_sums_have_lines_of_their_own(processor: str, batch: int, threads: int) -> None:
+    [(_, func, simplify)] = candidates("nrm", device(processor, threads), {"B": batch, "M": 390, "N": 1050}, 1)
     shared = [nest.shared_lines(threads) for nest in nests_of(func, simplify)]
     partial = [found for lines in shared for buffer, found in lines.items() if buffer.endswith(".rf")]
     assert partial
