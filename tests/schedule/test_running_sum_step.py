@@ -138,14 +138,14 @@ def test_long_windows_of_integers_are_running_sums(k: int, dtype: str, taken: bo
 
 
 def test_the_draft_prefers_running_sums_of_long_windows() -> None:
-    """What it predicts for them does not grow with the window."""
+    """What it predicts for them, here for an image that no cache holds, does not grow with the window."""
     seconds: dict[tuple[int, bool], float] = {}
     for k in (15, 63):
-        found = cpu.sketches(collapse(ComputeDAG(columns(k, 1536, 2560, "int32"))), ZEN4, 2)
+        found = cpu.sketches(collapse(ComputeDAG(columns(k, 3072, 5120, "int32"))), ZEN4, 2)
         model = CostModel([lower(s.state) for s in found], [tuple(p.name for p in s.params) for s in found], ZEN4, 2)
         for n, sketch in enumerate(found):
             rows = model.legal_rows(n, sample(sketch, 256, np.random.default_rng(0)))
             key = k, any(isinstance(x, RunningSum) for x in sketch.state.steps)
             seconds[key] = min([seconds.get(key, inf), *model.analytic_latency(n, rows).tolist()])
     assert seconds[63, True] < seconds[63, False]
-    assert seconds[63, True] < 1.25 * seconds[15, True]
+    assert seconds[63, True] < 1.1 * seconds[15, True]
