@@ -183,9 +183,7 @@ def _run(access: Access, depth: int) -> Expr:
     found, row = real(1), real(1)
     for place in reversed(range(len(access.extents))):
         elements = multiply(real(access.extents[place][0][depth]), row)
-        found = (
-            elements if place == len(access.extents) - 1 else where(_has_rows(access, place, depth), elements, found)
-        )
+        found = where(_has_rows(access, place, depth), elements, found)
         row = multiply(row, real(access.shape[place]))
     return found
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Architecture:
-    """How the decoders of a family differ, as far as the tensors of a file do not say it.
+    """The properties of a family of decoders that its files do not show by having or lacking a tensor.
 
     `interleaved`: the pairs that are turned by the angle of a place lie side by side, as files of llama have them after
     their rows were permuted, or half a head apart. `activation`: of the gate. `scales_embeddings`: they are multiplied
